@@ -1,0 +1,96 @@
+"""See every trajectory of an agentic-RL rollout, with OpenTelemetry.
+
+Two names are all that user code needs, and an environment variable switches them on::
+
+    from otel_rollout import rollout_trace_attr, rollout_trace_op
+
+    @rollout_trace_op
+    async def generate(prompt): ...
+
+    with rollout_trace_attr(step=1, sample_index=3, rollout_n=0):
+        await generate("…")
+
+    $ OTEL_TRACES_EXPORTER=mlflow MLFLOW_TRACKING_URI=http://127.0.0.1:5000 python train.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from otel_rollout import runtime as _runtime
+from otel_rollout.capture.op import rollout_trace_op
+from otel_rollout.capture.trajectory import Trajectory, rollout_trace_attr, score
+from otel_rollout.deliver.report import ExporterCount, Report, StepCount, StepKey
+from otel_rollout.settings import ExporterOptions, SettingsError
+from otel_rollout.version import VERSION as __version__
+
+__all__ = [
+    "ExporterCount",
+    "Report",
+    "SettingsError",
+    "StepCount",
+    "StepKey",
+    "Trajectory",
+    "__version__",
+    "configure",
+    "rollout_trace_attr",
+    "rollout_trace_op",
+    "score",
+    "shutdown",
+    "status",
+]
+
+
+def configure(
+    exporters: str | list[str] | ExporterOptions | None = None,
+    *,
+    project_name: str | None = None,
+    experiment_name: str | None = None,
+    **settings: Any,
+) -> None:
+    """Set tracing up from code rather than from the environment; call it once, before Ray is started.
+
+    Processes started afterwards inherit the set-up through their environment.
+
+    Args:
+        exporters: where spans go: a name (``"mlflow"``), several, or a mapping of names to keyword
+            arguments of the exporter (``{"mlflow": {"tracking_uri": "sqlite:///mlflow.db"}}``).
+        project_name: MLflow experiment, Weave project.
+        experiment_name: this training run's name within the project.
+        settings: any other field of :class:`otel_rollout.settings.Settings`.
+
+    Raises:
+        SettingsError: for a setting that does not exist, a value that cannot be used, an exporter that is
+            not installed, or when recording has begun already.
+    """
+    _runtime.configure(
+        {
+            "exporters": exporters,
+            "project_name": project_name,
+            "experiment_name": experiment_name,
+            **settings,
+        }
+    )
+
+
+def status() -> Report:
+    """The account of this machine's part of the run: what was recorded, and what of it delivered."""
+    return _runtime.status()
+
+
+def shutdown(timeout: float | None = None) -> Report:
+    """End recording in this process, and wait until what this machine recorded is delivered.
+
+    The first process of a run does so by itself when it exits. What is not delivered in time stays on disk,
+    and the forwarder goes on delivering it.
+
+    Args:
+        timeout: seconds to wait; by default ``OTEL_ROLLOUT_SHUTDOWN_TIMEOUT`` (30).
+
+    Returns:
+        The account, whose rows add up.
+    """
+    return _runtime.shutdown(timeout)
+
+
+_runtime.announce()

@@ -1,0 +1,270 @@
+"""One trajectory: its identity, its root span, its scores."""
+
+from __future__ import annotations
+
+import math
+from types import TracebackType
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext
+
+from otel_rollout import runtime, semconv
+from otel_rollout.capture import spans, values
+from otel_rollout.capture.guard import fault
+from otel_rollout.record.identity import Identity, with_identity
+from otel_rollout.record.span import RecordingSpan
+
+_KEY: Final = otel_context.create_key("otel-rollout-trajectory")
+PREVIEW_BYTES: Final = 16 << 10
+"""JSON bytes of an operation's input or output that are shown on the root span as well."""
+
+
+def rollout_trace_attr(
+    sample_index: Any = None,
+    step: Any = None,
+    rollout_n: Any = None,
+    name: str = "rollout_trace",
+    validate: bool = False,
+    trace: bool = True,
+    **extra: Any,
+) -> Trajectory:
+    """Mark the block that produces one trajectory; use it with ``with`` or ``async with``.
+
+    Everything recorded inside, in this task or thread and in those it starts, belongs to the trajectory
+    and carries its identity. The names and their meaning are those of verl's ``rollout_trace_attr``.
+
+    Args:
+        sample_index: which dataset row was the prompt.
+        step: training step.
+        rollout_n: which sibling of the group sampled for one prompt, from 0.
+        name: name of the root span, and of the trace in MLflow.
+        validate: whether this is validation rather than training.
+        trace: False records nothing inside the block, at next to no cost.
+        extra: further facts about the trajectory (``agent_name="tool_agent"``), recorded on its root span
+            as ``rollout.<name>``.
+
+    Returns:
+        The trajectory, on which ``set_input`` and ``set_output`` choose what a list of traces shows. By
+        default that is the input of the first operation directly below, and the output of the last.
+    """
+    identity = {
+        semconv.STEP: step,
+        semconv.SAMPLE_INDEX: sample_index,
+        semconv.ROLLOUT_N: rollout_n,
+        semconv.VALIDATE: validate,
+    }
+    return Trajectory(name, identity, extra, trace)
+
+
+class Trajectory:
+    """A trajectory being recorded. Made by :func:`rollout_trace_attr`; entered once."""
+
+    def __init__(self, name: str, identity: dict[str, Any], extra: dict[str, Any], recorded: bool) -> None:
+        self._name = name
+        self._identity = identity
+        self._extra = extra
+        self._recorded = recorded
+        self._span: Span | None = None
+        self._attached: otel_context.Context | None = None
+        self._previous: otel_context.Context | None = None
+        self._input: bytes | None = None
+        self._output: bytes | None = None
+        self._limit = PREVIEW_BYTES
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace id, 32 hex digits; None when nothing is recorded."""
+        return None if self._span is None else f"{self._span.get_span_context().trace_id:032x}"
+
+    def is_rooted_at(self, span: Span) -> bool:
+        """Whether ``span`` is the trajectory's root span."""
+        return span is self._span
+
+    # --- the block ----------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Trajectory:
+        """Begin the trajectory."""
+        try:
+            self._enter()
+        except Exception as error:  # noqa: BLE001 - user code goes on untraced
+            fault("beginning a trajectory", error)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        """End the trajectory; an exception is recorded and goes on its way."""
+        try:
+            self._exit(error)
+        except Exception as internal:  # noqa: BLE001
+            fault("ending a trajectory", internal)
+
+    async def __aenter__(self) -> Trajectory:
+        """Begin the trajectory."""
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        """End the trajectory; an exception is recorded and goes on its way."""
+        self.__exit__(kind, error, stack)
+
+    def _enter(self) -> None:
+        active = runtime.current()
+        if active is None:
+            return
+        context = self._previous = otel_context.get_current()
+        parent = trace.get_current_span(context)
+        if not self._recorded:
+            self._attach(trace.set_span_in_context(_unrecorded(active, parent), context))
+            return
+        settings = active.settings
+        context = with_identity(
+            Identity(
+                {
+                    semconv.PROJECT_NAME: settings.project_name,
+                    semconv.EXPERIMENT_NAME: settings.experiment,
+                    **{key: _scalar(value) for key, value in self._identity.items()},
+                }
+            ),
+            context,
+        )
+        span = spans.start(active, self._name, semconv.KIND_AGENT, parent, context)
+        if span is None:
+            return
+        self._span = span
+        if type(span) is RecordingSpan:
+            span.trajectory = self
+        for key, value in self._extra.items():
+            span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
+        context = otel_context.set_value(_KEY, self, context)
+        self._attach(trace.set_span_in_context(span, context))
+
+    def _attach(self, context: otel_context.Context) -> None:
+        otel_context.attach(context)
+        self._attached = context
+
+    def _exit(self, error: BaseException | None) -> None:
+        restore(self._attached, self._previous)
+        span = self._span
+        if span is None:
+            return
+        if error is not None:
+            spans.fail(span, error)
+        for key, encoded in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
+            if encoded is not None:
+                spans.put_json(span, key, _preview(encoded, self._limit))
+        span.end()
+
+    # --- what it shows ------------------------------------------------------------------------------------
+
+    def set_input(self, value: Any) -> None:
+        """Show ``value`` as what the trajectory was asked."""
+        self._set(semconv.INPUT_VALUE, value)
+
+    def set_output(self, value: Any) -> None:
+        """Show ``value`` as what came of the trajectory."""
+        self._set(semconv.OUTPUT_VALUE, value)
+
+    def _set(self, key: str, value: Any) -> None:
+        active = runtime.current()
+        if self._span is None or active is None:
+            return
+        try:
+            spans.put_json(self._span, key, values.to_json(value, active.settings.value_limit))
+        except Exception as error:  # noqa: BLE001
+            fault("setting a trajectory's input or output", error)
+
+    def offer_input(self, encoded: bytes) -> None:
+        """An operation directly below began; the first one's input stands for the trajectory's."""
+        if self._input is None:
+            self._input = encoded
+
+    def offer_output(self, encoded: bytes) -> None:
+        """An operation directly below returned; the last one's output stands for the trajectory's."""
+        self._output = encoded
+
+    def add_score(self, name: str, value: float | bool | str, comment: str | None) -> None:
+        """Record a score as a zero-length evaluation span below the root, and on the root itself."""
+        active = runtime.current()
+        if self._span is None or active is None or self._attached is None:
+            return
+        span = spans.start(active, f"score {name}", semconv.KIND_EVALUATOR, self._span, self._attached)
+        if span is None:
+            return
+        span.set_attribute(semconv.GEN_AI_EVALUATION_NAME, name)
+        if isinstance(value, (bool, str)):
+            span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_LABEL, str(value))
+        if not isinstance(value, str):
+            span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_VALUE, float(value))
+        if comment is not None:
+            span.set_attribute(semconv.GEN_AI_EVALUATION_EXPLANATION, comment)
+        spans.put_json(span, semconv.OUTPUT_VALUE, values.to_json(value, PREVIEW_BYTES))
+        span.end()
+        self._span.set_attribute(semconv.SCORE_PREFIX + name, value)
+
+
+def trajectory_in(context: otel_context.Context) -> Trajectory | None:
+    """The trajectory that ``context`` is inside of, in this process."""
+    found = otel_context.get_value(_KEY, context)
+    return found if isinstance(found, Trajectory) else None
+
+
+def restore(attached: otel_context.Context | None, previous: otel_context.Context | None) -> None:
+    """Make ``previous`` current again, if ``attached`` still is.
+
+    Not by ``detach``: a coroutine or generator may be closed from another context than it ran in (by the
+    garbage collector, say), where the token is refused and an error logged.
+    """
+    if attached is not None and previous is not None and otel_context.get_current() is attached:
+        otel_context.attach(previous)
+
+
+def _unrecorded(active: runtime.Runtime, parent: Span) -> Span:
+    """A span that says "not recorded" to everything below, in other processes too (trace flags 00)."""
+    above = parent.get_span_context()
+    trace_id = above.trace_id if above.is_valid else active.random_bits(128) or 1
+    return NonRecordingSpan(SpanContext(trace_id, active.random_bits(64) or 1, False, trace.TraceFlags(0)))
+
+
+def _scalar(value: Any) -> bool | int | float | str | None:
+    """An identity value as a type OTLP has, so that it is the same in every process and backend."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if hasattr(value, "item"):  # numpy and torch scalars
+        value = value.item()
+        return value if isinstance(value, (bool, int, float, str)) else str(value)
+    return value if isinstance(value, float) else values.to_json(value, PREVIEW_BYTES).decode()
+
+
+def _preview(encoded: bytes, limit: int) -> bytes:
+    """An operation's JSON as shown on the root: itself, or a string with its beginning."""
+    if len(encoded) <= limit:
+        return encoded
+    text = encoded[:limit].decode("utf-8", "ignore")
+    return values.to_json(f"{text}… ({len(encoded) - limit} more bytes)", 2 * limit)
+
+
+def score(name: str, value: Any, *, comment: str | None = None) -> None:
+    """Score the trajectory the caller is inside of: a reward, a verdict, a label.
+
+    Args:
+        name: what is scored, e.g. ``"reward"``.
+        value: a number, a bool or a label; numpy and torch scalars are numbers.
+        comment: why, in words.
+    """
+    try:
+        trajectory = trajectory_in(otel_context.get_current())
+        if trajectory is not None:
+            trajectory.add_score(name, _score_value(value), comment)
+    except Exception as error:  # noqa: BLE001
+        fault("recording a score", error)
+
+
+def _score_value(value: Any) -> float | bool | str:
+    if isinstance(value, (bool, str)):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else str(number)

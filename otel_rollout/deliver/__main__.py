@@ -1,0 +1,36 @@
+"""``python -m otel_rollout.deliver NODE_DIRECTORY``: become its forwarder, or exit if it has one.
+
+Elected before anything heavy is imported: of eight started at once, seven are gone in milliseconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Run the forwarder of the directory given as the only argument."""
+    node_dir = Path(sys.argv[1])
+    from otel_rollout.deliver.election import Election
+
+    election = Election(node_dir)
+    if not election.win():
+        return
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    from otel_rollout import settings
+    from otel_rollout.deliver.forwarder import forward
+
+    configured, problems = settings.from_environment(os.environ)
+    logger = logging.getLogger("otel_rollout.deliver")
+    for problem in problems:
+        logger.error("%s", problem)
+    logger.info("forwarding %s to %s", node_dir, ", ".join(configured.exporters))
+    forward(node_dir, configured, election)
+    logger.info("done with %s", node_dir)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""One exporter's delivery: read, decode, export, advance the cursor; wait, split or set aside on failure."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from otel_rollout import semconv, spool
+from otel_rollout.deliver import segments
+from otel_rollout.deliver.decode import UnreadableLineError, spans_of
+from otel_rollout.deliver.ledger import Ledger, Tally
+from otel_rollout.deliver.report import StepKey
+from otel_rollout.exporting import ExportFailure, FailureKind
+
+BATCH_SPANS = 500
+BATCH_BYTES = 8 << 20
+"""Upper bounds of what is read and exported at once; one line larger than that goes alone."""
+POLL_INTERVAL = 0.2
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+
+_logger = logging.getLogger("otel_rollout.deliver")
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A line read: its spans, and where its segment continues after it."""
+
+    segment: str
+    end: int
+    raw: bytes
+    spans: Sequence[ReadableSpan]
+    unreadable: str | None
+    """Why it has no spans, when it cannot be decoded."""
+
+    @classmethod
+    def read(cls, segment: str, end: int, raw: bytes) -> Line:
+        """Decode a line; one that cannot be is kept as such."""
+        try:
+            return cls(segment, end, raw, spans_of(raw), None)
+        except UnreadableLineError as error:
+            return cls(segment, end, raw, (), str(error))
+
+    @property
+    def step(self) -> StepKey:
+        """The step it belongs to."""
+        attributes = (self.spans[0].attributes or {}) if self.spans else {}
+        return StepKey(str(attributes.get(semconv.STEP, "")), bool(attributes.get(semconv.VALIDATE, False)))
+
+
+class Delivery:
+    """Delivers what lies in a node directory to one exporter, in a thread of its own.
+
+    Args:
+        name: the exporter's name, under which its cursor is kept.
+        exporter: where spans go.
+        node_dir: what is delivered.
+    """
+
+    def __init__(self, name: str, exporter: SpanExporter, node_dir: Path) -> None:
+        self.name = name
+        self._exporter = exporter
+        self._node_dir = node_dir
+        self._stop = threading.Event()
+        self._refused = False
+        self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
+        self._positions: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Begin delivering."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Stop after the batch under way, and close the exporter."""
+        self._stop.set()
+        self._thread.join(timeout)
+        self._exporter.shutdown()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can be done: the exporter refuses, or the thread has ended."""
+        return self._refused or not self._thread.is_alive()
+
+    def is_caught_up(self) -> bool:
+        """Whether every byte of every segment is done with."""
+        for name in spool.segments(self._node_dir):
+            size = (self._node_dir / name.file).stat().st_size
+            if self._positions.get(name.stem, 0) < size:
+                return False
+        return True
+
+    def _run(self) -> None:
+        self._ledger = Ledger(self._node_dir)
+        self._positions = self._ledger.cursors(self.name)
+        try:
+            while not self._stop.is_set() and not self._refused:
+                batch = self._next_batch()
+                if batch:
+                    self._deliver(batch)
+                else:
+                    self._stop.wait(POLL_INTERVAL)
+        except Exception:
+            _logger.exception("delivery to %s ended", self.name)
+        finally:
+            self._ledger.close()
+
+    def _next_batch(self) -> list[Line]:
+        """Lines not yet delivered, from as many segments as it takes to fill a batch."""
+        batch: list[Line] = []
+        size = 0
+        for name in spool.segments(self._node_dir):
+            position = self._positions.get(name.stem, 0)
+            for raw in segments.complete_lines(self._node_dir / name.file, position, BATCH_BYTES - size):
+                position += len(raw)
+                size += len(raw)
+                batch.append(Line.read(name.stem, position, raw))
+                if len(batch) >= BATCH_SPANS:
+                    return batch
+            if size >= BATCH_BYTES:
+                break
+        return batch
+
+    def _deliver(self, lines: Sequence[Line]) -> None:
+        """Export lines until they are delivered or set aside, or until the exporter refuses or we stop."""
+        spans = [span for line in lines for span in line.spans]
+        attempt = 0
+        while not self._stop.is_set():
+            failure = self._export(spans)
+            if failure is None:
+                self._advance(lines, {line: line.unreadable for line in lines if line.unreadable})
+                return
+            if failure.kind is FailureKind.REJECTED:
+                self._close_in(lines, failure.message)
+                return
+            self._ledger.note_failure(self.name, failure)
+            if failure.kind is FailureKind.REFUSED:
+                self._refused = True
+                _logger.error("%s: %s", self.name, failure.message)
+                return
+            pause = failure.retry_after or _pause(attempt)
+            attempt += 1
+            _logger.warning("%s: %s; next attempt in %.1f s", self.name, failure.message, pause)
+            self._stop.wait(pause)
+
+    def _export(self, spans: Sequence[ReadableSpan]) -> ExportFailure | None:
+        if not spans:
+            return None
+        try:
+            result = self._exporter.export(spans)
+        except Exception as error:
+            _logger.exception("exporter %s raised", self.name)
+            return ExportFailure(
+                FailureKind.UNAVAILABLE, f"the exporter raised {type(error).__name__}: {error}"
+            )
+        if result is SpanExportResult.SUCCESS:
+            return None
+        told = getattr(self._exporter, "last_failure", None)
+        if isinstance(told, ExportFailure):
+            return told
+        return ExportFailure(FailureKind.UNAVAILABLE, "the exporter reports a failure without a reason")
+
+    def _close_in(self, lines: Sequence[Line], reason: str) -> None:
+        """Halve a rejected batch down to the span that is at fault: the others shall arrive."""
+        if len(lines) == 1:
+            self._advance(lines, {lines[0]: reason})
+            return
+        middle = len(lines) // 2
+        self._deliver(lines[:middle])
+        if not self._refused:
+            self._deliver(lines[middle:])
+
+    def _advance(self, lines: Sequence[Line], rejected: Mapping[Line, str]) -> None:
+        """Be done with lines: all delivered but the rejected ones, which are set aside with the reason."""
+        tallies: dict[StepKey, Tally] = {}
+        for line in lines:
+            tally = tallies.setdefault(line.step, Tally())
+            if line in rejected:
+                self._set_aside(line, rejected[line])
+                tally.rejected += 1
+            else:
+                tally.delivered += 1
+        positions = {line.segment: line.end for line in lines}
+        self._ledger.advance(self.name, positions, tallies)
+        self._positions |= positions
+
+    def _set_aside(self, line: Line, reason: str) -> None:
+        entry = {
+            "reason": reason,
+            "segment": line.segment,
+            "end": line.end,
+            "line": line.raw.decode("utf-8", "replace").rstrip("\n"),
+        }
+        path = self._node_dir / f"rejected.{self.name}.jsonl"
+        with open(path, "ab", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+            file.write(orjson.dumps(entry) + b"\n")
+        _logger.error("%s rejects a span of %s: %s", self.name, line.segment, reason)
+
+
+def _pause(attempt: int) -> float:
+    """Seconds before the next attempt: doubling, bounded, spread so that nodes do not come in step."""
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(attempt, 16)) * random.uniform(0.75, 1.25)  # noqa: S311

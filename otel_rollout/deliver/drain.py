@@ -1,0 +1,160 @@
+"""Taking the account of a node directory, and waiting until it is delivered."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from otel_rollout import semconv, spool
+from otel_rollout.deliver import launch
+from otel_rollout.deliver.report import ExporterCount, Report, StepCount, StepKey
+from otel_rollout.record import journal
+
+if TYPE_CHECKING:
+    from otel_rollout.deliver.ledger import LedgerState
+    from otel_rollout.settings import Settings
+
+_POLL_INTERVAL = 0.1
+
+
+def report(node_dir: Path, configured: Settings) -> Report:
+    """Take the account of a node directory from what is on disk."""
+    from otel_rollout.deliver.ledger import read_ledger
+
+    if not node_dir.is_dir():
+        return Report.empty()
+    exporters = list(configured.exporters)
+    # The ledger first: a span delivered between the two readings is then counted as pending, not twice.
+    ledger = read_ledger(node_dir)
+    states = [state for writer in spool.journals(node_dir) if (state := _state(node_dir, writer))]
+    dropped: Counter[str] = Counter()
+    for state in states:
+        dropped.update(state.drops)
+    return Report(
+        started=sum(state.started for state in states),
+        recorded=sum(state.recorded for state in states),
+        dropped={reason: n for reason, n in dropped.items() if n},
+        exporters={name: _exporter_count(node_dir, name, ledger) for name in exporters},
+        place=str(node_dir),
+        count_steps=lambda: count_steps(node_dir, exporters),
+    )
+
+
+def _state(node_dir: Path, writer: str) -> journal.JournalState | None:
+    return journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
+
+
+def _exporter_count(node_dir: Path, exporter: str, ledger: LedgerState) -> ExporterCount:
+    done = ledger.steps.get(exporter, {}).values()
+    failure = ledger.failures.get(exporter)
+    return ExporterCount(
+        delivered=sum(tally.delivered for tally in done),
+        rejected=sum(tally.rejected for tally in done),
+        pending=sum(chunk.count(b"\n") for chunk in _pending(node_dir, ledger.cursors.get(exporter, {}))),
+        problem=failure.message if failure else None,
+    )
+
+
+def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
+    """What lies beyond an exporter's cursors: in the segments, and in the journals of their writers."""
+    sizes: dict[str, int] = {}
+    for name in spool.segments(node_dir):
+        with (node_dir / name.file).open("rb") as file:
+            sizes[name.stem] = file.seek(cursors.get(name.stem, 0))
+            while chunk := file.read(1 << 20):
+                sizes[name.stem] += len(chunk)
+                yield chunk
+    for writer in spool.journals(node_dir):
+        path = node_dir / (writer + spool.JOURNAL_SUFFIX)
+        state = journal.read_state(path)
+        if state is not None:
+            stem = spool.SegmentName(writer, state.sequence).stem
+            yield journal.owed_bytes(path, state, sizes.get(stem, 0))
+
+
+def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
+    """Recorded and delivered spans per step, pending ones read from the segments."""
+    import orjson
+
+    from otel_rollout.deliver.ledger import Tally, read_ledger
+
+    ledger = read_ledger(node_dir)
+    counts: dict[StepKey, StepCount] = {}
+    for exporter in exporters:
+        waiting: Counter[StepKey] = Counter()
+        rest = b"".join(_pending(node_dir, ledger.cursors.get(exporter, {})))
+        for line in rest.splitlines():
+            try:
+                waiting[_step_of(orjson.loads(line))] += 1
+            except (ValueError, LookupError):
+                waiting[StepKey("", False)] += 1
+        done = ledger.steps.get(exporter, {})
+        for key in {*done, *waiting}:
+            tally = done.get(key, Tally())
+            recorded = tally.delivered + tally.rejected + waiting[key]
+            known = counts.get(key)
+            if known is None or tally.delivered < known.delivered:
+                counts[key] = StepCount(recorded, tally.delivered, tally.rejected)
+    return dict(sorted(counts.items()))
+
+
+def _step_of(line: Any) -> StepKey:
+    span = line["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+    attributes = {entry["key"]: entry["value"] for entry in span["attributes"]}
+    step = next(iter(attributes.get(semconv.STEP, {}).values()), "")
+    validate = attributes.get(semconv.VALIDATE, {}).get("boolValue", False)
+    return StepKey(str(step), bool(validate))
+
+
+def drain(node_dir: Path, configured: Settings, timeout: float) -> Report:
+    """Wait until everything recorded here so far is delivered, at most ``timeout`` seconds.
+
+    Ends early when every exporter that is behind refuses to deliver until a person acts. On a terminal it
+    shows its progress.
+    """
+    account = report(node_dir, configured)
+    deadline = time.monotonic() + timeout
+    if account.place:
+        with _progress_bar(account.recorded) as show:
+            while not _is_done(node_dir, configured, account.recorded, show):
+                if time.monotonic() >= deadline:
+                    break
+                launch.ensure_forwarder(node_dir, configured)
+                time.sleep(_POLL_INTERVAL)
+    return report(node_dir, configured)
+
+
+def _is_done(node_dir: Path, configured: Settings, target: int, show: Callable[[int], None]) -> bool:
+    from otel_rollout.deliver.ledger import read_ledger
+    from otel_rollout.exporting import FailureKind
+
+    ledger = read_ledger(node_dir)
+    done = {
+        name: sum(tally.delivered + tally.rejected for tally in ledger.steps.get(name, {}).values())
+        for name in configured.exporters
+    }
+    show(min(done.values(), default=target))
+    behind = [name for name, count in done.items() if count < target]
+    return all(
+        name in ledger.failures and ledger.failures[name].kind is FailureKind.REFUSED for name in behind
+    )
+
+
+@contextmanager
+def _progress_bar(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on the terminal, if there is one and something to wait for."""
+    if not sys.stderr.isatty() or not total:
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("delivering spans"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("delivering", total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,157 @@
+"""Seeing to it that a forwarder runs beside training. Imported by training processes: light.
+
+The forwarder is started through a shell that exits at once, in a session of its own: so it is nobody's
+child and survives ``ray.kill``, ``ray.shutdown``, the driver's exit and the raylet's death, which take a
+worker's direct children along (docs/architecture.md has the table).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import otel_rollout
+from otel_rollout.deliver.election import Election
+from otel_rollout.settings import CONFIG_VARIABLE, Settings, to_variable
+
+LOG_FILE = "forwarder.log"
+_CHECK_INTERVAL = 5.0
+_FIRST_CHECKS = 0.5
+"""Seconds between checks; more often in the beginning, when a wrong setting is worth knowing soon."""
+_SETTLING = 20
+"""Number of the more frequent checks."""
+
+_PASSED_VARIABLES = frozenset(
+    {
+        "ALL_PROXY", "CURL_CA_BUNDLE", "HOME", "HTTPS_PROXY", "HTTP_PROXY", "LANG", "LC_ALL",
+        "LD_LIBRARY_PATH", "LOGNAME", "NETRC", "NO_PROXY", "PATH", "PYTHONPATH", "REQUESTS_CA_BUNDLE",
+        "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
+    }
+)  # fmt: skip
+_PASSED_PREFIXES = ("OTEL_", "MLFLOW_", "WANDB_", "WF_", "AWS_", "AZURE_", "GOOGLE_")
+"""What the forwarder may see of the environment: where to deliver, with which credentials, and no more."""
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def forwarder_runs(node_dir: Path) -> bool:
+    """Whether some process is the forwarder of this directory."""
+    election = Election(node_dir)
+    try:
+        return not election.win()
+    finally:
+        election.close()
+
+
+def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
+    """Start a forwarder for this directory unless one runs. Takes about 2 ms when it starts one.
+
+    Several processes may do so at once: those forwarders elect one of them and the others exit.
+    """
+    if forwarder_runs(node_dir):
+        return
+    command = [sys.executable, "-m", "otel_rollout.deliver", str(node_dir)]
+    with open(node_dir / LOG_FILE, "ab", opener=_private) as log:
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *command],
+            cwd="/",  # a worker's directory may be deleted under a process that stays
+            env=_forwarder_environment(os.environ, configured),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            check=False,
+        )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
+    passed = {
+        name: value
+        for name, value in environ.items()
+        if name in _PASSED_VARIABLES or name.upper() in _PASSED_VARIABLES or name.startswith(_PASSED_PREFIXES)
+    }
+    passed[CONFIG_VARIABLE] = to_variable(
+        {
+            "exporters": configured.exporters,
+            "project_name": configured.project_name,
+            "run_id": configured.run_id,
+            "forwarder_linger": configured.forwarder_linger,
+        }
+    )
+    # Where this package was imported from, for trees that are on sys.path but not installed.
+    package_root = str(Path(otel_rollout.__file__).resolve().parent.parent)
+    if "site-packages" not in package_root:
+        passed["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, passed.get("PYTHONPATH")]))
+    passed["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    return passed
+
+
+def check_exporters(names: Iterable[str]) -> None:
+    """Check that exporters exist, without importing them.
+
+    Raises:
+        SettingsError: naming those that do not.
+    """
+    if names:
+        from otel_rollout.deliver.exporters import check_names
+
+        check_names(names)
+
+
+class Keeper:
+    """A thread that keeps a forwarder running and says what stops it from delivering.
+
+    Args:
+        node_dir: what the forwarder forwards.
+        configured: settings of the run.
+        reports_problems: whether to log them; one process of the run is enough.
+    """
+
+    def __init__(self, node_dir: Path, configured: Settings, reports_problems: bool) -> None:
+        self._node_dir = node_dir
+        self._settings = configured
+        self._reports_problems = reports_problems
+        self._reported: set[str] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="otel-rollout-keep", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the forwarder is started from the thread, not from user code."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; the forwarder goes on."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        checks = 0
+        while True:
+            try:
+                ensure_forwarder(self._node_dir, self._settings)
+                if self._reports_problems:
+                    self._report_problems()
+            except Exception as error:  # noqa: BLE001 - the thread must live, and training not notice
+                self._say(f"cannot look after the forwarder: {error}")
+            checks += 1
+            if self._stop.wait(_FIRST_CHECKS if checks < _SETTLING else _CHECK_INTERVAL):
+                return
+
+    def _report_problems(self) -> None:
+        from otel_rollout.deliver.ledger import read_ledger
+
+        for exporter, failure in read_ledger(self._node_dir).failures.items():
+            self._say(f"{exporter} does not take spans at present; they are kept on disk. {failure.message}")
+
+    def _say(self, message: str) -> None:
+        if message not in self._reported and len(self._reported) < 100:
+            self._reported.add(message)
+            _logger.warning("otel-rollout: %s", message)

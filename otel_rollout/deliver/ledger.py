@@ -1,0 +1,124 @@
+"""What was delivered: one cursor per exporter and segment, and counts per step, in a small SQLite file.
+
+A cursor moves in the same transaction as the counts, after the target has answered: a forwarder killed in
+between sends the batch again, and no count is ever wrong about what the cursor says. The file is written by
+the forwarder alone and read by anybody.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_rollout.deliver.report import StepKey
+from otel_rollout.exporting import ExportFailure, FailureKind
+
+FILE = "ledger.sqlite"
+_BUSY_TIMEOUT = 10.0
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS cursor (
+    exporter TEXT, segment TEXT, position INTEGER NOT NULL, PRIMARY KEY (exporter, segment)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS step (
+    exporter TEXT, step TEXT, validate INTEGER, delivered INTEGER NOT NULL, rejected INTEGER NOT NULL,
+    PRIMARY KEY (exporter, step, validate)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS failure (
+    exporter TEXT PRIMARY KEY, kind TEXT NOT NULL, message TEXT NOT NULL, attempts INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+@dataclass
+class Tally:
+    """Spans of one step that an exporter is done with."""
+
+    delivered: int = 0
+    rejected: int = 0
+
+
+class Ledger:
+    """The forwarder's end. One instance per thread.
+
+    Args:
+        node_dir: the node directory the ledger lies in.
+    """
+
+    def __init__(self, node_dir: Path) -> None:
+        self._db = sqlite3.connect(node_dir / FILE, timeout=_BUSY_TIMEOUT)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        # The death of the process loses nothing; the death of the machine would take the spool as well.
+        self._db.execute("PRAGMA synchronous=OFF")
+        self._db.executescript(_SCHEMA)
+
+    def cursors(self, exporter: str) -> dict[str, int]:
+        """Bytes of each segment that ``exporter`` is done with."""
+        rows = self._db.execute("SELECT segment, position FROM cursor WHERE exporter = ?", (exporter,))
+        return dict(rows.fetchall())
+
+    def advance(self, exporter: str, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
+        """Note that ``exporter`` is done with the segments up to ``positions``; it is no longer failing."""
+        with self._db:
+            self._db.executemany(
+                "INSERT INTO cursor VALUES (?, ?, ?) "
+                "ON CONFLICT (exporter, segment) DO UPDATE SET position = excluded.position",
+                [(exporter, segment, position) for segment, position in positions.items()],
+            )
+            self._db.executemany(
+                "INSERT INTO step VALUES (?, ?, ?, ?, ?) ON CONFLICT (exporter, step, validate) DO UPDATE SET "
+                "delivered = delivered + excluded.delivered, rejected = rejected + excluded.rejected",
+                [
+                    (exporter, key.step, key.validate, tally.delivered, tally.rejected)
+                    for key, tally in tallies.items()
+                ],
+            )
+            self._db.execute("DELETE FROM failure WHERE exporter = ?", (exporter,))
+
+    def note_failure(self, exporter: str, failure: ExportFailure) -> None:
+        """Note that ``exporter`` cannot deliver at present, and why."""
+        with self._db:
+            self._db.execute(
+                "INSERT INTO failure VALUES (?, ?, ?, 1) ON CONFLICT (exporter) DO UPDATE SET "
+                "kind = excluded.kind, message = excluded.message, attempts = attempts + 1",
+                (exporter, failure.kind.value, failure.message),
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+
+@dataclass(frozen=True)
+class LedgerState:
+    """What a ledger says.
+
+    Attributes:
+        cursors: exporter → segment → bytes done.
+        steps: exporter → step → spans done.
+        failures: exporter → why it cannot deliver at present.
+    """
+
+    cursors: dict[str, dict[str, int]]
+    steps: dict[str, dict[StepKey, Tally]]
+    failures: dict[str, ExportFailure]
+
+
+def read_ledger(node_dir: Path) -> LedgerState:
+    """Read a ledger from outside; an empty state when no forwarder has written one yet."""
+    state = LedgerState({}, {}, {})
+    path = node_dir / FILE
+    if not path.exists():
+        return state
+    with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as db:
+        try:
+            for exporter, segment, position in db.execute("SELECT * FROM cursor"):
+                state.cursors.setdefault(exporter, {})[segment] = position
+            for exporter, step, validate, delivered, rejected in db.execute("SELECT * FROM step"):
+                tally = Tally(delivered, rejected)
+                state.steps.setdefault(exporter, {})[StepKey(step, bool(validate))] = tally
+            for exporter, kind, message, _ in db.execute("SELECT * FROM failure"):
+                state.failures[exporter] = ExportFailure(FailureKind(kind), message)
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):  # the forwarder is just creating it
+                raise
+    return state

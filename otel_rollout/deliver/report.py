@@ -1,0 +1,111 @@
+"""The account: what was started, recorded, dropped, and for each exporter delivered and still to come.
+
+The rows add up: started = recorded + dropped + open, and for each exporter
+recorded = delivered + rejected + pending + lost. ``lost`` is not a remainder by definition: pending spans
+are counted on disk, so a span that was acknowledged and is nowhere shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+
+class StepKey(NamedTuple):
+    """A step of training or of validation; ``step`` is empty for spans outside any trajectory."""
+
+    step: str
+    validate: bool
+
+
+@dataclass(frozen=True)
+class ExporterCount:
+    """What became of the recorded spans at one exporter.
+
+    Attributes:
+        delivered: spans the target has acknowledged.
+        rejected: spans the target refuses for good; they lie in ``rejected.<exporter>.jsonl``.
+        pending: spans that lie on disk and wait.
+        problem: why nothing is delivered at present, if so.
+    """
+
+    delivered: int = 0
+    rejected: int = 0
+    pending: int = 0
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class StepCount:
+    """Spans of one step; ``delivered`` and ``rejected`` by the exporter that is furthest behind."""
+
+    recorded: int
+    delivered: int
+    rejected: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """The account of one run on one machine, over all its processes, living and dead.
+
+    Attributes:
+        started: spans begun.
+        recorded: spans that ended and lie, or lay, in the spool.
+        dropped: reason → spans that ended and were not recorded.
+        exporters: name → what became of the recorded spans there.
+        place: directory the account was taken from; empty when nothing was recorded.
+    """
+
+    started: int
+    recorded: int
+    dropped: Mapping[str, int]
+    exporters: Mapping[str, ExporterCount]
+    place: str
+    count_steps: Callable[[], Mapping[StepKey, StepCount]] = field(repr=False, compare=False)
+
+    @classmethod
+    def empty(cls) -> Report:
+        """The account when tracing is off."""
+        return cls(0, 0, {}, {}, "", dict)
+
+    @property
+    def open(self) -> int:
+        """Spans begun and not ended: still running, or their process died before they did."""
+        return self.started - self.recorded - sum(self.dropped.values())
+
+    @property
+    def lost(self) -> int:
+        """Recorded spans that are neither delivered nor rejected nor on disk, at the worst exporter."""
+        return max(
+            (self.recorded - e.delivered - e.rejected - e.pending for e in self.exporters.values()), default=0
+        )
+
+    @property
+    def undelivered(self) -> int:
+        """Spans dropped, rejected or pending: what a person may have to look after."""
+        waiting = max((e.rejected + e.pending for e in self.exporters.values()), default=0)
+        return waiting + sum(self.dropped.values())
+
+    @cached_property
+    def by_step(self) -> Mapping[StepKey, StepCount]:
+        """The account per step, read from disk when asked for."""
+        return self.count_steps()
+
+    def summary(self) -> str:
+        """The account in one line."""
+        parts = [f"{self.recorded} spans recorded"]
+        for name, count in self.exporters.items():
+            parts.append(f"{count.delivered} delivered to {name}, {count.pending} pending")
+            if count.rejected:
+                parts.append(f"{count.rejected} rejected")
+            if count.problem:
+                parts.append(f"({count.problem})")
+        if self.dropped:
+            reasons = ", ".join(f"{n} {reason}" for reason, n in self.dropped.items())
+            parts.append(f"dropped: {reasons}")
+        parts.append(f"lost: {self.lost}")
+        if self.undelivered:
+            parts.append(f"what is pending lies in {self.place}")
+        return "; ".join(parts)

@@ -1,0 +1,79 @@
+"""Reading what recording processes write, while they write it and after they died."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from otel_rollout import spool
+from otel_rollout.record import journal
+from otel_rollout.spool import SegmentName
+
+READ_BYTES = 1 << 20
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether the process that writes this segment lives: it holds a lock that dies with it.
+
+    Never a pid: those are reused.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def living_writers(node_dir: Path) -> set[str]:
+    """The writers that may still write into this directory."""
+    newest = {name.writer: name for name in spool.segments(node_dir)}
+    return {writer for writer, name in newest.items() if is_being_written(node_dir / name.file)}
+
+
+def heal(node_dir: Path, writer: str) -> None:
+    """Complete the last segment of a dead writer from its journal; cut off a line that was never finished.
+
+    Idempotent. To be called by the holder of the forwarder's lock, so by one process at a time.
+    """
+    state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
+    name = SegmentName(writer, state.sequence) if state else None
+    if state is None or name is None or not (node_dir / name.file).exists():
+        return
+    with (node_dir / name.file).open("r+b") as segment:
+        size = segment.seek(0, os.SEEK_END)
+        segment.write(journal.owed_bytes(node_dir / (writer + spool.JOURNAL_SUFFIX), state, size))
+        segment.truncate(_end_of_last_line(segment))
+
+
+def _end_of_last_line(segment: BinaryIO) -> int:
+    position = segment.seek(0, os.SEEK_END)
+    while position > 0:
+        start = max(0, position - READ_BYTES)
+        segment.seek(start)
+        newline = segment.read(position - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        position = start
+    return 0
+
+
+def complete_lines(path: Path, position: int, limit: int) -> Iterator[bytes]:
+    """Whole lines of a segment from byte ``position``, each with its newline.
+
+    Stops after ``limit`` bytes, but not before the first line; what follows the last newline is not
+    finished and not yielded.
+    """
+    with path.open("rb") as file:
+        file.seek(position)
+        taken = 0
+        for line in file:
+            if not line.endswith(b"\n") or (taken and taken + len(line) > limit):
+                return
+            taken += len(line)
+            yield line

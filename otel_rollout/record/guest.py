@@ -1,0 +1,114 @@
+"""Guests in the application's OTel: a span processor that records what the application's SDK ends.
+
+Used when the application has an SDK provider of its own. Its spans then nest with ours in its own backend,
+and the trajectory's spans, its own instrumentation's among them, reach our spool as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opentelemetry.sdk.trace import SpanProcessor
+
+from otel_rollout import semconv
+from otel_rollout.record import otlp_json
+from otel_rollout.record.identity import identity_in
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import ReadableSpan, Span
+    from opentelemetry.trace import SpanContext
+
+    from otel_rollout.record.segment import SegmentWriter
+
+_HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200  # OTLP span flags
+
+
+class SpoolSpanProcessor(SpanProcessor):
+    """Gives spans inside a trajectory its identity, and records them when they end.
+
+    Spans of the application outside any trajectory are its own business and left alone; operations of ours
+    outside any trajectory are recorded.
+
+    Args:
+        writer: where ended spans go.
+        scope: instrumentation scope of our operations.
+    """
+
+    def __init__(self, writer: SegmentWriter, scope: str) -> None:
+        self._writer = writer
+        self._scope = scope
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Mark the span as part of the trajectory it is started in."""
+        identity = identity_in(parent_context)
+        if identity.attributes:
+            span.set_attributes(identity.attributes)
+        if identity.attributes or self._is_ours(span):
+            self._writer.started()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Record the span, if it is a trajectory's or ours."""
+        if semconv.PROJECT_NAME not in (span.attributes or {}) and not self._is_ours(span):
+            return
+        try:
+            body = _body(span)
+        except Exception:  # noqa: BLE001 - we are inside user code
+            self._writer.drop("encoding")
+        else:
+            self._writer.write(body)
+
+    def _is_ours(self, span: ReadableSpan) -> bool:
+        scope = span.instrumentation_scope
+        return scope is not None and scope.name == self._scope
+
+    def shutdown(self) -> None:
+        """The writer belongs to the runtime, which closes it."""
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Recorded spans are safe at once."""
+        return True
+
+
+def _body(span: ReadableSpan) -> bytes:
+    context = span.get_span_context()
+    assert context is not None
+    assert span.start_time is not None
+    assert span.end_time is not None
+    scope, parent = span.instrumentation_scope, span.parent
+    head = (
+        otlp_json.scope_head(scope.name, scope.version, scope.attributes, scope.schema_url)
+        if scope
+        else otlp_json.scope_head("", None, None, None)
+    )
+    encoded = otlp_json.span(
+        trace_id=b"%032x" % context.trace_id,
+        span_id=b"%016x" % context.span_id,
+        parent_id=b"%016x" % parent.span_id if parent else b"",
+        flags=context.trace_flags | _remote_bits(parent),
+        name=span.name,
+        kind=span.kind.value + 1,
+        start_ns=span.start_time,
+        end_ns=span.end_time,
+        attributes=[otlp_json.attribute(*item) for item in (span.attributes or {}).items()],
+        events=[otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events],
+        links=[
+            otlp_json.link(
+                link.context.trace_id,
+                link.context.span_id,
+                link.context.trace_state.to_header(),
+                link.context.trace_flags | _remote_bits(link.context),
+                link.attributes or {},
+            )
+            for link in span.links
+        ],
+        dropped=(span.dropped_attributes, span.dropped_events, span.dropped_links),
+        trace_state=context.trace_state.to_header(),
+        status=span.status.status_code.value,
+        status_message=span.status.description,
+    )
+    return head + encoded + otlp_json.LINE_END
+
+
+def _remote_bits(parent: SpanContext | None) -> int:
+    return _HAS_IS_REMOTE | (_IS_REMOTE if parent is not None and parent.is_remote else 0)

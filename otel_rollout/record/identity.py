@@ -1,0 +1,44 @@
+"""Which trajectory a span belongs to: identity attributes, carried in the OTel context.
+
+Spans recorded by our own provider inherit it from their parent; spans whose parent is somebody else's (the
+application's SDK, another process) find it in the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from opentelemetry import context as otel_context
+
+from otel_rollout.record import otlp_json
+
+_KEY: Final = otel_context.create_key("otel-rollout-identity")
+
+
+class Identity:
+    """Identity attributes of one trajectory, and how they look on a line. Immutable.
+
+    Args:
+        attributes: attribute names and values; None values are left out.
+    """
+
+    __slots__ = ("attributes", "encoded")
+
+    def __init__(self, attributes: Mapping[str, otlp_json.AttributeInput]) -> None:
+        self.attributes = {key: value for key, value in attributes.items() if value is not None}
+        self.encoded = b",".join(otlp_json.attribute(*item) for item in self.attributes.items())
+
+
+NO_IDENTITY: Final = Identity({})
+
+
+def identity_in(context: otel_context.Context | None) -> Identity:
+    """The identity of the trajectory that ``context`` (None: the current one) is inside of."""
+    identity = otel_context.get_value(_KEY, context)
+    return identity if isinstance(identity, Identity) else NO_IDENTITY
+
+
+def with_identity(identity: Identity, context: otel_context.Context) -> otel_context.Context:
+    """A context inside the trajectory."""
+    return otel_context.set_value(_KEY, identity, context)

@@ -1,0 +1,154 @@
+"""A ring of bytes in a memory-mapped file: what is appended survives the death of the process.
+
+Appending is a copy into shared memory, without a system call: a system call would release the GIL, and
+with one busy Python thread in the process the caller would wait 5 ms to get it back (measured, see
+docs/architecture.md). The kernel keeps the pages when the process is killed at any point, and the length
+is published after the bytes, so a reader finds whole appends only.
+
+File layout, little-endian::
+
+    0     8   magic
+    8     8   written: bytes ever appended
+    16    8   recorded: lines ever appended
+    24    8   started: spans ever started
+    32    8   base: value of `written` at which the current segment file began (signed)
+    40    8   sequence of the current segment file
+    48    8×n dropped spans, in the order of DROP_REASONS
+    4096  …   the ring; byte i of the stream lies at 4096 + i % size
+
+`written` minus `base` minus the segment's length is what a dead writer still owes its segment. It is all
+in the ring, because a writer overwrites nothing its segment does not have.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+MAGIC = b"ORJRNL01"
+HEADER_BYTES = 4096
+_PUBLISHED, _BASE, _SEQUENCE, _DROPS = 8, 32, 40, 48
+_pack_published = struct.Struct("<3Q").pack_into
+_pack = struct.Struct("<q").pack_into
+
+DROP_REASONS = ("journal_full", "disk", "encoding", "closed")
+"""Why a span that ended was not recorded: the ring was full and stayed full; the segment could not be
+written; the span could not be encoded; the writer was closed already."""
+_HEADER = struct.Struct(f"<8s3Q2q{len(DROP_REASONS)}q")
+
+
+class Journal:
+    """The writing end. Not thread-safe: the owner serialises calls.
+
+    Args:
+        path: file to create; must not exist.
+        size: bytes of the ring.
+
+    Raises:
+        OSError: when the file cannot be created or its space not be reserved.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            # Reserved now: a page that cannot be backed later would be SIGBUS in the training process.
+            os.posix_fallocate(descriptor, 0, HEADER_BYTES + size)
+            self._map = mmap.mmap(descriptor, HEADER_BYTES + size)
+        finally:
+            os.close(descriptor)
+        for page in range(0, HEADER_BYTES + size, mmap.PAGESIZE):
+            self._map[page] = 0  # fault the pages in here rather than in somebody's span
+        self._map[: len(MAGIC)] = MAGIC
+        self.size = size
+        self.written = 0
+        self.flushed = 0
+        self.recorded = 0
+        self.started = 0
+
+    @property
+    def room(self) -> int:
+        """Bytes that fit before the owner has to flush."""
+        return self.size - (self.written - self.flushed)
+
+    def append(self, head: bytes, body: bytes) -> None:
+        """Append two pieces as one line; the caller has checked :attr:`room`."""
+        at = self.written % self.size
+        middle = HEADER_BYTES + at + len(head)
+        end = middle + len(body)
+        ring = self._map
+        if end <= HEADER_BYTES + self.size:
+            ring[HEADER_BYTES + at : middle] = head
+            ring[middle:end] = body
+        else:
+            line = head + body
+            first = self.size - at
+            ring[HEADER_BYTES + at : HEADER_BYTES + self.size] = line[:first]
+            ring[HEADER_BYTES : HEADER_BYTES + len(line) - first] = line[first:]
+        self.written += len(head) + len(body)
+        self.recorded += 1
+        self.publish()  # after the copy: this is what makes it exist
+
+    def publish(self) -> None:
+        """Make the line and the counts visible outside: one call, so that a kill hardly ever parts them."""
+        _pack_published(self._map, _PUBLISHED, self.written, self.recorded, self.started)
+
+    def unflushed(self, limit: int) -> memoryview:
+        """The oldest bytes the segment lacks, at most ``limit``; to be released before the next append."""
+        at = self.flushed % self.size
+        length = min(self.written - self.flushed, self.size - at, limit)
+        return memoryview(self._map)[HEADER_BYTES + at : HEADER_BYTES + at + length]
+
+    def begin_segment(self, sequence: int) -> None:
+        """Note that the bytes from here on belong to segment ``sequence``."""
+        self.set_base(self.written)
+        _pack(self._map, _SEQUENCE, sequence)
+
+    def set_base(self, base: int) -> None:
+        """Note at which byte of the stream the current segment file began.
+
+        Negative when the segment holds more than ever went through the ring.
+        """
+        _pack(self._map, _BASE, base)
+
+    def count_drop(self, reason: str, total: int) -> None:
+        """Publish how many spans were dropped for ``reason``, and how many were started."""
+        _pack(self._map, _DROPS + 8 * DROP_REASONS.index(reason), total)
+        self.publish()
+
+
+@dataclass(frozen=True)
+class JournalState:
+    """What a journal says, read from outside while its writer lives or after its death."""
+
+    written: int
+    recorded: int
+    started: int
+    base: int
+    sequence: int
+    drops: dict[str, int]
+
+
+def read_state(path: Path) -> JournalState | None:
+    """Read a journal's header; None when the file is not (yet) a journal."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size or not header.startswith(MAGIC):
+        return None
+    _, written, recorded, started, base, sequence, *drops = _HEADER.unpack(header)
+    return JournalState(written, recorded, started, base, sequence, dict(zip(DROP_REASONS, drops, strict=True)))
+
+
+def owed_bytes(path: Path, state: JournalState, segment_bytes: int) -> bytes:
+    """What a dead writer's current segment, ``segment_bytes`` long, still lacks."""
+    missing = state.written - state.base - segment_bytes
+    size = path.stat().st_size - HEADER_BYTES
+    if not 0 < missing <= size:
+        return b""
+    with path.open("rb") as file:
+        ring = memoryview(file.read())[HEADER_BYTES:]
+    at = (state.written - missing) % size
+    first = min(missing, size - at)
+    return bytes(ring[at : at + first]) + bytes(ring[: missing - first])

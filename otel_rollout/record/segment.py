@@ -1,0 +1,249 @@
+"""The segment writer: spans become lines in a journal, a thread moves them to a segment file.
+
+``write`` is what runs inside user code. It copies and returns; it never makes a system call, never raises,
+and waits only when the journal is full, for a bounded time, once per stall.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from otel_rollout import semconv, spool
+from otel_rollout.record import otlp_json
+from otel_rollout.record.journal import Journal
+
+JOURNAL_BYTES = 4 << 20
+FLUSH_INTERVAL = 0.02
+"""Seconds a line may lie in the journal alone. It is safe there; others just do not see it yet."""
+FLUSH_CHUNK = 256 << 10
+"""Bytes per write(2): small enough that a caller waiting for room is served soon."""
+MAX_WAIT = 0.05
+"""Seconds a caller waits for room in a full journal before its span is dropped and counted."""
+RETRY_INTERVAL = 0.5
+"""Seconds between attempts to write a segment that failed (disk full, say)."""
+
+_logger = logging.getLogger("otel_rollout")
+
+
+class SegmentWriter:
+    """Writes the spans of one process into one node directory.
+
+    Args:
+        node_dir: existing directory, see :mod:`otel_rollout.spool`.
+        resource: attributes of the entity that records, the same on every line.
+        segment_bytes: size at which a new segment file is begun.
+        journal_bytes: size of the ring between the caller and the disk.
+
+    Raises:
+        OSError: when the files cannot be created.
+    """
+
+    def __init__(
+        self,
+        node_dir: Path,
+        resource: Mapping[str, otlp_json.AttributeInput],
+        *,
+        segment_bytes: int,
+        journal_bytes: int = JOURNAL_BYTES,
+    ) -> None:
+        self.id = spool.new_writer_id()
+        self._node_dir = node_dir
+        self._resource = dict(resource)
+        self._segment_bytes = segment_bytes
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._urgent = threading.Event()
+        self._progress = threading.Event()
+        self._closing = False
+        self._stalled = False
+        self._disk_failing = False
+        self._drops: dict[str, int] = {}
+        self._sequence = 0
+        self._length = 0
+        self._descriptor = -1
+        self._journal = Journal(node_dir / (self.id + spool.JOURNAL_SUFFIX), journal_bytes)
+        self._begin_segment()
+        self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
+        self._flusher.start()
+
+    # --- inside user code ---------------------------------------------------------------------------------
+
+    def started(self) -> None:
+        """Count a span that was started; published with the next line that is written."""
+        self._journal.started += 1
+
+    def write(self, body: bytes) -> bool:
+        """Record one line given without its resource head.
+
+        Returns:
+            Whether it was recorded. If not, it was counted as dropped.
+        """
+        lock = self._lock
+        # Non-blocking first: it is the cheap and the usual case. The bounded wait also ends the only way
+        # this could deadlock, a signal handler that records while its own thread holds the lock.
+        if not lock.acquire(False) and not lock.acquire(timeout=MAX_WAIT):
+            return self.drop("journal_full")
+        try:
+            head = self._head
+            size = len(head) + len(body)
+            journal = self._journal
+            if size > journal.room and not self._make_room(size):
+                if size > journal.size:
+                    return self._write_past_journal(head + body)
+                return self.drop("disk" if self._disk_failing else "journal_full")
+            if self._closing:
+                return self.drop("closed")
+            journal.append(head, body)
+            if not self._wake.is_set():
+                self._wake.set()
+            elif journal.room < journal.size >> 1 and not self._urgent.is_set():
+                self._urgent.set()
+            return True
+        finally:
+            lock.release()
+
+    def drop(self, reason: str) -> bool:
+        """Count a span that was not recorded. Returns False, for ``return drop(...)``."""
+        self._drops[reason] = self._drops.get(reason, 0) + 1
+        self._journal.count_drop(reason, self._drops[reason])
+        if self._drops[reason] == 1:
+            _logger.warning("otel-rollout: a span was not recorded (%s); further ones are counted", reason)
+        return False
+
+    def _make_room(self, size: int) -> bool:
+        """Wait for the flusher to free ``size`` bytes; at most MAX_WAIT, and not at all while it is stuck."""
+        journal = self._journal
+        deadline = time.monotonic() + MAX_WAIT
+        wanted = min(size, journal.size)
+        while journal.room < wanted:
+            self._progress.clear()
+            self._wake.set()
+            self._urgent.set()
+            if journal.room >= wanted:
+                break
+            left = deadline - time.monotonic()
+            if self._stalled or left <= 0 or not self._progress.wait(left):
+                self._stalled = journal.room < wanted
+                break
+        return size <= journal.room
+
+    def _write_past_journal(self, line: bytes) -> bool:
+        """Write a line larger than the journal straight to the segment, the journal being empty."""
+        if self._journal.room < self._journal.size:
+            return self.drop("journal_full")
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._descriptor, memoryview(line)[written:])
+        except OSError:
+            os.ftruncate(self._descriptor, self._length)  # freeing space does not fail for lack of it
+            return self.drop("disk")
+        self._length += written
+        self._journal.recorded += 1
+        self._journal.set_base(self._journal.written - self._length)
+        self._journal.publish()
+        return True
+
+    # --- the flusher thread -------------------------------------------------------------------------------
+
+    def _flush_forever(self) -> None:
+        while not self._closing:
+            self._wake.wait()
+            if not self._closing:
+                self._urgent.wait(FLUSH_INTERVAL)
+            self._wake.clear()
+            self._urgent.clear()
+            if not self._flush():
+                self._wake.set()
+                time.sleep(RETRY_INTERVAL)
+            elif self._length >= self._segment_bytes:
+                self._rotate()
+
+    def _flush(self) -> bool:
+        """Move everything the journal holds to the segment. False when the disk refused."""
+        journal = self._journal
+        while journal.flushed < journal.written:
+            try:
+                with journal.unflushed(FLUSH_CHUNK) as chunk:
+                    written = os.write(self._descriptor, chunk)
+            except OSError as error:
+                if not self._disk_failing:
+                    _logger.warning("otel-rollout: cannot write to %s: %s", self._node_dir, error.strerror)
+                self._disk_failing = True
+                return False
+            journal.flushed += written
+            self._length += written
+            self._disk_failing = self._stalled = False
+            self._progress.set()
+        return True
+
+    def _rotate(self) -> None:
+        """Begin the next segment file, between two lines."""
+        if not self._lock.acquire(False):
+            return  # a caller is writing, perhaps waiting for us; there is a next time
+        try:
+            if not self._flush():
+                return
+            old = self._descriptor
+            self._begin_segment()
+            os.close(old)
+        except OSError as error:
+            _logger.warning("otel-rollout: cannot begin a segment in %s: %s", self._node_dir, error.strerror)
+        finally:
+            self._lock.release()
+
+    def _begin_segment(self) -> None:
+        name = spool.SegmentName(self.id, self._sequence + 1)
+        path = self._node_dir / name.file
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        fresh = path.with_suffix(".new")
+        descriptor = os.open(fresh, flags, 0o600)
+        # Locked before it has its name: a visible segment without a lock has no living writer.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(fresh, path)
+        self._head = otlp_json.resource_head({semconv.SEGMENT_ID: name.stem, **self._resource})
+        self._descriptor, self._sequence, self._length = descriptor, name.sequence, 0
+        self._journal.begin_segment(name.sequence)
+
+    # --- ends ---------------------------------------------------------------------------------------------
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until everything written so far is in the segment file, at most ``timeout`` seconds."""
+        target = self._journal.written
+        deadline = time.monotonic() + timeout
+        while self._journal.flushed < target:
+            self._progress.clear()
+            self._wake.set()
+            self._urgent.set()
+            if self._journal.flushed >= target:
+                break
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._progress.wait(min(left, RETRY_INTERVAL))
+        return True
+
+    def close(self, timeout: float) -> None:
+        """Flush and give up the segment's lock; what cannot be flushed stays in the journal."""
+        self.flush(timeout)
+        with self._lock:
+            self._closing = True
+        self._wake.set()
+        self._urgent.set()
+        self._flusher.join(timeout)
+        if not self._flusher.is_alive():
+            os.close(self._descriptor)
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's segment.
+
+        Its lock is held as long as any process has the descriptor open, so the child must close its copy.
+        The journal is shared with the parent and left alone.
+        """
+        os.close(self._descriptor)

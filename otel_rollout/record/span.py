@@ -1,0 +1,281 @@
+"""The recording span: the OTel ``Span`` API in full; ending it writes one line."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags, TraceState
+
+from otel_rollout import semconv
+from otel_rollout.record import otlp_json
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from opentelemetry.context import Context
+
+    from otel_rollout.record.identity import Identity
+    from otel_rollout.record.segment import SegmentWriter
+
+MAX_ATTRIBUTES = 1024
+MAX_EVENTS = 1024
+MAX_LINKS = 128
+"""What one span may hold; beyond, the newest are counted as dropped (the identity comes first and stays)."""
+
+FLAGS = TraceFlags(TraceFlags.SAMPLED | 0x02)
+"""Sampled, and with a random trace id (W3C Trace Context level 2)."""
+_HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200  # OTLP span flags
+
+
+class RecordingSpan(Span):
+    """A span that is recorded when it ends.
+
+    Ids are hex digits as bytes, as the line wants them; the ``SpanContext`` is made when asked for.
+    """
+
+    __slots__ = (
+        "_attributes",
+        "_context",
+        "_dropped",
+        "_events",
+        "_links",
+        "_message",
+        "_name",
+        "_status",
+        "ended",
+        "identity",
+        "kind",
+        "otel_context",
+        "parent_id",
+        "parent_is_remote",
+        "previous_context",
+        "scope",
+        "span_id",
+        "start_ns",
+        "trace_id",
+        "trace_state",
+        "trajectory",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        writer: SegmentWriter,
+        scope: bytes,
+        name: str,
+        trace_id: bytes,
+        span_id: bytes,
+        parent_id: bytes,
+        identity: Identity,
+        kind: int,
+        start_ns: int,
+        trace_state: TraceState | None,
+        parent_is_remote: bool,
+    ) -> None:
+        self.writer = writer
+        self.scope = scope
+        self._name = name
+        self.trace_id = trace_id
+        self.span_id = span_id
+        self.parent_id = parent_id
+        self.identity = identity
+        self.kind = kind
+        self.start_ns = start_ns
+        self.trace_state = trace_state
+        self.parent_is_remote = parent_is_remote
+        self.ended = False
+        self.trajectory: object = None
+        """The trajectory of which this is the root span, if it is one. Known to ``capture``."""
+        self.otel_context: Context | None = None
+        self.previous_context: Context | None = None
+        self._attributes: dict[str, bytes] | None = None
+        self._events: list[bytes] | None = None
+        self._links: list[bytes] | None = None
+        self._context: SpanContext | None = None
+        self._status = 0
+        self._message: str | None = None
+        self._dropped = (0, 0, 0)
+
+    def get_span_context(self) -> SpanContext:
+        """The span's ids, flags and state."""
+        context = self._context
+        if context is None:
+            context = SpanContext(
+                int(self.trace_id, 16), int(self.span_id, 16), False, FLAGS, self.trace_state
+            )
+            self._context = context
+        return context
+
+    def is_recording(self) -> bool:
+        """True until the span has ended."""
+        return not self.ended
+
+    def set_attribute(self, key: str, value: otlp_json.AttributeInput) -> None:
+        """Set an attribute; None and the trajectory's identity attributes are ignored."""
+        if self.ended or value is None or key in self.identity.attributes:
+            return
+        self.set_encoded(key, otlp_json.attribute(key, value))
+
+    def set_encoded(self, key: str, attribute: bytes) -> None:
+        """Set an attribute that is encoded already."""
+        attributes = self._attributes
+        if attributes is None:
+            self._attributes = {key: attribute}
+        elif len(attributes) < MAX_ATTRIBUTES or key in attributes:
+            attributes[key] = attribute
+        else:
+            self._count_dropped(0)
+
+    def has_attribute(self, key: str) -> bool:
+        """Whether an attribute of that name is set."""
+        return self._attributes is not None and key in self._attributes
+
+    def set_attributes(self, attributes: Mapping[str, otlp_json.AttributeInput]) -> None:
+        """Set several attributes."""
+        for key, value in attributes.items():
+            self.set_attribute(key, value)
+
+    def add_event(
+        self,
+        name: str,
+        attributes: Mapping[str, otlp_json.AttributeInput] | None = None,
+        timestamp: int | None = None,
+    ) -> None:
+        """Add an event, now or at ``timestamp`` (ns since the epoch)."""
+        if self.ended:
+            return
+        if self._events is None:
+            self._events = []
+        if len(self._events) >= MAX_EVENTS:
+            self._count_dropped(1)
+            return
+        self._events.append(otlp_json.event(name, timestamp or time_ns(), attributes or {}))
+
+    def add_link(
+        self, context: SpanContext, attributes: Mapping[str, otlp_json.AttributeInput] | None = None
+    ) -> None:
+        """Add a link to another span."""
+        if self.ended or not (context.is_valid or attributes or context.trace_state):
+            return
+        if self._links is None:
+            self._links = []
+        if len(self._links) >= MAX_LINKS:
+            self._count_dropped(2)
+            return
+        flags = context.trace_flags | _HAS_IS_REMOTE | (_IS_REMOTE if context.is_remote else 0)
+        state = context.trace_state.to_header()
+        self._links.append(otlp_json.link(context.trace_id, context.span_id, state, flags, attributes or {}))
+
+    def _count_dropped(self, what: int) -> None:
+        dropped = list(self._dropped)
+        dropped[what] += 1
+        self._dropped = (dropped[0], dropped[1], dropped[2])
+
+    def update_name(self, name: str) -> None:
+        """Rename the span."""
+        if not self.ended:
+            self._name = name
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        """Set the status. OK is final, UNSET is ignored, and only ERROR keeps a description (OTel API)."""
+        if self.ended or self._status == StatusCode.OK.value:
+            return
+        if isinstance(status, Status):
+            code, description = status.status_code, status.description
+        else:
+            code = status
+        if code is not StatusCode.UNSET:
+            self._status = code.value
+            self._message = description if code is StatusCode.ERROR else None
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Mapping[str, otlp_json.AttributeInput] | None = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        """Add an ``exception`` event (OTel semantic conventions for exceptions)."""
+        described: dict[str, otlp_json.AttributeInput] = {
+            semconv.EXCEPTION_TYPE: _qualified_name(type(exception)),
+            semconv.EXCEPTION_MESSAGE: _message_of(exception),
+            semconv.EXCEPTION_STACKTRACE: _stack_of(exception),
+            semconv.EXCEPTION_ESCAPED: str(escaped),
+        }
+        self.add_event("exception", {**described, **(attributes or {})}, timestamp)
+
+    def fail(self, exception: BaseException) -> None:
+        """Record an exception that left the operation, and set the status accordingly."""
+        self.record_exception(exception)
+        self.set_status(StatusCode.ERROR, f"{type(exception).__name__}: {_message_of(exception)}")
+
+    def end(self, end_time: int | None = None) -> None:
+        """Record the span. Further calls do nothing. Never raises: what cannot be encoded is counted."""
+        if self.ended:
+            return
+        self.ended = True
+        try:
+            body = self._line(end_time or time_ns())
+        except Exception:  # noqa: BLE001 - we are inside user code
+            self.writer.drop("encoding")
+        else:
+            self.writer.write(body)
+
+    def _line(self, end_ns: int) -> bytes:
+        attributes = [self.identity.encoded] if self.identity.encoded else []
+        if self._attributes:
+            attributes.extend(self._attributes.values())
+        return (
+            self.scope
+            + otlp_json.span(
+                trace_id=self.trace_id,
+                span_id=self.span_id,
+                parent_id=self.parent_id,
+                flags=FLAGS | _HAS_IS_REMOTE | (_IS_REMOTE if self.parent_is_remote else 0),
+                name=self._name,
+                kind=self.kind,
+                start_ns=self.start_ns,
+                end_ns=end_ns,
+                attributes=attributes,
+                events=self._events,
+                links=self._links,
+                dropped=self._dropped,
+                trace_state=self.trace_state.to_header() if self.trace_state else "",
+                status=self._status,
+                status_message=self._message,
+            )
+            + otlp_json.LINE_END
+        )
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        """End the span, having recorded the exception that leaves the block, if any."""
+        if isinstance(exc_val, Exception):
+            self.fail(exc_val)
+        self.end()
+
+
+def _qualified_name(kind: type) -> str:
+    module = kind.__module__
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+def _message_of(exception: BaseException) -> str:
+    try:
+        return str(exception)
+    except Exception:  # noqa: BLE001 - a user's __str__ may do anything
+        return "<its message could not be read>"
+
+
+def _stack_of(exception: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(type(exception), exception, exception.__traceback__))
+    except Exception:  # noqa: BLE001 - formatting calls the user's __str__
+        return "".join(traceback.format_tb(exception.__traceback__))

@@ -1,0 +1,251 @@
+"""This process's tracing: decided once, set up at the first span, ended in order.
+
+The composition root: the only module that knows both the recording side and how a forwarder is started.
+``capture`` asks it for the :class:`Runtime`; None means that tracing is off.
+
+The first process of a run (the driver) names the run and leaves its settings in the environment, so that
+the processes it starts join it. It is also the one that waits for delivery when it exits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import trace
+
+from otel_rollout import semconv, settings, spool
+from otel_rollout.deliver import drain, launch
+from otel_rollout.deliver.report import Report
+from otel_rollout.record.provider import RecordingTracer, RecordingTracerProvider
+from otel_rollout.record.segment import SegmentWriter
+from otel_rollout.settings import Settings, SettingsError
+from otel_rollout.version import VERSION
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
+
+_logger = logging.getLogger("otel_rollout")
+_SCOPE: Final = "otel_rollout"
+_CLOSE_TIMEOUT: Final = 2.0
+"""Seconds a process other than the run's first one spends on flushing when it exits."""
+
+
+class Runtime:
+    """The recording half of this process: one writer, one tracer, one keeper of the forwarder.
+
+    Args:
+        configured: settings with tracing enabled and a run id.
+
+    Raises:
+        OSError: when the spool cannot be used.
+    """
+
+    def __init__(self, configured: Settings) -> None:
+        self.settings = configured
+        node_dir = spool.node_directory(configured.spool_dir, configured.run_id)
+        spool.create_private(node_dir, configured.spool_dir)
+        self.writer = SegmentWriter(node_dir, _resource(configured), segment_bytes=configured.segment_bytes)
+        provider = RecordingTracerProvider(self.writer)
+        self.random_bits = provider.random_bits
+        self.tracer: RecordingTracer = provider.get_tracer(_SCOPE, VERSION)
+        self._joined: SdkTracerProvider | None = None
+        self._joined_tracer: trace.Tracer | None = None
+        self.keeper = launch.Keeper(node_dir, configured, reports_problems=_state.is_root)
+        self.keeper.start()
+
+    def application_tracer(self) -> trace.Tracer | None:
+        """A tracer of the application's own SDK provider, if it has set one: then we are its guests.
+
+        Looked up whenever there is no span of ours to follow, since an application may set its provider
+        late.
+        """
+        sdk = sys.modules.get("opentelemetry.sdk.trace")
+        if sdk is None:  # nobody imported the SDK, so no SDK provider can be set
+            return None
+        provider = trace.get_tracer_provider()
+        if not isinstance(provider, sdk.TracerProvider):
+            return None
+        if provider is not self._joined:
+            self._join(provider)
+        return self._joined_tracer
+
+    def _join(self, provider: SdkTracerProvider) -> None:
+        from otel_rollout.record.guest import SpoolSpanProcessor
+
+        with _state.lock:
+            if provider is not self._joined:
+                provider.add_span_processor(SpoolSpanProcessor(self.writer, _SCOPE))
+                self._joined_tracer = provider.get_tracer(_SCOPE, VERSION)
+                self._joined = provider
+
+    def close(self, timeout: float) -> None:
+        """Flush and stop recording."""
+        self.keeper.stop()
+        self.writer.close(timeout)
+
+
+def _resource(configured: Settings) -> dict[str, str]:
+    return {
+        semconv.SERVICE_NAME: configured.service_name or configured.project_name,
+        semconv.RUN_ID: configured.run_id,
+        **configured.resource_attributes,
+    }
+
+
+class _State:
+    """What this process has decided."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.settings: Settings | None = None
+        self.runtime: Runtime | None = None
+        self.is_root = False
+        self.root_pid = 0
+
+
+_state = _State()
+
+off = False
+"""True once it is certain that this process records nothing: all that tracing costs when it is off."""
+
+
+def current() -> Runtime | None:
+    """The runtime of this process, set up on first use; None when tracing is off. Never raises."""
+    active = _state.runtime
+    if active is not None or off:
+        return active
+    with _state.lock:
+        if _state.runtime is None and not off:
+            _set_up()
+        return _state.runtime
+
+
+def _set_up() -> None:
+    global off
+    try:
+        configured = decide()
+        if configured.enabled:
+            _state.runtime = Runtime(configured)
+            return
+    except Exception as error:  # noqa: BLE001 - training goes on without tracing, and is told so
+        _logger.error("otel-rollout: tracing is OFF in this process: %s", error)
+    off = True
+
+
+def decide() -> Settings:
+    """Settle this process's settings from its environment, if they are not settled yet."""
+    with _state.lock:
+        if _state.settings is None:
+            configured, problems = settings.from_environment(os.environ)
+            for problem in problems:
+                _logger.error("otel-rollout: %s", problem)
+            _adopt(configured, {})
+        assert _state.settings is not None
+        return _state.settings
+
+
+def configure(arguments: dict[str, Any]) -> None:
+    """Settle this process's settings from arguments, over the environment.
+
+    Raises:
+        SettingsError: for an argument that does not exist or has an unusable value, an exporter that is
+            not installed, or when recording has begun already.
+    """
+    global off
+    checked = settings.checked_arguments(arguments)
+    launch.check_exporters(checked.get("exporters", {}))
+    with _state.lock:
+        if _state.runtime is not None:
+            raise SettingsError("configure() came after recording began: call it first, or after shutdown().")
+        inherited, problems = settings.from_environment(os.environ)
+        for problem in problems:
+            _logger.error("otel-rollout: %s", problem)
+        _adopt(dataclasses.replace(inherited, **checked), checked)
+        off = False
+
+
+def announce() -> None:
+    """At import: where the environment switches tracing on, let the processes started from here know."""
+    if os.environ.get(settings.CONFIG_VARIABLE) is None and settings.from_environment(os.environ)[0].enabled:
+        decide()
+
+
+def _adopt(configured: Settings, arguments: dict[str, Any]) -> None:
+    """Make ``configured`` this process's settings; in the first process of a run, found the run."""
+    if configured.enabled:
+        if settings.CONFIG_VARIABLE not in os.environ or _state.root_pid == os.getpid():
+            configured = _found_run(configured, arguments)
+        _register_exit()
+    _state.settings = configured
+
+
+def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
+    run_id = configured.run_id or spool.new_run_id()
+    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**arguments, "run_id": run_id})
+    _state.is_root, _state.root_pid = True, os.getpid()
+    return dataclasses.replace(configured, run_id=run_id)
+
+
+def _register_exit() -> None:
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    try:
+        if _state.is_root:
+            report = shutdown(None)
+            if report.lost or report.undelivered:
+                _logger.warning("otel-rollout: %s", report.summary())
+            else:
+                _logger.info("otel-rollout: %s", report.summary())
+        elif _state.runtime is not None:
+            _state.runtime.close(_CLOSE_TIMEOUT)
+    except Exception as error:  # noqa: BLE001 - an exiting process must exit
+        _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
+
+
+def status() -> Report:
+    """What this machine's processes of the run have recorded, and what of it was delivered."""
+    configured = decide()
+    if not configured.enabled:
+        return Report.empty()
+    return drain.report(spool.node_directory(configured.spool_dir, configured.run_id), configured)
+
+
+def shutdown(timeout: float | None) -> Report:
+    """End recording in this process and wait until what this machine recorded is delivered."""
+    global off
+    with _state.lock:
+        configured = decide()
+        off = True
+        active, _state.runtime = _state.runtime, None
+        if not configured.enabled:
+            return Report.empty()
+        limit = configured.shutdown_timeout if timeout is None else timeout
+        if active is not None:
+            active.close(limit)
+        node_dir = spool.node_directory(configured.spool_dir, configured.run_id)
+        if _state.root_pid == os.getpid():
+            os.environ.pop(settings.CONFIG_VARIABLE, None)
+            _state.settings, _state.is_root = None, False
+    return drain.drain(node_dir, configured, limit)
+
+
+def _after_fork_in_child() -> None:
+    """A forked child records on its own: it shares neither writer nor threads nor exit duties."""
+    inherited = _state.runtime
+    _state.lock = threading.RLock()
+    _state.runtime = None
+    _state.is_root = False
+    if inherited is not None:
+        inherited.writer.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,102 @@
+"""Every attribute name this project writes or reads, with its source.
+
+Three vocabularies meet on a rollout span:
+
+- **ours** (``rollout.*``): a trajectory's identity. No convention for RL rollouts is in force yet;
+  proposals are open-telemetry/semantic-conventions-genai issue 88 and
+  alibaba/loongsuite-semantic-conventions-genai issue 27.
+- **OpenInference** (https://github.com/Arize-ai/openinference, ``spec/semantic_conventions.md``):
+  input, output and the kind of an operation. MLflow and Phoenix read them as they are.
+- **OpenTelemetry GenAI** (open-telemetry/semantic-conventions-genai, status Development): model and
+  tool calls, evaluations.
+
+Exporters import this module and ``otel_rollout.exporting``, and nothing else of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- Trajectory identity (ours). On every span of a trajectory, with the same value and type. -------------
+PROJECT_NAME: Final = "rollout.project_name"
+"""str. What the run belongs to: MLflow experiment, Weave project."""
+EXPERIMENT_NAME: Final = "rollout.experiment_name"
+"""str. One training run of the project."""
+STEP: Final = "rollout.step"
+"""int. Training step that asked for the trajectory (verl: ``global_steps``)."""
+SAMPLE_INDEX: Final = "rollout.sample_index"
+"""int or str. Which dataset row was the prompt (verl: ``extra_info.index``)."""
+ROLLOUT_N: Final = "rollout.rollout_n"
+"""int. Which sibling of the group of n trajectories sampled for one prompt, from 0."""
+VALIDATE: Final = "rollout.validate"
+"""bool. True for validation. Step numbers of training and validation overlap; this tells them apart."""
+
+IDENTITY: Final = (PROJECT_NAME, EXPERIMENT_NAME, STEP, SAMPLE_INDEX, ROLLOUT_N, VALIDATE)
+
+# --- Trajectory facts (ours). On the root span only. -------------------------------------------------------
+EXTRA_PREFIX: Final = "rollout."
+"""Keyword arguments beyond the identity given to ``rollout_trace_attr`` land under this prefix."""
+SCORE_PREFIX: Final = "rollout.score."
+"""``rollout.score.<name>``: a score given before the trajectory ended (float, bool or str)."""
+
+# --- Where a line came from (ours). On the resource. -------------------------------------------------------
+SEGMENT_ID: Final = "rollout.segment.id"
+"""str. Unique per segment file and first in each line: the Collector's ``otlp_json_file`` receiver tells
+files apart by how they begin."""
+RUN_ID: Final = "rollout.run.id"
+"""str. The spool run the process belonged to."""
+
+# --- OpenInference -----------------------------------------------------------------------------------------
+INPUT_VALUE: Final = "input.value"
+INPUT_MIME_TYPE: Final = "input.mime_type"
+OUTPUT_VALUE: Final = "output.value"
+OUTPUT_MIME_TYPE: Final = "output.mime_type"
+SPAN_KIND: Final = "openinference.span.kind"
+SESSION_ID: Final = "session.id"
+JSON_MIME_TYPE: Final = "application/json"
+
+KIND_AGENT: Final = "AGENT"
+KIND_CHAIN: Final = "CHAIN"
+KIND_EVALUATOR: Final = "EVALUATOR"
+KIND_LLM: Final = "LLM"
+KIND_TOOL: Final = "TOOL"
+SPAN_KINDS: Final = frozenset(
+    {
+        KIND_AGENT,
+        KIND_CHAIN,
+        KIND_EVALUATOR,
+        KIND_LLM,
+        KIND_TOOL,
+        "EMBEDDING",
+        "GUARDRAIL",
+        "PROMPT",
+        "RERANKER",
+        "RETRIEVER",
+        "UNKNOWN",
+    }
+)
+"""The values OpenInference defines for ``openinference.span.kind``."""
+
+# --- OpenTelemetry GenAI -----------------------------------------------------------------------------------
+GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
+GEN_AI_CONVERSATION_ID: Final = "gen_ai.conversation.id"
+GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
+GEN_AI_REQUEST_TEMPERATURE: Final = "gen_ai.request.temperature"
+GEN_AI_REQUEST_TOP_P: Final = "gen_ai.request.top_p"
+GEN_AI_REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+GEN_AI_RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
+GEN_AI_EVALUATION_NAME: Final = "gen_ai.evaluation.name"
+GEN_AI_EVALUATION_SCORE_VALUE: Final = "gen_ai.evaluation.score.value"
+GEN_AI_EVALUATION_SCORE_LABEL: Final = "gen_ai.evaluation.score.label"
+GEN_AI_EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
+
+# --- OpenTelemetry, general --------------------------------------------------------------------------------
+SERVICE_NAME: Final = "service.name"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
+EXCEPTION_TYPE: Final = "exception.type"
+EXCEPTION_MESSAGE: Final = "exception.message"
+EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
+EXCEPTION_ESCAPED: Final = "exception.escaped"

@@ -1,0 +1,258 @@
+"""What can be set, by which environment variable, and what happens by default.
+
+One dataclass holds every setting; each field names its variable, its default and its meaning, so the
+table in docs/configuration.md is generated from here. Arguments of :func:`otel_rollout.configure` win
+over the environment, which wins over the defaults. Names the OpenTelemetry specification defines are
+used where it defines one; ours begin with ``OTEL_ROLLOUT_``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+
+CONFIG_VARIABLE = "OTEL_ROLLOUT_CONFIG"
+"""Carries the arguments of ``configure()`` to child processes as JSON, so that a worker is set up like the
+process that started it. Written by us, not meant to be set by hand."""
+
+ExporterOptions = Mapping[str, Mapping[str, Any]]
+"""Exporter name → keyword arguments of its constructor."""
+
+
+class SettingsError(ValueError):
+    """A setting has a value that cannot be used; the message names where it came from and the fix."""
+
+
+def _text(raw: str) -> str:
+    return raw
+
+
+def _flag(raw: str) -> bool:
+    """Only ``true`` switches a boolean on, as the OpenTelemetry specification demands."""
+    return raw.strip().lower() == "true"
+
+
+def _number(kind: type[int] | type[float], least: float, raw: str) -> Any:
+    try:
+        number = kind(raw)
+    except ValueError:
+        raise ValueError(f"is not {'an integer' if kind is int else 'a number'}") from None
+    if not number >= least:
+        raise ValueError(f"is less than {least}")
+    return number
+
+
+def _names(raw: str) -> dict[str, dict[str, Any]]:
+    names = [name.strip() for name in raw.split(",")]
+    return {name: {} for name in names if name and name != "none"}
+
+
+def _pairs(raw: str) -> dict[str, str]:
+    """``key=value,key=value`` with percent-encoding, the format of ``OTEL_RESOURCE_ATTRIBUTES``."""
+    pairs: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in raw.split(","))):
+        key, separator, value = item.partition("=")
+        if not separator or not key.strip():
+            raise ValueError(f"has an entry {item!r} that is not key=value")
+        pairs[unquote(key.strip())] = unquote(value.strip())
+    return pairs
+
+
+def _default_spool_dir() -> Path:
+    """A local temporary directory of this user; never the home directory, which is often on NFS."""
+    return Path(tempfile.gettempdir()) / f"otel-rollout-{os.getuid()}"
+
+
+def _setting(variable: str, meaning: str, parse: Callable[[str], Any], default: Any) -> Any:
+    metadata = {"variable": variable, "meaning": meaning, "parse": parse}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+_bytes = functools.partial(_number, int, 1)
+_seconds = functools.partial(_number, float, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything that can be set. Fields carry their variable, parser and meaning as metadata."""
+
+    exporters: ExporterOptions = _setting(
+        "OTEL_TRACES_EXPORTER",
+        "Where spans go: names of span exporters, comma separated (`mlflow`, `weave`, `otlp`, or any other "
+        "in entry-point group `opentelemetry_traces_exporter`). Unset or `none`: tracing is off.",
+        _names,
+        dict,
+    )
+    sdk_disabled: bool = _setting(
+        "OTEL_SDK_DISABLED", "`true` switches tracing off whatever else is set.", _flag, False
+    )
+    project_name: str = _setting(
+        "OTEL_ROLLOUT_PROJECT",
+        "What the run belongs to: MLflow experiment, Weave project.",
+        _text,
+        "otel-rollout",
+    )
+    experiment_name: str = _setting(
+        "OTEL_ROLLOUT_EXPERIMENT",
+        "Name of this training run within the project. Empty: the run id.",
+        _text,
+        "",
+    )
+    service_name: str = _setting(
+        "OTEL_SERVICE_NAME", "Resource attribute `service.name`. Empty: the project name.", _text, ""
+    )
+    resource_attributes: Mapping[str, str] = _setting(
+        "OTEL_RESOURCE_ATTRIBUTES", "Further resource attributes, `key=value,key=value`.", _pairs, dict
+    )
+    spool_dir: Path = _setting(
+        "OTEL_ROLLOUT_SPOOL_DIR",
+        "Local directory where spans are recorded before they are delivered. Default: "
+        "`otel-rollout-<uid>` in the system's temporary directory.",
+        Path,
+        _default_spool_dir,
+    )
+    run_id: str = _setting(
+        "OTEL_ROLLOUT_RUN_ID",
+        "Names the directory in the spool shared by the processes of one run. Set by the first of them.",
+        _text,
+        "",
+    )
+    value_limit: int = _setting(
+        "OTEL_ROLLOUT_VALUE_LIMIT",
+        "Bytes of JSON kept of one input or output; what is beyond is left out, saying how much.",
+        _bytes,
+        1 << 20,
+    )
+    segment_bytes: int = _setting(
+        "OTEL_ROLLOUT_SEGMENT_BYTES",
+        "Size at which a process begins a new segment file in the spool.",
+        _bytes,
+        64 << 20,
+    )
+    shutdown_timeout: float = _setting(
+        "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT",
+        "Seconds that `shutdown()`, and the exit of the run's first process, wait for delivery.",
+        _seconds,
+        30.0,
+    )
+    forwarder_linger: float = _setting(
+        "OTEL_ROLLOUT_FORWARDER_LINGER",
+        "Seconds a forwarder keeps trying an unreachable target after the last recording process ended.",
+        _seconds,
+        3600.0,
+    )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether spans are recorded at all."""
+        return bool(self.exporters) and not self.sdk_disabled
+
+    @property
+    def experiment(self) -> str:
+        """The experiment's name, or the run's id."""
+        return self.experiment_name or self.run_id
+
+
+def variable_of(field: dataclasses.Field[Any]) -> str:
+    """Name of the environment variable behind a field of :class:`Settings`."""
+    return str(field.metadata["variable"])
+
+
+def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """Read the settings of this process.
+
+    A wrong value never stops a training run: it is reported and the default used.
+
+    Returns:
+        The settings, and one sentence for each value that could not be used.
+    """
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for field in dataclasses.fields(Settings):
+        raw = environ.get(variable_of(field))
+        if raw is None or not raw.strip():  # an empty variable counts as unset (OTel specification)
+            continue
+        try:
+            values[field.name] = field.metadata["parse"](raw)
+        except ValueError as error:
+            problems.append(f"{variable_of(field)}={raw!r} {error}; the default is used.")
+    try:
+        values |= _inherited(environ)
+    except ValueError as error:
+        problems.append(f"{CONFIG_VARIABLE} {error}; it is ignored.")
+    return Settings(**values), problems
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of ``configure()`` in the process that started this one."""
+    raw = environ.get(CONFIG_VARIABLE)
+    if not raw:
+        return {}
+    try:
+        arguments = orjson.loads(raw)
+        return checked_arguments(arguments)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"cannot be read ({error})") from None
+
+
+def to_variable(arguments: Mapping[str, Any]) -> str:
+    """Encode checked ``configure()`` arguments for :data:`CONFIG_VARIABLE`."""
+    return orjson.dumps(dict(arguments), default=str).decode()
+
+
+def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Check and normalise arguments of ``configure()``; None means "not given".
+
+    Raises:
+        SettingsError: for an argument that does not exist or has an unusable value.
+    """
+    fields = {field.name: field for field in dataclasses.fields(Settings)}
+    checked: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name not in fields:
+            raise SettingsError(
+                f"configure() has no setting {name!r}. Settings: {', '.join(sorted(fields))}."
+            )
+        if value is None:
+            continue
+        try:
+            checked[name] = _checked(fields[name], value)
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"configure({name}={value!r}): the value {error}.") from None
+    return checked
+
+
+def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
+    if field.name == "exporters":
+        return _exporter_options(value)
+    if field.name == "resource_attributes":
+        if isinstance(value, Mapping):
+            return {str(key): str(entry) for key, entry in value.items()}
+        raise TypeError("must be a mapping of names to values")
+    if field.name == "sdk_disabled":
+        if isinstance(value, bool):
+            return value
+        raise TypeError("must be True or False")
+    if isinstance(value, (str, int, float, Path)) and not isinstance(value, bool):
+        return field.metadata["parse"](str(value))
+    raise TypeError(f"must be text or a number, not {type(value).__name__}")
+
+
+def _exporter_options(value: str | Iterable[str] | ExporterOptions) -> dict[str, dict[str, Any]]:
+    if isinstance(value, str):
+        return _names(value)
+    if isinstance(value, Mapping):
+        return {str(name): dict(options) for name, options in value.items()}
+    if isinstance(value, Iterable):
+        return _names(",".join(str(name) for name in value))
+    raise TypeError("must be a name, a list of names, or a mapping of names to options")

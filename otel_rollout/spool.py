@@ -1,0 +1,105 @@
+"""Where things lie in the spool: the files recording processes write and the forwarder reads.
+
+::
+
+    <spool_dir>/<run id>/<host>-<boot id>/        one directory per run and node ("node directory")
+        run.json                      what the run is: id, exporters (never credentials)
+        <writer>.<sequence>.jsonl     segment: OTLP JSON Lines, one span per line; flock'd while it is written
+        <writer>.journal              the writer's tail and counters, readable after its death
+        forwarder.lock                held by the one forwarder of this directory
+        forwarder.log                 what it has to say
+        ledger.sqlite                 what it delivered: cursors and counts per exporter
+        rejected.<exporter>.jsonl     spans a target refuses, with its words
+
+This module knows names and ownership only; what is in the files is known to ``record`` and ``deliver``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+SEGMENT_SUFFIX = ".jsonl"
+JOURNAL_SUFFIX = ".journal"
+_SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")
+
+
+@dataclass(frozen=True, order=True)
+class SegmentName:
+    """Name of one segment file. Sorts by writer, then by age."""
+
+    writer: str
+    sequence: int
+
+    @property
+    def stem(self) -> str:
+        """The segment's id, unique across machines and runs."""
+        return f"{self.writer}.{self.sequence:06d}"
+
+    @property
+    def file(self) -> str:
+        """The file's name in its node directory."""
+        return self.stem + SEGMENT_SUFFIX
+
+    @classmethod
+    def parse(cls, file: str) -> SegmentName | None:
+        """Read a file name; None when it is not a segment's."""
+        match = _SEGMENT_NAME.fullmatch(file)
+        return cls(match["writer"], int(match["sequence"])) if match else None
+
+
+def new_writer_id() -> str:
+    """Id of one recording process: pid for people, randomness for uniqueness (pids are reused)."""
+    return f"{os.getpid()}-{os.urandom(8).hex()}"
+
+
+def new_run_id() -> str:
+    """Id of a run whose name nobody gave."""
+    return f"run-{os.urandom(6).hex()}"
+
+
+def node_id() -> str:
+    """This machine, this boot: locks and shared memory do not outlive either."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+    except OSError:  # not Linux
+        boot = "boot"
+    host = re.sub(r"[^A-Za-z0-9_.-]", "_", socket.gethostname()) or "host"
+    return f"{host}-{boot}"
+
+
+def node_directory(spool_dir: Path, run_id: str) -> Path:
+    """The directory in which this machine's processes record the run."""
+    safe_run = re.sub(r"[^A-Za-z0-9_.-]", "_", run_id).lstrip(".") or "run"
+    return spool_dir / safe_run / node_id()
+
+
+def create_private(directory: Path, spool_dir: Path) -> None:
+    """Create ``directory`` and its parents down from ``spool_dir``, readable by this user alone.
+
+    Raises:
+        PermissionError: when one of them belongs to somebody else, who could then read or replace what
+            is recorded (temporary directories are shared).
+    """
+    parts = [spool_dir, *reversed([p for p in directory.parents if spool_dir in p.parents]), directory]
+    for part in parts:
+        part.mkdir(mode=0o700, parents=part is spool_dir, exist_ok=True)
+        owner = part.stat().st_uid
+        if owner not in (os.getuid(), 0):
+            raise PermissionError(
+                f"{part} belongs to user id {owner}, not to {os.getuid()}; "
+                "set OTEL_ROLLOUT_SPOOL_DIR to a directory of your own"
+            )
+
+
+def segments(node_dir: Path) -> list[SegmentName]:
+    """The segments in a node directory, each writer's oldest first."""
+    return sorted(filter(None, map(SegmentName.parse, os.listdir(node_dir))))
+
+
+def journals(node_dir: Path) -> list[str]:
+    """The ids of all writers that ever recorded here."""
+    return sorted(f.removesuffix(JOURNAL_SUFFIX) for f in os.listdir(node_dir) if f.endswith(JOURNAL_SUFFIX))
