@@ -1,0 +1,67 @@
+"""Which MLflow experiment the spans of a project go to: looked up or created once, then remembered."""
+
+from __future__ import annotations
+
+from otel_rollout.exporting import FailureKind
+from otel_rollout_mlflow.target import Experiment, Target, UndeliveredError
+
+
+class Experiments:
+    """Ids of experiments by name. Not thread-safe: the exporter calls it under its lock."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._id_by_name: dict[str, str] = {}
+        self._checked_ids: set[str] = set()
+
+    def id_of(self, name: str) -> str:
+        """The id of the experiment with this name, created if there is none.
+
+        Raises:
+            UndeliveredError: it is deleted (REFUSED), or MLflow did not answer.
+        """
+        if name not in self._id_by_name:
+            experiment = self._target.experiment_named(name)
+            if experiment is None:
+                self._target.create_experiment(name)
+                # Not the id from the answer: of several creators racing, all but one get an error.
+                experiment = self._target.experiment_named(name)
+            if experiment is None:
+                raise UndeliveredError(
+                    FailureKind.UNAVAILABLE,
+                    f"MLflow does not show the experiment {name!r} after creating it.",
+                )
+            self._id_by_name[name] = _usable(experiment).id
+        return self._id_by_name[name]
+
+    def check(self, experiment_id: str) -> str:
+        """The same id, once it is certain that it can be written to.
+
+        Raises:
+            UndeliveredError: it does not exist or is deleted (REFUSED), or MLflow did not answer.
+        """
+        if experiment_id not in self._checked_ids:
+            experiment = self._target.experiment_with_id(experiment_id)
+            if experiment is None:
+                raise UndeliveredError(
+                    FailureKind.REFUSED,
+                    f"MLflow has no experiment with id {experiment_id}; set MLFLOW_EXPERIMENT_ID (or "
+                    "experiment_id=) to one that exists, or MLFLOW_EXPERIMENT_NAME to have it created.",
+                )
+            self._checked_ids.add(_usable(experiment).id)
+        return experiment_id
+
+    def forget(self) -> None:
+        """Look everything up again: MLflow said that an experiment is gone."""
+        self._id_by_name.clear()
+        self._checked_ids.clear()
+
+
+def _usable(experiment: Experiment) -> Experiment:
+    if experiment.deleted:
+        raise UndeliveredError(
+            FailureKind.REFUSED,
+            f"The MLflow experiment {experiment.name!r} (id {experiment.id}) is deleted; restore it with "
+            f"`mlflow experiments restore --experiment-id {experiment.id}` or set MLFLOW_EXPERIMENT_NAME.",
+        )
+    return experiment

@@ -1,0 +1,199 @@
+"""The exporter itself: settings and target put together behind OpenTelemetry's ``SpanExporter``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout_mlflow import batching, settings
+from otel_rollout_mlflow.experiments import Experiments
+from otel_rollout_mlflow.mapping import Feedback, feedback_of, to_mlflow
+from otel_rollout_mlflow.server import ServerTarget
+from otel_rollout_mlflow.store import StoreTarget
+from otel_rollout_mlflow.target import Target, UndeliveredError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+DEFAULT_MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
+
+_logger = logging.getLogger(__name__)
+
+
+class MlflowSpanExporter(SpanExporter):
+    """Writes spans to MLflow: one trace per trajectory, searchable by step, sample, rollout and score.
+
+    Each span goes to the experiment named by its ``rollout.project_name`` (created if missing) unless an
+    experiment is given here, and to MLflow's "Default" experiment where neither is known. Sending the same
+    spans again is safe: MLflow overwrites them.
+
+    Scores become Feedback, written once their spans are stored: ``rollout.score.*`` of a root (a trace tag as
+    well) and evaluation spans, however late. MLflow counts a trace's duration up to the end of its last
+    span, so a late evaluation span lengthens it; the root span's own duration stays as it was.
+
+    Every argument wins over its environment variable. Nothing is connected before the first ``export``.
+
+    Args:
+        tracking_uri: an MLflow server ``http[s]://…``, or a database ``sqlite:///…``, ``postgresql://…``,
+            ``mysql://…``, ``mssql://…`` written to directly (``MLFLOW_TRACKING_URI``; required).
+        experiment_name: experiment of all spans (``MLFLOW_EXPERIMENT_NAME``).
+        experiment_id: the same by id; it must exist (``MLFLOW_EXPERIMENT_ID``).
+        run_id: MLflow run to link every trace to; it must exist (``MLFLOW_RUN_ID``).
+        username: for basic authentication (``MLFLOW_TRACKING_USERNAME``).
+        password: for basic authentication (``MLFLOW_TRACKING_PASSWORD``).
+        token: for bearer authentication (``MLFLOW_TRACKING_TOKEN``).
+        insecure_tls: do not check the server's certificate (``MLFLOW_TRACKING_INSECURE_TLS``).
+        server_cert_path: CA bundle to check it with (``MLFLOW_TRACKING_SERVER_CERT_PATH``).
+        timeout: seconds the server may stay silent in one request (``MLFLOW_HTTP_REQUEST_TIMEOUT``; 30).
+        max_request_bytes: bytes of protobuf, before compression, in one request. A larger span goes alone.
+
+    Attributes:
+        last_failure: why the last ``export`` returned FAILURE; None after a success.
+
+    Raises:
+        ValueError: an argument or environment variable is missing, malformed or not supported.
+    """
+
+    last_failure: ExportFailure | None
+
+    def __init__(
+        self,
+        *,
+        tracking_uri: str | None = None,
+        experiment_name: str | None = None,
+        experiment_id: str | None = None,
+        run_id: str | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        insecure_tls: bool | None = None,
+        server_cert_path: str | None = None,
+        timeout: float | None = None,
+        max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES,
+    ) -> None:
+        if max_request_bytes <= 0:
+            raise ValueError(
+                f"max_request_bytes= is {max_request_bytes}; expected a positive number of bytes."
+            )
+        self._settings = settings.resolve(
+            tracking_uri=tracking_uri,
+            experiment_name=experiment_name,
+            experiment_id=experiment_id,
+            run_id=run_id,
+            username=username,
+            password=password,
+            token=token,
+            insecure_tls=insecure_tls,
+            server_cert_path=server_cert_path,
+            timeout=timeout,
+        )
+        self._max_request_bytes = max_request_bytes
+        self._target: Target = (
+            ServerTarget(self._settings) if self._settings.is_server else StoreTarget(self._settings)
+        )
+        self._experiments = Experiments(self._target)
+        self._last_project: str | None = None
+        self._ready = False
+        self._closed = False
+        # A SimpleSpanProcessor exports from whichever thread ended the span.
+        self._lock = threading.Lock()
+        self.last_failure = None
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Write the spans and their scores. Never raises; ``last_failure`` says why it did not work."""
+        with self._lock:
+            try:
+                self._export(spans)
+            except UndeliveredError as error:
+                failure = error.failure
+            except Exception as error:  # an exporter must not raise; what is kept can be sent again
+                _logger.debug("Unexpected error in the MLflow exporter", exc_info=True)
+                failure = ExportFailure(
+                    FailureKind.UNAVAILABLE,
+                    f"Unexpected {type(error).__name__} in the MLflow exporter: {error}",
+                )
+            else:
+                self.last_failure = None
+                return SpanExportResult.SUCCESS
+            self._fail(failure)
+            return SpanExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        """Close connections. Later exports fail."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._target.close()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """True at once: ``export`` keeps nothing back."""
+        return True
+
+    def _export(self, spans: Sequence[ReadableSpan]) -> None:
+        if self._closed:
+            raise UndeliveredError(FailureKind.REFUSED, "The MLflow exporter has been shut down.")
+        if not self._ready:
+            self._connect()
+        for project, group in batching.by_project(spans, self._last_project).items():
+            self._write(project, group)
+            self._last_project = project or self._last_project
+
+    def _connect(self) -> None:
+        self._target.connect()
+        run_id = self._settings.run_id
+        # MLflow stores spans for a run it does not know and silently links nothing.
+        if run_id and not self._target.has_run(run_id):
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"MLflow has no run {run_id}: set MLFLOW_RUN_ID (or run_id=) to a run at "
+                f"{self._settings.shown_uri}, or leave it out.",
+            )
+        self._ready = True
+
+    def _write(self, project: str | None, spans: Sequence[ReadableSpan]) -> None:
+        experiment_id = self._experiment_id(project)
+        try:
+            requests = list(
+                batching.requests_of([to_mlflow(span) for span in spans], self._max_request_bytes)
+            )
+            feedback = _latest([score for span in spans for score in feedback_of(span)])
+        except Exception as error:  # whatever cannot be encoded is the batch's fault
+            raise UndeliveredError(
+                FailureKind.REJECTED, f"A span cannot be encoded ({type(error).__name__}: {error})."
+            ) from error
+        try:
+            for request in requests:
+                self._target.write_spans(request, experiment_id, self._settings.run_id)
+        except UndeliveredError as error:
+            if error.failure.kind is FailureKind.REFUSED:
+                self._experiments.forget()
+            raise
+        if feedback:
+            self._target.write_feedback(feedback)
+
+    def _experiment_id(self, project: str | None) -> str:
+        if self._settings.experiment_id:
+            return self._experiments.check(self._settings.experiment_id)
+        name = self._settings.experiment_name or project
+        return self._experiments.id_of(name) if name else settings.DEFAULT_EXPERIMENT_ID
+
+    def _fail(self, failure: ExportFailure) -> None:
+        message = self._settings.redact(failure.message)
+        # Once per trouble, not once per attempt: whoever drives the exporter may try for hours.
+        if self.last_failure is None or self.last_failure.message != message:
+            _logger.warning("%s", message)
+        self.last_failure = ExportFailure(failure.kind, message, failure.retry_after)
+
+
+def _latest(feedback: Sequence[Feedback]) -> list[Feedback]:
+    """One score per id: the last that was given."""
+    by_id: dict[str, Feedback] = {}
+    for score in sorted(feedback, key=lambda score: score.time_ns):
+        by_id[score.id] = score
+    return list(by_id.values())

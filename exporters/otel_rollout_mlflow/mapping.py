@@ -1,0 +1,290 @@
+"""From an OpenTelemetry span to what MLflow understands: pure functions, no MLflow and no I/O.
+
+MLflow reads its own attribute names (``mlflow.*``) from OTLP spans, trace tags from the *root* span's
+``mlflow.traceTag.<key>``, and turns every resource attribute into a trace tag. See
+``mlflow/server/otel_api.py`` and ``SqlAlchemyStore.log_spans`` (read at 3.17).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout import semconv
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from opentelemetry.trace import SpanContext
+    from opentelemetry.util.types import AttributeValue
+
+SPAN_INPUTS: Final = "mlflow.spanInputs"
+SPAN_OUTPUTS: Final = "mlflow.spanOutputs"
+SPAN_TYPE: Final = "mlflow.spanType"
+TRACE_TAG_PREFIX: Final = "mlflow.traceTag."
+TRACE_NAME_TAG: Final = "mlflow.traceName"
+
+# MLflow refuses the whole request for a longer value of these two, so they are cut here.
+MAX_SESSION_CHARS: Final = 250
+MAX_TRACE_NAME_CHARS: Final = 4096
+MAX_FEEDBACK_NAME_CHARS: Final = 250
+
+RESOURCE_ATTRIBUTES: Final = (
+    semconv.SERVICE_NAME,
+    "service.namespace",
+    "service.version",
+    "deployment.environment.name",
+)
+"""The resource attributes worth a tag on every trace; ids of processes and files are not."""
+
+_SPAN_TYPE_OF_KIND: Final = {
+    semconv.KIND_AGENT: "AGENT",
+    semconv.KIND_CHAIN: "CHAIN",
+    semconv.KIND_EVALUATOR: "EVALUATOR",
+    semconv.KIND_LLM: "LLM",
+    semconv.KIND_TOOL: "TOOL",
+    "EMBEDDING": "EMBEDDING",
+    "GUARDRAIL": "GUARDRAIL",
+    "RERANKER": "RERANKER",
+    "RETRIEVER": "RETRIEVER",
+}
+# MLflow translates these too, but too late for its span table's type column, which `span.type = 'TOOL'`
+# searches.
+_SPAN_TYPE_OF_OPERATION: Final = {
+    "chat": "CHAT_MODEL",
+    "create_agent": "AGENT",
+    "embeddings": "EMBEDDING",
+    "execute_tool": "TOOL",
+    "generate_content": "LLM",
+    "invoke_agent": "AGENT",
+    "text_completion": "LLM",
+}
+_MAPPED_BY_NAME: Final = frozenset(
+    {
+        semconv.INPUT_VALUE,
+        semconv.INPUT_MIME_TYPE,
+        semconv.OUTPUT_VALUE,
+        semconv.OUTPUT_MIME_TYPE,
+    }
+)
+_DECODED_BY_MLFLOW: Final = frozenset('{["')
+_MAX_OTLP_INT: Final = 2**63
+_IDENTITY_TAGS: Final = tuple(name for name in semconv.IDENTITY if name != semconv.PROJECT_NAME)
+"""The project is the experiment already."""
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """A score as MLflow's Feedback assessment.
+
+    Attributes:
+        trace_id: MLflow's id of the trace.
+        span_id: the span that was scored, 16 hex digits.
+        name: what was scored; ``feedback.<name> > 0.2`` finds it.
+        value: the score.
+        time_ns: when it was given, Unix time in ns.
+        rationale: why, if the scorer said so.
+    """
+
+    trace_id: str
+    span_id: str
+    name: str
+    value: float | bool | str
+    time_ns: int
+    rationale: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The same for the same score of the same span, so sending it again changes nothing."""
+        key = f"{self.trace_id}/{self.span_id}/{self.name}".encode(errors="replace")
+        return f"a-{hashlib.sha256(key).hexdigest()[:32]}"
+
+
+def trace_id_of(span: ReadableSpan) -> str:
+    """The id MLflow gives the span's trace; it cannot be chosen."""
+    return f"tr-{_context(span).trace_id:032x}"
+
+
+def is_root(span: ReadableSpan) -> bool:
+    """Whether the span is the one MLflow takes a trace's tags, previews and state from."""
+    return span.parent is None
+
+
+def to_mlflow(span: ReadableSpan) -> ReadableSpan:
+    """The same span with the attributes MLflow reads, and with nothing said twice."""
+    source = span.attributes or {}
+    attributes = {key: value for key, value in source.items() if key not in _MAPPED_BY_NAME}
+    _set(attributes, SPAN_INPUTS, _payload(source, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE))
+    _set(attributes, SPAN_OUTPUTS, _payload(source, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE))
+    _set(attributes, SPAN_TYPE, source.get(SPAN_TYPE) or span_type(source))
+    if is_root(span):
+        for key, text in trace_tags(source).items():
+            attributes[TRACE_TAG_PREFIX + key] = text
+        attributes[TRACE_TAG_PREFIX + TRACE_NAME_TAG] = span.name[:MAX_TRACE_NAME_CHARS]
+        if not source.get(semconv.SESSION_ID) and not source.get(semconv.GEN_AI_CONVERSATION_ID):
+            _set(attributes, semconv.SESSION_ID, session_of(source))
+    for key in (semconv.SESSION_ID, semconv.GEN_AI_CONVERSATION_ID):
+        if key in attributes:
+            attributes[key] = str(attributes[key])[:MAX_SESSION_CHARS]
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=useful_resource(span.resource),
+        attributes=attributes,
+        events=span.events,
+        links=span.links,
+        kind=span.kind,
+        instrumentation_scope=span.instrumentation_scope,
+        status=span.status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+    )
+
+
+def span_type(attributes: Mapping[str, AttributeValue]) -> str | None:
+    """MLflow's span type, or None where nothing is known and MLflow's UNKNOWN is right.
+
+    A model call counts as CHAT_MODEL only where it says it was a chat: a rollout's model calls mostly are
+    token ids in, token ids out, which MLflow's chat view cannot show.
+    """
+    kind = attributes.get(semconv.SPAN_KIND)
+    operation = attributes.get(semconv.GEN_AI_OPERATION_NAME)
+    by_kind = _SPAN_TYPE_OF_KIND.get(str(kind).upper())
+    by_operation = _SPAN_TYPE_OF_OPERATION.get(str(operation))
+    if by_kind == "LLM" and by_operation == "CHAT_MODEL":
+        return by_operation
+    return by_kind or by_operation
+
+
+def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
+    """A root span's identity, scores and other ``rollout.*`` attributes as trace tags.
+
+    Values are ``str(value)`` as verl writes them: ``tags.step = '1'``, ``tags.validate = 'False'``. On equal
+    names the identity wins over the rest, and an attribute over a score.
+    """
+    tags: dict[str, str] = {}
+    for name, value in attributes.items():
+        if name.startswith(semconv.SCORE_PREFIX):
+            tags.setdefault(name.removeprefix(semconv.SCORE_PREFIX), _tag_text(value))
+        elif name.startswith(semconv.EXTRA_PREFIX) and name != semconv.PROJECT_NAME:
+            tags[name.removeprefix(semconv.EXTRA_PREFIX)] = _tag_text(value)
+    for name in _IDENTITY_TAGS:
+        if name in attributes:
+            tags[name.removeprefix(semconv.EXTRA_PREFIX)] = _tag_text(attributes[name])
+    # `mlflow.*` tags are MLflow's bookkeeping: an attribute must not overwrite it.
+    return {key: text for key, text in tags.items() if key and not key.startswith("mlflow.")}
+
+
+def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
+    """All trajectories of one training step as one MLflow session; validation is a session of its own."""
+    parts = []
+    if semconv.EXPERIMENT_NAME in attributes:
+        parts.append(str(attributes[semconv.EXPERIMENT_NAME]))
+    if semconv.STEP in attributes:
+        validation = " (validation)" if attributes.get(semconv.VALIDATE) is True else ""
+        parts.append(f"step {attributes[semconv.STEP]!s}{validation}")
+    return "/".join(parts) or None
+
+
+def feedback_of(span: ReadableSpan) -> list[Feedback]:
+    """The scores a span carries: a root's ``rollout.score.*``, or the verdict of an evaluation span."""
+    attributes = span.attributes or {}
+    scored: list[Feedback] = []
+    if is_root(span):
+        for name, value in attributes.items():
+            if name.startswith(semconv.SCORE_PREFIX) and (score := _score(value)) is not None:
+                scored.append(
+                    Feedback(
+                        trace_id=trace_id_of(span),
+                        span_id=f"{_context(span).span_id:016x}",
+                        name=name.removeprefix(semconv.SCORE_PREFIX),
+                        value=score,
+                        time_ns=span.end_time or 0,
+                    )
+                )
+    evaluated = attributes.get(semconv.GEN_AI_EVALUATION_NAME)
+    verdict = _score(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE))
+    if verdict is None:
+        verdict = _score(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL))
+    if isinstance(evaluated, str) and verdict is not None:
+        rationale = attributes.get(semconv.GEN_AI_EVALUATION_EXPLANATION)
+        scored.append(
+            Feedback(
+                trace_id=trace_id_of(span),
+                # An evaluation is a child of what it evaluates, so a late reward lands on the same
+                # Feedback as the `rollout.score.*` of its root.
+                span_id=f"{(span.parent or _context(span)).span_id:016x}",
+                name=evaluated,
+                value=verdict,
+                time_ns=span.start_time or 0,
+                rationale=str(rationale) if rationale else None,
+            )
+        )
+    return [score for score in scored if 0 < len(score.name) <= MAX_FEEDBACK_NAME_CHARS]
+
+
+def useful_resource(resource: Resource) -> Resource:
+    """Only what is worth a trace tag: MLflow makes one of every resource attribute."""
+    attributes = {key: resource.attributes[key] for key in RESOURCE_ATTRIBUTES if key in resource.attributes}
+    if str(attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):
+        del attributes[semconv.SERVICE_NAME]
+    return Resource(attributes)
+
+
+def _payload(attributes: Mapping[str, AttributeValue], value: str, mime_type: str) -> AttributeValue | None:
+    """Input or output in the form that MLflow reads back as the same value.
+
+    MLflow decodes a string attribute once if it holds a JSON object, array or string, and keeps other
+    strings as text. So JSON scalars go out as native values, and text that only looks like JSON goes out
+    quoted. Where no mime type is given, MLflow's guess stands.
+    """
+    given = attributes.get(value)
+    declared = attributes.get(mime_type)
+    if not isinstance(given, str) or not isinstance(declared, str):
+        return given
+    looks_decodable = given.lstrip()[:1] in _DECODED_BY_MLFLOW
+    if not declared.startswith(semconv.JSON_MIME_TYPE):
+        return json.dumps(given, ensure_ascii=False) if looks_decodable else given
+    return given if looks_decodable else _json_scalar(given)
+
+
+def _json_scalar(text: str) -> AttributeValue | None:
+    try:
+        value: AttributeValue | None = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(value, (int, float)) and not abs(value) < _MAX_OTLP_INT:
+        return text  # NaN, infinity and integers beyond 64 bits do not survive the way
+    return value
+
+
+def _score(value: AttributeValue | None) -> float | bool | str | None:
+    if isinstance(value, (bool, str)):
+        return value
+    # JSON, and so MLflow's REST API, has no NaN and no infinity; the trace tag still shows them.
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return value
+    return None
+
+
+def _tag_text(value: AttributeValue) -> str:
+    return str(value) if isinstance(value, (str, bool, int, float)) else json.dumps(value, default=str)
+
+
+def _set(attributes: dict[str, AttributeValue], key: str, value: AttributeValue | None) -> None:
+    if value is not None:
+        attributes[key] = value
+
+
+def _context(span: ReadableSpan) -> SpanContext:
+    context = span.get_span_context()
+    if context is None:
+        raise ValueError(f"span {span.name!r} has no context")
+    return context

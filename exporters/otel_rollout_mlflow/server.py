@@ -1,0 +1,301 @@
+"""MLflow behind HTTP: OTLP/HTTP protobuf for spans, MLflow's REST API for the rest, no ``import mlflow``."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import requests
+from requests.auth import AuthBase, HTTPBasicAuth
+
+from otel_rollout.exporting import FailureKind
+from otel_rollout_mlflow.settings import MINIMUM_VERSION, Settings, parse_version, shown_minimum
+from otel_rollout_mlflow.target import Experiment, UndeliveredError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    from otel_rollout_mlflow.mapping import Feedback
+
+EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
+RUN_HEADER: Final = "x-mlflow-run-id"
+
+_CONNECT_TIMEOUT: Final = 5.0
+# Against a server on the same machine 2 are as fast as 1 and faster than 8; a distant one gains more.
+_FEEDBACK_THREADS: Final = 2
+# The forwarder shares its cores with training: most of the gain for the least CPU.
+_GZIP_LEVEL: Final = 1
+_PATIENCE: Final = frozenset({408, 425, 429, 499})
+_BAD_BATCH: Final = frozenset({400, 413, 422})
+# 500s that will be answered to the same request for ever.
+_BAD_BATCH_CODES: Final = frozenset({"INVALID_STATE", "DATA_LOSS"})
+
+
+class ServerTarget:
+    """An MLflow tracking server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._session = requests.Session()
+        self._session.auth = _auth(settings)
+        self._session.verify = settings.verify_tls
+        self._session.cert = settings.client_cert
+        self._pool: ThreadPoolExecutor | None = None
+
+    def connect(self) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one GET of ``/version``."""
+        response = self._send("GET", "/version")
+        _raise_for_status(response, "reading its version")
+        try:
+            found = parse_version(response.text)
+        except ValueError:
+            raise self._not_mlflow(response) from None
+        if found < MINIMUM_VERSION:
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"The MLflow server at {self._settings.shown_uri} is version {response.text.strip()}, but "
+                f"traces with tags and runs need {shown_minimum()} or newer: upgrade it.",
+            )
+
+    def experiment_named(self, name: str) -> Experiment | None:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        return self._experiment("get-by-name", {"experiment_name": name})
+
+    def experiment_with_id(self, experiment_id: str) -> Experiment | None:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        return self._experiment("get", {"experiment_id": experiment_id})
+
+    def create_experiment(self, name: str) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        response = self._send("POST", "/api/2.0/mlflow/experiments/create", json={"name": name})
+        if _error_code(response) != "RESOURCE_ALREADY_EXISTS":
+            _raise_for_status(response, f"creating the experiment {name!r}")
+
+    def has_run(self, run_id: str) -> bool:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        response = self._send("GET", "/api/2.0/mlflow/runs/get", params={"run_id": run_id})
+        if _error_code(response) in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return False
+        _raise_for_status(response, f"looking up the run {run_id}")
+        return True
+
+    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str, run_id: str | None) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
+        headers = {
+            "Content-Type": "application/x-protobuf",
+            "Content-Encoding": "gzip",
+            EXPERIMENT_HEADER: experiment_id,
+        }
+        if run_id:
+            headers[RUN_HEADER] = run_id
+        body = gzip.compress(spans.SerializeToString(), _GZIP_LEVEL)
+        response = self._send("POST", "/v1/traces", data=body, headers=headers)
+        if response.status_code == requests.codes.not_found and not _error_code(response):
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"The MLflow server at {self._settings.shown_uri} has no /v1/traces: start it with plain "
+                "`mlflow server` (no --gunicorn-opts or --waitress-opts), and let proxies pass that path.",
+            )
+        if response.status_code == requests.codes.not_implemented:
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"The MLflow server at {self._settings.shown_uri} keeps its data in files, which cannot hold "
+                "spans: start it with --backend-store-uri sqlite:///mlflow.db or another database.",
+            )
+        _raise_for_status(response, f"writing spans to the experiment {experiment_id}")
+
+    def write_feedback(self, feedback: Sequence[Feedback]) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one POST each, a few at a time."""
+        if len(feedback) == 1:
+            self._write_one_feedback(feedback[0])
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_FEEDBACK_THREADS, thread_name_prefix="mlflow-feedback")
+        for _ in self._pool.map(self._write_one_feedback, feedback):
+            pass
+
+    def close(self) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._session.close()
+
+    def _write_one_feedback(self, feedback: Feedback) -> None:
+        path = f"/api/3.0/mlflow/traces/{feedback.trace_id}/assessments"
+        assessment = _assessment(feedback)
+        created = self._send("POST", path, json={"assessment": assessment})
+        if created.status_code == requests.codes.internal_server_error:
+            # An id that exists is answered like any other trouble. If it is that, an update passes.
+            updated = self._send(
+                "PATCH",
+                f"{path}/{feedback.id}",
+                json={"assessment": assessment, "update_mask": "feedback,rationale"},
+            )
+            if updated.ok:
+                return
+        _raise_for_status(created, f"writing the score {feedback.name!r} of {feedback.trace_id}")
+
+    def _experiment(self, how: str, params: dict[str, str]) -> Experiment | None:
+        response = self._send("GET", f"/api/2.0/mlflow/experiments/{how}", params=params)
+        if _error_code(response) == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        _raise_for_status(response, "looking up an experiment")
+        try:
+            found = response.json()["experiment"]
+            return Experiment(
+                id=str(found["experiment_id"]),
+                name=str(found["name"]),
+                deleted=found.get("lifecycle_stage") == "deleted",
+            )
+        except (ValueError, KeyError, TypeError):
+            raise self._not_mlflow(response) from None
+
+    def _send(self, method: str, path: str, **request: Any) -> requests.Response:
+        settings = self._settings
+        try:
+            return self._session.request(
+                method,
+                settings.uri + path,
+                timeout=(min(_CONNECT_TIMEOUT, settings.timeout), settings.timeout),
+                # A redirected POST would become a GET, and a login page an answer.
+                allow_redirects=False,
+                **request,
+            )
+        except requests.exceptions.SSLError as error:
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"No trusted TLS connection to {settings.shown_uri}: {error}. Set "
+                "MLFLOW_TRACKING_SERVER_CERT_PATH to the CA bundle that signed its certificate.",
+            ) from None
+        except requests.exceptions.Timeout:
+            raise UndeliveredError(
+                FailureKind.UNAVAILABLE,
+                f"The MLflow server at {settings.shown_uri} did not answer {method} {path} in time "
+                f"({settings.timeout:g} s; MLFLOW_HTTP_REQUEST_TIMEOUT changes it).",
+            ) from None
+        except requests.exceptions.RequestException as error:
+            raise UndeliveredError(
+                FailureKind.UNAVAILABLE,
+                f"The MLflow server at {settings.shown_uri} cannot be reached: {_reason(error)}.",
+            ) from None
+
+    def _not_mlflow(self, response: requests.Response) -> UndeliveredError:
+        return UndeliveredError(
+            FailureKind.REFUSED,
+            f"{self._settings.shown_uri} answers, but not as an MLflow tracking server "
+            f"({_described(response)}): check MLFLOW_TRACKING_URI.",
+        )
+
+
+class _BearerAuth(AuthBase):
+    """As an auth object rather than a header, because ``requests`` lets ``~/.netrc`` replace a header."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+def _auth(settings: Settings) -> AuthBase | None:
+    if settings.username and settings.password:
+        return HTTPBasicAuth(settings.username.encode(), settings.password.encode())
+    return _BearerAuth(settings.token) if settings.token else None
+
+
+def _assessment(feedback: Feedback) -> dict[str, Any]:
+    given_at = _json_time(feedback.time_ns)
+    assessment: dict[str, Any] = {
+        "assessment_id": feedback.id,
+        "assessment_name": feedback.name,
+        "trace_id": feedback.trace_id,
+        "span_id": feedback.span_id,
+        "source": {"source_type": "CODE", "source_id": "otel-rollout"},
+        "create_time": given_at,
+        "last_update_time": given_at,
+        "feedback": {"value": feedback.value},
+        "valid": True,
+    }
+    if feedback.rationale:
+        assessment["rationale"] = feedback.rationale
+    return assessment
+
+
+def _json_time(time_ns: int) -> str:
+    """Protobuf's JSON form of a timestamp, in the milliseconds that MLflow keeps."""
+    seconds, ns = divmod(time_ns, 10**9)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 10**6:03d}Z"
+
+
+def _reason(error: BaseException) -> str:
+    """What the operating system said; the HTTP libraries wrap it in words that differ each time."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__
+
+
+def _raise_for_status(response: requests.Response, doing: str) -> None:
+    """Turn a status that is no success into what it means for a batch."""
+    status = response.status_code
+    if 200 <= status < 300:
+        return
+    answer = f"MLflow answered {_described(response)} when {doing}"
+    if status in (401, 403):
+        raise UndeliveredError(
+            FailureKind.REFUSED,
+            f"{answer}: check MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
+            "or MLFLOW_TRACKING_TOKEN.",
+        )
+    if status in _BAD_BATCH or _error_code(response) in _BAD_BATCH_CODES:
+        raise UndeliveredError(FailureKind.REJECTED, f"{answer}.")
+    if status in _PATIENCE or status >= 500:
+        raise UndeliveredError(FailureKind.UNAVAILABLE, f"{answer}.", _retry_after(response))
+    if 300 <= status < 400:
+        answer += f", pointing to {response.headers.get('Location', 'nowhere')}"
+    raise UndeliveredError(FailureKind.REFUSED, f"{answer}: check MLFLOW_TRACKING_URI.")
+
+
+def _error_code(response: requests.Response) -> str | None:
+    """MLflow's name for what went wrong, or None on success and where it was not MLflow that answered."""
+    if response.ok:
+        return None
+    try:
+        code = response.json()["error_code"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return str(code)
+
+
+def _described(response: requests.Response) -> str:
+    """Status, reason and the server's own words, if it has some and they are not a web page."""
+    described = f"{response.status_code} {response.reason}"
+    try:
+        body = response.json()
+        words = body.get("message") or body.get("detail")
+    except (ValueError, AttributeError):
+        words = None
+    return f"{described} ({str(words)[:200]})" if words else described
+
+
+def _retry_after(response: requests.Response) -> float | None:
+    """Seconds from ``Retry-After``, which holds either seconds or a date."""
+    text = response.headers.get("Retry-After", "").strip()
+    if text.isdecimal():
+        return float(text)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=timezone.utc)
+    return max(0.0, (until - datetime.now(timezone.utc)).total_seconds())

@@ -1,0 +1,256 @@
+"""Where and as whom the exporter writes: arguments over environment over defaults, checked at once.
+
+The environment variables are MLflow's own, so what works for an MLflow client works here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+DEFAULT_EXPERIMENT_ID: Final = "0"
+"""MLflow's own "Default" experiment: for spans that name no project when nothing overrides it."""
+
+MINIMUM_VERSION: Final = (3, 14)
+"""Trace tags over OTLP came with MLflow 3.13, the link between trace and run with 3.14."""
+
+DEFAULT_TIMEOUT: Final = 30.0
+_SERVER_SCHEMES: Final = frozenset({"http", "https"})
+_DATABASE_SCHEMES: Final = frozenset({"sqlite", "postgresql", "mysql", "mssql"})
+_DATABRICKS_SCHEMES: Final = frozenset({"databricks", "databricks-uc", "uc"})
+_TRUE: Final = frozenset({"true", "1"})
+_FALSE: Final = frozenset({"false", "0"})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the constructor's arguments and the environment come to.
+
+    Attributes:
+        uri: tracking URI. For a server without user name, password or trailing slash.
+        is_server: whether ``uri`` is an MLflow server rather than a database.
+        experiment_name: experiment of every span, whatever project the span names; created if missing.
+        experiment_id: the same, by id; it must exist. At most one of the two is set.
+        run_id: MLflow run every trace is linked to, or None.
+        username: for basic authentication.
+        password: for basic authentication.
+        token: for bearer authentication, used only where no user name is given.
+        verify_tls: whether, or against which CA bundle file, the server's certificate is checked.
+        client_cert: PEM file to present to the server, or None.
+        timeout: seconds a server may stay silent during one request.
+    """
+
+    uri: str
+    is_server: bool
+    experiment_name: str | None
+    experiment_id: str | None
+    run_id: str | None
+    username: str | None
+    password: str | None = field(repr=False)
+    token: str | None = field(repr=False)
+    verify_tls: bool | str
+    client_cert: str | None
+    timeout: float
+
+    @property
+    def shown_uri(self) -> str:
+        """The tracking URI as a person may see it: the password masked."""
+        return self.redact(self.uri)
+
+    def redact(self, text: str) -> str:
+        """Mask every secret these settings know in a text for a person."""
+        for secret in (self.password, self.token, urlsplit(self.uri).password):
+            if secret:
+                text = text.replace(secret, "***")
+        return text
+
+
+def resolve(
+    *,
+    tracking_uri: str | None,
+    experiment_name: str | None,
+    experiment_id: str | None,
+    run_id: str | None,
+    username: str | None,
+    password: str | None,
+    token: str | None,
+    insecure_tls: bool | None,
+    server_cert_path: str | None,
+    timeout: float | None,
+) -> Settings:
+    """Combine arguments and environment, without touching the network.
+
+    Raises:
+        ValueError: something is missing, malformed or not supported; the message names the argument or
+            environment variable it came from and what to do.
+    """
+    uri, source = _given("tracking_uri", tracking_uri, "MLFLOW_TRACKING_URI")
+    if uri is None:
+        raise ValueError(
+            "No MLflow tracking URI: set MLFLOW_TRACKING_URI (or pass tracking_uri=) to the address of an "
+            "MLflow server such as http://127.0.0.1:5000, or to a database such as sqlite:////data/mlflow.db."
+        )
+    parts = _checked_uri(uri, source)
+    is_server = parts.scheme in _SERVER_SCHEMES
+
+    if experiment_name and experiment_id:
+        raise ValueError("Pass experiment_name= or experiment_id=, not both.")
+    if not experiment_name:
+        experiment_id, id_source = _given("experiment_id", experiment_id, "MLFLOW_EXPERIMENT_ID")
+        if experiment_id is not None and not experiment_id.isdecimal():
+            raise ValueError(
+                f"{id_source} is {experiment_id!r}, but an MLflow experiment id is a number; "
+                "for a name use experiment_name= or MLFLOW_EXPERIMENT_NAME."
+            )
+    if not experiment_id:
+        experiment_name, _ = _given("experiment_name", experiment_name, "MLFLOW_EXPERIMENT_NAME")
+
+    return Settings(
+        uri=_without_userinfo(parts) if is_server else uri,
+        is_server=is_server,
+        experiment_name=experiment_name,
+        experiment_id=experiment_id,
+        run_id=_given("run_id", run_id, "MLFLOW_RUN_ID")[0],
+        username=_given("username", username, "MLFLOW_TRACKING_USERNAME")[0]
+        or (unquote(parts.username) if is_server and parts.username else None),
+        password=_given("password", password, "MLFLOW_TRACKING_PASSWORD")[0]
+        or (unquote(parts.password) if is_server and parts.password else None),
+        token=_given("token", token, "MLFLOW_TRACKING_TOKEN")[0],
+        verify_tls=_verify_tls(insecure_tls, server_cert_path),
+        client_cert=_existing_file(
+            os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"), "MLFLOW_TRACKING_CLIENT_CERT_PATH"
+        ),
+        timeout=_timeout(timeout),
+    )
+
+
+def _given(argument: str, value: str | None, variable: str) -> tuple[str | None, str]:
+    """The value that counts and the name of where it came from. Empty counts as not given."""
+    if value:
+        return value, f"{argument}="
+    return os.environ.get(variable) or None, variable
+
+
+def _checked_uri(uri: str, source: str) -> SplitResult:
+    try:
+        parts = urlsplit(uri)
+        scheme = parts.scheme
+        host = parts.hostname
+        _ = parts.port  # raises ValueError unless a number
+    except ValueError as error:
+        raise ValueError(f"{source} is not a valid URI ({error}).") from None
+
+    if scheme in _SERVER_SCHEMES:
+        if not host:
+            raise ValueError(f"{source} is {uri!r}, which names no host; expected http://HOST:PORT.")
+        return parts
+    if scheme in _DATABRICKS_SCHEMES or uri in _DATABRICKS_SCHEMES:
+        raise ValueError(
+            f"{source} points at Databricks, which this exporter does not support; use an MLflow server "
+            "(http://HOST:PORT) or a database (sqlite:////data/mlflow.db)."
+        )
+    if scheme in ("", "file"):
+        raise ValueError(
+            f"{source} is {uri!r}, an MLflow file store, which cannot hold spans; use a database in that "
+            "directory, such as sqlite:////data/mlflow.db, or an MLflow server (http://HOST:PORT)."
+        )
+    dialect = scheme.partition("+")[0]
+    if dialect not in _DATABASE_SCHEMES:
+        hint = " SQLAlchemy spells it postgresql://." if dialect == "postgres" else ""
+        raise ValueError(
+            f"{source} has the scheme {scheme!r}, which is not supported.{hint} Use http://, https://, "
+            + ", ".join(f"{name}://" for name in sorted(_DATABASE_SCHEMES))
+            + "."
+        )
+    if dialect == "sqlite" and parts.path in ("", "/", "/:memory:"):
+        raise ValueError(f"{source} is an in-memory database, which nobody else could read; name a file.")
+    _check_local_mlflow(source, scheme)
+    return parts
+
+
+def _check_local_mlflow(source: str, scheme: str) -> None:
+    """Writing straight into a database is done by MLflow itself, so MLflow must be here."""
+    install = "pip install 'otel-rollout[mlflow-local]'"
+    if find_spec("mlflow") is None or find_spec("sqlalchemy") is None:
+        raise ValueError(
+            f"{source} is a database ({scheme}://), which needs the full mlflow package here: {install}. "
+            "An MLflow server (http://HOST:PORT) needs none."
+        )
+    try:
+        installed = version("mlflow")
+    except PackageNotFoundError:  # mlflow-skinny: same code, other distribution name
+        installed = version("mlflow-skinny")
+    if parse_version(installed) < MINIMUM_VERSION:
+        raise ValueError(
+            f"{source} is a database ({scheme}://), which needs mlflow >= {shown_minimum()} here, "
+            f"but {installed} is installed: {install}"
+        )
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """Major and minor number of a version such as ``3.17.2`` or ``3.15.0.dev0``.
+
+    Raises:
+        ValueError: the text is no version.
+    """
+    match = re.match(r"\s*(\d+)\.(\d+)", text)
+    if match is None:
+        raise ValueError(f"{text[:40]!r} is no version")
+    return int(match[1]), int(match[2])
+
+
+def shown_minimum() -> str:
+    """The minimum version as people write it."""
+    return ".".join(map(str, MINIMUM_VERSION))
+
+
+def _without_userinfo(parts: SplitResult) -> str:
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
+
+
+def _verify_tls(insecure: bool | None, cert_path: str | None) -> bool | str:
+    if insecure is None:
+        insecure = _flag("MLFLOW_TRACKING_INSECURE_TLS")
+    path, source = _given("server_cert_path", cert_path, "MLFLOW_TRACKING_SERVER_CERT_PATH")
+    if insecure and path:
+        raise ValueError(
+            f"MLFLOW_TRACKING_INSECURE_TLS (or insecure_tls=) contradicts {source}: "
+            "either skip the check of the certificate or name the bundle to check it with."
+        )
+    return _existing_file(path, source) or not insecure
+
+
+def _flag(variable: str) -> bool:
+    text = os.environ.get(variable, "").lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE or not text:
+        return False
+    raise ValueError(f"{variable} is {text!r}; expected true or false.")
+
+
+def _existing_file(path: str | None, source: str) -> str | None:
+    if path and not os.path.exists(path):
+        raise ValueError(f"{source} names {path!r}, which does not exist.")
+    return path or None
+
+
+def _timeout(seconds: float | None) -> float:
+    source = "timeout="
+    if seconds is None:
+        source = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+        text = os.environ.get(source)
+        if not text:
+            return DEFAULT_TIMEOUT
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise ValueError(f"{source} is {text!r}; expected a number of seconds.") from None
+    if not seconds > 0:
+        raise ValueError(f"{source} is {seconds}; expected a positive number of seconds.")
+    return seconds

@@ -1,0 +1,183 @@
+"""MLflow's database without a server: what the server does with a request, done in this process.
+
+The one module that imports ``mlflow``, and only once something is to be written.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from otel_rollout.exporting import FailureKind
+from otel_rollout_mlflow.target import Experiment, UndeliveredError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mlflow.tracing.client import TracingClient
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    from otel_rollout_mlflow.mapping import Feedback
+    from otel_rollout_mlflow.settings import Settings
+
+_REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", "DATA_LOSS"})
+
+
+class StoreTarget:
+    """An MLflow database, written to directly. SQLite wants one writing process: be the only one."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._opened: TracingClient | None = None
+
+    def connect(self) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; creates an empty database's tables."""
+        # MLflow reports usage to its makers, on import; a training job did not ask for that.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        import sqlalchemy
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracing.client import TracingClient
+
+        uri = self._settings.uri
+        try:
+            if not uri.startswith("sqlite"):
+                # MLflow tries for 100 s before it gives up on a database that does not answer.
+                engine = sqlalchemy.create_engine(uri)
+                engine.connect().close()
+                engine.dispose()
+            self._opened = TracingClient(uri)
+        except ModuleNotFoundError as error:
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"The database {self._settings.shown_uri} needs the driver {error.name!r}: pip install it.",
+            ) from None
+        except sqlalchemy.exc.OperationalError as error:
+            raise UndeliveredError(
+                FailureKind.UNAVAILABLE,
+                f"The database {self._settings.shown_uri} cannot be opened: {error.orig}",
+            ) from None
+        except (MlflowException, sqlalchemy.exc.SQLAlchemyError) as error:
+            raise UndeliveredError(
+                FailureKind.REFUSED, f"MLflow cannot use the database {self._settings.shown_uri}: {error}"
+            ) from None
+
+    def experiment_named(self, name: str) -> Experiment | None:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        with _failures("looking up an experiment"):
+            return _experiment(self._client.store.get_experiment_by_name(name))
+
+    def experiment_with_id(self, experiment_id: str) -> Experiment | None:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        with _failures("looking up an experiment", none_if="RESOURCE_DOES_NOT_EXIST"):
+            return _experiment(self._client.store.get_experiment(experiment_id))
+        return None
+
+    def create_experiment(self, name: str) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        with _failures(f"creating the experiment {name!r}", none_if="RESOURCE_ALREADY_EXISTS"):
+            self._client.store.create_experiment(name, artifact_location=None, tags=[])
+
+    def has_run(self, run_id: str) -> bool:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        with _failures(f"looking up the run {run_id}", none_if="RESOURCE_DOES_NOT_EXIST"):
+            self._client.store.get_run(run_id)
+            return True
+        return False
+
+    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str, run_id: str | None) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; the steps of MLflow's own ``/v1/traces``."""
+        from mlflow.entities.span import Span
+
+        try:
+            converted = [
+                Span.from_otel_proto(span, resource=of_resource.resource)
+                for of_resource in spans.resource_spans
+                for of_scope in of_resource.scope_spans
+                for span in of_scope.spans
+            ]
+        except Exception as error:  # the server answers 422 to whatever this raises
+            raise UndeliveredError(
+                FailureKind.REJECTED, f"MLflow cannot convert a span ({type(error).__name__}: {error})."
+            ) from error
+        with _failures(f"writing spans to the experiment {experiment_id}"):
+            self._client.log_spans(experiment_id, converted)
+            roots = {span.trace_id for span in converted if span.parent_id is None}
+            if run_id and roots:
+                self._client.store.link_traces_to_run(sorted(roots), run_id)
+
+    def write_feedback(self, feedback: Sequence[Feedback]) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction each."""
+        from mlflow.exceptions import MlflowException
+
+        for one in feedback:
+            assessment = _assessment(one)
+            with _failures(f"writing the score {one.name!r} of {one.trace_id}"):
+                try:
+                    self._client.store.create_assessment(assessment)
+                except MlflowException as error:
+                    if error.error_code != "INTERNAL_ERROR":
+                        raise
+                    # MLflow's answer to an id that exists.
+                    self._client.update_assessment(one.trace_id, one.id, assessment)
+
+    def close(self) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`. MLflow keeps its engine for the process's life."""
+        self._opened = None
+
+    @property
+    def _client(self) -> TracingClient:
+        if self._opened is None:
+            raise RuntimeError("connect() comes first")
+        return self._opened
+
+
+@contextmanager
+def _failures(doing: str, *, none_if: str | None = None) -> Iterator[None]:
+    """Turn MLflow's exceptions into ours; with ``none_if``, one of its error codes means "there is none"."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import OperationalError
+
+    try:
+        yield
+    except OperationalError as error:
+        raise UndeliveredError(
+            FailureKind.UNAVAILABLE, f"The database failed when {doing}: {error.orig}"
+        ) from None
+    except MlflowException as error:
+        if error.error_code == none_if:
+            return
+        if error.error_code in _REJECTED:
+            kind = FailureKind.REJECTED
+        elif error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            kind = FailureKind.REFUSED
+        else:
+            kind = FailureKind.UNAVAILABLE
+        raise UndeliveredError(kind, f"MLflow failed when {doing}: {str(error)[:500]}") from None
+
+
+def _experiment(entity: Any) -> Experiment | None:
+    if entity is None:
+        return None
+    return Experiment(
+        id=str(entity.experiment_id), name=entity.name, deleted=entity.lifecycle_stage == "deleted"
+    )
+
+
+def _assessment(feedback: Feedback) -> Any:
+    from mlflow.entities import AssessmentSource
+    from mlflow.entities import Feedback as MlflowFeedback
+
+    given_at_ms = feedback.time_ns // 10**6
+    assessment = MlflowFeedback(
+        name=feedback.name,
+        value=feedback.value,
+        source=AssessmentSource(source_type="CODE", source_id="otel-rollout"),
+        trace_id=feedback.trace_id,
+        span_id=feedback.span_id,
+        rationale=feedback.rationale,
+        create_time_ms=given_at_ms,
+        last_update_time_ms=given_at_ms,
+    )
+    assessment.assessment_id = feedback.id
+    return assessment

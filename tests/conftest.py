@@ -1,0 +1,76 @@
+"""Fixtures every test may use: a private spool, tracing switched on in this process, reading back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import otel_rollout
+from otel_rollout import runtime, settings
+from tests.otlp import Recorded, read_directory
+
+EXPORTER_DISTRIBUTION = """\
+[opentelemetry_traces_exporter]
+test-file = tests.exporters:FileExporter
+test-faulty = tests.exporters:FaultyExporter
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test sees the variables of the shell, or the spool of another."""
+    for name in list(os.environ):
+        if name.startswith(("OTEL_", "MLFLOW_", "WANDB_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
+
+
+@pytest.fixture
+def test_exporters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the exporters of ``tests.exporters`` installed, here and in processes started from here."""
+    site = tmp_path / "site"
+    info = site / "otel_rollout_tests-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: otel-rollout-tests\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(EXPORTER_DISTRIBUTION)
+    root = Path(__file__).parent.parent
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(root)]))
+
+
+@pytest.fixture
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let this process decide anew whether and how it traces; afterwards it is off again."""
+    monkeypatch.delenv(settings.CONFIG_VARIABLE, raising=False)
+    monkeypatch.setattr(runtime, "_state", runtime._State())
+    monkeypatch.setattr(runtime, "off", False)
+    yield
+    active = runtime._state.runtime
+    if active is not None:
+        active.close(5)
+    os.environ.pop(settings.CONFIG_VARIABLE, None)
+
+
+@pytest.fixture
+def tracing(fresh_process: None, test_exporters: None) -> None:
+    """Tracing on in this process; what is delivered goes to a file."""
+    otel_rollout.configure(
+        {"test-file": {"path": os.environ["OTEL_ROLLOUT_SPOOL_DIR"] + "-delivered.jsonl"}},
+        project_name="project",
+        experiment_name="experiment",
+    )
+
+
+@pytest.fixture
+def recorded(tracing: None, tmp_path: Path) -> Callable[[], list[Recorded]]:
+    """A function that returns the spans recorded so far."""
+
+    def read() -> list[Recorded]:
+        active = runtime._state.runtime
+        assert active is None or active.writer.flush(10)
+        return read_directory(tmp_path / "spool")
+
+    return read

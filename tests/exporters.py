@@ -1,0 +1,46 @@
+"""Span exporters for tests, found by entry point in the forwarder's process as any other is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from otel_rollout.exporting import ExportFailure, FailureKind
+
+
+class FileExporter(SpanExporter):
+    """Appends each span's id and name to a file, in one write."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        lines = [json.dumps([f"{s.context.span_id:016x}", s.name, dict(s.attributes or {})]) for s in spans]
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(descriptor, "".join(line + "\n" for line in lines).encode())
+        os.close(descriptor)
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        pass
+
+
+class FaultyExporter(FileExporter):
+    """Fails as the file ``<path>.fault`` says: the name of a failure kind; rejects spans named "poison"."""
+
+    last_failure: ExportFailure | None = None
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        fault = Path(self.path + ".fault")
+        if fault.exists():
+            self.last_failure = ExportFailure(FailureKind(fault.read_text()), "as the test wishes", 0.05)
+            return SpanExportResult.FAILURE
+        if any(span.name == "poison" for span in spans):
+            self.last_failure = ExportFailure(FailureKind.REJECTED, "poison is not accepted")
+            return SpanExportResult.FAILURE
+        return super().export(spans)

@@ -1,0 +1,94 @@
+"""Helpers of the tests in this folder. Not in conftest.py, whose module name every test folder shares."""
+
+from __future__ import annotations
+
+import socket
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what MLflow's own imports warn about is not ours to fix
+    from mlflow import MlflowClient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mlflow.entities import Trace
+
+    from otel_rollout_mlflow import MlflowSpanExporter
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def deliver(exporter: MlflowSpanExporter, spans: list[ReadableSpan]) -> None:
+    """Export and insist on success, showing the reason where there is none."""
+    assert exporter.export(spans) is SpanExportResult.SUCCESS, exporter.last_failure
+
+
+def stored(uri: str, project: str, filter_string: str | None = None) -> list[Trace]:
+    """The project's traces that match, read back with MLflow's own client, with their spans."""
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name(project)
+    assert experiment is not None, f"no experiment {project}"
+    return list(client.search_traces(locations=[experiment.experiment_id], filter_string=filter_string))
+
+
+class Rollouts:
+    """Builds trajectories with the real SDK. Spans come out in the order they ended: children first."""
+
+    def __init__(self, project: str, resource: dict[str, str] | None = None) -> None:
+        self.identity = {
+            "rollout.project_name": project,
+            "rollout.experiment_name": "grpo",
+            "rollout.step": 1,
+            "rollout.sample_index": 7,
+            "rollout.rollout_n": 0,
+            "rollout.validate": False,
+        }
+        self._memory = InMemorySpanExporter()
+        provider = TracerProvider(resource=Resource(resource or {}))
+        provider.add_span_processor(SimpleSpanProcessor(self._memory))
+        self._tracer = provider.get_tracer("tests.mlflow")
+
+    @contextmanager
+    def span(self, name: str, kind: str | None = None, **attributes: Any) -> Iterator[Span]:
+        """A span with the trajectory's identity; dots in attribute names are written as ``__``."""
+        given = {key.replace("__", "."): value for key, value in attributes.items()}
+        if kind:
+            given["openinference.span.kind"] = kind
+        with self._tracer.start_as_current_span(name, attributes={**self.identity, **given}) as span:
+            yield span
+
+    @contextmanager
+    def foreign_span(self, name: str) -> Iterator[Span]:
+        """A span of other instrumentation: nothing of a rollout on it."""
+        with self._tracer.start_as_current_span(name) as span:
+            yield span
+
+    def ended(self) -> list[ReadableSpan]:
+        """The spans that ended since the last call."""
+        spans = list(self._memory.get_finished_spans())
+        self._memory.clear()
+        return spans
+
+
+@dataclass
+class FakeServer:
+    """A tiny HTTP server that answers as told: only for answers a real server gives rarely."""
+
+    uri: str = ""
+    version: str = "3.17.2"
+    answers: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
+    received: list[tuple[str, dict[str, str]]] = field(default_factory=list)

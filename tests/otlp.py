@@ -1,0 +1,113 @@
+"""An independent reader of segments: Google's protobuf JSON parser on OpenTelemetry's own schema.
+
+It shares nothing with the code under test, and refuses unknown fields.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
+
+IDS = ("traceId", "spanId", "parentSpanId")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A span read back, with what its line says of resource and scope."""
+
+    span: Span
+    resource: dict[str, Any]
+    scope: str
+
+    @property
+    def name(self) -> str:
+        return self.span.name
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return plain_attributes(self.span.attributes)
+
+    @property
+    def input(self) -> Any:
+        return json.loads(self.attributes["input.value"])
+
+    @property
+    def output(self) -> Any:
+        return json.loads(self.attributes["output.value"])
+
+
+def parse_line(line: bytes) -> TracesData:
+    """Parse a line by the rules of OTLP/JSON: hex ids (protobuf's own JSON has base64), no unknown fields."""
+    data = json.loads(line)
+    for resource in data["resourceSpans"]:
+        for scope in resource["scopeSpans"]:
+            for span in scope["spans"]:
+                _ids_to_base64(span)
+                for link in span.get("links", []):
+                    _ids_to_base64(link)
+    return ParseDict(data, TracesData(), ignore_unknown_fields=False)
+
+
+def _ids_to_base64(holder: dict[str, Any]) -> None:
+    for key in IDS:
+        if key in holder:
+            assert holder[key] == holder[key].lower()
+            holder[key] = base64.b64encode(bytes.fromhex(holder[key])).decode()
+
+
+def plain_attributes(attributes: Any) -> dict[str, Any]:
+    keys = [entry.key for entry in attributes]
+    assert len(keys) == len(set(keys)), f"duplicate attribute keys: {keys}"
+    return {entry.key: plain_value(entry.value) for entry in attributes}
+
+
+def plain_value(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [plain_value(entry) for entry in value.array_value.values]
+    if kind == "kvlist_value":
+        return plain_attributes(value.kvlist_value.values)
+    return getattr(value, kind) if kind else None
+
+
+def read_segment(path: Path) -> list[Recorded]:
+    """Every span of a segment file."""
+    return [
+        Recorded(span, plain_attributes(resource.resource.attributes), scope.scope.name)
+        for line in path.read_bytes().splitlines()
+        for resource in parse_line(line).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+
+
+def read_directory(directory: Path) -> list[Recorded]:
+    """Every span of every segment at or below a directory, in order of recording per writer."""
+    return [span for path in sorted(directory.rglob("*.jsonl")) for span in read_segment(path)]
+
+
+def tree(spans: list[Recorded]) -> dict[str, Any]:
+    """Spans of one trace as nested dicts of names, siblings in order of their start.
+
+    Fails unless they are one trace with one root and every parent is there.
+    """
+    assert len({s.span.trace_id for s in spans}) == 1, "more than one trace"
+    by_id = {s.span.span_id: s for s in spans}
+    assert len(by_id) == len(spans), "a span id twice"
+    roots = [s for s in spans if not s.span.parent_span_id]
+    assert len(roots) == 1, f"{len(roots)} roots"
+    assert all(s.span.parent_span_id in by_id for s in spans if s is not roots[0]), "an orphan"
+
+    def below(parent: Recorded) -> list[Any]:
+        children = [s for s in spans if s.span.parent_span_id == parent.span.span_id]
+        children.sort(key=lambda s: s.span.start_time_unix_nano)
+        return [{child.name: below(child)} if below(child) else child.name for child in children]
+
+    return {roots[0].name: below(roots[0])}
