@@ -1,0 +1,166 @@
+"""The trainer's side: one inference server and several agent-loop workers on a local Ray, and who samples
+what when.
+
+It ends as training jobs do: with ``ray.kill`` on every actor, so nothing in them gets to say goodbye.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from otel_rollout_demo.dataset import Row, batch, load
+from otel_rollout_demo.server import ScriptedServer, TransformersServer
+from otel_rollout_demo.worker import AgentLoopWorker, Rollout, Trajectory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to sample, and with what."""
+
+    steps: int = 3
+    samples: int = 4  # prompts per step
+    n: int = 4  # trajectories per prompt
+    workers: int = 2
+    seed: int = 0
+    model: str | None = None  # a causal LM for transformers; None: the scripted model
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The trajectories of one training step, or of the validation after the last one."""
+
+    step: int
+    validate: bool
+    rollouts: list[Rollout]
+
+
+def schedule(plan: Plan) -> Iterator[Batch]:
+    """The batches of a run: ``steps`` of training, then one validation, greedy and with n = 1."""
+    train = load("train")
+    random.Random(plan.seed).shuffle(train)  # noqa: S311 - an order of samples, not a secret
+    for step in range(1, plan.steps + 1):
+        yield _batch(batch(train, step, plan.samples), step, plan.n, temperature=1.0)
+    yield _batch(
+        load("validation")[: max(1, 2 * plan.samples)], plan.steps, 1, temperature=0.0, validate=True
+    )
+
+
+def _batch(rows: list[Row], step: int, n: int, *, temperature: float, validate: bool = False) -> Batch:
+    sampling_params = {"temperature": temperature, "top_p": 1.0, "max_tokens": 256}
+    # Step s samples with the weights of s - 1 updates; validation comes after the last update.
+    version = step if validate else step - 1
+    rollouts = [Rollout(row, step, i, validate, version, sampling_params) for row in rows for i in range(n)]
+    return Batch(step, validate, rollouts)
+
+
+class RolloutError(Exception):
+    """An actor could not start or is gone, or a trajectory failed; the message is Ray's last line."""
+
+
+class Cluster:
+    """A local Ray with the actors of one run. A context manager: leaving it kills them and stops Ray."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._workers: list[Any] = []
+        self._server: Any = None
+
+    def __enter__(self) -> Cluster:
+        """Start Ray and all actors; returns when they can work, some seconds later.
+
+        Raises:
+            RolloutError: an actor could not be started (the model could not be loaded, say).
+        """
+        # Read by Ray when it is imported. A demo neither reports usage nor, under `uv run`, copies the
+        # working directory to its workers.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        import ray
+
+        try:
+            self._start(ray)
+        except ray.exceptions.RayError as error:
+            self._stop(ray)
+            raise RolloutError(_last_line(error)) from error
+        except BaseException:  # Ctrl-C, most likely: Ray must not stay behind
+            self._stop(ray)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Kill every actor and stop Ray."""
+        import ray
+
+        self._stop(ray)
+
+    def update_weights(self, version: int) -> None:
+        """Have the server sample with the weights of ``version`` from now on.
+
+        Raises:
+            RolloutError: the server is gone.
+        """
+        import ray
+
+        try:
+            ray.get(self._server.update_weights.remote(version))
+        except ray.exceptions.RayError as error:
+            raise RolloutError(_last_line(error)) from error
+
+    def rollout(self, rollouts: list[Rollout]) -> Iterator[Trajectory | RolloutError]:
+        """Sample them, dealt to the workers in turn; yields each as it ends, or what it failed with."""
+        import ray
+
+        pending = {
+            self._workers[place % len(self._workers)].run_trajectory.remote(rollout)
+            for place, rollout in enumerate(rollouts)
+        }
+        while pending:
+            (ended,), _ = ray.wait(list(pending), num_returns=1)
+            pending.remove(ended)
+            try:
+                yield ray.get(ended)
+            except ray.exceptions.RayError as error:
+                yield RolloutError(_last_line(error))
+
+    def _start(self, ray: Any) -> None:
+        plan = self._plan
+        ray.init(
+            address="local",  # never someone's running cluster
+            num_cpus=plan.workers + 1,  # logical: one per actor, on however few real ones
+            object_store_memory=100 * 1024**2,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+        if plan.model is None:
+            self._server = ray.remote(ScriptedServer).options(num_cpus=1).remote(plan.seed)
+            name = "scripted"
+        else:
+            self._server = ray.remote(TransformersServer).options(num_cpus=1).remote(plan.model, plan.seed)
+            name = plan.model
+        worker = ray.remote(AgentLoopWorker).options(num_cpus=1)
+        self._workers = [worker.remote(self._server, name, plan.model) for _ in range(plan.workers)]
+        ray.get([actor.ready.remote() for actor in (self._server, *self._workers)])
+
+    def _stop(self, ray: Any) -> None:
+        for actor in (self._server, *self._workers):
+            if actor is not None:
+                ray.kill(actor)
+        ray.shutdown()
+
+
+def _last_line(error: Exception) -> str:
+    """What an error of Ray's says in the end; the traceback of another process comes before it."""
+    return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)

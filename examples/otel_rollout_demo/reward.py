@@ -1,0 +1,43 @@
+"""The rule reward: 1 for the right number after ``####``, 0.1 for a wrong one, 0 without such a line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from otel_rollout import rollout_trace_op, semconv
+
+CORRECT: Final = 1.0
+FORMAT_ONLY: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Score:
+    """A reward and what it is made of."""
+
+    score: float
+    answer: str | None
+    correct: bool
+
+    @property
+    def answer_format(self) -> bool:
+        """Whether there is an answer line at all."""
+        return self.answer is not None
+
+
+def extract_answer(solution: str) -> str | None:
+    """The number of the last ``#### <number>`` line, without thousands separators, or None."""
+    found = re.findall(r"^#### *\$?(-?[\d,]*\.?\d+)\s*$", solution, re.MULTILINE)
+    return found[-1].replace(",", "") if found else None
+
+
+@rollout_trace_op(kind=semconv.KIND_EVALUATOR)
+def compute_score(data_source: str, solution: str, ground_truth: str) -> Score:
+    """Judge the last assistant turn. Numbers are compared as numbers: 6.50 is 6.5."""
+    answer = extract_answer(solution)
+    if answer is None:
+        return Score(0.0, answer=None, correct=False)
+    correct = Decimal(answer) == Decimal(ground_truth)
+    return Score(CORRECT if correct else FORMAT_ONLY, answer=answer, correct=correct)

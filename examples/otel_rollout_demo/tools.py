@@ -1,0 +1,177 @@
+"""The calculator the model may call, in the shape of verl's ``BaseTool``.
+
+A tool has a ``name`` and an OpenAI-style ``tool_schema``, is created and released once per trajectory, and
+its ``execute`` answers with a text, a reward and metrics. What goes wrong inside is raised as
+``ToolError``: so the tool's span says ERROR, and the agent loop turns the message into text for the model.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import uuid4
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ToolError(Exception):
+    """A tool call that cannot be answered; the message is meant for the model."""
+
+
+@dataclass(frozen=True)
+class ToolResponse:
+    """What a tool says back to the model."""
+
+    text: str = ""
+
+
+class Tool(Protocol):
+    """What the agent loop needs of a tool (the part of verl's ``BaseTool`` that it calls)."""
+
+    name: str
+    tool_schema: dict[str, Any]
+
+    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
+        """Prepare one instance for a trajectory and return its id."""
+
+    async def execute(
+        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
+    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+        """Run the tool: response for the model, reward of this call, metrics."""
+
+    async def release(self, instance_id: str, **kwargs: Any) -> None:
+        """Forget the instance."""
+
+
+CALCULATOR_SCHEMA: Final[dict[str, Any]] = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Evaluates an arithmetic expression and returns its value.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "expression": {
+                    "type": "string",
+                    "description": "Numbers with + - * / ** and parentheses, for example (3 + 4) * 12.",
+                }
+            },
+            "required": ["expression"],
+        },
+    },
+}
+
+
+class CalculatorTool:
+    """Evaluates one arithmetic expression per call, exactly, and without ``eval``."""
+
+    def __init__(self) -> None:
+        self.name = "calculator"
+        self.tool_schema = CALCULATOR_SCHEMA
+        self._digits: dict[str, int] = {}
+
+    async def create(
+        self, instance_id: str | None = None, *, digits: int = 6, **kwargs: Any
+    ) -> tuple[str, ToolResponse]:
+        """Prepare an instance that answers with at most ``digits`` decimals."""
+        instance_id = instance_id or uuid4().hex
+        self._digits[instance_id] = digits
+        return instance_id, ToolResponse()
+
+    async def execute(
+        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
+    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+        """Evaluate ``parameters["expression"]``.
+
+        The reward of a call is always 0: only the final answer counts here.
+
+        Raises:
+            ToolError: there is no expression, it is not arithmetic, or it has no value.
+        """
+        expression = parameters.get("expression")
+        if not isinstance(expression, str):
+            raise ToolError("calculator needs the argument 'expression', a string")
+        text = format_number(evaluate(expression), self._digits.get(instance_id, 6))
+        return ToolResponse(text), 0.0, {"expression_length": len(expression)}
+
+    async def release(self, instance_id: str, **kwargs: Any) -> None:
+        """Forget the instance."""
+        self._digits.pop(instance_id, None)
+
+
+# An expression comes from a model: bounded in length (and so in depth), and in the size of any number.
+_MAX_EXPRESSION: Final = 200
+_MAX_EXPONENT: Final = 16
+_MAX_BITS: Final = 256
+
+_BINARY: Final[dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def evaluate(expression: str) -> Fraction:
+    """The exact value of an arithmetic expression.
+
+    Raises:
+        ToolError: with a message that tells the model what to correct.
+    """
+    if len(expression) > _MAX_EXPRESSION:
+        raise ToolError(f"the expression is longer than {_MAX_EXPRESSION} characters")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError) as error:
+        raise ToolError(f"'{expression}' is not an arithmetic expression") from error
+    try:
+        return _value(tree.body)
+    except ZeroDivisionError as error:
+        raise ToolError(f"division by zero in '{expression}'") from error
+
+
+def format_number(value: Fraction, digits: int = 6) -> str:
+    """A number as a person writes it: no fraction bar, no trailing zeros, at most ``digits`` decimals."""
+    if value.denominator == 1:
+        return str(value.numerator)
+    text = f"{float(value):.{digits}f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def _value(node: ast.expr) -> Fraction:
+    match node:
+        case ast.Constant(value=bool()):
+            raise ToolError("only numbers can be calculated with")
+        case ast.Constant(value=int() | float() as number):
+            # Through the literal's text: 0.1 is meant as one tenth, not as the nearest binary fraction.
+            return _bounded(_literal(str(number)))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand)
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _value(operand)
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
+            base, exponent = _value(left), _value(right)
+            if exponent.denominator != 1 or abs(exponent) > _MAX_EXPONENT:
+                raise ToolError(f"an exponent must be a whole number of at most {_MAX_EXPONENT}")
+            return _bounded(Fraction(base ** int(exponent)))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return _bounded(_BINARY[type(op)](_value(left), _value(right)))
+        case _:
+            raise ToolError(f"'{ast.unparse(node)}' is not arithmetic; use numbers with + - * / ** ( )")
+
+
+def _literal(text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except ValueError as error:  # 1e999 is read as infinity
+        raise ToolError("the number is too large") from error
+
+
+def _bounded(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
+        raise ToolError("the number is too large")
+    return value

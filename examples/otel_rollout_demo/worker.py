@@ -1,0 +1,89 @@
+"""The agent-loop worker: an asyncio Ray actor that runs many trajectories at a time, each under one trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from otel_rollout import rollout_trace_attr, score
+from otel_rollout_demo.agent_loop import AgentLoopOutput, ToolAgentLoop
+from otel_rollout_demo.reward import compute_score
+from otel_rollout_demo.tokenizer import ChatTokenizer, load_tokenizer
+from otel_rollout_demo.tools import CalculatorTool, Tool
+
+if TYPE_CHECKING:
+    from otel_rollout_demo.dataset import Row
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One trajectory to be sampled: which, for which step, and how."""
+
+    row: Row
+    step: int
+    rollout_n: int
+    validate: bool
+    policy_version: int
+    sampling_params: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A trajectory as the trainer gets it."""
+
+    output: AgentLoopOutput
+    reward: float
+
+
+class AgentLoopWorker:
+    """Runs trajectories against one inference server."""
+
+    def __init__(self, server: Any, model_name: str, model: str | None) -> None:
+        """``server`` is an actor handle; ``model`` says whose tokenizer to use, None for the demo's own."""
+        self._server = server
+        self._model_name = model_name
+        self._chat = ChatTokenizer(load_tokenizer(model))
+        self._tools: list[Tool] = [CalculatorTool()]
+
+    async def ready(self) -> None:
+        """Return once the worker can take trajectories."""
+
+    async def run_trajectory(self, rollout: Rollout) -> Trajectory:
+        """Sample one trajectory and judge it."""
+        row = rollout.row
+        sample_index = row["extra_info"]["index"]
+        split = row["extra_info"]["split"]
+        with rollout_trace_attr(
+            sample_index=sample_index,
+            step=rollout.step,
+            rollout_n=rollout.rollout_n,
+            validate=rollout.validate,
+            agent_name=row["agent_name"],
+            policy_version=rollout.policy_version,
+        ) as trajectory:
+            trajectory.set_input({"messages": row["prompt"]})
+            loop = ToolAgentLoop(self._server, self._model_name, self._chat, self._tools)
+            output = await loop.run(
+                raw_prompt=row["prompt"],
+                sampling_params=rollout.sampling_params,
+                request_id=f"{split}-step{rollout.step}-sample{sample_index}-n{rollout.rollout_n}",
+                tools_kwargs=row["extra_info"]["tools_kwargs"],
+            )
+            result = compute_score(
+                data_source=row["data_source"],
+                solution=loop.last_words(),
+                ground_truth=row["reward_model"]["ground_truth"],
+            )
+            score("reward", result.score)
+            score("answer_format", result.answer_format)
+            trajectory.set_output(
+                {
+                    "messages": loop.messages[len(row["prompt"]) :],
+                    "answer": result.answer,
+                    "ground_truth": row["reward_model"]["ground_truth"],
+                    "reward": result.score,
+                    "turns": output.num_turns,
+                    "errors": output.errors,
+                }
+            )
+            return Trajectory(output, result.score)

@@ -1,0 +1,113 @@
+"""The demo's command: what it refuses, and where it says to look."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sqlite3
+import threading
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from otel_rollout_demo import cli
+
+app = typer.Typer()
+app.command()(cli.demo)
+
+
+def shown(uri: str) -> str:
+    """What the demo prints about where to look."""
+    console = Console(width=40)
+    with console.capture() as capture:
+        cli._print_where_to_look(console, uri, "run-1")
+    return capture.get()
+
+
+@pytest.fixture
+def server() -> Any:
+    """The address of an HTTP server that knows the demo's experiment, as MLflow answers."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path.endswith(f"get-by-name?experiment_name={cli.PROJECT_NAME}")
+            self.send_response(200 if known else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps({"experiment": {"experiment_id": "42"}}).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+        thread.join()
+
+
+def test_a_relative_database_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forwarder runs in another directory, so a SQLite path must not depend on this one."""
+    monkeypatch.chdir(tmp_path)
+    assert cli._absolute("sqlite:///mlflow.db") == f"sqlite:///{tmp_path}/mlflow.db"
+    assert cli._absolute("sqlite:////data/mlflow.db") == "sqlite:////data/mlflow.db"
+    assert cli._absolute("http://127.0.0.1:5000") == "http://127.0.0.1:5000"
+
+
+def test_a_database_needs_a_server_to_be_looked_at(tmp_path: Path) -> None:
+    """For SQLite the demo prints the server's command and the experiment's address, each on one line."""
+    path = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE experiments (experiment_id INTEGER, name TEXT)")
+        connection.execute("INSERT INTO experiments VALUES (7, ?)", (cli.PROJECT_NAME,))
+    text = shown(f"sqlite:///{path}")
+    assert f"mlflow server --backend-store-uri sqlite:///{path} --port 5000\n" in text
+    assert "  http://127.0.0.1:5000/#/experiments/7/traces\n" in text
+    assert "tags.step = '1' AND tags.experiment_name = 'run-1'\n" in text
+
+
+def test_a_missing_experiment_leaves_the_list_of_experiments(tmp_path: Path) -> None:
+    """Where nothing is delivered yet the address is that of all experiments, and nothing is created."""
+    path = tmp_path / "mlflow.db"
+    assert "http://127.0.0.1:5000/#/experiments\n" in shown(f"sqlite:///{path}")
+    assert not path.exists()
+
+
+def test_a_database_password_is_not_printed() -> None:
+    """Any other database is named by the user again, since its URI may hold a password."""
+    assert "secret" not in shown("postgresql://me:secret@host/db")
+
+
+def test_a_server_is_its_own_address(server: str) -> None:
+    """For an MLflow server the experiment's id is asked of it; no command is needed."""
+    text = shown(f"{server}/")
+    assert f"  {server}/#/experiments/42/traces\n" in text
+    assert "mlflow server" not in text
+
+
+def test_a_server_that_does_not_answer_is_still_named() -> None:
+    """No server, no id, no exception."""
+    assert "  http://127.0.0.1:9/#/experiments\n" in shown("http://127.0.0.1:9")
+
+
+def test_missing_packages_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Ray or torch the demo says what to install before it starts anything."""
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("ray", "torch") else object()
+    )
+    result = CliRunner().invoke(app, ["--model", "x"])
+    assert result.exit_code == 2
+    assert "ray, torch" in result.output
+    assert "otel-rollout[demo,model]" in result.output
+
+
+@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--backend", "nowhere"], ["--n", "0"]])
+def test_impossible_options_are_refused(arguments: list[str]) -> None:
+    """A run of nothing, or to nowhere, is a usage error."""
+    assert CliRunner().invoke(app, arguments).exit_code == 2

@@ -1,0 +1,99 @@
+"""The scripted model: repeatable, fallible, and better with each update."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from statistics import fmean
+
+import pytest
+
+from otel_rollout_demo.dataset import Row, load
+from otel_rollout_demo.policy import ScriptedPolicy
+from otel_rollout_demo.reward import compute_score
+
+ROWS = load("train")
+
+
+def conversation(row: Row, *turns: tuple[str, str]) -> str:
+    """A conversation as the model reads it."""
+    said = [("user", row["extra_info"]["question"]), *turns]
+    return (
+        "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in said) + "<|im_start|>assistant\n"
+    )
+
+
+def replies(policy: ScriptedPolicy, row: Row, version: int = 0, n: int = 100) -> Iterator[str]:
+    """First turns of ``n`` trajectories."""
+    for i in range(n):
+        yield policy.reply(conversation(row), request_id=f"r{i}", version=version, temperature=1.0)
+
+
+def test_same_seed_and_request_same_words() -> None:
+    """A reply depends on seed, request, weights and conversation, and on nothing else."""
+    first, second = (list(replies(ScriptedPolicy(ROWS, seed=7), ROWS[3])) for _ in range(2))
+    assert first == second
+    assert first != list(replies(ScriptedPolicy(ROWS, seed=8), ROWS[3]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        '"expression": "14 * 7"}}',
+        '"expression": "14 * 7"}\n',
+        '"python"',
+        "/ 0",
+        "14 + 7",
+        "not sure",
+        "####",
+    ],
+)
+def test_every_kind_of_mistake_is_made(words: str) -> None:
+    """Among first turns are right ones, and each of the mistakes that can happen at once."""
+    assert any(words in reply for reply in replies(ScriptedPolicy(ROWS, seed=0), ROWS[0], n=300))
+
+
+def test_independent_steps_are_asked_for_together() -> None:
+    """Two calculations that do not need one another come in one turn, mostly; dependent ones never."""
+    calls = [
+        reply.count("<tool_call>") for reply in replies(ScriptedPolicy(ROWS, seed=0), ROWS[3], version=9)
+    ]
+    assert Counter(calls)[2] > Counter(calls)[1] > 0
+    dependent = [
+        reply.count("<tool_call>") for reply in replies(ScriptedPolicy(ROWS, seed=0), ROWS[0], version=9)
+    ]
+    assert max(dependent) == 1
+
+
+def test_later_steps_build_on_what_the_tool_said() -> None:
+    """A wrong intermediate result is carried on, as a model would."""
+    policy = ScriptedPolicy(ROWS, seed=0)
+    prompt = conversation(ROWS[0], ("tool", "<tool_response>\n21\n</tool_response>"))
+    said = [policy.reply(prompt, request_id=f"r{i}", version=9, temperature=0.0) for i in range(10)]
+    assert any('"21 * 6"' in reply for reply in said)
+
+
+def test_an_error_is_answered_by_another_try_or_by_giving_up() -> None:
+    """After a tool error some trajectories go on and others end."""
+    policy = ScriptedPolicy(ROWS, seed=0)
+    prompt = conversation(ROWS[0], ("tool", "<tool_response>\nError: division by zero\n</tool_response>"))
+    said = [policy.reply(prompt, request_id=f"r{i}", version=9, temperature=1.0) for i in range(50)]
+    assert any("14 * 7" in reply for reply in said)
+    assert any("not sure" in reply for reply in said)
+
+
+def test_an_unknown_problem_is_admitted() -> None:
+    """A question from elsewhere gets an answer without a number, not an exception."""
+    said = ScriptedPolicy(ROWS, seed=0).reply("What?", request_id="r", version=0, temperature=1.0)
+    assert compute_score("", said, "1").score == 0
+
+
+def test_updates_make_mistakes_rarer() -> None:
+    """The share of right first turns rises with each update."""
+    policy = ScriptedPolicy(ROWS, seed=0)
+    right = [
+        fmean('"expression": "14 * 7"}}' in reply for reply in replies(policy, ROWS[0], version, n=300))
+        for version in range(4)
+    ]
+    assert right == sorted(right)
+    assert right[-1] - right[0] > 0.1
