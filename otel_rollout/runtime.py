@@ -50,6 +50,9 @@ class Runtime:
         self.settings = configured
         node_dir = spool.node_directory(configured.spool_dir, configured.run_id)
         spool.create_private(node_dir, configured.spool_dir)
+        spool.write_manifest(
+            node_dir, spool.Manifest(configured.run_id, configured.project_name, tuple(configured.exporters))
+        )
         self.writer = SegmentWriter(node_dir, _resource(configured), segment_bytes=configured.segment_bytes)
         provider = RecordingTracerProvider(self.writer)
         self.random_bits = provider.random_bits
@@ -186,10 +189,13 @@ def _adopt(configured: Settings, arguments: dict[str, Any]) -> None:
 
 
 def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
-    run_id = configured.run_id or spool.new_run_id()
-    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**arguments, "run_id": run_id})
+    founded = {
+        "run_id": configured.run_id or spool.new_run_id(),
+        "working_dir": configured.working_dir or os.getcwd(),
+    }
+    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**arguments, **founded})
     _state.is_root, _state.root_pid = True, os.getpid()
-    return dataclasses.replace(configured, run_id=run_id)
+    return dataclasses.replace(configured, **founded)
 
 
 def _register_exit() -> None:

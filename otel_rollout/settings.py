@@ -127,6 +127,13 @@ class Settings:
         _text,
         "",
     )
+    working_dir: str = _setting(
+        "OTEL_ROLLOUT_WORKING_DIR",
+        "What relative paths in exporter settings (`sqlite:///mlflow.db`) are relative to. Default: the "
+        "directory the run's first process was started in.",
+        _text,
+        "",
+    )
     value_limit: int = _setting(
         "OTEL_ROLLOUT_VALUE_LIMIT",
         "Bytes of JSON kept of one input or output; what is beyond is left out, saying how much.",

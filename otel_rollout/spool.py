@@ -19,11 +19,14 @@ from __future__ import annotations
 import os
 import re
 import socket
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import orjson
 
 SEGMENT_SUFFIX = ".jsonl"
 JOURNAL_SUFFIX = ".journal"
+MANIFEST = "run.json"
 _SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")
 
 
@@ -103,3 +106,40 @@ def segments(node_dir: Path) -> list[SegmentName]:
 def journals(node_dir: Path) -> list[str]:
     """The ids of all writers that ever recorded here."""
     return sorted(f.removesuffix(JOURNAL_SUFFIX) for f in os.listdir(node_dir) if f.endswith(JOURNAL_SUFFIX))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a run is, for those who come across its directory later."""
+
+    run_id: str
+    project_name: str
+    exporters: tuple[str, ...]
+
+
+def write_manifest(node_dir: Path, manifest: Manifest) -> None:
+    """Describe the run in its directory, unless another process has."""
+    path = node_dir / MANIFEST
+    if path.exists():
+        return
+    fresh = path.with_suffix(f".{os.getpid()}.new")
+    fresh.write_bytes(orjson.dumps({"format": 1, **asdict(manifest)}, option=orjson.OPT_INDENT_2))
+    fresh.replace(path)
+
+
+def read_manifest(node_dir: Path) -> Manifest | None:
+    """Read what a directory says of its run; None when it is no node directory."""
+    try:
+        described = orjson.loads((node_dir / MANIFEST).read_bytes())
+        return Manifest(described["run_id"], described["project_name"], tuple(described["exporters"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def node_directories(place: Path) -> list[Path]:
+    """The node directories at or below ``place``: itself, those of a run, or those of a whole spool.
+
+    The most recently described run comes last.
+    """
+    found = [path.parent for depth in ("", "*/", "*/*/") for path in place.glob(depth + MANIFEST)]
+    return sorted(found, key=lambda node_dir: (node_dir / MANIFEST).stat().st_mtime)

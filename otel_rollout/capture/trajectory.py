@@ -121,21 +121,20 @@ class Trajectory:
             self._attach(trace.set_span_in_context(_unrecorded(active, parent), context))
             return
         settings = active.settings
-        context = with_identity(
-            Identity(
-                {
-                    semconv.PROJECT_NAME: settings.project_name,
-                    semconv.EXPERIMENT_NAME: settings.experiment,
-                    **{key: _scalar(value) for key, value in self._identity.items()},
-                }
-            ),
-            context,
+        identity = Identity(
+            {
+                semconv.PROJECT_NAME: settings.project_name,
+                semconv.EXPERIMENT_NAME: settings.experiment,
+                **{key: _scalar(value) for key, value in self._identity.items()},
+            }
         )
+        context = with_identity(identity, context)
         span = spans.start(active, self._name, semconv.KIND_AGENT, parent, context)
         if span is None:
             return
         self._span = span
         if type(span) is RecordingSpan:
+            span.identity = identity  # its own, not the one of a trajectory around it
             span.trajectory = self
         for key, value in self._extra.items():
             span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))

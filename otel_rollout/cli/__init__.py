@@ -1,1 +1,5 @@
-"""WIP."""
+"""The ``otel-rollout`` command."""
+
+from otel_rollout.cli.main import app
+
+__all__ = ["app"]

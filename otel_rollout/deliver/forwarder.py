@@ -1,4 +1,4 @@
-"""The forwarder: follows the segments of one node directory until its writers are gone and all is delivered."""
+"""The forwarder: follows a node directory until its writers are gone and all is delivered."""
 
 from __future__ import annotations
 

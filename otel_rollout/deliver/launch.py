@@ -57,9 +57,9 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
         return
     command = [sys.executable, "-m", "otel_rollout.deliver", str(node_dir)]
     with open(node_dir / LOG_FILE, "ab", opener=_private) as log:
-        subprocess.run(
+        subprocess.run(  # noqa: S603 - our own interpreter and module
             ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *command],
-            cwd="/",  # a worker's directory may be deleted under a process that stays
+            cwd=configured.working_dir if os.path.isdir(configured.working_dir) else "/",
             env=_forwarder_environment(os.environ, configured),
             stdin=subprocess.DEVNULL,
             stdout=log,

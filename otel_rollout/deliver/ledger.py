@@ -25,7 +25,8 @@ CREATE TABLE IF NOT EXISTS step (
     exporter TEXT, step TEXT, validate INTEGER, delivered INTEGER NOT NULL, rejected INTEGER NOT NULL,
     PRIMARY KEY (exporter, step, validate)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS failure (
-    exporter TEXT PRIMARY KEY, kind TEXT NOT NULL, message TEXT NOT NULL, attempts INTEGER NOT NULL) WITHOUT ROWID;
+    exporter TEXT PRIMARY KEY, kind TEXT NOT NULL, message TEXT NOT NULL, attempts INTEGER NOT NULL
+) WITHOUT ROWID;
 """
 
 
@@ -65,7 +66,8 @@ class Ledger:
                 [(exporter, segment, position) for segment, position in positions.items()],
             )
             self._db.executemany(
-                "INSERT INTO step VALUES (?, ?, ?, ?, ?) ON CONFLICT (exporter, step, validate) DO UPDATE SET "
+                "INSERT INTO step VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT (exporter, step, validate) DO UPDATE SET "
                 "delivered = delivered + excluded.delivered, rejected = rejected + excluded.rejected",
                 [
                     (exporter, key.step, key.validate, tally.delivered, tally.rejected)

@@ -36,6 +36,10 @@ class ExporterCount:
     pending: int = 0
     problem: str | None = None
 
+    def lost_of(self, recorded: int) -> int:
+        """Of ``recorded`` spans, those that are neither delivered nor rejected nor on disk."""
+        return recorded - self.delivered - self.rejected - self.pending
+
 
 @dataclass(frozen=True)
 class StepCount:
@@ -78,9 +82,7 @@ class Report:
     @property
     def lost(self) -> int:
         """Recorded spans that are neither delivered nor rejected nor on disk, at the worst exporter."""
-        return max(
-            (self.recorded - e.delivered - e.rejected - e.pending for e in self.exporters.values()), default=0
-        )
+        return max((e.lost_of(self.recorded) for e in self.exporters.values()), default=0)
 
     @property
     def undelivered(self) -> int:

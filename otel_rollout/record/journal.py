@@ -137,8 +137,9 @@ def read_state(path: Path) -> JournalState | None:
         header = file.read(_HEADER.size)
     if len(header) < _HEADER.size or not header.startswith(MAGIC):
         return None
-    _, written, recorded, started, base, sequence, *drops = _HEADER.unpack(header)
-    return JournalState(written, recorded, started, base, sequence, dict(zip(DROP_REASONS, drops, strict=True)))
+    _, written, recorded, started, base, sequence, *counts = _HEADER.unpack(header)
+    drops = dict(zip(DROP_REASONS, counts, strict=True))
+    return JournalState(written, recorded, started, base, sequence, drops)
 
 
 def owed_bytes(path: Path, state: JournalState, segment_bytes: int) -> bytes:

@@ -1,0 +1,143 @@
+"""Commands, one function each. What they do lies in the packages they call."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from otel_rollout import settings, spool
+from otel_rollout.deliver import drain
+from otel_rollout.deliver.report import Report
+from otel_rollout.version import VERSION
+
+app = typer.Typer(
+    help="See every trajectory of an agentic-RL rollout.", no_args_is_help=True, add_completion=False
+)
+SpoolOption = Annotated[
+    Path | None,
+    typer.Option(help="Spool, run or node directory. [default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]"),
+]
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """See every trajectory of an agentic-RL rollout."""
+    if version:
+        typer.echo(VERSION)
+        raise typer.Exit
+
+
+@app.command()
+def status(
+    place: SpoolOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    all_runs: Annotated[bool, typer.Option("--all", help="Every run, not only the latest.")] = False,
+) -> None:
+    """Show what was recorded on this machine and what of it was delivered."""
+    configured, _ = settings.from_environment(os.environ)
+    node_dirs = _node_directories(place or configured.spool_dir)
+    reports = [_report(node_dir, configured) for node_dir in (node_dirs if all_runs else node_dirs[-1:])]
+    if json:
+        typer.echo(orjson.dumps([_as_json(report) for report in reports], option=orjson.OPT_INDENT_2))
+    else:
+        Console().print(_table(reports))
+
+
+@app.command()
+def forward(
+    place: SpoolOption = None,
+    to: Annotated[
+        str | None, typer.Option(help="Exporters, comma separated. [default: the run's own]")
+    ] = None,
+) -> None:
+    """Deliver what lies on disk, and return when it is delivered."""
+    from otel_rollout.deliver.election import Election
+    from otel_rollout.deliver.forwarder import forward as forward_directory
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    configured, _ = settings.from_environment(os.environ)
+    if to is not None:
+        configured = dataclasses.replace(configured, **settings.checked_arguments({"exporters": to}))
+    for node_dir in _node_directories(place or configured.spool_dir):
+        election = Election(node_dir)
+        chosen = _with_exporters_of(node_dir, configured)
+        if election.win():
+            forward_directory(node_dir, chosen, election)
+        else:
+            typer.echo(f"{node_dir} has a forwarder that is at work")
+        election.close()
+        typer.echo(drain.report(node_dir, chosen).summary())
+
+
+def _node_directories(place: Path) -> list[Path]:
+    found = spool.node_directories(place)
+    if not found:
+        typer.echo(
+            f"Nothing was recorded in {place}. If it was elsewhere, name the directory with --place or "
+            "OTEL_ROLLOUT_SPOOL_DIR.",
+            err=True,
+        )
+        raise typer.Exit(1)
+    return found
+
+
+def _with_exporters_of(node_dir: Path, configured: settings.Settings) -> settings.Settings:
+    manifest = spool.read_manifest(node_dir)
+    if configured.exporters or manifest is None:
+        return configured
+    return dataclasses.replace(configured, exporters={name: {} for name in manifest.exporters})
+
+
+def _report(node_dir: Path, configured: settings.Settings) -> Report:
+    return drain.report(node_dir, _with_exporters_of(node_dir, configured))
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    return {
+        "place": report.place,
+        "started": report.started,
+        "recorded": report.recorded,
+        "open": report.open,
+        "dropped": dict(report.dropped),
+        "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
+        "lost": report.lost,
+        "steps": [{**key._asdict(), **dataclasses.asdict(count)} for key, count in report.by_step.items()],
+    }
+
+
+def _table(reports: list[Report]) -> Table:
+    table = Table(title="spans", caption="started = recorded + dropped + open · "
+                  "recorded = delivered + rejected + pending + lost")  # fmt: skip
+    columns = (
+        "started",
+        "recorded",
+        "dropped",
+        "open",
+        "exporter",
+        "delivered",
+        "rejected",
+        "pending",
+        "lost",
+    )
+    for heading in ("place", *columns):
+        table.add_column(
+            heading, justify="left" if heading in ("place", "exporter") else "right", overflow="fold"
+        )
+    for report in reports:
+        dropped = sum(report.dropped.values())
+        left = [report.place, *map(str, (report.started, report.recorded, dropped, report.open))]
+        for name, count in report.exporters.items():
+            numbers = (count.delivered, count.rejected, count.pending, count.lost_of(report.recorded))
+            table.add_row(*left, name, *map(str, numbers))
+            left = [""] * len(left)
+    return table

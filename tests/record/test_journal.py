@@ -1,0 +1,222 @@
+"""Journal and segment: nothing that was written is lost, whatever happens to the writer."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_rollout import spool
+from otel_rollout.deliver import segments
+from otel_rollout.record import journal, segment
+from otel_rollout.record.segment import SegmentWriter
+
+
+def writer_in(directory: Path, **options) -> SegmentWriter:
+    return SegmentWriter(directory, {"service.name": "s"}, **{"segment_bytes": 1 << 30, **options})
+
+
+def bodies(directory: Path) -> list[bytes]:
+    """What was written, without the resource heads."""
+    lines = b"".join((directory / name.file).read_bytes() for name in spool.segments(directory)).split(b"\n")
+    assert lines.pop() == b"", "a torn line"
+    return [line.split(b'"scopeSpans":[{', 1)[1] for line in lines]
+
+
+@settings(max_examples=30, deadline=None)
+@given(lines=st.lists(st.binary(min_size=0, max_size=700).map(lambda b: b.replace(b"\n", b"n")), max_size=60))
+def test_lines_come_out_in_order_through_a_small_ring(lines, tmp_path_factory):
+    """However lines wrap around the ring's end, the segment holds all of them, whole and in order."""
+    directory = tmp_path_factory.mktemp("ring")
+    writer = writer_in(directory, journal_bytes=4096)
+    for line in lines:
+        assert writer.write(line + b"\n")
+    writer.close(10)
+    assert bodies(directory) == lines
+
+
+def test_a_line_larger_than_the_ring_is_written(tmp_path):
+    """One huge span goes straight to the segment, between its neighbours."""
+    writer = writer_in(tmp_path, journal_bytes=4096)
+    lines = [b"before", b"x" * 100_000, b"after"]
+    for line in lines:
+        assert writer.write(line + b"\n")
+    writer.close(10)
+    assert bodies(tmp_path) == lines
+
+
+def test_segments_rotate_between_lines_and_begin_uniquely(tmp_path):
+    """At the size limit a new file is begun; each file's first 200 bytes name it."""
+    writer = writer_in(tmp_path, segment_bytes=2000)
+    lines = [b"%04d" % n + b"x" * 200 for n in range(100)]
+    for line in lines:
+        assert writer.write(line + b"\n")
+        assert writer.flush(10)
+    writer.close(10)
+    assert bodies(tmp_path) == lines
+    names = spool.segments(tmp_path)
+    assert len(names) > 3
+    for name in names[:-1]:  # the last one may have no line yet
+        assert name.stem.encode() in (tmp_path / name.file).read_bytes()[:200]
+
+
+def test_many_threads_write_whole_lines(tmp_path):
+    """Threads of one process do not tear each other's lines."""
+    writer = writer_in(tmp_path, journal_bytes=1 << 16)
+
+    def write(thread: int) -> None:
+        for n in range(200):
+            assert writer.write(b"%d:%d:" % (thread, n) + b"y" * 300 + b"\n")
+
+    threads = [threading.Thread(target=write, args=(t,)) for t in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close(10)
+    found = bodies(tmp_path)
+    assert len(found) == 1600
+    for t in range(8):
+        mine = [line for line in found if line.startswith(b"%d:" % t)]
+        assert mine == [b"%d:%d:" % (t, n) + b"y" * 300 for n in range(200)]
+
+
+KILLED_WRITER = """
+import os, sys
+from pathlib import Path
+from otel_rollout.record.segment import SegmentWriter
+writer = SegmentWriter(Path(sys.argv[1]), {}, segment_bytes=200_000, journal_bytes=1 << 16)
+n = 0
+while True:
+    writer.write(b"%d:" % n + b"z" * (n % 500) + b"\\n")
+    os.write(1, b"%d\\n" % n)  # acknowledged
+    n += 1
+"""
+
+
+@pytest.mark.parametrize("after", [200, 2000, 9000])
+def test_a_killed_writer_loses_and_tears_nothing(tmp_path, after):
+    """SIGKILL at any moment: after healing, every acknowledged line is there once, whole, in order."""
+    command = [sys.executable, "-c", KILLED_WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        acknowledged = next(int(line) for line in process.stdout if int(line) >= after)
+        process.kill()
+        rest = process.stdout.read().split(b"\n")
+    acknowledged = max([acknowledged, *(int(n) for n in rest[:-1] if n)])
+    (writer,) = spool.journals(tmp_path)
+    assert segments.living_writers(tmp_path) == set()
+    for _ in range(2):  # healing again changes nothing
+        segments.heal(tmp_path, writer)
+        numbers = [int(line.split(b":")[0]) for line in bodies(tmp_path)]
+        assert numbers in (list(range(acknowledged + 1)), list(range(acknowledged + 2)))
+    state = journal.read_state(tmp_path / f"{writer}.journal")
+    assert state.recorded == len(numbers)
+
+
+def test_a_torn_last_line_is_cut_off(tmp_path):
+    """A line that was never finished, and that no journal completes, is not left for readers."""
+    writer = writer_in(tmp_path)
+    assert writer.write(b"whole\n")
+    writer.close(10)
+    (name,) = spool.segments(tmp_path)
+    with (tmp_path / name.file).open("ab") as file:
+        file.write(b'{"torn')
+    segments.heal(tmp_path, writer.id)
+    assert bodies(tmp_path) == [b"whole"]
+
+
+def test_a_living_writer_is_told_from_a_dead_one(tmp_path):
+    """Liveness is a lock that dies with the process, also when it lets go in order."""
+    writer = writer_in(tmp_path)
+    assert segments.living_writers(tmp_path) == {writer.id}
+    writer.close(10)
+    assert segments.living_writers(tmp_path) == set()
+
+
+def test_a_forked_child_does_not_keep_its_parent_alive(tmp_path):
+    """After fork the child lets go of the parent's segment; it neither writes there nor holds its lock."""
+    code = (
+        "import os, sys, time\n"
+        "import otel_rollout as o\n"
+        "from otel_rollout import runtime\n"
+        "o.configure('console')\n"
+        "with o.rollout_trace_attr(name='parent'): pass\n"
+        "if os.fork() == 0:\n"
+        "    with o.rollout_trace_attr(name='child'): pass\n"
+        "    runtime.current().writer.flush(5)\n"
+        "    print(runtime.current().writer.id, flush=True)\n"
+        "    time.sleep(60)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    with process.stdout:
+        child_writer = process.stdout.readline().decode().strip()
+    process.wait()
+    try:
+        (node_dir,) = {path.parent for path in (tmp_path / "spool").rglob("*.journal")}
+        assert segments.living_writers(node_dir) == {child_writer}
+        assert len(spool.journals(node_dir)) == 2
+    finally:
+        os.kill(int(child_writer.split("-")[0]), signal.SIGKILL)
+
+
+def test_a_full_disk_drops_and_counts_and_recovers(tmp_path, monkeypatch, caplog):
+    """While the disk refuses, spans beyond the ring are counted as dropped; then recording goes on."""
+    real_write, full = os.write, threading.Event()
+
+    def write(descriptor, data):
+        if full.is_set():
+            raise OSError(28, "No space left on device")
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(segment.os, "write", write)
+    monkeypatch.setattr(segment, "RETRY_INTERVAL", 0.01)
+    writer = writer_in(tmp_path, journal_bytes=4096)
+    full.set()
+    kept = [n for n in range(100) if writer.write(b"%d" % n + b"x" * 200 + b"\n")]
+    assert 0 < len(kept) < 30
+    full.clear()
+    assert writer.flush(10)
+    assert writer.write(b"later\n")
+    writer.close(10)
+    assert [line[:1] for line in bodies(tmp_path)][-1] == b"l"
+    assert len(bodies(tmp_path)) == len(kept) + 1
+    state = journal.read_state(tmp_path / f"{writer.id}.journal")
+    assert sum(state.drops.values()) == 100 - len(kept)
+    assert len([r for r in caplog.records if "No space left" in r.message]) == 1
+
+
+def test_a_stuck_disk_makes_nobody_wait_twice(tmp_path, monkeypatch):
+    """A write that hangs costs one bounded wait; further spans are dropped at once, and none raises."""
+    release = threading.Event()
+    real_write = os.write
+
+    def write(descriptor, data):
+        release.wait(30)
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(segment.os, "write", write)
+    writer = writer_in(tmp_path, journal_bytes=4096)
+    waited = []
+    for _ in range(50):
+        begun = time.perf_counter()
+        writer.write(b"x" * 500 + b"\n")
+        waited.append(time.perf_counter() - begun)
+    release.set()
+    assert len([w for w in waited if w > segment.MAX_WAIT / 2]) <= 1
+    assert max(waited) < 10 * segment.MAX_WAIT
+    writer.close(10)
+
+
+def test_after_closing_spans_are_counted_as_dropped(tmp_path):
+    """A span that ends after shutdown is not an error, and not a secret."""
+    writer = writer_in(tmp_path)
+    writer.close(10)
+    assert not writer.write(b"late\n")
+    assert journal.read_state(tmp_path / f"{writer.id}.journal").drops["closed"] == 1
