@@ -189,13 +189,13 @@ def _adopt(configured: Settings, arguments: dict[str, Any]) -> None:
 
 
 def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
-    founded = {
-        "run_id": configured.run_id or spool.new_run_id(),
-        "working_dir": configured.working_dir or os.getcwd(),
-    }
-    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**arguments, **founded})
+    run_id = configured.run_id or spool.new_run_id()
+    working_dir = configured.working_dir or os.getcwd()
+    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable(
+        {**arguments, "run_id": run_id, "working_dir": working_dir}
+    )
     _state.is_root, _state.root_pid = True, os.getpid()
-    return dataclasses.replace(configured, **founded)
+    return dataclasses.replace(configured, run_id=run_id, working_dir=working_dir)
 
 
 def _register_exit() -> None:

@@ -47,7 +47,7 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
     """Set ``input.value`` or ``output.value`` to JSON, unless the user has set it already."""
     if type(span) is RecordingSpan:
         if not span.has_attribute(key):
-            span.set_encoded(key, b"%b%b}}" % (_FRAGMENTS[key], otlp_json.json_string(encoded.decode())))
+            span.set_encoded(key, b"".join((_FRAGMENTS[key], otlp_json.string_of_json(encoded), b"}}")))
     elif key not in (getattr(span, "attributes", None) or {}):
         span.set_attribute(_MIME_TYPES[key], semconv.JSON_MIME_TYPE)
         span.set_attribute(key, encoded.decode())

@@ -81,16 +81,17 @@ def _body(span: ReadableSpan) -> bytes:
         if scope
         else otlp_json.scope_head("", None, None, None)
     )
-    encoded = otlp_json.span(
-        trace_id=b"%032x" % context.trace_id,
-        span_id=b"%016x" % context.span_id,
-        parent_id=b"%016x" % parent.span_id if parent else b"",
-        flags=context.trace_flags | _remote_bits(parent),
-        name=span.name,
-        kind=span.kind.value + 1,
-        start_ns=span.start_time,
-        end_ns=span.end_time,
-        attributes=[otlp_json.attribute(*item) for item in (span.attributes or {}).items()],
+    return otlp_json.line(
+        head,
+        b"%032x" % context.trace_id,
+        b"%016x" % context.span_id,
+        b"%016x" % parent.span_id if parent else b"",
+        context.trace_flags | _remote_bits(parent),
+        span.name,
+        span.kind.value + 1,
+        span.start_time,
+        span.end_time,
+        [otlp_json.attribute(*item) for item in (span.attributes or {}).items()],
         events=[otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events],
         links=[
             otlp_json.link(
@@ -107,7 +108,6 @@ def _body(span: ReadableSpan) -> bytes:
         status=span.status.status_code.value,
         status_message=span.status.description,
     )
-    return head + encoded + otlp_json.LINE_END
 
 
 def _remote_bits(parent: SpanContext | None) -> int:

@@ -73,26 +73,32 @@ class Journal:
         """Bytes that fit before the owner has to flush."""
         return self.size - (self.written - self.flushed)
 
-    def append(self, head: bytes, body: bytes) -> None:
-        """Append two pieces as one line; the caller has checked :attr:`room`."""
-        at = self.written % self.size
-        middle = HEADER_BYTES + at + len(head)
-        end = middle + len(body)
-        ring = self._map
-        if end <= HEADER_BYTES + self.size:
-            ring[HEADER_BYTES + at : middle] = head
-            ring[middle:end] = body
+    def append(self, head: bytes, body: bytes) -> bool:
+        """Append two pieces as one line; False when there is no room."""
+        written, size, ring = self.written, self.size, self._map
+        length = len(head) + len(body)
+        if written + length - self.flushed > size:
+            return False
+        at = written % size
+        if at + length <= size:
+            at += HEADER_BYTES
+            middle = at + len(head)
+            ring[at:middle] = head
+            ring[middle : at + length] = body
         else:
             line = head + body
-            first = self.size - at
-            ring[HEADER_BYTES + at : HEADER_BYTES + self.size] = line[:first]
-            ring[HEADER_BYTES : HEADER_BYTES + len(line) - first] = line[first:]
-        self.written += len(head) + len(body)
+            first = size - at
+            ring[HEADER_BYTES + at : HEADER_BYTES + size] = line[:first]
+            ring[HEADER_BYTES : HEADER_BYTES + length - first] = line[first:]
+        self.written = written = written + length
         self.recorded += 1
-        self.publish()  # after the copy: this is what makes it exist
+        # After the copy: this is what makes the line exist. One call, so that a kill hardly ever parts
+        # the length from the counts.
+        _pack_published(ring, _PUBLISHED, written, self.recorded, self.started)
+        return True
 
     def publish(self) -> None:
-        """Make the line and the counts visible outside: one call, so that a kill hardly ever parts them."""
+        """Make the counts visible outside."""
         _pack_published(self._map, _PUBLISHED, self.written, self.recorded, self.started)
 
     def unflushed(self, limit: int) -> memoryview:

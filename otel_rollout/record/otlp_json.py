@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 AttributeInput = Union["AttributeValue", bytes, Mapping[str, Any], None]
 """What may be handed in as an attribute's value: OTel's types, and what newer versions of its API add."""
 
-LINE_END = b"]}]}]}\n"
-"""Closes the span list, the scope and the resource of a line."""
+_LINE_END = b"}]}]}]}\n"
+"""Closes the span, the span list, the scope and the resource of a line."""
 
 _dumps = orjson.dumps
 
@@ -35,6 +35,14 @@ def json_string(text: str) -> bytes:
         return _dumps(text)
     except orjson.JSONEncodeError:
         return _dumps(text.encode("utf-8", "replace").decode())
+
+
+def string_of_json(encoded: bytes) -> bytes:
+    """A JSON string that holds JSON, as orjson writes it: UTF-8 without control characters."""
+    if encoded.isascii():
+        return _dumps(encoded.decode("ascii"))
+    # Decoding and encoding other text costs more than escaping it where it is.
+    return b'"%b"' % encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
 
 def any_value(value: AttributeInput) -> bytes:
@@ -128,8 +136,8 @@ def link(
     )
 
 
-def span(
-    *,
+def line(
+    scope: bytes,
     trace_id: bytes,
     span_id: bytes,
     parent_id: bytes,
@@ -139,39 +147,41 @@ def span(
     start_ns: int,
     end_ns: int,
     attributes: Iterable[bytes],
-    events: Sequence[bytes] | None,
-    links: Sequence[bytes] | None,
-    dropped: tuple[int, int, int],
-    trace_state: str,
-    status: int,
-    status_message: str | None,
+    *,
+    events: Sequence[bytes] | None = None,
+    links: Sequence[bytes] | None = None,
+    dropped: tuple[int, int, int] = (0, 0, 0),
+    trace_state: str = "",
+    status: int = 0,
+    status_message: str | None = None,
 ) -> bytes:
-    """Encode a span from encoded parts, ids in hex.
+    """A line with one span, without its resource head, from encoded parts; ids in hex.
 
     Args:
+        scope: what :func:`scope_head` returned.
         flags: W3C trace flags in the low byte, OTLP's "parent is remote" bits above.
         kind: OTLP ``SpanKind``: the API's value plus one.
         dropped: attributes, events and links beyond the limits.
         status: OTLP ``StatusCode``.
     """
     parts = [
+        scope,
         b'{"traceId":"%b","spanId":"%b","parentSpanId":"%b","flags":%d,"name":%b,"kind":%d,'
         b'"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":['
         % (trace_id, span_id, parent_id, flags, json_string(name), kind, start_ns, end_ns),
         b",".join(attributes),
+        b"]",
     ]
     if events:
-        parts.append(b'],"events":[' + b",".join(events))
+        parts.append(b',"events":[%b]' % b",".join(events))
     if links:
-        parts.append(b'],"links":[' + b",".join(links))
-    parts.append(b"]")
+        parts.append(b',"links":[%b]' % b",".join(links))
     if any(dropped):
         parts.append(b',"droppedAttributesCount":%d,"droppedEventsCount":%d,"droppedLinksCount":%d' % dropped)
     if trace_state:
-        parts.append(b',"traceState":' + json_string(trace_state))
+        parts.append(b',"traceState":%b' % json_string(trace_state))
     if status:
-        message = b',"message":' + json_string(status_message) if status_message else b""
-        parts.append(b',"status":{"code":%d%b}}' % (status, message))
-    else:
-        parts.append(b',"status":{}}')
+        message = b',"message":%b' % json_string(status_message) if status_message else b""
+        parts.append(b',"status":{"code":%d%b}' % (status, message))
+    parts.append(_LINE_END)
     return b"".join(parts)

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from otel_rollout import semconv, spool
@@ -55,12 +55,14 @@ class SegmentWriter:
         self.id = spool.new_writer_id()
         self._node_dir = node_dir
         self._resource = dict(resource)
+        self._high_water = journal_bytes // 2
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._urgent = threading.Event()
         self._progress = threading.Event()
         self._closing = False
+        self._idle = False
         self._stalled = False
         self._disk_failing = False
         self._drops: dict[str, int] = {}
@@ -90,19 +92,15 @@ class SegmentWriter:
         if not lock.acquire(False) and not lock.acquire(timeout=MAX_WAIT):
             return self.drop("journal_full")
         try:
-            head = self._head
-            size = len(head) + len(body)
-            journal = self._journal
-            if size > journal.room and not self._make_room(size):
-                if size > journal.size:
-                    return self._write_past_journal(head + body)
-                return self.drop("disk" if self._disk_failing else "journal_full")
             if self._closing:
                 return self.drop("closed")
-            journal.append(head, body)
-            if not self._wake.is_set():
+            journal, head = self._journal, self._head
+            if not journal.append(head, body) and not self._append_when_possible(head, body):
+                return False
+            if self._idle:
+                self._idle = False
                 self._wake.set()
-            elif journal.room < journal.size >> 1 and not self._urgent.is_set():
+            elif journal.written - journal.flushed > self._high_water and not self._urgent.is_set():
                 self._urgent.set()
             return True
         finally:
@@ -116,22 +114,28 @@ class SegmentWriter:
             _logger.warning("otel-rollout: a span was not recorded (%s); further ones are counted", reason)
         return False
 
-    def _make_room(self, size: int) -> bool:
-        """Wait for the flusher to free ``size`` bytes; at most MAX_WAIT, and not at all while it is stuck."""
+    def _append_when_possible(self, head: bytes, body: bytes) -> bool:
+        """Append a line for which the journal had no room; False when it had to be dropped."""
+        size = len(head) + len(body)
         journal = self._journal
+        self._wait_for_room(min(size, journal.size))
+        if size > journal.size:
+            return self._write_past_journal(head + body)
+        return journal.append(head, body) or self.drop("disk" if self._disk_failing else "journal_full")
+
+    def _wait_for_room(self, size: int) -> None:
+        """Wait for the flusher to free ``size`` bytes: MAX_WAIT at most, and not at all while it is stuck."""
         deadline = time.monotonic() + MAX_WAIT
-        wanted = min(size, journal.size)
-        while journal.room < wanted:
-            self._progress.clear()
-            self._wake.set()
-            self._urgent.set()
-            if journal.room >= wanted:
-                break
+        while not self._stalled and self._journal.room < size:
             left = deadline - time.monotonic()
-            if self._stalled or left <= 0 or not self._progress.wait(left):
-                self._stalled = journal.room < wanted
-                break
-        return size <= journal.room
+            self._stalled = left <= 0 or not self._wait_for_progress(left, lambda: self._journal.room >= size)
+
+    def _wait_for_progress(self, timeout: float, enough: Callable[[], bool]) -> bool:
+        """Have the flusher work now; wait until it has moved something, or until there is ``enough``."""
+        self._progress.clear()
+        self._wake.set()
+        self._urgent.set()
+        return enough() or self._progress.wait(timeout)
 
     def _write_past_journal(self, line: bytes) -> bool:
         """Write a line larger than the journal straight to the segment, the journal being empty."""
@@ -154,16 +158,22 @@ class SegmentWriter:
 
     def _flush_forever(self) -> None:
         while not self._closing:
-            self._wake.wait()
-            if not self._closing:
-                self._urgent.wait(FLUSH_INTERVAL)
-            self._wake.clear()
-            self._urgent.clear()
+            self._wait_for_lines()
             if not self._flush():
-                self._wake.set()
                 time.sleep(RETRY_INTERVAL)
             elif self._length >= self._segment_bytes:
                 self._rotate()
+
+    def _wait_for_lines(self) -> None:
+        """Sleep while there is nothing to do, then a little more for lines to gather unless it is urgent."""
+        self._wake.clear()
+        self._idle = True  # from now on a caller wakes us; what came before, we see here
+        if self._journal.written == self._journal.flushed and not self._closing:
+            self._wake.wait()
+        self._idle = False
+        if not self._closing:
+            self._urgent.wait(FLUSH_INTERVAL)
+        self._urgent.clear()
 
     def _flush(self) -> bool:
         """Move everything the journal holds to the segment. False when the disk refused."""
@@ -218,15 +228,10 @@ class SegmentWriter:
         target = self._journal.written
         deadline = time.monotonic() + timeout
         while self._journal.flushed < target:
-            self._progress.clear()
-            self._wake.set()
-            self._urgent.set()
-            if self._journal.flushed >= target:
-                break
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._progress.wait(min(left, RETRY_INTERVAL))
+            self._wait_for_progress(min(left, RETRY_INTERVAL), lambda: self._journal.flushed >= target)
         return True
 
     def close(self, timeout: float) -> None:

@@ -15,8 +15,6 @@ from otel_rollout.record import otlp_json
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from opentelemetry.context import Context
-
     from otel_rollout.record.identity import Identity
     from otel_rollout.record.segment import SegmentWriter
 
@@ -28,6 +26,8 @@ MAX_LINKS = 128
 FLAGS = TraceFlags(TraceFlags.SAMPLED | 0x02)
 """Sampled, and with a random trace id (W3C Trace Context level 2)."""
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200  # OTLP span flags
+_LOCAL_PARENT = int(FLAGS) | _HAS_IS_REMOTE
+_REMOTE_PARENT = _LOCAL_PARENT | _IS_REMOTE
 
 
 class RecordingSpan(Span):
@@ -36,30 +36,17 @@ class RecordingSpan(Span):
     Ids are hex digits as bytes, as the line wants them; the ``SpanContext`` is made when asked for.
     """
 
-    __slots__ = (
-        "_attributes",
-        "_context",
-        "_dropped",
-        "_events",
-        "_links",
-        "_message",
-        "_name",
-        "_status",
-        "ended",
-        "identity",
-        "kind",
-        "otel_context",
-        "parent_id",
-        "parent_is_remote",
-        "previous_context",
-        "scope",
-        "span_id",
-        "start_ns",
-        "trace_id",
-        "trace_state",
-        "trajectory",
-        "writer",
-    )
+    # What few spans have lies on the class, so that starting one costs less.
+    ended = False
+    trajectory: object = None
+    """The trajectory of which this is the root span, if it is one. Known to ``capture``."""
+    _attributes: dict[str, bytes] | None = None
+    _events: list[bytes] | None = None
+    _links: list[bytes] | None = None
+    _context: SpanContext | None = None
+    _status = 0
+    _message: str | None = None
+    _dropped = (0, 0, 0)
 
     def __init__(
         self,
@@ -86,18 +73,6 @@ class RecordingSpan(Span):
         self.start_ns = start_ns
         self.trace_state = trace_state
         self.parent_is_remote = parent_is_remote
-        self.ended = False
-        self.trajectory: object = None
-        """The trajectory of which this is the root span, if it is one. Known to ``capture``."""
-        self.otel_context: Context | None = None
-        self.previous_context: Context | None = None
-        self._attributes: dict[str, bytes] | None = None
-        self._events: list[bytes] | None = None
-        self._links: list[bytes] | None = None
-        self._context: SpanContext | None = None
-        self._status = 0
-        self._message: str | None = None
-        self._dropped = (0, 0, 0)
 
     def get_span_context(self) -> SpanContext:
         """The span's ids, flags and state."""
@@ -228,26 +203,23 @@ class RecordingSpan(Span):
         attributes = [self.identity.encoded] if self.identity.encoded else []
         if self._attributes:
             attributes.extend(self._attributes.values())
-        return (
-            self.scope
-            + otlp_json.span(
-                trace_id=self.trace_id,
-                span_id=self.span_id,
-                parent_id=self.parent_id,
-                flags=FLAGS | _HAS_IS_REMOTE | (_IS_REMOTE if self.parent_is_remote else 0),
-                name=self._name,
-                kind=self.kind,
-                start_ns=self.start_ns,
-                end_ns=end_ns,
-                attributes=attributes,
-                events=self._events,
-                links=self._links,
-                dropped=self._dropped,
-                trace_state=self.trace_state.to_header() if self.trace_state else "",
-                status=self._status,
-                status_message=self._message,
-            )
-            + otlp_json.LINE_END
+        return otlp_json.line(
+            self.scope,
+            self.trace_id,
+            self.span_id,
+            self.parent_id,
+            _REMOTE_PARENT if self.parent_is_remote else _LOCAL_PARENT,
+            self._name,
+            self.kind,
+            self.start_ns,
+            end_ns,
+            attributes,
+            events=self._events,
+            links=self._links,
+            dropped=self._dropped,
+            trace_state=self.trace_state.to_header() if self.trace_state else "",
+            status=self._status,
+            status_message=self._message,
         )
 
     def __exit__(

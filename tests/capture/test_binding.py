@@ -58,7 +58,7 @@ def test_self_and_cls_are_left_out():
 
 def test_a_callable_without_a_signature_is_bound_by_position():
     """Some builtins do not tell their parameters; their arguments are shown in order."""
-    assert make_binder(dict.fromkeys)([1], 2) == {"iterable": [1], "value": 2} or make_binder(
-        dict.fromkeys
-    )([1], 2) == {"args": [[1], 2]}
+    assert make_binder(dict.fromkeys)([1], 2) == {"iterable": [1], "value": 2} or make_binder(dict.fromkeys)(
+        [1], 2
+    ) == {"args": [[1], 2]}
     assert make_binder(max)(1, 2) == {"args": [1, 2]}

@@ -29,14 +29,8 @@ def line(attributes: bytes = b"", **changed) -> bytes:
         "status": 0,
         "status_message": None,
     }
-    return b"".join(
-        [
-            otlp_json.resource_head({"service.name": "s"}),
-            otlp_json.scope_head("scope", "1.0", {"a": 1}, "https://schema"),
-            otlp_json.span(**{**described, **changed}),
-            otlp_json.LINE_END,
-        ]
-    )
+    scope = otlp_json.scope_head("scope", "1.0", {"a": 1}, "https://schema")
+    return otlp_json.resource_head({"service.name": "s"}) + otlp_json.line(scope, **{**described, **changed})
 
 
 def parsed(encoded: bytes):
@@ -61,7 +55,10 @@ def test_a_span_is_one_line_with_every_field():
     resource, scope, span = parsed(encoded)
     assert plain_attributes(resource.resource.attributes) == {"service.name": "s"}
     assert (scope.scope.name, scope.scope.version, scope.schema_url) == ("scope", "1.0", "https://schema")
-    assert (span.trace_id.hex(), span.span_id.hex()) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    assert (span.trace_id.hex(), span.span_id.hex()) == (
+        "0af7651916cd43dd8448eb211c80319c",
+        "b7ad6b7169203331",
+    )
     assert span.parent_span_id.hex() == "00f067aa0ba902b7"
     assert (span.name, span.kind, span.flags, span.trace_state) == ("näme", 1, 259, "vendor=1")
     assert (span.start_time_unix_nano, span.end_time_unix_nano) == (
@@ -80,6 +77,17 @@ def test_64_bit_integers_are_strings_and_enums_are_numbers():
     assert span["attributes"] == [{"key": "n", "value": {"intValue": "5"}}]
     assert isinstance(span["startTimeUnixNano"], str)
     assert span["kind"] == 1
+
+
+nested = st.recursive(
+    st.text() | st.integers(0, 9), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+
+
+@given(nested)
+def test_json_inside_a_string_round_trips(value):
+    """Input and output are JSON in a JSON string: what is parsed twice is what was encoded twice."""
+    assert orjson.loads(orjson.loads(otlp_json.string_of_json(orjson.dumps(value)))) == value
 
 
 values = st.recursive(

@@ -61,7 +61,11 @@ def test_status_follows_the_specification(tracer, recorded):
         for status in settings:
             span.set_status(status, "text" if isinstance(status, StatusCode) else None)
         span.end()
-    assert [(s.span.status.code, s.span.status.message) for s in recorded()] == [(1, ""), (2, "text"), (2, "why")]
+    assert [(s.span.status.code, s.span.status.message) for s in recorded()] == [
+        (1, ""),
+        (2, "text"),
+        (2, "why"),
+    ]
 
 
 def test_links_events_and_renaming(tracer, recorded):
