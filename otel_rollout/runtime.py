@@ -109,7 +109,6 @@ class _State:
         self.settings: Settings | None = None
         self.runtime: Runtime | None = None
         self.is_root = False
-        self.root_pid = 0
 
 
 _state = _State()
@@ -182,7 +181,7 @@ def announce() -> None:
 def _adopt(configured: Settings, arguments: dict[str, Any]) -> None:
     """Make ``configured`` this process's settings; in the first process of a run, found the run."""
     if configured.enabled:
-        if settings.CONFIG_VARIABLE not in os.environ or _state.root_pid == os.getpid():
+        if settings.CONFIG_VARIABLE not in os.environ or _state.is_root:
             configured = _found_run(configured, arguments)
         _register_exit()
     _state.settings = configured
@@ -194,7 +193,7 @@ def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
     os.environ[settings.CONFIG_VARIABLE] = settings.to_variable(
         {**arguments, "run_id": run_id, "working_dir": working_dir}
     )
-    _state.is_root, _state.root_pid = True, os.getpid()
+    _state.is_root = True
     return dataclasses.replace(configured, run_id=run_id, working_dir=working_dir)
 
 
@@ -238,9 +237,9 @@ def shutdown(timeout: float | None) -> Report:
         if active is not None:
             active.close(limit)
         node_dir = spool.node_directory(configured.spool_dir, configured.run_id)
-        if _state.root_pid == os.getpid():
+        if _state.is_root:  # the run is over: what configure() begins, or a child process, is another
             os.environ.pop(settings.CONFIG_VARIABLE, None)
-            _state.settings, _state.is_root = None, False
+            _state.is_root = False
     return drain.drain(node_dir, configured, limit)
 
 

@@ -91,7 +91,7 @@ def create_private(directory: Path, spool_dir: Path) -> None:
     for part in parts:
         part.mkdir(mode=0o700, parents=part is spool_dir, exist_ok=True)
         owner = part.stat().st_uid
-        if owner not in (os.getuid(), 0):
+        if owner != os.getuid() and not (part is spool_dir and owner == 0):  # an administrator may provide it
             raise PermissionError(
                 f"{part} belongs to user id {owner}, not to {os.getuid()}; "
                 "set OTEL_ROLLOUT_SPOOL_DIR to a directory of your own"
@@ -123,7 +123,8 @@ def write_manifest(node_dir: Path, manifest: Manifest) -> None:
     if path.exists():
         return
     fresh = path.with_suffix(f".{os.getpid()}.new")
-    fresh.write_bytes(orjson.dumps({"format": 1, **asdict(manifest)}, option=orjson.OPT_INDENT_2))
+    with open(fresh, "wb", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+        file.write(orjson.dumps({"format": 1, **asdict(manifest)}, option=orjson.OPT_INDENT_2))
     fresh.replace(path)
 
 

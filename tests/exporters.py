@@ -16,8 +16,8 @@ from otel_rollout.exporting import ExportFailure, FailureKind
 class FileExporter(SpanExporter):
     """Appends each span's id and name to a file, in one write."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str | None = None, token: str = "") -> None:
+        self.path = path or os.environ["OTEL_TEST_FILE"]
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         lines = [json.dumps([f"{s.context.span_id:016x}", s.name, dict(s.attributes or {})]) for s in spans]

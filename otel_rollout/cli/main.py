@@ -50,7 +50,8 @@ def status(
     if json:
         typer.echo(orjson.dumps([_as_json(report) for report in reports], option=orjson.OPT_INDENT_2))
     else:
-        Console().print(_table(reports))
+        for report in reports:
+            _show(Console(), report)
 
 
 @app.command()
@@ -115,29 +116,22 @@ def _as_json(report: Report) -> dict[str, object]:
     }
 
 
-def _table(reports: list[Report]) -> Table:
-    table = Table(title="spans", caption="started = recorded + dropped + open · "
-                  "recorded = delivered + rejected + pending + lost")  # fmt: skip
-    columns = (
-        "started",
-        "recorded",
-        "dropped",
-        "open",
-        "exporter",
-        "delivered",
-        "rejected",
-        "pending",
-        "lost",
+def _show(console: Console, report: Report) -> None:
+    console.print(report.place, style="bold", soft_wrap=True)
+    dropped = sum(report.dropped.values())
+    console.print(
+        f"started {report.started} = recorded {report.recorded} + dropped {dropped} + open {report.open}"
     )
-    for heading in ("place", *columns):
-        table.add_column(
-            heading, justify="left" if heading in ("place", "exporter") else "right", overflow="fold"
-        )
-    for report in reports:
-        dropped = sum(report.dropped.values())
-        left = [report.place, *map(str, (report.started, report.recorded, dropped, report.open))]
-        for name, count in report.exporters.items():
-            numbers = (count.delivered, count.rejected, count.pending, count.lost_of(report.recorded))
-            table.add_row(*left, name, *map(str, numbers))
-            left = [""] * len(left)
-    return table
+    for reason, number in report.dropped.items():
+        console.print(f"dropped because of {reason}: {number}")
+    table = Table(caption="recorded = delivered + rejected + pending + lost", caption_justify="left")
+    table.add_column("exporter", no_wrap=True)
+    for heading in ("recorded", "delivered", "rejected", "pending", "lost"):
+        table.add_column(heading, justify="right")
+    for name, count in report.exporters.items():
+        numbers = (count.delivered, count.rejected, count.pending, count.lost_of(report.recorded))
+        table.add_row(name, str(report.recorded), *map(str, numbers))
+    console.print(table)
+    for name, count in report.exporters.items():
+        if count.problem:
+            console.print(f"{name}: {count.problem}", markup=False, soft_wrap=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 def main() -> None:
     """Run the forwarder of the directory given as the only argument."""
     node_dir = Path(sys.argv[1])
+    os.umask(0o077)  # whatever is written here is for this user alone
     from otel_rollout.deliver.election import Election
 
     election = Election(node_dir)

@@ -38,8 +38,8 @@ def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
     """Build the exporter ``name`` with keyword arguments ``options``.
 
     Raises:
-        SettingsError: when it is not installed or something it needs is missing.
-        ValueError: when the exporter does not accept its settings.
+        SettingsError: when it is not installed, something it needs is missing, or it does not accept its
+            settings.
     """
     check_names([name])
     try:
@@ -51,5 +51,7 @@ def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
         ) from error
     try:
         return cast("SpanExporter", exporter_class(**options))
-    except TypeError as error:
-        raise SettingsError(f"exporter {name!r} does not take these options: {error}") from error
+    except SettingsError:
+        raise
+    except Exception as error:  # whatever a foreign constructor raises, a person has to read it
+        raise SettingsError(f"exporter {name!r} cannot be set up: {type(error).__name__}: {error}") from error
