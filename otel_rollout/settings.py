@@ -263,3 +263,13 @@ def _exporter_options(value: str | Iterable[str] | ExporterOptions) -> dict[str,
     if isinstance(value, Iterable):
         return _names(",".join(str(name) for name in value))
     raise TypeError("must be a name, a list of names, or a mapping of names to options")
+
+
+def markdown_table() -> str:
+    """The settings as a table for docs/configuration.md."""
+    rows = ["| variable | `configure()` argument | default | meaning |", "|---|---|---|---|"]
+    for field in dataclasses.fields(Settings):
+        default = "" if field.default is dataclasses.MISSING else field.default
+        shown = f"`{default}`" if default not in ("", False) else ""
+        rows.append(f"| `{variable_of(field)}` | `{field.name}` | {shown} | {field.metadata['meaning']} |")
+    return "\n".join(rows) + "\n"

@@ -17,6 +17,7 @@ from otel_rollout import settings, spool
 from otel_rollout.deliver import drain
 from otel_rollout.deliver.report import Report
 from otel_rollout.version import VERSION
+from otel_rollout_demo.cli import demo
 
 app = typer.Typer(
     help="See every trajectory of an agentic-RL rollout.", no_args_is_help=True, add_completion=False
@@ -25,6 +26,9 @@ SpoolOption = Annotated[
     Path | None,
     typer.Option(help="Spool, run or node directory. [default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]"),
 ]
+
+
+app.command()(demo)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,83 @@
+"""Guests in the application's OTel: its provider is joined, never replaced."""
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from tests.otlp import tree
+
+
+@rollout_trace_op(name="op")
+def op(value: int) -> int:
+    with trace.get_tracer("app").start_as_current_span("app inside"):
+        return value
+
+
+@pytest.fixture
+def application(monkeypatch) -> InMemorySpanExporter:
+    """An application that has set an SDK provider with an exporter of its own."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(trace, "get_tracer", lambda name: provider.get_tracer(name))
+    return exporter
+
+
+def test_spans_go_to_the_application_and_to_the_spool(application, recorded):
+    """Both see one tree, the application's own spans in it, with the trajectory's identity."""
+    with rollout_trace_attr(step=3, sample_index=1):
+        assert op(7) == 7
+        score("reward", 1.0)
+    spans = recorded()
+    assert tree(spans) == {"rollout_trace": [{"op": ["app inside"]}, "score reward"]}
+    assert {s.attributes["rollout.step"] for s in spans} == {3}
+    assert {(s.name, s.context.span_id) for s in application.get_finished_spans()} == {
+        (s.name, int(s.span.span_id.hex(), 16)) for s in spans
+    }
+    root = spans[-1]
+    assert (root.input, root.output) == ({"value": 7}, 7)
+    assert root.attributes["rollout.score.reward"] == 1.0
+
+
+def test_the_applications_own_business_is_left_alone(application, recorded):
+    """A span of the application outside any trajectory is not recorded by us."""
+    op(1)  # a call of ours outside any trajectory is
+    with trace.get_tracer("app").start_as_current_span("request"):
+        pass
+    assert [s.name for s in recorded()] == ["op"]
+    assert {s.name for s in application.get_finished_spans()} == {"op", "app inside", "request"}
+
+
+def test_a_trajectory_inside_the_applications_span_continues_its_trace(application, recorded):
+    """The application's span is the parent, as with any other library."""
+    with trace.get_tracer("app").start_as_current_span("request") as request, rollout_trace_attr(step=1):
+        pass
+    (root,) = recorded()
+    assert root.span.trace_id.hex() == f"{request.get_span_context().trace_id:032x}"
+
+
+def test_a_provider_set_late_is_joined_then(recorded, monkeypatch):
+    """Trajectories before it are recorded privately, those after it through it."""
+    with rollout_trace_attr(name="before"):
+        pass
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    with rollout_trace_attr(name="after"):
+        pass
+    assert [s.name for s in recorded()] == ["before", "after"]
+    assert [s.name for s in exporter.get_finished_spans()] == ["after"]
+
+
+def test_an_api_only_provider_is_left_alone(recorded):
+    """Without an SDK provider we stay private and never set a global one."""
+    before = trace.get_tracer_provider()
+    with rollout_trace_attr():
+        pass
+    assert trace.get_tracer_provider() is before
+    assert len(recorded()) == 1

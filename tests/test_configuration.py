@@ -1,0 +1,174 @@
+"""Configuration: arguments over environment over defaults; mistakes are told and never stop training."""
+
+import dataclasses
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import otel_rollout
+from otel_rollout import SettingsError, rollout_trace_attr, runtime, settings
+
+
+def test_defaults_leave_tracing_off():
+    """Without any variable nothing is recorded."""
+    configured, problems = settings.from_environment({})
+    assert not configured.enabled
+    assert problems == []
+
+
+def test_every_setting_is_read_from_its_variable():
+    """Each field has a variable, and the variable sets it."""
+    examples = {
+        "exporters": ("mlflow, weave", {"mlflow": {}, "weave": {}}),
+        "sdk_disabled": ("true", True),
+        "project_name": ("p", "p"),
+        "experiment_name": ("e", "e"),
+        "service_name": ("s", "s"),
+        "resource_attributes": ("a=b%20c,d=e", {"a": "b c", "d": "e"}),
+        "spool_dir": ("/spool", Path("/spool")),
+        "run_id": ("r", "r"),
+        "working_dir": ("/here", "/here"),
+        "value_limit": ("7", 7),
+        "segment_bytes": ("8", 8),
+        "shutdown_timeout": ("1.5", 1.5),
+        "forwarder_linger": ("0", 0.0),
+    }
+    fields = {field.name: field for field in dataclasses.fields(settings.Settings)}
+    assert examples.keys() == fields.keys()
+    environ = {settings.variable_of(fields[name]): raw for name, (raw, _) in examples.items()}
+    configured, problems = settings.from_environment(environ)
+    assert problems == []
+    assert {name: getattr(configured, name) for name in examples} == {
+        name: value for name, (_, value) in examples.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("OTEL_ROLLOUT_VALUE_LIMIT", "many", "is not an integer"),
+        ("OTEL_ROLLOUT_VALUE_LIMIT", "0", "is less than 1"),
+        ("OTEL_ROLLOUT_SHUTDOWN_TIMEOUT", "nan", "is less than 0"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "nonsense", "not key=value"),
+        ("OTEL_ROLLOUT_CONFIG", "{", "cannot be read"),
+    ],
+)
+def test_a_wrong_variable_is_named_and_the_default_used(variable, value, message):
+    """The message holds the variable, what is wrong and what happens."""
+    configured, (problem,) = settings.from_environment({variable: value})
+    assert variable in problem
+    assert message in problem
+    assert configured == settings.Settings()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"nonsense": 1}, "no setting 'nonsense'. Settings: .*project_name"),
+        ({"value_limit": "many"}, r"configure\(value_limit='many'\): the value is not an integer"),
+        ({"sdk_disabled": "true"}, "must be True or False"),
+        ({"exporters": 3}, "must be a name, a list of names"),
+        ({"project_name": ["a"]}, "must be text or a number, not list"),
+    ],
+)
+def test_a_wrong_argument_raises_and_says_which(fresh_process, arguments, message):
+    """configure() is called by a person at the start of a program: it may be strict."""
+    with pytest.raises(SettingsError, match=message):
+        otel_rollout.configure(**arguments)
+
+
+def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
+    """What the program says counts, for what it says."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "from environment")
+    monkeypatch.setenv("OTEL_ROLLOUT_EXPERIMENT", "kept")
+    otel_rollout.configure(project_name="from argument")
+    configured = runtime.decide()
+    assert (configured.project_name, configured.experiment_name) == ("from argument", "kept")
+    assert list(configured.exporters) == ["console"]
+
+
+def test_configuring_after_recording_began_raises(tracing):
+    """A set-up that would come too late is not silently ignored."""
+    with rollout_trace_attr():
+        pass
+    with pytest.raises(SettingsError, match="call it first, or after shutdown"):
+        otel_rollout.configure("console")
+
+
+def test_child_processes_inherit_the_set_up(tracing):
+    """A process started from here joins the run, with the arguments given here."""
+    runtime.decide()
+    code = (
+        "from otel_rollout import runtime as r; s = r.decide(); print(s.run_id, s.project_name, s.exporters)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    configured = runtime.decide()
+    assert ran.stdout.split(" ", 2) == [
+        configured.run_id,
+        "project",
+        f"{configured.exporters}\n",
+    ]
+
+
+def test_importing_announces_the_run_when_the_environment_configures_it():
+    """A driver that only imports the library founds the run its workers join."""
+    code = "import otel_rollout, os; print('run_id' in os.environ.get('OTEL_ROLLOUT_CONFIG', ''))"
+    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "0"}
+    for exporter, announced in (("console", "True"), ("none", "False"), ("", "False")):
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**environment, "OTEL_TRACES_EXPORTER": exporter},
+        )
+        assert ran.stdout.strip() == announced
+
+
+def test_sdk_disabled_wins(fresh_process, monkeypatch, tmp_path):
+    """OTEL_SDK_DISABLED=true switches everything off, exporters or not."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with rollout_trace_attr() as trajectory:
+        pass
+    assert trajectory.trace_id is None
+    assert not (tmp_path / "spool").exists()
+
+
+def test_a_spool_that_cannot_be_used_switches_off_with_one_message(
+    fresh_process, monkeypatch, tmp_path, caplog
+):
+    """Training goes on when the spool directory cannot be made; one error says that tracing is off."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "file" / "spool"))
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    with caplog.at_level(logging.ERROR, "otel_rollout"):
+        for _ in range(3):
+            with rollout_trace_attr():
+                pass
+    assert len(caplog.records) == 1
+    assert "tracing is OFF" in caplog.text
+
+
+def test_importing_is_light():
+    """A worker that imports the library loads no backend, no framework and no SDK."""
+    code = (
+        "import sys, otel_rollout; heavy = {'mlflow', 'weave', 'ray', 'torch', 'transformers', 'numpy', "
+        "'opentelemetry.sdk', 'requests', 'rich', 'typer', 'sqlite3', 'pydantic'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_the_table_in_the_docs_is_generated_from_the_settings():
+    """docs/configuration.md lists every setting with its variable, default and meaning."""
+    from otel_rollout.settings import markdown_table
+
+    page = Path(__file__).parent.parent / "docs" / "configuration.md"
+    assert markdown_table() in page.read_text()
