@@ -23,7 +23,7 @@ test-faulty = tests.exporters:FaultyExporter
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No test sees the variables of the shell, or the spool of another."""
     for name in list(os.environ):
-        if name.startswith(("OTEL_", "MLFLOW_", "WANDB_")):
+        if name.startswith(("OTEL_", "MLFLOW_", "WANDB_")) and name != "MLFLOW_DISABLE_TELEMETRY":
             monkeypatch.delenv(name)
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
 

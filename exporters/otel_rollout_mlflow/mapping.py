@@ -127,8 +127,10 @@ def to_mlflow(span: ReadableSpan) -> ReadableSpan:
         for key, text in trace_tags(source).items():
             attributes[TRACE_TAG_PREFIX + key] = text
         attributes[TRACE_TAG_PREFIX + TRACE_NAME_TAG] = span.name[:MAX_TRACE_NAME_CHARS]
-        if not source.get(semconv.SESSION_ID) and not source.get(semconv.GEN_AI_CONVERSATION_ID):
-            _set(attributes, semconv.SESSION_ID, session_of(source))
+    # On every span of a trajectory: MLflow takes the first it sees, and a model call's conversation id
+    # would do where there is no session id.
+    if not source.get(semconv.SESSION_ID):
+        _set(attributes, semconv.SESSION_ID, session_of(source))
     for key in (semconv.SESSION_ID, semconv.GEN_AI_CONVERSATION_ID):
         if key in attributes:
             attributes[key] = str(attributes[key])[:MAX_SESSION_CHARS]
