@@ -33,6 +33,9 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
         context: the context ``parent`` is the current span of.
     """
     if type(parent) is not RecordingSpan:
+        above = parent.get_span_context()
+        if above.is_valid and not above.trace_flags.sampled:
+            return None
         guest = runtime.application_tracer()
         if guest is not None:
             span = guest.start_span(name, context, attributes={semconv.SPAN_KIND: kind})

@@ -1,0 +1,1 @@
+"""What tracing costs, measured side by side in one run. ``make bench``."""
