@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import hot_path
+from benchmarks import hot_path, readme
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 PACKAGES = ("otel-rollout", "opentelemetry-sdk", "mlflow", "orjson", "ray")
@@ -66,6 +66,7 @@ def main() -> None:
     result = {"machine": machine(), "hot_path": hot_path.run(quick)}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    readme.update(result)
     console = Console(width=110)
     console.print()
     console.print(table(result["hot_path"]))

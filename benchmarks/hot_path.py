@@ -29,7 +29,7 @@ PAYLOAD = {
     "sampling_params": {"temperature": 1.0, "top_p": 0.9},
 }
 RESULT = {"text": "A scarf takes two balls of wool, so she needs sixty of them. " * 30, "stop_reason": "stop"}
-IDENTITY = {
+IDENTITY: dict[str, str | int | bool] = {
     "rollout.project_name": "bench",
     "rollout.experiment_name": "bench",
     "rollout.step": 1,

@@ -1,7 +1,7 @@
 """Call arguments → a dict by parameter name, at a fraction of ``inspect.Signature.bind``'s cost.
 
 Binding is done by Python itself: from a function's signature another function with the same parameters is
-generated, whose body returns them as a dict. 0.8 µs a call against 18.2 µs (docs/architecture.md).
+generated, whose body returns them as a dict.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Seeing to it that a forwarder runs beside training. Imported by training processes: light.
 
 The forwarder is started through a shell that exits at once, in a session of its own: so it is nobody's
-child and survives ``ray.kill``, ``ray.shutdown``, the driver's exit and the raylet's death, which take a
-worker's direct children along (docs/architecture.md has the table).
+child and survives ``ray.kill``, ``ray.shutdown`` and the driver's exit, which take a worker's direct
+children along.
 """
 
 from __future__ import annotations

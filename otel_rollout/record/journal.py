@@ -1,8 +1,8 @@
 """A ring of bytes in a memory-mapped file: what is appended survives the death of the process.
 
 Appending is a copy into shared memory, without a system call: a system call would release the GIL, and
-with one busy Python thread in the process the caller would wait 5 ms to get it back (measured, see
-docs/architecture.md). The kernel keeps the pages when the process is killed at any point, and the length
+with one busy Python thread in the process the caller would wait for the interpreter's switch interval, 5 ms,
+to get it back. The kernel keeps the pages when the process is killed at any point, and the length
 is published after the bytes, so a reader finds whole appends only.
 
 File layout, little-endian::
