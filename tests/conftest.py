@@ -6,11 +6,17 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import otel_rollout
 from otel_rollout import runtime, settings
 from tests.otlp import Recorded, read_directory
+
+# Slow machines are no failure; and CI checks the same examples every time, people new ones.
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 EXPORTER_DISTRIBUTION = """\
 [opentelemetry_traces_exporter]
