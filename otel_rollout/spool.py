@@ -6,6 +6,7 @@
         run.json                      what the run is: id, exporters (never credentials)
         <writer>.<sequence>.jsonl     segment: OTLP JSON Lines, one span per line; flock'd while it is written
         <writer>.journal              the writer's tail and counters, readable after its death
+        <writer>.open                 its trajectories that are running, or that it never finished
         forwarder.lock                held by the one forwarder of this directory
         forwarder.log                 what it has to say
         ledger.sqlite                 what it delivered: cursors and counts per exporter
@@ -26,6 +27,7 @@ import orjson
 
 SEGMENT_SUFFIX = ".jsonl"
 JOURNAL_SUFFIX = ".journal"
+OPEN_SUFFIX = ".open"
 MANIFEST = "run.json"
 _SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")
 

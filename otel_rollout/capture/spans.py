@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -12,6 +12,9 @@ from otel_rollout import semconv
 from otel_rollout.record import otlp_json
 from otel_rollout.record.span import RecordingSpan
 from otel_rollout.runtime import Runtime
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
 
 _MIME_TYPES: Final = {
     semconv.INPUT_VALUE: semconv.INPUT_MIME_TYPE,
@@ -54,6 +57,15 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
     elif key not in (getattr(span, "attributes", None) or {}):
         span.set_attribute(_MIME_TYPES[key], semconv.JSON_MIME_TYPE)
         span.set_attribute(key, encoded.decode())
+
+
+def unfinished_line(span: Span) -> bytes:
+    """The line a trajectory's root span becomes if its process dies before it ends."""
+    if type(span) is RecordingSpan:
+        return span.unfinished_line()
+    from otel_rollout.record import guest
+
+    return guest.unfinished_line(cast("ReadableSpan", span))
 
 
 def fail(span: Span, error: BaseException) -> None:

@@ -14,6 +14,7 @@ from otel_rollout import runtime, semconv
 from otel_rollout.capture import spans, values
 from otel_rollout.capture.guard import fault
 from otel_rollout.record.identity import Identity, with_identity
+from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
 
 _KEY: Final = otel_context.create_key("otel-rollout-trajectory")
@@ -72,6 +73,8 @@ class Trajectory:
         self._input: bytes | None = None
         self._output: bytes | None = None
         self._limit = PREVIEW_BYTES
+        self._writer: SegmentWriter | None = None
+        self._slot: int | None = None
 
     @property
     def trace_id(self) -> str | None:
@@ -138,6 +141,8 @@ class Trajectory:
             span.trajectory = self
         for key, value in self._extra.items():
             span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
+        self._writer = active.writer
+        self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
         context = otel_context.set_value(_KEY, self, context)
         self._attach(trace.set_span_in_context(span, context))
 
@@ -156,6 +161,8 @@ class Trajectory:
             if encoded is not None:
                 spans.put_json(span, key, _preview(encoded, self._limit))
         span.end()
+        if self._writer is not None and self._slot is not None:
+            self._writer.trajectory_ended(self._slot)
 
     # --- what it shows ------------------------------------------------------------------------------------
 

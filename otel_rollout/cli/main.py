@@ -113,6 +113,7 @@ def _as_json(report: Report) -> dict[str, object]:
         "started": report.started,
         "recorded": report.recorded,
         "open": report.open,
+        "unfinished": report.unfinished,
         "dropped": dict(report.dropped),
         "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
         "lost": report.lost,
@@ -125,6 +126,7 @@ def _show(console: Console, report: Report) -> None:
     dropped = sum(report.dropped.values())
     console.print(
         f"started {report.started} = recorded {report.recorded} + dropped {dropped} + open {report.open}"
+        f" + unfinished {report.unfinished}"
     )
     for reason, number in report.dropped.items():
         console.print(f"dropped because of {reason}: {number}")

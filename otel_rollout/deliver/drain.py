@@ -7,11 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from otel_rollout import semconv, spool
-from otel_rollout.deliver import launch
+from otel_rollout.deliver import launch, segments
 from otel_rollout.deliver.report import ExporterCount, Report, StepCount, StepKey
 from otel_rollout.record import journal
 
@@ -31,13 +32,15 @@ def report(node_dir: Path, configured: Settings) -> Report:
     exporters = list(configured.exporters)
     # The ledger first: a span delivered between the two readings is then counted as pending, not twice.
     ledger = read_ledger(node_dir)
-    states = [state for writer in spool.journals(node_dir) if (state := _state(node_dir, writer))]
+    living = segments.living_writers(node_dir)
+    writers = [_account_of(node_dir, writer, writer in living) for writer in spool.journals(node_dir)]
     dropped: Counter[str] = Counter()
-    for state in states:
-        dropped.update(state.drops)
+    for account in writers:
+        dropped.update(account.dropped)
     return Report(
-        started=sum(state.started for state in states),
-        recorded=sum(state.recorded for state in states),
+        started=sum(account.started for account in writers),
+        recorded=sum(account.recorded for account in writers),
+        unfinished=sum(account.unfinished for account in writers),
         dropped={reason: n for reason, n in dropped.items() if n},
         exporters={name: _exporter_count(node_dir, name, ledger) for name in exporters},
         place=str(node_dir),
@@ -45,8 +48,26 @@ def report(node_dir: Path, configured: Settings) -> Report:
     )
 
 
-def _state(node_dir: Path, writer: str) -> journal.JournalState | None:
-    return journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
+@dataclass(frozen=True)
+class _Account:
+    """What one writer has done."""
+
+    started: int = 0
+    recorded: int = 0
+    unfinished: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+def _account_of(node_dir: Path, writer: str, is_alive: bool) -> _Account:
+    state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
+    if state is None:
+        return _Account()
+    if is_alive:
+        return _Account(state.started, state.recorded, 0, state.drops)
+    closing = node_dir / spool.SegmentName(writer, state.sequence + 1).file
+    recorded = state.recorded + (closing.read_bytes().count(b"\n") if closing.exists() else 0)
+    unfinished = state.started - recorded - sum(state.drops.values())
+    return _Account(state.started, recorded, unfinished, state.drops)
 
 
 def _exporter_count(node_dir: Path, exporter: str, ledger: LedgerState) -> ExporterCount:

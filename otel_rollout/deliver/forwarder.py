@@ -12,6 +12,7 @@ from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.deliver.election import Election
 from otel_rollout.deliver.exporters import load
 from otel_rollout.deliver.ledger import Ledger
+from otel_rollout.deliver.unfinished import close_unfinished
 from otel_rollout.exporting import ExportFailure, FailureKind
 from otel_rollout.settings import Settings
 
@@ -66,10 +67,11 @@ def _follow(node_dir: Path, configured: Settings, deliveries: list[Delivery], he
 
 
 def _heal_the_dead(node_dir: Path, healed: set[str]) -> bool:
-    """Complete the segments of writers that died since the last look. Whether any writer lives."""
+    """Complete what writers left that died since the last look. Whether any writer lives."""
     alive = segments.living_writers(node_dir)
     for writer in set(spool.journals(node_dir)) - alive - healed:
         segments.heal(node_dir, writer)
+        close_unfinished(node_dir, writer)
         healed.add(writer)
     return bool(alive)
 

@@ -1,6 +1,6 @@
 """The account: what was started, recorded, dropped, and for each exporter delivered and still to come.
 
-The rows add up: started = recorded + dropped + open, and for each exporter
+The rows add up: started = recorded + dropped + open + unfinished, and for each exporter
 recorded = delivered + rejected + pending + lost. ``lost`` is not a remainder by definition: pending spans
 are counted on disk, so a span that was acknowledged and is nowhere shows.
 """
@@ -57,6 +57,8 @@ class Report:
     Attributes:
         started: spans begun.
         recorded: spans that ended and lie, or lay, in the spool.
+        unfinished: spans begun in processes that died before they ended. Trajectories among those are
+            ended by the forwarder, as errors; they count as recorded, not here.
         dropped: reason → spans that ended and were not recorded.
         exporters: name → what became of the recorded spans there.
         place: directory the account was taken from; empty when nothing was recorded.
@@ -64,6 +66,7 @@ class Report:
 
     started: int
     recorded: int
+    unfinished: int
     dropped: Mapping[str, int]
     exporters: Mapping[str, ExporterCount]
     place: str
@@ -72,12 +75,12 @@ class Report:
     @classmethod
     def empty(cls) -> Report:
         """The account when tracing is off."""
-        return cls(0, 0, {}, {}, "", dict)
+        return cls(0, 0, 0, {}, {}, "", dict)
 
     @property
     def open(self) -> int:
-        """Spans begun and not ended: still running, or their process died before they did."""
-        return self.started - self.recorded - sum(self.dropped.values())
+        """Spans begun and not ended yet."""
+        return self.started - self.recorded - self.unfinished - sum(self.dropped.values())
 
     @property
     def lost(self) -> int:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.trace import StatusCode
 
 from otel_rollout import semconv
 from otel_rollout.record import otlp_json
 from otel_rollout.record.identity import identity_in
+from otel_rollout.record.span import UNFINISHED
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -52,7 +54,8 @@ class SpoolSpanProcessor(SpanProcessor):
         if semconv.PROJECT_NAME not in (span.attributes or {}) and not self._is_ours(span):
             return
         try:
-            body = _body(span)
+            assert span.end_time is not None
+            body = _line(span, span.end_time, span.status.status_code.value, span.status.description)
         except Exception:  # noqa: BLE001 - we are inside user code
             self._writer.drop("encoding")
         else:
@@ -70,11 +73,15 @@ class SpoolSpanProcessor(SpanProcessor):
         return True
 
 
-def _body(span: ReadableSpan) -> bytes:
+def unfinished_line(span: ReadableSpan) -> bytes:
+    """The line this span becomes if its process dies before it ends; without an end time."""
+    return _line(span, 0, StatusCode.ERROR.value, UNFINISHED)
+
+
+def _line(span: ReadableSpan, end_ns: int, status: int, message: str | None) -> bytes:
     context = span.get_span_context()
     assert context is not None
     assert span.start_time is not None
-    assert span.end_time is not None
     scope, parent = span.instrumentation_scope, span.parent
     head = (
         otlp_json.scope_head(scope.name, scope.version, scope.attributes, scope.schema_url)
@@ -90,7 +97,7 @@ def _body(span: ReadableSpan) -> bytes:
         span.name,
         span.kind.value + 1,
         span.start_time,
-        span.end_time,
+        end_ns,
         [otlp_json.attribute(*item) for item in (span.attributes or {}).items()],
         events=[otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events],
         links=[
@@ -105,8 +112,8 @@ def _body(span: ReadableSpan) -> bytes:
         ],
         dropped=(span.dropped_attributes, span.dropped_events, span.dropped_links),
         trace_state=context.trace_state.to_header(),
-        status=span.status.status_code.value,
-        status_message=span.status.description,
+        status=status,
+        status_message=message,
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from otel_rollout import semconv, spool
 from otel_rollout.record import otlp_json
 from otel_rollout.record.journal import Journal
+from otel_rollout.record.open_trajectories import OpenTrajectories
 
 JOURNAL_BYTES = 4 << 20
 FLUSH_INTERVAL = 0.02
@@ -62,6 +63,7 @@ class SegmentWriter:
         self._urgent = threading.Event()
         self._progress = threading.Event()
         self._closing = False
+        self._abandoned = False
         self._idle = False
         self._stalled = False
         self._disk_failing = False
@@ -70,6 +72,7 @@ class SegmentWriter:
         self._length = 0
         self._descriptor = -1
         self._journal = Journal(node_dir / (self.id + spool.JOURNAL_SUFFIX), journal_bytes)
+        self._open = OpenTrajectories(node_dir / (self.id + spool.OPEN_SUFFIX))
         self._begin_segment()
         self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
         self._flusher.start()
@@ -106,8 +109,23 @@ class SegmentWriter:
         finally:
             lock.release()
 
+    def trajectory_began(self, body: bytes) -> int | None:
+        """Note a trajectory that is running, by the line that is to be recorded should this process die.
+
+        Returns:
+            What to give to :meth:`trajectory_ended`; None when it could not be noted.
+        """
+        return None if self._abandoned else self._open.enter(self._head + body)
+
+    def trajectory_ended(self, slot: int) -> None:
+        """The trajectory's own line has been written."""
+        if not self._abandoned:
+            self._open.leave(slot)
+
     def drop(self, reason: str) -> bool:
         """Count a span that was not recorded. Returns False, for ``return drop(...)``."""
+        if self._abandoned:
+            return False
         self._drops[reason] = self._drops.get(reason, 0) + 1
         self._journal.count_drop(reason, self._drops[reason])
         if self._drops[reason] == 1:
@@ -246,9 +264,12 @@ class SegmentWriter:
             os.close(self._descriptor)
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's segment.
+        """In a forked child: let go of the parent's files, which are the parent's alone.
 
-        Its lock is held as long as any process has the descriptor open, so the child must close its copy.
-        The journal is shared with the parent and left alone.
+        The segment's lock is held as long as any process has the descriptor open, so the child closes its
+        copy. Journal and table are shared memory: spans inherited from the parent, when they end here, must
+        not write there. The parent ends them itself.
         """
+        self._abandoned = self._closing = True
+        self._lock = threading.Lock()  # some thread of the parent may have held it
         os.close(self._descriptor)

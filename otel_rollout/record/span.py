@@ -23,6 +23,9 @@ MAX_EVENTS = 1024
 MAX_LINKS = 128
 """What one span may hold; beyond, the newest are counted as dropped (the identity comes first and stays)."""
 
+UNFINISHED = "process ended before the trajectory did"
+"""Status of a trajectory whose process died."""
+
 FLAGS = TraceFlags(TraceFlags.SAMPLED | 0x02)
 """Sampled, and with a random trace id (W3C Trace Context level 2)."""
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200  # OTLP span flags
@@ -193,13 +196,17 @@ class RecordingSpan(Span):
             return
         self.ended = True
         try:
-            body = self._line(end_time or time_ns())
+            body = self._line(end_time or time_ns(), self._status, self._message)
         except Exception:  # noqa: BLE001 - we are inside user code
             self.writer.drop("encoding")
         else:
             self.writer.write(body)
 
-    def _line(self, end_ns: int) -> bytes:
+    def unfinished_line(self) -> bytes:
+        """The line this span becomes if its process dies before it ends; without an end time."""
+        return self._line(0, StatusCode.ERROR.value, UNFINISHED)
+
+    def _line(self, end_ns: int, status: int, message: str | None) -> bytes:
         attributes = [self.identity.encoded] if self.identity.encoded else []
         if self._attributes:
             attributes.extend(self._attributes.values())
@@ -218,8 +225,8 @@ class RecordingSpan(Span):
             links=self._links,
             dropped=self._dropped,
             trace_state=self.trace_state.to_header() if self.trace_state else "",
-            status=self._status,
-            status_message=self._message,
+            status=status,
+            status_message=message,
         )
 
     def __exit__(

@@ -17,6 +17,7 @@ from otel_rollout import StepKey, rollout_trace_attr, rollout_trace_op, runtime,
 from otel_rollout.deliver import launch, segments
 from otel_rollout.deliver.election import Election
 from otel_rollout.settings import SettingsError
+from tests.otlp import read_directory, tree
 
 
 def wait_for(condition, seconds=30, what="the condition"):
@@ -188,11 +189,39 @@ def test_spans_of_killed_processes_arrive(faulty, target, tmp_path):
         worker.kill()
         worker.wait()
     report = otel_rollout.shutdown(30)
-    assert report.recorded == 300
-    assert report.exporters["test-faulty"].delivered == 300
+    assert (report.started, report.recorded, report.open, report.unfinished) == (303, 303, 0, 0)
+    assert report.exporters["test-faulty"].delivered == 303
     assert report.lost == 0
-    assert report.open == 0 or report.open == 3, "roots that were begun and never ended"
-    assert set(delivered(target).values()) == {1}
+    counts = delivered(target)
+    assert set(counts.values()) == {1}
+    assert Counter(name for _, name in counts) == {"op": 300, "rollout_trace": 3}
+
+
+def test_a_trajectory_whose_process_was_killed_is_ended_as_an_error(faulty, target, tmp_path):
+    """It carries its identity, says what happened, and ends with the last span that was recorded of it."""
+    runtime.decide()
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, "3"], stdout=subprocess.PIPE)
+    with worker.stdout:
+        worker.stdout.readline()
+    worker.kill()
+    worker.wait()
+    otel_rollout.shutdown(30)
+    *operations, root = read_directory(node_directory(tmp_path))
+    assert (root.name, root.span.status.code) == ("rollout_trace", 2)
+    assert root.span.status.message == "process ended before the trajectory did"
+    assert root.attributes["rollout.step"] == 1
+    assert root.span.end_time_unix_nano == max(op.span.end_time_unix_nano for op in operations)
+    assert tree([root, *operations]) == {"rollout_trace": ["op"] * 3}
+
+
+def test_a_trajectory_that_runs_is_not_ended_for_it(tracing, tmp_path):
+    """Only the death of a process ends its trajectories; in a living one they are open."""
+    with rollout_trace_attr(step=1):
+        record(1, step=2)
+        wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 2)
+        report = otel_rollout.status()
+        assert (report.started, report.recorded, report.open, report.unfinished) == (3, 2, 1, 0)
+    assert otel_rollout.shutdown(30).recorded == 3
 
 
 def forwarder_pid(node_dir: Path) -> int | None:

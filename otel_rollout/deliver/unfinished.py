@@ -1,0 +1,84 @@
+"""Trajectories whose process died before they did: ended by us, as errors.
+
+Their lines go into one more segment of the dead writer, so that every exporter delivers them as it delivers
+the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from otel_rollout import spool
+from otel_rollout.record import journal
+from otel_rollout.record.open_trajectories import read_open
+from otel_rollout.spool import SegmentName
+
+_IDS = re.compile(rb'"traceId":"([0-9a-f]{32})","spanId":"([0-9a-f]{16})"')
+_END = re.compile(rb'"endTimeUnixNano":"(\d+)"')
+
+
+def closing_segment(node_dir: Path, writer: str) -> SegmentName | None:
+    """The segment in which a dead writer's unfinished trajectories are ended, whether or not it exists."""
+    state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
+    return SegmentName(writer, state.sequence + 1) if state else None
+
+
+def close_unfinished(node_dir: Path, writer: str) -> None:
+    """End what a dead writer left open, at the time of its last sign of life.
+
+    To be called after the writer's segments were healed. Idempotent.
+    """
+    name = closing_segment(node_dir, writer)
+    if name is None or (node_dir / name.file).exists():
+        return
+    open_roots = {_ids(line): line for line in read_open(node_dir / (writer + spool.OPEN_SUFFIX))}
+    if not open_roots:
+        return
+    last_seen = _last_ends(node_dir, writer, open_roots)
+    lines = [
+        _ended(line, last_seen.get(trace_id, 0), name.stem) for (trace_id, _), line in open_roots.items()
+    ]
+    if lines:
+        fresh = node_dir / (name.stem + ".new")
+        with open(fresh, "wb", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+            file.writelines(lines)
+        fresh.rename(node_dir / name.file)
+
+
+def _last_ends(node_dir: Path, writer: str, open_roots: dict[tuple[bytes, bytes], bytes]) -> dict[bytes, int]:
+    """When the last span of each open trajectory ended here; roots that did end after all are taken out.
+
+    A process can die between recording the end of a trajectory and taking it out of the table.
+    """
+    traces = {trace_id for trace_id, _ in open_roots}
+    last: dict[bytes, int] = {}
+    for name in spool.segments(node_dir):
+        if name.writer != writer:
+            continue
+        with (node_dir / name.file).open("rb") as file:
+            for line in file:
+                ids = _ids(line)
+                if ids[0] in traces:
+                    open_roots.pop(ids, None)
+                    last[ids[0]] = max(last.get(ids[0], 0), int(_END.search(line)[1]))  # type: ignore[index]
+    return last
+
+
+def _ids(line: bytes) -> tuple[bytes, bytes]:
+    found = _IDS.search(line)
+    return (found[1], found[2]) if found else (b"", b"")
+
+
+def _ended(line: bytes, end_ns: int, segment: str) -> bytes:
+    """A line of the table with an end time, naming the segment it now lies in."""
+    data: dict[str, Any] = orjson.loads(line)
+    (of_resource,) = data["resourceSpans"]
+    of_resource["resource"]["attributes"][0]["value"] = {"stringValue": segment}
+    (span,) = of_resource["scopeSpans"][0]["spans"]
+    span["endTimeUnixNano"] = str(max(end_ns, int(span["startTimeUnixNano"])))
+    return orjson.dumps(data) + b"\n"
