@@ -4,6 +4,10 @@
 waiting for, a rejected batch is worth bisecting, a refused credential is worth neither. Our exporters
 therefore leave an :class:`ExportFailure` in ``last_failure`` before they return FAILURE. An exporter
 without that attribute still works: its failures count as outages.
+
+An exporter may also have a method ``announce(roots)``. It gets the root spans of trajectories that have
+been running for a while, without an end time, so that it can show them; it must not raise. A root that is
+announced has not been exported.
 """
 
 from __future__ import annotations

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from otel_rollout import semconv
 from otel_rollout.exporting import ExportFailure, FailureKind
 from otel_rollout_mlflow import batching, settings
 from otel_rollout_mlflow.experiments import Experiments
-from otel_rollout_mlflow.mapping import Feedback, feedback_of, to_mlflow
+from otel_rollout_mlflow.mapping import Feedback, feedback_of, running_trace, to_mlflow
 from otel_rollout_mlflow.server import ServerTarget
 from otel_rollout_mlflow.store import StoreTarget
 from otel_rollout_mlflow.target import Target, UndeliveredError
@@ -123,6 +124,23 @@ class MlflowSpanExporter(SpanExporter):
                 return SpanExportResult.SUCCESS
             self._fail(failure)
             return SpanExportResult.FAILURE
+
+    def announce(self, roots: Sequence[ReadableSpan]) -> None:
+        """List trajectories as running, with their tags, before their root spans have ended.
+
+        Never raises: a trajectory that is not announced appears when it ends. The caller sees to it that
+        none of the roots was exported before.
+        """
+        with self._lock:
+            try:
+                if not self._ready:
+                    self._connect()
+                for root in roots:
+                    project = (root.attributes or {}).get(semconv.PROJECT_NAME)
+                    experiment_id = self._experiment_id(str(project) if project else None)
+                    self._target.announce(running_trace(root), experiment_id)
+            except Exception:
+                _logger.debug("Running trajectories could not be announced", exc_info=True)
 
     def shutdown(self) -> None:
         """Close connections. Later exports fail."""

@@ -106,6 +106,35 @@ class Feedback:
         return f"a-{hashlib.sha256(key).hexdigest()[:32]}"
 
 
+@dataclass(frozen=True)
+class RunningTrace:
+    """A trajectory that has begun and not ended, as MLflow lists it.
+
+    Attributes:
+        trace_id: MLflow's id of the trace.
+        start_ns: when it began, Unix time in ns.
+        tags: its tags, the name among them.
+        session: MLflow session it belongs to.
+    """
+
+    trace_id: str
+    start_ns: int
+    tags: dict[str, str]
+    session: str | None
+
+
+def running_trace(root: ReadableSpan) -> RunningTrace:
+    """What is known of a trajectory while it runs, from its root span."""
+    attributes = root.attributes or {}
+    session = attributes.get(semconv.SESSION_ID) or session_of(attributes)
+    return RunningTrace(
+        trace_id=trace_id_of(root),
+        start_ns=root.start_time or 0,
+        tags={**trace_tags(attributes), TRACE_NAME_TAG: root.name[:MAX_TRACE_NAME_CHARS]},
+        session=str(session)[:MAX_SESSION_CHARS] if session else None,
+    )
+
+
 def trace_id_of(span: ReadableSpan) -> str:
     """The id MLflow gives the span's trace; it cannot be chosen."""
     return f"tr-{_context(span).trace_id:032x}"

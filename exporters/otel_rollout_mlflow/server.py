@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from otel_rollout_mlflow.mapping import Feedback
+    from otel_rollout_mlflow.mapping import Feedback, RunningTrace
 
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
 RUN_HEADER: Final = "x-mlflow-run-id"
@@ -119,6 +119,25 @@ class ServerTarget:
             self._pool = ThreadPoolExecutor(_FEEDBACK_THREADS, thread_name_prefix="mlflow-feedback")
         for _ in self._pool.map(self._write_one_feedback, feedback):
             pass
+
+    def announce(self, trace: RunningTrace, experiment_id: str) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
+        metadata = {"mlflow.trace_schema.version": "3"}
+        if trace.session:
+            metadata["mlflow.trace.session"] = trace.session
+        info = {
+            "trace_id": trace.trace_id,
+            "trace_location": {
+                "type": "MLFLOW_EXPERIMENT",
+                "mlflow_experiment": {"experiment_id": experiment_id},
+            },
+            "request_time": _json_time(trace.start_ns),
+            "state": "IN_PROGRESS",
+            "trace_metadata": metadata,
+            "tags": trace.tags,
+        }
+        response = self._send("POST", "/api/3.0/mlflow/traces", json={"trace": {"trace_info": info}})
+        _raise_for_status(response, f"announcing {trace.trace_id}")
 
     def close(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""

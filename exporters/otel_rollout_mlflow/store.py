@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mlflow.tracing.client import TracingClient
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from otel_rollout_mlflow.mapping import Feedback
+    from otel_rollout_mlflow.mapping import Feedback, RunningTrace
     from otel_rollout_mlflow.settings import Settings
 
 _REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", "DATA_LOSS"})
@@ -120,6 +120,24 @@ class StoreTarget:
                         raise
                     # MLflow's answer to an id that exists.
                     self._client.update_assessment(one.trace_id, one.id, assessment)
+
+    def announce(self, trace: RunningTrace, experiment_id: str) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        from mlflow.entities import TraceInfo, TraceLocation, TraceState
+
+        metadata = {"mlflow.trace_schema.version": "3"}
+        if trace.session:
+            metadata["mlflow.trace.session"] = trace.session
+        info = TraceInfo(
+            trace_id=trace.trace_id,
+            trace_location=TraceLocation.from_experiment_id(experiment_id),
+            request_time=trace.start_ns // 10**6,
+            state=TraceState.IN_PROGRESS,
+            trace_metadata=metadata,
+            tags=trace.tags,
+        )
+        with _failures(f"announcing {trace.trace_id}"):
+            self._client.store.start_trace(info)
 
     def close(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`. MLflow keeps its engine for the process's life."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from otel_rollout_mlflow.mapping import Feedback
+    from otel_rollout_mlflow.mapping import Feedback, RunningTrace
 
 
 class UndeliveredError(Exception):
@@ -64,6 +64,9 @@ class Target(Protocol):
 
     def write_feedback(self, feedback: Sequence[Feedback]) -> None:
         """Store or update scores of traces stored before. Touches nothing else of the trace."""
+
+    def announce(self, trace: RunningTrace, experiment_id: str) -> None:
+        """List a trace as running. Never to be called for one whose root may have been written."""
 
     def close(self) -> None:
         """Give back connections and threads."""

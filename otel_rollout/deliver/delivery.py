@@ -19,6 +19,7 @@ from otel_rollout.deliver import segments
 from otel_rollout.deliver.decode import UnreadableLineError, spans_of
 from otel_rollout.deliver.ledger import Ledger, Tally
 from otel_rollout.deliver.report import StepKey
+from otel_rollout.deliver.running import Running
 from otel_rollout.exporting import ExportFailure, FailureKind
 
 BATCH_SPANS = 500
@@ -74,6 +75,7 @@ class Delivery:
         self._refused = False
         self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
         self._positions: dict[str, int] = {}
+        self._running = Running(node_dir) if hasattr(exporter, "announce") else None
 
     def start(self) -> None:
         """Begin delivering."""
@@ -104,6 +106,8 @@ class Delivery:
         try:
             while not self._stop.is_set() and not self._refused:
                 batch = self._next_batch()
+                if self._running is not None:
+                    self._announce(self._running)
                 if batch:
                     self._deliver(batch)
                 else:
@@ -112,6 +116,12 @@ class Delivery:
             _logger.exception("delivery to %s ended", self.name)
         finally:
             self._ledger.close()
+
+    def _announce(self, running: Running) -> None:
+        """Show what runs. In this thread, so that nothing is announced after it was delivered."""
+        roots = running.new_roots()
+        if roots:
+            self._exporter.announce(roots)  # type: ignore[attr-defined]
 
     def _next_batch(self) -> list[Line]:
         """Lines not yet delivered, from as many segments as it takes to fill a batch."""

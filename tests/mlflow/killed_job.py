@@ -27,7 +27,7 @@ class Worker:
 
 
 def main(actors: int, trajectories: int, ops: int) -> None:
-    ray.init(num_cpus=actors, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=actors, include_dashboard=False, log_to_driver=False)
     workers = [ray.remote(Worker).remote() for _ in range(actors)]
     ids = ray.get([workers[n % actors].trajectory.remote(n, ops) for n in range(actors * trajectories)])
     for worker in workers:

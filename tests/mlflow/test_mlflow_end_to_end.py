@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,51 @@ def test_every_ended_span_survives_the_end_of_the_job(
         assert tree_of(trace) == {"rollout_trace": {"Worker.step": 20, "score reward": 1}}
     assert len(traces_of(uri, project, "tags.step = '1'")) == 10
     assert len(traces_of(uri, project, "feedback.reward > 14.5")) == 5
+
+
+LONG_TRAJECTORY = """
+import time
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+@rollout_trace_op(name="turn")
+def turn(n): return n
+with rollout_trace_attr(sample_index=5, step=9, rollout_n=1, agent_name="slow"):
+    turn(1)
+    print("running", flush=True)
+    time.sleep(120)
+"""
+
+
+def test_a_running_trajectory_is_seen_and_a_killed_one_ends_as_an_error(
+    uri: str, project: str, environment: dict[str, str]
+) -> None:
+    """While it runs MLflow lists it with its tags; when its process is killed it ends as ERROR, children kept."""
+    command = [sys.executable, "-c", LONG_TRAJECTORY]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"running\n"
+        running = wait_for_state(uri, project, "IN_PROGRESS", 60)
+        assert running.info.tags["agent_name"] == "slow"
+        assert running.info.tags["mlflow.traceName"] == "rollout_trace"
+        process.kill()
+    killed_at = time.monotonic()
+    ended = wait_for_state(uri, project, "ERROR", 30)
+    assert time.monotonic() - killed_at < 30
+    assert tree_of(ended) == {"rollout_trace": {"turn": 1}}
+    assert ended.info.tags["rollout_n"] == "1"
+    (root,) = [span for span in ended.data.spans if span.parent_id is None]
+    assert root.status.description == "process ended before the trajectory did"
+
+
+def wait_for_state(uri: str, project: str, state: str, seconds: float) -> Any:
+    """The project's one trajectory of step 9, once it is in that state."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if MlflowClient(uri).get_experiment_by_name(project):
+            for trace in traces_of(uri, project, "tags.step = '9'"):
+                if trace.info.state.value == state:
+                    return trace
+        time.sleep(0.3)
+    raise AssertionError(f"no trace in state {state} within {seconds} s")
 
 
 def test_the_demo_fills_mlflow_with_searchable_trajectories(
