@@ -21,6 +21,7 @@ from otel_rollout import runtime as _runtime
 from otel_rollout.capture.op import rollout_trace_op
 from otel_rollout.capture.trajectory import Trajectory, rollout_trace_attr, score
 from otel_rollout.deliver.report import ExporterCount, Report, StepCount, StepKey
+from otel_rollout.propagate.instrument import instrument, uninstrument
 from otel_rollout.settings import ExporterOptions, SettingsError
 from otel_rollout.version import VERSION as __version__
 
@@ -33,11 +34,13 @@ __all__ = [
     "Trajectory",
     "__version__",
     "configure",
+    "instrument",
     "rollout_trace_attr",
     "rollout_trace_op",
     "score",
     "shutdown",
     "status",
+    "uninstrument",
 ]
 
 

@@ -134,6 +134,13 @@ class Settings:
         _text,
         "",
     )
+    identity_hosts: str = _setting(
+        "OTEL_ROLLOUT_IDENTITY_HOSTS",
+        "Hosts, comma separated, `*` allowed, to which `inject_headers` sends a trajectory's identity beside "
+        "the W3C headers.",
+        _text,
+        "",
+    )
     value_limit: int = _setting(
         "OTEL_ROLLOUT_VALUE_LIMIT",
         "Bytes of JSON kept of one input or output; what is beyond is left out, saying how much.",

@@ -32,6 +32,7 @@ def test_every_setting_is_read_from_its_variable():
         "spool_dir": ("/spool", Path("/spool")),
         "run_id": ("r", "r"),
         "working_dir": ("/here", "/here"),
+        "identity_hosts": ("*.local,sandbox", "*.local,sandbox"),
         "value_limit": ("7", 7),
         "segment_bytes": ("8", 8),
         "shutdown_timeout": ("1.5", 1.5),

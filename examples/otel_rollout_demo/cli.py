@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from otel_rollout import Report, StepKey, configure, shutdown
+from otel_rollout import Report, StepKey, configure, instrument, shutdown
 from otel_rollout_demo.driver import Batch, Cluster, Plan, RolloutError, schedule
 
 PROJECT_NAME: Final = "otel-rollout-demo"
@@ -85,6 +85,7 @@ def demo(
         project_name=PROJECT_NAME,
         experiment_name=experiment_name,
     )
+    instrument()  # the server's and the sandbox's spans join the trajectories that call them
     results: list[BatchResult] = []
     interrupted = broken = False
     try:

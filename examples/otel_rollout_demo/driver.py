@@ -1,5 +1,5 @@
-"""The trainer's side: one inference server and several agent-loop workers on a local Ray, and who samples
-what when.
+"""The trainer's side: an inference server, a tool sandbox and several agent-loop workers on a local Ray, and
+who samples what when.
 
 It ends as training jobs do: with ``ray.kill`` on every actor, so nothing in them gets to say goodbye.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_rollout_demo.dataset import Row, batch, load
 from otel_rollout_demo.server import ScriptedServer, TransformersServer
+from otel_rollout_demo.tools import CALCULATOR_SCHEMA, CalculatorTool, RemoteTool
 from otel_rollout_demo.worker import AgentLoopWorker, Rollout, Trajectory
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Cluster:
         self._plan = plan
         self._workers: list[Any] = []
         self._server: Any = None
+        self._sandbox: Any = None
 
     def __enter__(self) -> Cluster:
         """Start Ray and all actors; returns when they can work, some seconds later.
@@ -138,7 +140,7 @@ class Cluster:
         plan = self._plan
         ray.init(
             address="local",  # never someone's running cluster
-            num_cpus=plan.workers + 1,  # logical: one per actor, on however few real ones
+            num_cpus=plan.workers + 2,  # logical: one per actor, on however few real ones
             object_store_memory=100 * 1024**2,
             include_dashboard=False,
             log_to_driver=False,
@@ -151,11 +153,15 @@ class Cluster:
             self._server = ray.remote(TransformersServer).options(num_cpus=1).remote(plan.model, plan.seed)
             name = plan.model
         worker = ray.remote(AgentLoopWorker).options(num_cpus=1)
-        self._workers = [worker.remote(self._server, name, plan.model) for _ in range(plan.workers)]
+        self._sandbox = ray.remote(CalculatorTool).options(num_cpus=1).remote()
+        calculator = RemoteTool(self._sandbox, "calculator", CALCULATOR_SCHEMA)
+        self._workers = [
+            worker.remote(self._server, name, plan.model, calculator) for _ in range(plan.workers)
+        ]
         ray.get([actor.ready.remote() for actor in (self._server, *self._workers)])
 
     def _stop(self, ray: Any) -> None:
-        for actor in (self._server, *self._workers):
+        for actor in (self._server, self._sandbox, *self._workers):
             if actor is not None:
                 ray.kill(actor)
         ray.shutdown()

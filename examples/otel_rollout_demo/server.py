@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from otel_rollout import rollout_trace_op
 from otel_rollout_demo.dataset import load
 from otel_rollout_demo.policy import ScriptedPolicy
 from otel_rollout_demo.tokenizer import ChatTokenizer, load_tokenizer
@@ -62,6 +63,7 @@ class ScriptedServer:
         """Make fewer mistakes from now on."""
         self._version = version
 
+    @rollout_trace_op
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]
     ) -> TokenOutput:
@@ -105,6 +107,7 @@ class TransformersServer:
         """Note the version; the weights are not trained here."""
         self._version = version
 
+    @rollout_trace_op
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]
     ) -> TokenOutput:

@@ -14,6 +14,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
 
+from otel_rollout import rollout_trace_op
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -82,6 +84,7 @@ class CalculatorTool:
         self._digits[instance_id] = digits
         return instance_id, ToolResponse()
 
+    @rollout_trace_op
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
@@ -101,6 +104,50 @@ class CalculatorTool:
     async def release(self, instance_id: str, **kwargs: Any) -> None:
         """Forget the instance."""
         self._digits.pop(instance_id, None)
+
+
+class RemoteTool:
+    """A tool that lives in a Ray actor of its own, as a sandbox would; used like any other.
+
+    Args:
+        actor: handle of the actor.
+        name: the tool's name.
+        tool_schema: how the model is told of it.
+    """
+
+    def __init__(self, actor: Any, name: str, tool_schema: dict[str, Any]) -> None:
+        self.name = name
+        self.tool_schema = tool_schema
+        self._actor = actor
+
+    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
+        """See :class:`Tool`."""
+        created: tuple[str, ToolResponse] = await self._actor.create.remote(instance_id, **kwargs)
+        return created
+
+    async def execute(
+        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
+    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+        """See :class:`Tool`.
+
+        Raises:
+            ToolError: what the tool raised; Ray's wrapping is for processes, not for the model.
+        """
+        from ray.exceptions import RayTaskError
+
+        try:
+            result: tuple[ToolResponse, float, dict[str, Any]] = await self._actor.execute.remote(
+                instance_id, parameters, **kwargs
+            )
+        except RayTaskError as error:
+            if isinstance(error.cause, ToolError):
+                raise error.cause from None
+            raise
+        return result
+
+    async def release(self, instance_id: str, **kwargs: Any) -> None:
+        """See :class:`Tool`."""
+        await self._actor.release.remote(instance_id, **kwargs)
 
 
 # An expression comes from a model: bounded in length (and so in depth), and in the size of any number.

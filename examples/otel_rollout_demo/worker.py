@@ -9,7 +9,7 @@ from otel_rollout import rollout_trace_attr, score
 from otel_rollout_demo.agent_loop import AgentLoopOutput, ToolAgentLoop
 from otel_rollout_demo.reward import compute_score
 from otel_rollout_demo.tokenizer import ChatTokenizer, load_tokenizer
-from otel_rollout_demo.tools import CalculatorTool, Tool
+from otel_rollout_demo.tools import Tool
 
 if TYPE_CHECKING:
     from otel_rollout_demo.dataset import Row
@@ -38,12 +38,12 @@ class Trajectory:
 class AgentLoopWorker:
     """Runs trajectories against one inference server."""
 
-    def __init__(self, server: Any, model_name: str, model: str | None) -> None:
+    def __init__(self, server: Any, model_name: str, model: str | None, calculator: Tool) -> None:
         """``server`` is an actor handle; ``model`` says whose tokenizer to use, None for the demo's own."""
         self._server = server
         self._model_name = model_name
         self._chat = ChatTokenizer(load_tokenizer(model))
-        self._tools: list[Tool] = [CalculatorTool()]
+        self._tools = [calculator]
 
     async def ready(self) -> None:
         """Return once the worker can take trajectories."""

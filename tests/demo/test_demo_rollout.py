@@ -11,6 +11,7 @@ import pytest
 from otel_rollout_demo.driver import Plan, schedule
 from otel_rollout_demo.server import InferenceServer, ScriptedServer, TransformersServer
 from otel_rollout_demo.tokenizer import load_tokenizer
+from otel_rollout_demo.tools import CalculatorTool
 from otel_rollout_demo.worker import AgentLoopWorker, Rollout, Trajectory
 
 
@@ -31,7 +32,9 @@ class Handle:
 async def roll_out(server: InferenceServer, rollout: Rollout, model: str | None = None) -> Trajectory:
     """One trajectory on a fresh worker."""
     await server.update_weights(rollout.policy_version)
-    return await AgentLoopWorker(Handle(server), await server.ready(), model).run_trajectory(rollout)
+    return await AgentLoopWorker(
+        Handle(server), await server.ready(), model, CalculatorTool()
+    ).run_trajectory(rollout)
 
 
 def test_schedule_trains_then_validates() -> None:

@@ -91,7 +91,7 @@ with rollout_trace_attr(sample_index=5, step=9, rollout_n=1, agent_name="slow"):
 def test_a_running_trajectory_is_seen_and_a_killed_one_ends_as_an_error(
     uri: str, project: str, environment: dict[str, str]
 ) -> None:
-    """While it runs MLflow lists it with its tags; when its process is killed it ends as ERROR, children kept."""
+    """While it runs MLflow lists it with its tags; killed, it ends as ERROR with its children."""
     command = [sys.executable, "-c", LONG_TRAJECTORY]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -150,5 +150,29 @@ def test_the_demo_fills_mlflow_with_searchable_trajectories(
         assert root[1]["ToolAgentLoop.run"] == 1
         assert trace.info.tags["reward"]
         assert trace.info.trace_metadata["mlflow.trace.session"].endswith("/step 1")
-    (one,) = traces_of(uri, "otel-rollout-demo", "tags.step = '2' AND tags.rollout_n = '1'")[:1]
-    assert {span.span_type for span in one.data.spans} >= {"AGENT", "CHAIN", "EVALUATOR"}
+        assert_one_identity(trace)
+        names = Counter(span.name for span in trace.data.spans)
+        assert names["ScriptedServer.generate"] == names["ToolAgentLoop.generate"] > 0
+    parents = {
+        (span.name, by_id[span.parent_id].name)
+        for trace in step_1
+        for by_id in [{span.span_id: span for span in trace.data.spans}]
+        for span in trace.data.spans
+        if span.parent_id
+    }
+    assert ("ScriptedServer.generate", "ToolAgentLoop.generate") in parents, "the server's actor joined"
+    assert ("CalculatorTool.execute", "execute_tool calculator") in parents, "the tool's actor joined"
+    types = {span.span_type for trace in step_1 for span in trace.data.spans}
+    assert types >= {"AGENT", "CHAIN", "CHAT_MODEL", "TOOL", "EVALUATOR"}
+
+
+def assert_one_identity(trace: Any) -> None:
+    """Every span, whichever process recorded it, carries the trajectory's identity with the same types."""
+    names = [
+        f"rollout.{name}" for name in ("step", "sample_index", "rollout_n", "validate", "experiment_name")
+    ]
+    identities = {
+        tuple((type(span.attributes[name]), span.attributes[name]) for name in names)
+        for span in trace.data.spans
+    }
+    assert len(identities) == 1

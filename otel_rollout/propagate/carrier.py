@@ -1,0 +1,126 @@
+"""What travels between processes: the current span and the trajectory's identity, in a small dict.
+
+The span goes as W3C Trace Context, written by a propagator of our own, so that it arrives whatever
+``OTEL_PROPAGATORS`` says. The identity goes in one entry of ours, as JSON: baggage would turn 7 and False
+into strings. "Not recorded" travels too (trace flags 00); otherwise the receiver would begin orphan traces.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from otel_rollout import semconv
+from otel_rollout.capture.guard import fault
+from otel_rollout.record import otlp_json
+from otel_rollout.record.identity import NO_IDENTITY, Identity, identity_in, with_identity
+
+IDENTITY_KEY: Final = "otel-rollout-identity"
+MAX_IDENTITY_BYTES: Final = 4096
+"""What the identity may take in a carrier. Beyond, values are cut, then left out."""
+_CUT_VALUE: Final = 256
+"""Characters left of a value that had to be cut."""
+_FIRST: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semconv.VALIDATE)
+"""What trajectories are found by: kept before anything else when there is too much."""
+
+_propagator: Final = TraceContextTextMapPropagator()
+_logger = logging.getLogger("otel_rollout")
+
+
+def active_context() -> Context | None:
+    """The current OTel context, if there is a span in it, recorded or not. Never raises."""
+    try:
+        context = otel_context.get_current()
+        return context if trace.get_current_span(context).get_span_context().is_valid else None
+    except Exception as error:  # noqa: BLE001 - a span of somebody else's may do anything
+        fault("looking for the current span", error)
+        return None
+
+
+def inject() -> dict[str, str] | None:
+    """The current context as a carrier; None when there is no span in it. Never raises."""
+    context = active_context()
+    if context is None:
+        return None
+    try:
+        carrier: dict[str, str] = {}
+        _propagator.inject(carrier, context)
+        if trace.get_current_span(context).get_span_context().trace_flags.sampled:
+            identity = identity_in(context)
+            if identity.attributes:
+                carrier[IDENTITY_KEY] = _to_json(identity)
+        return carrier
+    except Exception as error:  # noqa: BLE001 - the call goes out without context
+        fault("writing the context of an outgoing call", error)
+        return None
+
+
+def inject_span() -> dict[str, str] | None:
+    """The current span alone as a carrier, without the identity. Never raises."""
+    carrier = inject()
+    if carrier is not None:
+        carrier.pop(IDENTITY_KEY, None)
+    return carrier
+
+
+def extract(carrier: Mapping[str, str]) -> Context:
+    """The context that a carrier describes; an empty one if it describes none. Never raises."""
+    context = Context()
+    try:
+        context = _propagator.extract(carrier, context)
+        encoded = carrier.get(IDENTITY_KEY)
+        if encoded is not None:
+            context = with_identity(_from_json(encoded), context)
+    except Exception as error:  # noqa: BLE001 - the call is received without context
+        fault("reading the context of an incoming call", error)
+    return context
+
+
+# Every call of a trajectory carries the same identity, so both ways are worth remembering.
+
+
+@functools.lru_cache(maxsize=1024)
+def _to_json(identity: Identity) -> str:
+    encoded = _encode(identity.attributes)
+    if len(encoded) <= MAX_IDENTITY_BYTES:
+        return encoded
+    _logger.warning(
+        "otel-rollout: a trajectory's identity takes %d bytes, more than the %d that travel to other "
+        "processes; there, long values are cut or missing.",
+        len(encoded),
+        MAX_IDENTITY_BYTES,
+    )
+    return _bounded(identity.attributes)
+
+
+def _bounded(attributes: Mapping[str, otlp_json.AttributeInput]) -> str:
+    order = sorted(attributes, key=lambda name: name not in _FIRST)
+    kept: dict[str, otlp_json.AttributeInput] = {}
+    for name in order:
+        value = attributes[name]
+        kept[name] = value[:_CUT_VALUE] + "…" if isinstance(value, str) and len(value) > _CUT_VALUE else value
+        if len(_encode(kept)) > MAX_IDENTITY_BYTES:
+            del kept[name]
+    return _encode(kept)
+
+
+def _encode(attributes: Mapping[str, otlp_json.AttributeInput]) -> str:
+    """JSON in ASCII, which an HTTP header can hold as well."""
+    return json.dumps(attributes, separators=(",", ":"), default=str)
+
+
+@functools.lru_cache(maxsize=1024)
+def _from_json(encoded: str) -> Identity:
+    if len(encoded) > MAX_IDENTITY_BYTES:  # not written by us
+        return NO_IDENTITY
+    attributes = orjson.loads(encoded)
+    return Identity(attributes) if isinstance(attributes, dict) else NO_IDENTITY

@@ -1,0 +1,91 @@
+"""The private names of Ray that propagation without decorators rests on, looked up rather than trusted."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+_SIGNATURE_MODULES = ("ray._common.signature", "ray._private.signature")  # as in Ray 2.60, and 2.41
+
+
+class UnsupportedRay(RuntimeError):
+    """This version of Ray lacks a name that propagation needs; the message says which."""
+
+
+@dataclass(frozen=True)
+class RayNames:
+    """What is patched and asked. Each field is checked to be what we take it for."""
+
+    signature: Any
+    """Module that turns arguments into what is sent (``flatten_args``), and back (``recover_args``)."""
+    actor_handle: Any
+    """Sends method calls: ``ActorHandle._actor_method_call(self, method_name, args, kwargs, …)``."""
+    actor_class: Any
+    """Sends constructor calls: ``ActorClass._remote(self, args, kwargs, …)``."""
+    remote_function: Any
+    """Sends tasks: ``RemoteFunction._remote(self, args, kwargs, …)``."""
+    function_manager: Any
+    """Hands the worker what to run: ``FunctionActorManager.get_execution_info(self, job_id, …)``."""
+    worker_module: Any
+    """Its ``global_worker.current_cluster_and_job`` tells jobs apart."""
+
+
+def look_up() -> RayNames:
+    """Find the names in the installed Ray.
+
+    Raises:
+        UnsupportedRay: when one is missing or is not what it was.
+        ImportError: when Ray is not installed.
+    """
+    actor = importlib.import_module("ray.actor")
+    names = RayNames(
+        signature=_signature_module(actor),
+        actor_handle=_member(actor, "ActorHandle"),
+        actor_class=_member(actor, "ActorClass"),
+        remote_function=_member(importlib.import_module("ray.remote_function"), "RemoteFunction"),
+        function_manager=_member(_module("ray._private.function_manager"), "FunctionActorManager"),
+        worker_module=_module("ray._private.worker"),
+    )
+    _check_parameters(names.signature, "flatten_args", "args", "kwargs")
+    _check_parameters(names.signature, "recover_args")
+    _check_parameters(names.actor_handle, "_actor_method_call", "args", "kwargs")
+    _check_parameters(names.actor_class, "_remote", "args", "kwargs")
+    _check_parameters(names.remote_function, "_remote", "args", "kwargs")
+    _check_parameters(names.function_manager, "get_execution_info")
+    information = _member(_module("ray._private.function_manager"), "FunctionExecutionInfo")
+    if "function" not in getattr(information, "_fields", ()):
+        raise UnsupportedRay("FunctionExecutionInfo.function")
+    worker = _member(names.worker_module, "Worker")
+    if not hasattr(worker, "current_cluster_and_job"):
+        raise UnsupportedRay("Worker.current_cluster_and_job")
+    return names
+
+
+def _signature_module(actor: Any) -> Any:
+    """The one that ``ray.actor`` calls: patching any other would have no effect."""
+    module = _member(actor, "signature")
+    if getattr(module, "__name__", None) not in _SIGNATURE_MODULES:
+        raise UnsupportedRay("ray.actor.signature")
+    return module
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise UnsupportedRay(name) from None
+
+
+def _member(owner: Any, name: str) -> Any:
+    found = getattr(owner, name, None)
+    if found is None:
+        raise UnsupportedRay(f"{owner.__name__}.{name}")
+    return found
+
+
+def _check_parameters(owner: Any, name: str, *parameters: str) -> None:
+    function = vars(owner).get(name)
+    if not callable(function) or not set(parameters) <= set(inspect.signature(function).parameters):
+        raise UnsupportedRay(f"{owner.__name__}.{name}")

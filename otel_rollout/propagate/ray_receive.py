@@ -1,0 +1,162 @@
+"""The receiving side: what a worker runs, it runs in the context that came with the call.
+
+Functions are wrapped where the worker looks them up, so their signatures and classes stay as they are. The
+wrapper takes the carrier off and makes its context current for the call. For coroutines and generators
+that means: for each of their steps, in a copied ``contextvars`` context. A token must not be held across a
+``yield``, for the thread goes on to other calls, and the generator may be closed from elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any
+
+import orjson
+from opentelemetry import context as otel_context
+
+from otel_rollout.capture.guard import fault
+from otel_rollout.propagate import carrier
+from otel_rollout.propagate.patching import Patches
+from otel_rollout.propagate.ray_names import RayNames
+from otel_rollout.propagate.ray_send import ARGUMENT
+
+Function = Callable[..., Any]
+
+
+def install(names: RayNames, patches: Patches) -> None:
+    """Patch the place where a worker looks up what to run."""
+    patches.replace(names.function_manager, "get_execution_info", _looking_up)
+
+
+def _looking_up(original: Function) -> Function:
+    @functools.wraps(original)
+    def get_execution_info(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Ray asks once per function and worker, and remembers the answer.
+        found = original(self, *args, **kwargs)
+        return found._replace(function=receiving(found.function))
+
+    return get_execution_info
+
+
+def receiving(function: Function) -> Function:
+    """Wrap a function that may be called with a carrier; called without, it is as it was."""
+
+    # wraps() also copies the attributes by which Ray knows an actor's method (name, method).
+    @functools.wraps(function)
+    def receive(*args: Any, **kwargs: Any) -> Any:
+        encoded = kwargs.pop(ARGUMENT, None)
+        if encoded is None:
+            return function(*args, **kwargs)
+        context = decode(encoded)
+        token = otel_context.attach(context)
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            otel_context.detach(token)
+        return in_context(result, context)
+
+    return receive
+
+
+def decode(encoded: bytes) -> otel_context.Context:
+    """The context that came with a call. Never raises."""
+    try:
+        return carrier.extract(orjson.loads(encoded))
+    except Exception as error:  # noqa: BLE001 - the call runs without context
+        fault("reading the context of a call of Ray's", error)
+        return otel_context.Context()
+
+
+def in_context(result: Any, context: otel_context.Context) -> Any:
+    """What a call gave: where that has yet to run, something that runs it in ``context``."""
+    if isinstance(result, CoroutineType):
+        return run_coroutine(result, context)
+    if isinstance(result, GeneratorType):
+        return run_generator(result, context)
+    if isinstance(result, AsyncGeneratorType):
+        return run_async_generator(result, context)
+    return result
+
+
+async def run_coroutine(coroutine: Coroutine[Any, Any, Any], context: otel_context.Context) -> Any:
+    """Await ``coroutine``. Ray runs each call as a task of its own, whose context this is."""
+    otel_context.attach(context)
+    return await coroutine
+
+
+def run_generator(
+    generator: Generator[Any, Any, Any], context: otel_context.Context
+) -> Generator[Any, Any, Any]:
+    """Iterate over ``generator``, passing on all that generators can be told."""
+    variables = _copied(context)
+    step: Callable[[Any], Any] = generator.send
+    argument: Any = None
+    try:
+        while True:
+            try:
+                item = variables.run(step, argument)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                step, argument = generator.send, (yield item)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - on its way to the generator
+                step, argument = generator.throw, error
+    finally:
+        variables.run(generator.close)
+
+
+async def run_async_generator(
+    generator: AsyncGenerator[Any, Any], context: otel_context.Context
+) -> AsyncGenerator[Any, Any]:
+    """Iterate over ``generator``, passing on all that asynchronous generators can be told."""
+    # Copied at the first step, not at the call: only then does Ray's task id stand in its variable.
+    variables = _copied(context)
+    step: Callable[[Any], Awaitable[Any]] = generator.asend
+    argument: Any = None
+    try:
+        while True:
+            try:
+                item = await _In(variables, step(argument))
+            except StopAsyncIteration:
+                return
+            try:
+                step, argument = generator.asend, (yield item)
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - on its way to the generator
+                step, argument = generator.athrow, error
+    finally:
+        await _In(variables, generator.aclose())
+
+
+def _copied(context: otel_context.Context) -> contextvars.Context:
+    variables = contextvars.copy_context()
+    variables.run(otel_context.attach, context)
+    return variables
+
+
+class _In:
+    """Awaits a step of an asynchronous generator, itself step by step, in a ``contextvars`` context."""
+
+    def __init__(self, variables: contextvars.Context, awaitable: Awaitable[Any]) -> None:
+        self._variables = variables
+        self._awaitable = awaitable
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._awaitable.__await__()
+        step: Callable[[Any], Any] = steps.send
+        argument: Any = None
+        while True:
+            try:
+                awaited = self._variables.run(step, argument)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                step, argument = steps.send, (yield awaited)
+            except BaseException as error:  # noqa: BLE001 - on its way to the generator: a cancellation, say
+                step, argument = steps.throw, error
