@@ -21,7 +21,6 @@ from otel_rollout import runtime as _runtime
 from otel_rollout.capture.op import rollout_trace_op
 from otel_rollout.capture.trajectory import Trajectory, rollout_trace_attr, score
 from otel_rollout.deliver.report import ExporterCount, Report, StepCount, StepKey
-from otel_rollout.propagate.instrument import instrument, uninstrument
 from otel_rollout.settings import ExporterOptions, SettingsError
 from otel_rollout.version import VERSION as __version__
 
@@ -74,6 +73,26 @@ def configure(
             **settings,
         }
     )
+
+
+def instrument() -> None:
+    """Let trajectories continue in Ray tasks and actors, and in thread pools. Call it before ``ray.init``.
+
+    Calls stay as they are. ``ray.init`` gives the job's workers this process's settings and has them take
+    part; ``ray.shutdown`` first waits until the cluster's other nodes have delivered what they recorded.
+    Calling it again does nothing; :func:`uninstrument` undoes it. Without Ray, and on a Ray that is not
+    understood, what can be done is done, and the rest said. Never raises.
+    """
+    from otel_rollout.propagate import instrument as propagation  # here: most workers do not need it
+
+    propagation.instrument()
+
+
+def uninstrument() -> None:
+    """Undo :func:`instrument` in this process. The workers of a running job stay as they are."""
+    from otel_rollout.propagate import instrument as propagation
+
+    propagation.uninstrument()
 
 
 def status() -> Report:

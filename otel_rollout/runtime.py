@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -48,7 +49,7 @@ class Runtime:
 
     def __init__(self, configured: Settings) -> None:
         self.settings = configured
-        node_dir = spool.node_directory(configured.spool_dir, configured.run_id)
+        node_dir = node_directory(configured)
         spool.create_private(node_dir, configured.spool_dir)
         spool.write_manifest(
             node_dir, spool.Manifest(configured.run_id, configured.project_name, tuple(configured.exporters))
@@ -109,6 +110,7 @@ class _State:
         self.settings: Settings | None = None
         self.runtime: Runtime | None = None
         self.is_root = False
+        self.other_nodes: dict[str, Report] = {}
 
 
 _state = _State()
@@ -183,21 +185,24 @@ def _adopt(configured: Settings, arguments: dict[str, Any]) -> None:
     if configured.enabled:
         if settings.CONFIG_VARIABLE not in os.environ or _state.is_root:
             configured = _found_run(configured, arguments)
-        _register_exit()
+        register_exit()
     _state.settings = configured
 
 
 def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
-    run_id = configured.run_id or spool.new_run_id()
-    working_dir = configured.working_dir or os.getcwd()
-    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable(
-        {**arguments, "run_id": run_id, "working_dir": working_dir}
-    )
+    founded = {
+        "run_id": configured.run_id or spool.new_run_id(),
+        "working_dir": configured.working_dir or os.getcwd(),
+        "home_node": configured.home_node or configured.node or spool.node_id(),
+    }
+    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**arguments, **founded})
     _state.is_root = True
-    return dataclasses.replace(configured, run_id=run_id, working_dir=working_dir)
+    _state.other_nodes = {}
+    return dataclasses.replace(configured, **settings.checked_arguments(founded))
 
 
-def _register_exit() -> None:
+def register_exit() -> None:
+    """Have :func:`shutdown` run when the process exits, before what was registered until now (Ray's end)."""
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
 
@@ -216,16 +221,34 @@ def _at_exit() -> None:
         _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
 
 
+def node_directory(configured: Settings) -> Path:
+    """Where this machine's processes record the run."""
+    return spool.node_directory(configured.spool_dir, configured.run_id, configured.node)
+
+
 def status() -> Report:
     """What this machine's processes of the run have recorded, and what of it was delivered."""
     configured = decide()
     if not configured.enabled:
         return Report.empty()
-    return drain.report(spool.node_directory(configured.spool_dir, configured.run_id), configured)
+    return drain.report(node_directory(configured), configured)
+
+
+def drain_other_nodes(timeout: float | None = None) -> None:
+    """Wait until the cluster's other machines have delivered what they recorded; while Ray still runs.
+
+    Called by the run's first process before Ray goes, since forwarders may not outlive their machines.
+    """
+    configured = decide()
+    if configured.enabled and _state.is_root:
+        from otel_rollout.deliver import ray_nodes
+
+        limit = configured.shutdown_timeout if timeout is None else timeout
+        _state.other_nodes = ray_nodes.drain_others(_state.other_nodes, limit)
 
 
 def shutdown(timeout: float | None) -> Report:
-    """End recording in this process and wait until what this machine recorded is delivered."""
+    """End recording in this process and wait until what the run recorded is delivered."""
     global off
     with _state.lock:
         configured = decide()
@@ -236,11 +259,12 @@ def shutdown(timeout: float | None) -> Report:
         limit = configured.shutdown_timeout if timeout is None else timeout
         if active is not None:
             active.close(limit)
-        node_dir = spool.node_directory(configured.spool_dir, configured.run_id)
+        drain_other_nodes(limit)
         if _state.is_root:  # the run is over: what configure() begins, or a child process, is another
             os.environ.pop(settings.CONFIG_VARIABLE, None)
             _state.is_root = False
-    return drain.drain(node_dir, configured, limit)
+    here = drain.drain(node_directory(configured), configured, limit)
+    return Report.merged([here, *_state.other_nodes.values()])
 
 
 def _after_fork_in_child() -> None:

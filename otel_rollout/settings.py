@@ -127,6 +127,20 @@ class Settings:
         _text,
         "",
     )
+    node: str = _setting(
+        "OTEL_ROLLOUT_NODE",
+        "Name of this machine in the spool, where host name and boot id do not tell machines apart "
+        "(containers that share a spool, say).",
+        _text,
+        "",
+    )
+    home_node: str = _setting(
+        "OTEL_ROLLOUT_HOME_NODE",
+        "The machine that alone writes to targets which are files, such as `sqlite:///`. Default: that of "
+        "the run's first process.",
+        _text,
+        "",
+    )
     working_dir: str = _setting(
         "OTEL_ROLLOUT_WORKING_DIR",
         "What relative paths in exporter settings (`sqlite:///mlflow.db`) are relative to. Default: the "

@@ -67,7 +67,7 @@ def new_run_id() -> str:
 
 
 def node_id() -> str:
-    """This machine, this boot: locks and shared memory do not outlive either."""
+    """This machine, this boot: locks and mapped memory do not outlive either."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
     except OSError:  # not Linux
@@ -76,10 +76,14 @@ def node_id() -> str:
     return f"{host}-{boot}"
 
 
-def node_directory(spool_dir: Path, run_id: str) -> Path:
-    """The directory in which this machine's processes record the run."""
-    safe_run = re.sub(r"[^A-Za-z0-9_.-]", "_", run_id).lstrip(".") or "run"
-    return spool_dir / safe_run / node_id()
+def node_directory(spool_dir: Path, run_id: str, node: str) -> Path:
+    """The directory in which the processes of machine ``node`` (empty: this one) record the run."""
+    return spool_dir / _safe(run_id, "run") / _safe(node or node_id(), "node")
+
+
+def _safe(name: str, otherwise: str) -> str:
+    """A name from outside as a single component of a path."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".") or otherwise
 
 
 def create_private(directory: Path, spool_dir: Path) -> None:

@@ -31,6 +31,8 @@ def test_every_setting_is_read_from_its_variable():
         "resource_attributes": ("a=b%20c,d=e", {"a": "b c", "d": "e"}),
         "spool_dir": ("/spool", Path("/spool")),
         "run_id": ("r", "r"),
+        "node": ("n", "n"),
+        "home_node": ("h", "h"),
         "working_dir": ("/here", "/here"),
         "identity_hosts": ("*.local,sandbox", "*.local,sandbox"),
         "value_limit": ("7", 7),

@@ -149,6 +149,11 @@ class MlflowSpanExporter(SpanExporter):
                 self._closed = True
                 self._target.close()
 
+    @property
+    def target_is_local(self) -> bool:
+        """Whether spans go into a file of this machine (see ``otel_rollout.exporting``)."""
+        return self._settings.uri.startswith("sqlite")
+
     def force_flush(self, timeout_millis: int = 30000) -> bool:
         """True at once: ``export`` keeps nothing back."""
         return True

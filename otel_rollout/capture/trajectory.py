@@ -13,7 +13,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext
 from otel_rollout import runtime, semconv
 from otel_rollout.capture import spans, values
 from otel_rollout.capture.guard import fault
-from otel_rollout.record.identity import Identity, with_identity
+from otel_rollout.record.identity import Identity, identity_in, with_identity
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
 
@@ -33,8 +33,9 @@ def rollout_trace_attr(
 ) -> Trajectory:
     """Mark the block that produces one trajectory; use it with ``with`` or ``async with``.
 
-    Everything recorded inside, in this task or thread and in those it starts, belongs to the trajectory
-    and carries its identity. The names and their meaning are those of verl's ``rollout_trace_attr``.
+    Everything recorded inside, in this thread or task and in asyncio tasks started from it, belongs to the
+    trajectory and carries its identity; after :func:`otel_rollout.instrument`, also in thread pools, Ray
+    tasks and actors. The names and their meaning are those of verl's ``rollout_trace_attr``.
 
     Args:
         sample_index: which dataset row was the prompt.
@@ -193,23 +194,34 @@ class Trajectory:
         self._output = encoded
 
     def add_score(self, name: str, value: float | bool | str, comment: str | None) -> None:
-        """Record a score as a zero-length evaluation span below the root, and on the root itself."""
+        """Record a score below the root, and on the root itself."""
         active = runtime.current()
-        if self._span is None or active is None or self._attached is None:
-            return
-        span = spans.start(active, f"score {name}", semconv.KIND_EVALUATOR, self._span, self._attached)
-        if span is None:
-            return
-        span.set_attribute(semconv.GEN_AI_EVALUATION_NAME, name)
-        if isinstance(value, (bool, str)):
-            span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_LABEL, str(value))
-        if not isinstance(value, str):
-            span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_VALUE, float(value))
-        if comment is not None:
-            span.set_attribute(semconv.GEN_AI_EVALUATION_EXPLANATION, comment)
-        spans.put_json(span, semconv.OUTPUT_VALUE, values.to_json(value, PREVIEW_BYTES))
-        span.end()
-        self._span.set_attribute(semconv.SCORE_PREFIX + name, value)
+        if self._span is not None and active is not None and self._attached is not None:
+            _record_score(active, self._span, self._attached, name, value, comment)
+            self._span.set_attribute(semconv.SCORE_PREFIX + name, value)
+
+
+def _record_score(
+    active: runtime.Runtime,
+    scored: Span,
+    context: otel_context.Context,
+    name: str,
+    value: float | bool | str,
+    comment: str | None,
+) -> None:
+    """Record a score as a zero-length evaluation span below what is scored."""
+    span = spans.start(active, f"score {name}", semconv.KIND_EVALUATOR, scored, context)
+    if span is None:
+        return
+    span.set_attribute(semconv.GEN_AI_EVALUATION_NAME, name)
+    if isinstance(value, (bool, str)):
+        span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_LABEL, str(value))
+    if not isinstance(value, str):
+        span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_VALUE, float(value))
+    if comment is not None:
+        span.set_attribute(semconv.GEN_AI_EVALUATION_EXPLANATION, comment)
+    spans.put_json(span, semconv.OUTPUT_VALUE, values.to_json(value, PREVIEW_BYTES))
+    span.end()
 
 
 def trajectory_in(context: otel_context.Context) -> Trajectory | None:
@@ -256,15 +268,24 @@ def _preview(encoded: bytes, limit: int) -> bytes:
 def score(name: str, value: Any, *, comment: str | None = None) -> None:
     """Score the trajectory the caller is inside of: a reward, a verdict, a label.
 
+    In the process that runs the trajectory the score is also put on its root span. In another one, which
+    a Ray call has reached, it is recorded below the current span. Outside any trajectory it is ignored.
+
     Args:
         name: what is scored, e.g. ``"reward"``.
         value: a number, a bool or a label; numpy and torch scalars are numbers.
         comment: why, in words.
     """
     try:
-        trajectory = trajectory_in(otel_context.get_current())
+        context = otel_context.get_current()
+        trajectory = trajectory_in(context)
         if trajectory is not None:
             trajectory.add_score(name, _score_value(value), comment)
+            return
+        active = runtime.current()
+        if active is not None and identity_in(context).attributes:
+            scored = trace.get_current_span(context)
+            _record_score(active, scored, context, name, _score_value(value), comment)
     except Exception as error:  # noqa: BLE001
         fault("recording a score", error)
 

@@ -14,7 +14,7 @@ from otel_rollout.deliver.exporters import load
 from otel_rollout.deliver.ledger import Ledger
 from otel_rollout.deliver.unfinished import close_unfinished
 from otel_rollout.exporting import ExportFailure, FailureKind
-from otel_rollout.settings import Settings
+from otel_rollout.settings import Settings, SettingsError
 
 _SCAN_INTERVAL = 0.2
 _STOP_TIMEOUT = 30.0
@@ -42,7 +42,17 @@ def _deliveries(node_dir: Path, configured: Settings) -> list[Delivery]:
     ledger = Ledger(node_dir)
     for name, options in configured.exporters.items():
         try:
-            deliveries.append(Delivery(name, load(name, options), node_dir))
+            exporter = load(name, options)
+            if getattr(exporter, "target_is_local", False) and not _is_home(configured):
+                raise SettingsError(
+                    f"{name} writes to a file of the machine {configured.home_node}, and this is another "
+                    "one. What is recorded here stays here: give all machines a server as target, or copy "
+                    "the spool there and run `otel-rollout forward`."
+                )
+            deliveries.append(Delivery(name, exporter, node_dir))
+        except SettingsError as error:
+            _logger.error("%s", error)
+            ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))
         except Exception as error:
             _logger.exception("exporter %s cannot be set up", name)
             ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))
@@ -50,6 +60,11 @@ def _deliveries(node_dir: Path, configured: Settings) -> list[Delivery]:
     for delivery in deliveries:
         delivery.start()
     return deliveries
+
+
+def _is_home(configured: Settings) -> bool:
+    """Whether this is the machine whose files the run may write to."""
+    return configured.home_node in ("", configured.node or spool.node_id())
 
 
 def _follow(node_dir: Path, configured: Settings, deliveries: list[Delivery], healed: set[str]) -> None:

@@ -84,6 +84,8 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
             "exporters": configured.exporters,
             "project_name": configured.project_name,
             "run_id": configured.run_id,
+            "node": configured.node,
+            "home_node": configured.home_node,
             "forwarder_linger": configured.forwarder_linger,
         }
     )

@@ -7,7 +7,8 @@ are counted on disk, so a span that was acknowledged and is nowhere shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -36,6 +37,17 @@ class ExporterCount:
     pending: int = 0
     problem: str | None = None
 
+    @classmethod
+    def merged(cls, counts: Sequence[ExporterCount]) -> ExporterCount:
+        """The counts of several machines as one."""
+        problems = [count.problem for count in counts if count.problem]
+        return cls(
+            delivered=sum(count.delivered for count in counts),
+            rejected=sum(count.rejected for count in counts),
+            pending=sum(count.pending for count in counts),
+            problem="; ".join(dict.fromkeys(problems)) or None,
+        )
+
     def lost_of(self, recorded: int) -> int:
         """Of ``recorded`` spans, those that are neither delivered nor rejected nor on disk."""
         return recorded - self.delivered - self.rejected - self.pending
@@ -52,7 +64,7 @@ class StepCount:
 
 @dataclass(frozen=True)
 class Report:
-    """The account of one run on one machine, over all its processes, living and dead.
+    """The account of a run, over all its processes, living and dead; of one machine, or of several merged.
 
     Attributes:
         started: spans begun.
@@ -76,6 +88,25 @@ class Report:
     def empty(cls) -> Report:
         """The account when tracing is off."""
         return cls(0, 0, 0, {}, {}, "", dict)
+
+    @classmethod
+    def merged(cls, reports: Sequence[Report]) -> Report:
+        """The account of several machines as one."""
+        if len(reports) == 1:
+            return reports[0]
+        names = {name for report in reports for name in report.exporters}
+        return cls(
+            started=sum(report.started for report in reports),
+            recorded=sum(report.recorded for report in reports),
+            unfinished=sum(report.unfinished for report in reports),
+            dropped=_sum(report.dropped for report in reports),
+            exporters={
+                name: ExporterCount.merged([r.exporters[name] for r in reports if name in r.exporters])
+                for name in sorted(names)
+            },
+            place=", ".join(report.place for report in reports if report.place),
+            count_steps=lambda: _merged_steps([report.by_step for report in reports]),
+        )
 
     @property
     def open(self) -> int:
@@ -114,3 +145,23 @@ class Report:
         if self.undelivered:
             parts.append(f"what is pending lies in {self.place}")
         return "; ".join(parts)
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total)
+
+
+def _merged_steps(steps: Sequence[Mapping[StepKey, StepCount]]) -> dict[StepKey, StepCount]:
+    merged: dict[StepKey, StepCount] = {}
+    for of_one in steps:
+        for key, count in of_one.items():
+            known = merged.get(key, StepCount(0, 0, 0))
+            merged[key] = StepCount(
+                known.recorded + count.recorded,
+                known.delivered + count.delivered,
+                known.rejected + count.rejected,
+            )
+    return dict(sorted(merged.items()))

@@ -78,6 +78,7 @@ def _instrument_driver(patches: Patches) -> None:
     import ray
 
     patches.replace(ray, "init", functools.partial(_initializing, patches))
+    patches.replace(ray, "shutdown", functools.partial(_shutting_down, patches))
     try:
         names = ray_names.look_up()
     except UnsupportedRay as missing:
@@ -107,9 +108,25 @@ def _initializing(patches: Patches, original: Callable[..., Any]) -> Callable[..
             except Exception as error:  # noqa: BLE001 - Ray starts without us
                 fault("preparing Ray's workers", error)
         with _variable(ray_workers.SUBMITTED_JOB, submitted):
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+        if patches.active and runtime.decide().enabled:
+            runtime.register_exit()  # again: at exit, before Ray's own end
+        return result
 
     return init
+
+
+def _shutting_down(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def shutdown(*args: Any, **kwargs: Any) -> Any:
+        if patches.active:
+            try:
+                runtime.drain_other_nodes()
+            except Exception as error:  # noqa: BLE001 - Ray ends all the same
+                fault("waiting for delivery on other nodes", error)
+        return original(*args, **kwargs)
+
+    return shutdown
 
 
 def _is_ray_client(*args: Any, **kwargs: Any) -> bool:

@@ -30,6 +30,7 @@ _COPIED_PREFIXES: Final = ("OTEL_", "MLFLOW_", "WANDB_", "WF_")
 HIDDEN: Final = "hidden-by-otel-rollout"
 _CREDENTIAL_NAME: Final = re.compile("AUTH|CREDENTIAL|HEADERS|KEY|PASSW|SECRET|TOKEN")
 _CREDENTIAL_IN_URL: Final = re.compile(r"://[^/\s]*@")
+_NODE_VARIABLE: Final = "OTEL_ROLLOUT_NODE"
 _HOOK: Final = "worker_process_setup_hook"
 _RAYS_HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 SUBMITTED_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -94,7 +95,10 @@ def _prepared(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
     copied = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(_COPIED_PREFIXES) and name not in own and name not in theirs
+        if name.startswith(_COPIED_PREFIXES)
+        and name not in own
+        and name not in theirs
+        and name != _NODE_VARIABLE  # each machine has its own
     }
     secrets = {name: value for name, value in copied.items() if _may_be_credential(name, value)}
     prepared: Any = copy.copy(given) if given is not None else {}

@@ -5,9 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.propagate.carrier import extract, inject
 
 IDENTITY = {
     "rollout.project_name": "project",
@@ -112,6 +114,19 @@ def test_a_score_is_an_evaluation_span_and_an_attribute_of_the_root(recorded, va
         **attributes,
     }
     assert root.attributes["rollout.score.reward"] == value or math.isnan(float(value))
+
+
+def test_a_score_given_in_another_process_is_recorded_below_what_runs_there(recorded):
+    """Where only context and identity have arrived, the score joins the trace all the same."""
+    with rollout_trace_attr(step=1):
+        arrived = extract(inject())
+    token = otel_context.attach(arrived)
+    score("reward", 0.5)
+    otel_context.detach(token)
+    score("reward", 1.0)  # outside any trajectory: nobody's
+    root, evaluation = recorded()
+    assert evaluation.span.parent_span_id == root.span.span_id
+    assert evaluation.attributes["rollout.step"] == 1
 
 
 def test_a_score_that_is_no_score_is_harmless(recorded):

@@ -1,0 +1,39 @@
+"""A job on two Ray nodes: ``python -m tests.endings.two_nodes``. Prints the account of the whole job."""
+
+from __future__ import annotations
+
+import json
+
+import ray
+from ray.cluster_utils import Cluster
+
+import otel_rollout
+from tests.endings.job import Worker
+
+
+def main() -> None:
+    """Record on both nodes, end Ray, and say what became of it."""
+    otel_rollout.instrument()
+    cluster = Cluster()
+    cluster.add_node(num_cpus=1, include_dashboard=False)
+    cluster.add_node(num_cpus=1, resources={"other": 1}, env_vars={"OTEL_ROLLOUT_NODE": "other"})
+    ray.init(address=cluster.address, log_to_driver=False)
+    here = ray.remote(Worker).options(num_cpus=1).remote()
+    other = ray.remote(Worker).options(num_cpus=0, resources={"other": 1}).remote()
+    ended = sum(ray.get([worker.trajectories.remote(3, 10) for worker in (here, other)]))
+    ray.shutdown()
+    cluster.shutdown()
+    report = otel_rollout.shutdown()
+    account = {
+        "ended": ended,
+        "recorded": report.recorded,
+        "lost": report.lost,
+        "exporters": {n: [e.delivered, e.pending, e.problem] for n, e in report.exporters.items()},
+        "places": report.place.split(", "),
+        "steps": {key.step: count.delivered for key, count in report.by_step.items()},
+    }
+    print("ACCOUNT " + json.dumps(account), flush=True)
+
+
+if __name__ == "__main__":
+    main()
