@@ -11,12 +11,14 @@ define part
 	awk -v s=$$(( $$(date +%s) - began )) 'BEGIN { printf "== $(1): %.1f minutes\n", s / 60 }'
 endef
 
-.PHONY: demo test lint types unit bench docs clean
+OLDEST := .venv-oldest-ray
+
+.PHONY: demo test lint types unit oldest-ray bench clean
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
 
-test: $(VENV)/.dev lint types unit  ## Everything CI checks
+test: $(VENV)/.dev lint types unit oldest-ray  ## Everything CI checks
 
 lint: $(VENV)/.dev
 	$(call part,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
@@ -26,6 +28,9 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(call part,tests,$(BIN)/python -m pytest)
+
+oldest-ray: $(OLDEST)/.ready
+	$(call part,propagation on the oldest Ray,$(OLDEST)/bin/python -m pytest tests/propagate)
 
 bench: $(VENV)/.dev  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -43,5 +48,11 @@ $(VENV)/.dev: $(VENV)/.tools
 	$(call part,install,$(INSTALL) --editable '.[dev]')
 	@touch $@ $(VENV)/.demo
 
+$(OLDEST)/.ready: $(VENV)/.tools constraints-oldest-ray.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(call part,install the oldest Ray,$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python \
+		--constraint constraints-oldest-ray.txt --editable '.[oldest-ray]')
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

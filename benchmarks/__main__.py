@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import hot_path, readme
+from benchmarks import hot_path, ray_calls, tables
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 PACKAGES = ("otel-rollout", "opentelemetry-sdk", "mlflow", "orjson", "ray")
@@ -57,19 +57,30 @@ def table(result: dict[str, Any]) -> Table:
     return shown
 
 
+def ray_table(result: dict[str, Any]) -> Table:
+    """Calls of Ray's as people read them."""
+    shown = Table(title="A call of Ray's: wall µs over the plain one (medians)", title_justify="left")
+    for heading in ("", *tables.RAY_HEADINGS):
+        shown.add_column(heading, justify="right" if heading else "left")
+    for row in tables.ray_rows(result):
+        shown.add_row(*row)
+    return shown
+
+
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first impression")
     quick = parser.parse_args().quick
     logging.disable(logging.WARNING)
-    result = {"machine": machine(), "hot_path": hot_path.run(quick)}
+    result = {"machine": machine(), "hot_path": hot_path.run(quick), "ray_calls": ray_calls.run(quick)}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-    readme.update(result)
+    tables.update(result)
     console = Console(width=110)
     console.print()
     console.print(table(result["hot_path"]))
+    console.print(ray_table(result["ray_calls"]))
     console.print("÷ SDK: CPU as a share of the bare SDK span's. busy: wall µs of single calls while another")
     console.print(f"thread computes. Raw samples: {RESULTS.relative_to(Path.cwd())}")
 

@@ -1,0 +1,61 @@
+"""The tables in README.md and docs/ray.md, written from the figures and never by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->\n"
+RAY_HEADINGS = ("`.remote()` of a method", "`.remote()` of a task", "receiving")
+
+
+def hot_path(result: dict[str, Any]) -> str:
+    """The hot path as a Markdown table."""
+    rows = []
+    for name, cost in result["contestants"].items():
+        if name != "plain call":
+            busy = cost["beside_busy_thread_wall_us_p50"]
+            rows.append([name, f"{cost['cpu_us']:.1f}", f"{cost['share_of_sdk_span']:.2f}", f"{busy:.1f}"])
+    headings = ("CPU, µs", "of a bare SDK span", "wall beside a busy Python thread, p50, µs")
+    return _markdown(headings, rows)
+
+
+def ray_rows(result: dict[str, Any]) -> list[list[str]]:
+    """µs that propagation adds to a call of Ray's, and what Ray's own tracing adds."""
+    ours, theirs = result["ours"]["over_plain"], result["rays_own_tracing"]["active"]
+    plain = result["ours"]["plain"]
+    tracing = [f"{theirs[of] - plain[of]:.0f}" for of in ("submit_method", "submit_task")]
+    return [
+        [
+            "inside a trajectory",
+            f"{ours['active']['submit_method']:.0f}",
+            f"{ours['active']['submit_task']:.0f}",
+            f"{result['ours']['receive']:.0f}",
+        ],
+        [
+            "outside any trajectory",
+            f"{ours['idle']['submit_method']:.0f}",
+            f"{ours['idle']['submit_task']:.0f}",
+            "",
+        ],
+        ["Ray's own tracing", *tracing, ""],
+    ]
+
+
+def _markdown(headings: tuple[str, ...], rows: list[list[str]]) -> str:
+    lines = ["| | " + " | ".join(headings) + " |", "|---|" + "---:|" * len(headings)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def update(result: dict[str, Any]) -> None:
+    """Replace what stands between the marks."""
+    _replace(ROOT / "README.md", hot_path(result["hot_path"]))
+    _replace(ROOT / "docs" / "ray.md", _markdown(RAY_HEADINGS, ray_rows(result["ray_calls"])))
+
+
+def _replace(page: Path, table: str) -> None:
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(before + BEGIN + table + END + after)
