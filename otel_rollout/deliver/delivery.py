@@ -7,6 +7,7 @@ import os
 import random
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ BATCH_BYTES = 8 << 20
 POLL_INTERVAL = 0.2
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
+REFUSED_PAUSE = 60.0
+"""Seconds before a target that refused us is asked again: somebody may have put it right."""
 
 _logger = logging.getLogger("otel_rollout.deliver")
 
@@ -88,9 +91,9 @@ class Delivery:
         self._exporter.shutdown()
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing more can be done: the exporter refuses, or the thread has ended."""
-        return self._refused or not self._thread.is_alive()
+    def is_refused(self) -> bool:
+        """Whether the target refuses us at present."""
+        return self._refused
 
     def is_caught_up(self) -> bool:
         """Whether every byte of every segment is done with."""
@@ -101,21 +104,28 @@ class Delivery:
         return True
 
     def _run(self) -> None:
-        self._ledger = Ledger(self._node_dir)
-        self._positions = self._ledger.cursors(self.name)
-        try:
-            while not self._stop.is_set() and not self._refused:
-                batch = self._next_batch()
-                if self._running is not None:
-                    self._announce(self._running)
-                if batch:
-                    self._deliver(batch)
-                else:
-                    self._stop.wait(POLL_INTERVAL)
-        except Exception:
-            _logger.exception("delivery to %s ended", self.name)
-        finally:
-            self._ledger.close()
+        """Deliver until told to stop, whatever happens: nobody else does."""
+        troubles = 0
+        while not self._stop.is_set():
+            try:
+                with closing(Ledger(self._node_dir)) as self._ledger:
+                    self._positions = self._ledger.cursors(self.name)
+                    while not self._stop.is_set():
+                        self._deliver_what_there_is()
+                        troubles = 0
+            except Exception:  # a full disk under the ledger, say
+                _logger.exception("delivery to %s was interrupted", self.name)
+                self._stop.wait(_pause(troubles))
+                troubles += 1
+
+    def _deliver_what_there_is(self) -> None:
+        batch = self._next_batch()
+        if self._running is not None and not self._refused:
+            self._announce(self._running)
+        if batch:
+            self._deliver(batch)
+        else:
+            self._stop.wait(POLL_INTERVAL)
 
     def _announce(self, running: Running) -> None:
         """Show what runs. In this thread, so that nothing is announced after it was delivered."""
@@ -140,11 +150,12 @@ class Delivery:
         return batch
 
     def _deliver(self, lines: Sequence[Line]) -> None:
-        """Export lines until they are delivered or set aside, or until the exporter refuses or we stop."""
+        """Export lines until they are delivered or set aside, or until we are told to stop."""
         spans = [span for line in lines for span in line.spans]
         attempt = 0
         while not self._stop.is_set():
             failure = self._export(spans)
+            self._refused = failure is not None and failure.kind is FailureKind.REFUSED
             if failure is None:
                 self._advance(lines, {line: line.unreadable for line in lines if line.unreadable})
                 return
@@ -152,11 +163,7 @@ class Delivery:
                 self._close_in(lines, failure.message)
                 return
             self._ledger.note_failure(self.name, failure)
-            if failure.kind is FailureKind.REFUSED:
-                self._refused = True
-                _logger.error("%s: %s", self.name, failure.message)
-                return
-            pause = failure.retry_after or _pause(attempt)
+            pause = REFUSED_PAUSE if self._refused else failure.retry_after or _pause(attempt)
             attempt += 1
             _logger.warning("%s: %s; next attempt in %.1f s", self.name, failure.message, pause)
             self._stop.wait(pause)
@@ -185,8 +192,7 @@ class Delivery:
             return
         middle = len(lines) // 2
         self._deliver(lines[:middle])
-        if not self._refused:
-            self._deliver(lines[middle:])
+        self._deliver(lines[middle:])
 
     def _advance(self, lines: Sequence[Line], rejected: Mapping[Line, str]) -> None:
         """Be done with lines: all delivered but the rejected ones, which are set aside with the reason."""

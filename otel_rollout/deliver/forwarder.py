@@ -23,18 +23,18 @@ _logger = logging.getLogger("otel_rollout.deliver")
 
 def forward(node_dir: Path, configured: Settings, election: Election) -> None:
     """Deliver until nothing is left to do. The caller has won the election."""
-    deliveries = _deliveries(node_dir, configured)
     healed: set[str] = set()
-    try:
-        while True:
-            _follow(node_dir, configured, deliveries, healed)
-            # Resign, then look once more: a writer that saw the lock held just now relies on us.
-            election.resign()
-            if not _is_unfinished(node_dir, deliveries, healed) or not election.win():
-                return
-    finally:
-        for delivery in deliveries:
-            delivery.stop(_STOP_TIMEOUT)
+    while True:
+        deliveries = _deliveries(node_dir, configured)
+        try:
+            finished = _follow(node_dir, configured, deliveries, healed)
+        finally:
+            for delivery in deliveries:
+                delivery.stop(_STOP_TIMEOUT)
+        # Stopped, resign; then look once more: a writer that saw the lock held just now relies on us.
+        election.resign()
+        if not finished or not _has_work(node_dir, deliveries) or not election.win():
+            return
 
 
 def _deliveries(node_dir: Path, configured: Settings) -> list[Delivery]:
@@ -67,32 +67,45 @@ def _is_home(configured: Settings) -> bool:
     return configured.home_node in ("", configured.node or spool.node_id())
 
 
-def _follow(node_dir: Path, configured: Settings, deliveries: list[Delivery], healed: set[str]) -> None:
-    """Return when no writer lives and all is delivered, or when waiting longer is of no use."""
+def _follow(node_dir: Path, configured: Settings, deliveries: list[Delivery], healed: set[str]) -> bool:
+    """Watch over deliveries until no writer lives and all is delivered.
+
+    Returns:
+        False when it was given up: the target has been out of reach for too long after the last writer.
+    """
     last_alive = time.monotonic()
     while node_dir.is_dir():
         if _heal_the_dead(node_dir, healed):
             last_alive = time.monotonic()
-        elif all(delivery.is_over or delivery.is_caught_up() for delivery in deliveries):
-            return
+        elif all(delivery.is_refused or delivery.is_caught_up() for delivery in deliveries):
+            return True
         elif time.monotonic() - last_alive > configured.forwarder_linger:
             _logger.warning("the last writer is gone for long; what is pending stays in %s", node_dir)
-            return
+            return False
         time.sleep(_SCAN_INTERVAL)
+    return True
 
 
 def _heal_the_dead(node_dir: Path, healed: set[str]) -> bool:
     """Complete what writers left that died since the last look. Whether any writer lives."""
-    alive = segments.living_writers(node_dir)
-    for writer in set(spool.journals(node_dir)) - alive - healed:
-        segments.heal(node_dir, writer)
-        close_unfinished(node_dir, writer)
-        healed.add(writer)
-    return bool(alive)
+    alive = False
+    for writer in set(spool.journals(node_dir)) - healed:
+        try:
+            if segments.is_dead(node_dir, writer):
+                segments.heal(node_dir, writer)
+                close_unfinished(node_dir, writer)
+                segments.discard_buffers(node_dir, writer)
+                healed.add(writer)
+            else:
+                alive = True
+        except OSError as error:  # a full disk, say: the others go on, and this one is tried again
+            _logger.warning("cannot complete what %s recorded: %s", writer, error)
+            alive = True
+    return alive
 
 
-def _is_unfinished(node_dir: Path, deliveries: list[Delivery], healed: set[str]) -> bool:
+def _has_work(node_dir: Path, deliveries: list[Delivery]) -> bool:
     return node_dir.is_dir() and (
-        _heal_the_dead(node_dir, healed)
-        or not all(delivery.is_over or delivery.is_caught_up() for delivery in deliveries)
+        bool(segments.living_writers(node_dir))
+        or not all(delivery.is_refused or delivery.is_caught_up() for delivery in deliveries)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -13,6 +14,8 @@ from otel_rollout.record import journal
 from otel_rollout.spool import SegmentName
 
 READ_BYTES = 1 << 20
+STILLBORN_AGE = 60.0
+"""Seconds after which a writer that has not begun its first segment is taken for dead."""
 
 
 def is_being_written(path: Path) -> bool:
@@ -32,8 +35,24 @@ def is_being_written(path: Path) -> bool:
 
 def living_writers(node_dir: Path) -> set[str]:
     """The writers that may still write into this directory."""
-    newest = {name.writer: name for name in spool.segments(node_dir)}
-    return {writer for writer, name in newest.items() if is_being_written(node_dir / name.file)}
+    return {writer for writer in spool.journals(node_dir) if not is_dead(node_dir, writer)}
+
+
+def is_dead(node_dir: Path, writer: str) -> bool:
+    """Whether a writer will certainly write no more.
+
+    Death is proven on the segment its journal names, looked at before and after: a writer that is being
+    born has no segment yet, and one that begins the next segment lets go of the last.
+    """
+    path = node_dir / (writer + spool.JOURNAL_SUFFIX)
+    before = journal.read_state(path)
+    if before is None or before.sequence == 0:
+        return time.time() - path.stat().st_mtime > STILLBORN_AGE
+    segment = node_dir / SegmentName(writer, before.sequence).file
+    if segment.exists() and is_being_written(segment):
+        return False
+    after = journal.read_state(path)
+    return after is not None and after.sequence == before.sequence
 
 
 def heal(node_dir: Path, writer: str) -> None:
@@ -49,6 +68,15 @@ def heal(node_dir: Path, writer: str) -> None:
         size = segment.seek(0, os.SEEK_END)
         segment.write(journal.owed_bytes(node_dir / (writer + spool.JOURNAL_SUFFIX), state, size))
         segment.truncate(_end_of_last_line(segment))
+
+
+def discard_buffers(node_dir: Path, writer: str) -> None:
+    """Give back the space of a dead writer's journal and table; its counts stay.
+
+    To be called when its segments are complete and its trajectories ended.
+    """
+    os.truncate(node_dir / (writer + spool.JOURNAL_SUFFIX), journal.HEADER_BYTES)
+    (node_dir / (writer + spool.OPEN_SUFFIX)).unlink(missing_ok=True)
 
 
 def _end_of_last_line(segment: BinaryIO) -> int:

@@ -8,13 +8,16 @@ is published after the bytes, so a reader finds whole appends only.
 File layout, little-endian::
 
     0     8   magic
-    8     8   written: bytes ever appended
-    16    8   recorded: lines ever appended
-    24    8   started: spans ever started
-    32    8   base: value of `written` at which the current segment file began (signed)
-    40    8   sequence of the current segment file
-    48    8×n dropped spans, in the order of DROP_REASONS
+    8     8   which of the two places below holds (0 or 1)
+    16    24  place 0: written (bytes ever appended), recorded (lines), started (spans ever started)
+    40    24  place 1: the same
+    64    8   base: value of `written` at which the current segment file began (signed)
+    72    8   sequence of the current segment file; 0 while the writer is being born
+    80    8×n dropped spans, in the order of DROP_REASONS
     4096  …   the ring; byte i of the stream lies at 4096 + i % size
+
+Length and counts are written to the place that does not hold, then one byte says that it does: a kill never
+parts them. (``struct.pack_into`` would not do: it clears its target first.)
 
 `written` minus `base` minus the segment's length is what a dead writer still owes its segment. It is all
 in the ring, because a writer overwrites nothing its segment does not have.
@@ -28,16 +31,17 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-MAGIC = b"ORJRNL01"
+MAGIC = b"ORJRNL02"
 HEADER_BYTES = 4096
-_PUBLISHED, _BASE, _SEQUENCE, _DROPS = 8, 32, 40, 48
-_pack_published = struct.Struct("<3Q").pack_into
-_pack = struct.Struct("<q").pack_into
+_ACTIVE, _PLACES, _BASE, _SEQUENCE, _DROPS = 8, (16, 40), 64, 72, 80
+_published = struct.Struct("<3Q")
+_number = struct.Struct("<q")
 
 DROP_REASONS = ("journal_full", "disk", "encoding", "closed")
 """Why a span that ended was not recorded: the ring was full and stayed full; the segment could not be
 written; the span could not be encoded; the writer was closed already."""
-_HEADER = struct.Struct(f"<8s3Q2q{len(DROP_REASONS)}q")
+_HEADER = struct.Struct(f"<8sQ6Q2q{len(DROP_REASONS)}q")
+_READ_ATTEMPTS = 1000
 
 
 class Journal:
@@ -62,6 +66,7 @@ class Journal:
         for page in range(0, HEADER_BYTES + size, mmap.PAGESIZE):
             self._map[page] = 0  # fault the pages in here rather than in somebody's span
         self._map[: len(MAGIC)] = MAGIC
+        self._active = 0
         self.size = size
         self.written = 0
         self.flushed = 0
@@ -90,16 +95,17 @@ class Journal:
             first = size - at
             ring[HEADER_BYTES + at : HEADER_BYTES + size] = line[:first]
             ring[HEADER_BYTES : HEADER_BYTES + length - first] = line[first:]
-        self.written = written = written + length
+        self.written = written + length
         self.recorded += 1
-        # After the copy: this is what makes the line exist. One call, so that a kill hardly ever parts
-        # the length from the counts.
-        _pack_published(ring, _PUBLISHED, written, self.recorded, self.started)
+        self.publish()  # after the copy: this is what makes the line exist
         return True
 
     def publish(self) -> None:
-        """Make the counts visible outside."""
-        _pack_published(self._map, _PUBLISHED, self.written, self.recorded, self.started)
+        """Make length and counts visible outside."""
+        place = 1 - self._active
+        at = _PLACES[place]
+        self._map[at : at + 24] = _published.pack(self.written, self.recorded, self.started)
+        self._map[_ACTIVE] = self._active = place
 
     def unflushed(self, limit: int) -> memoryview:
         """The oldest bytes the segment lacks, at most ``limit``; to be released before the next append."""
@@ -110,19 +116,22 @@ class Journal:
     def begin_segment(self, sequence: int) -> None:
         """Note that the bytes from here on belong to segment ``sequence``."""
         self.set_base(self.written)
-        _pack(self._map, _SEQUENCE, sequence)
+        self._put(_SEQUENCE, sequence)
 
     def set_base(self, base: int) -> None:
         """Note at which byte of the stream the current segment file began.
 
         Negative when the segment holds more than ever went through the ring.
         """
-        _pack(self._map, _BASE, base)
+        self._put(_BASE, base)
 
     def count_drop(self, reason: str, total: int) -> None:
         """Publish how many spans were dropped for ``reason``, and how many were started."""
-        _pack(self._map, _DROPS + 8 * DROP_REASONS.index(reason), total)
+        self._put(_DROPS + 8 * DROP_REASONS.index(reason), total)
         self.publish()
+
+    def _put(self, at: int, value: int) -> None:
+        self._map[at : at + 8] = _number.pack(value)
 
 
 @dataclass(frozen=True)
@@ -139,11 +148,18 @@ class JournalState:
 
 def read_state(path: Path) -> JournalState | None:
     """Read a journal's header; None when the file is not (yet) a journal."""
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         header = file.read(_HEADER.size)
+        for _ in range(_READ_ATTEMPTS):  # until it was not written to in between
+            file.seek(0)
+            before, header = header, file.read(_HEADER.size)
+            if header == before:
+                break
     if len(header) < _HEADER.size or not header.startswith(MAGIC):
         return None
-    _, written, recorded, started, base, sequence, *counts = _HEADER.unpack(header)
+    _, active, *rest = _HEADER.unpack(header)
+    written, recorded, started = rest[3:6] if active else rest[:3]
+    base, sequence, *counts = rest[6:]
     drops = dict(zip(DROP_REASONS, counts, strict=True))
     return JournalState(written, recorded, started, base, sequence, drops)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from otel_rollout import semconv, spool
@@ -28,6 +29,9 @@ MAX_WAIT = 0.05
 """Seconds a caller waits for room in a full journal before its span is dropped and counted."""
 RETRY_INTERVAL = 0.5
 """Seconds between attempts to write a segment that failed (disk full, say)."""
+
+_WAIT_STEP = 0.0005
+_WAKE, _HURRY = False, True
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -59,9 +63,10 @@ class SegmentWriter:
         self._high_water = journal_bytes // 2
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._urgent = threading.Event()
-        self._progress = threading.Event()
+        # Signals to the flusher. Not events: a finalizer may record while its thread is inside one, whose
+        # lock is not reentrant; a SimpleQueue's put is.
+        self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._hurried = False
         self._closing = False
         self._abandoned = False
         self._idle = False
@@ -73,7 +78,7 @@ class SegmentWriter:
         self._descriptor = -1
         self._journal = Journal(node_dir / (self.id + spool.JOURNAL_SUFFIX), journal_bytes)
         self._open = OpenTrajectories(node_dir / (self.id + spool.OPEN_SUFFIX))
-        self._begin_segment()
+        self._begin_segment(*self._prepare_segment())
         self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
         self._flusher.start()
 
@@ -92,7 +97,8 @@ class SegmentWriter:
         lock = self._lock
         # Non-blocking first: it is the cheap and the usual case. The bounded wait also ends the only way
         # this could deadlock, a signal handler that records while its own thread holds the lock.
-        if not lock.acquire(False) and not lock.acquire(timeout=MAX_WAIT):
+        if not lock.acquire(False) and (self._stalled or not lock.acquire(timeout=MAX_WAIT)):
+            self._stalled = True
             return self.drop("journal_full")
         try:
             if self._closing:
@@ -102,9 +108,9 @@ class SegmentWriter:
                 return False
             if self._idle:
                 self._idle = False
-                self._wake.set()
-            elif journal.written - journal.flushed > self._high_water and not self._urgent.is_set():
-                self._urgent.set()
+                self._signals.put(_WAKE)
+            elif not self._hurried and journal.written - journal.flushed > self._high_water:
+                self._hurry()
             return True
         finally:
             lock.release()
@@ -145,15 +151,14 @@ class SegmentWriter:
         """Wait for the flusher to free ``size`` bytes: MAX_WAIT at most, and not at all while it is stuck."""
         deadline = time.monotonic() + MAX_WAIT
         while not self._stalled and self._journal.room < size:
-            left = deadline - time.monotonic()
-            self._stalled = left <= 0 or not self._wait_for_progress(left, lambda: self._journal.room >= size)
+            self._hurry()
+            time.sleep(_WAIT_STEP)
+            self._stalled = time.monotonic() > deadline and self._journal.room < size
 
-    def _wait_for_progress(self, timeout: float, enough: Callable[[], bool]) -> bool:
-        """Have the flusher work now; wait until it has moved something, or until there is ``enough``."""
-        self._progress.clear()
-        self._wake.set()
-        self._urgent.set()
-        return enough() or self._progress.wait(timeout)
+    def _hurry(self) -> None:
+        """Have the flusher work now."""
+        self._hurried = True
+        self._signals.put(_HURRY)
 
     def _write_past_journal(self, line: bytes) -> bool:
         """Write a line larger than the journal straight to the segment, the journal being empty."""
@@ -175,23 +180,30 @@ class SegmentWriter:
     # --- the flusher thread -------------------------------------------------------------------------------
 
     def _flush_forever(self) -> None:
-        while not self._closing:
-            self._wait_for_lines()
-            if not self._flush():
-                time.sleep(RETRY_INTERVAL)
-            elif self._length >= self._segment_bytes:
-                self._rotate()
+        try:
+            while not self._closing:
+                self._wait_for_lines()
+                if not self._flush():
+                    time.sleep(RETRY_INTERVAL)
+                elif self._length >= self._segment_bytes:
+                    self._rotate()
+        finally:
+            os.close(self._descriptor)
 
     def _wait_for_lines(self) -> None:
-        """Sleep while there is nothing to do, then a little more for lines to gather unless it is urgent."""
-        self._wake.clear()
+        """Sleep while there is nothing to do, then a little more for lines to gather unless in a hurry."""
         self._idle = True  # from now on a caller wakes us; what came before, we see here
         if self._journal.written == self._journal.flushed and not self._closing:
-            self._wake.wait()
+            self._signals.get()
         self._idle = False
-        if not self._closing:
-            self._urgent.wait(FLUSH_INTERVAL)
-        self._urgent.clear()
+        if not self._hurried and not self._closing:
+            deadline = time.monotonic() + FLUSH_INTERVAL
+            try:
+                while self._signals.get(timeout=max(0.0, deadline - time.monotonic())) is not _HURRY:
+                    pass
+            except queue.Empty:
+                pass
+        self._hurried = False
 
     def _flush(self) -> bool:
         """Move everything the journal holds to the segment. False when the disk refused."""
@@ -207,34 +219,55 @@ class SegmentWriter:
                 return False
             journal.flushed += written
             self._length += written
-            self._disk_failing = self._stalled = False
-            self._progress.set()
+            self._disk_failing = False
+        self._stalled = False
         return True
 
     def _rotate(self) -> None:
         """Begin the next segment file, between two lines."""
-        if not self._lock.acquire(False):
-            return  # a caller is writing, perhaps waiting for us; there is a next time
+        try:
+            prepared = self._prepare_segment()
+        except OSError as error:
+            if not self._disk_failing:
+                _logger.warning("otel-rollout: cannot write to %s: %s", self._node_dir, error.strerror)
+            self._disk_failing = True
+            return
+        if not self._lock.acquire(False):  # a caller is writing, perhaps waiting for us; there is a next time
+            self._discard(*prepared)
+            return
         try:
             if not self._flush():
+                self._discard(*prepared)
                 return
             old = self._descriptor
-            self._begin_segment()
-            os.close(old)
-        except OSError as error:
-            _logger.warning("otel-rollout: cannot begin a segment in %s: %s", self._node_dir, error.strerror)
+            self._begin_segment(*prepared)
         finally:
             self._lock.release()
+        os.close(old)
 
-    def _begin_segment(self) -> None:
+    def _prepare_segment(self) -> tuple[spool.SegmentName, int]:
+        """Create the next segment file, not yet under its name."""
         name = spool.SegmentName(self.id, self._sequence + 1)
-        path = self._node_dir / name.file
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        fresh = path.with_suffix(".new")
-        descriptor = os.open(fresh, flags, 0o600)
-        # Locked before it has its name: a visible segment without a lock has no living writer.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.rename(fresh, path)
+        descriptor = os.open(self._fresh(name), flags, 0o600)
+        try:
+            # Locked before it has its name: a visible segment without a lock has no living writer.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(self._fresh(name), self._node_dir / name.file)
+        except OSError:
+            self._discard(name, descriptor)
+            raise
+        return name, descriptor
+
+    def _fresh(self, name: spool.SegmentName) -> Path:
+        return self._node_dir / (name.stem + ".new")
+
+    def _discard(self, name: spool.SegmentName, descriptor: int) -> None:
+        for path in (self._fresh(name), self._node_dir / name.file):
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+    def _begin_segment(self, name: spool.SegmentName, descriptor: int) -> None:
         self._head = otlp_json.resource_head({semconv.SEGMENT_ID: name.stem, **self._resource})
         self._descriptor, self._sequence, self._length = descriptor, name.sequence, 0
         self._journal.begin_segment(name.sequence)
@@ -246,22 +279,25 @@ class SegmentWriter:
         target = self._journal.written
         deadline = time.monotonic() + timeout
         while self._journal.flushed < target:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if time.monotonic() > deadline:
                 return False
-            self._wait_for_progress(min(left, RETRY_INTERVAL), lambda: self._journal.flushed >= target)
+            self._hurry()
+            time.sleep(_WAIT_STEP)
         return True
 
     def close(self, timeout: float) -> None:
-        """Flush and give up the segment's lock; what cannot be flushed stays in the journal."""
+        """Flush and have the flusher give up the segment's lock; what it cannot flush stays in the journal.
+
+        At most ``timeout`` seconds; a flusher that is stuck in the disk goes on by itself.
+        """
+        deadline = time.monotonic() + timeout
         self.flush(timeout)
-        with self._lock:
-            self._closing = True
-        self._wake.set()
-        self._urgent.set()
-        self._flusher.join(timeout)
-        if not self._flusher.is_alive():
-            os.close(self._descriptor)
+        locked = self._lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        self._closing = True
+        if locked:
+            self._lock.release()
+        self._hurry()
+        self._flusher.join(max(0.0, deadline - time.monotonic()))
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's files, which are the parent's alone.

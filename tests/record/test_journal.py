@@ -220,3 +220,31 @@ def test_after_closing_spans_are_counted_as_dropped(tmp_path):
     writer.close(10)
     assert not writer.write(b"late\n")
     assert journal.read_state(tmp_path / f"{writer.id}.journal").drops["closed"] == 1
+
+
+ENDLESS_JOURNAL = """
+import sys
+from pathlib import Path
+from otel_rollout.record.journal import Journal
+journal = Journal(Path(sys.argv[1]), 1 << 20)
+journal.started = 7
+journal.append(b"", b"x" * 10)
+print("ready", flush=True)
+while True:
+    journal.append(b"", b"x" * 10)
+    journal.flushed = journal.written
+"""
+
+
+def test_length_and_counts_are_never_parted(tmp_path):
+    """Whenever it is looked at, and whenever it is killed, the header is that of one moment."""
+    for attempt in range(30):
+        path = tmp_path / f"{attempt}.journal"
+        command = [sys.executable, "-c", ENDLESS_JOURNAL, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            seen = [journal.read_state(path) for _ in range(50)]
+            process.kill()
+        for state in [*seen, journal.read_state(path)]:
+            assert state.recorded > 0
+            assert (state.written, state.started) == (10 * state.recorded, 7)
