@@ -8,7 +8,8 @@ without that attribute still works: its failures count as outages.
 An exporter may also have a method ``announce(roots)``. It gets the root spans of trajectories that have
 been running for a while, without an end time, so that it can show them; it must not raise. A root that is
 announced has not been exported. And it may have an attribute ``target_is_local``, true when its target is a
-file of this machine: only forwarders on the run's home machine use it.
+file of this machine: only forwarders on the run's home machine use it. A method ``check()`` tells
+``otel-rollout doctor`` whether the target takes spans from us, by None or the failure; it writes none.
 """
 
 from __future__ import annotations

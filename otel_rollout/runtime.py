@@ -15,6 +15,8 @@ import logging
 import os
 import sys
 import threading
+import time
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,13 +82,14 @@ class Runtime:
         return self._joined_tracer
 
     def _join(self, provider: SdkTracerProvider) -> None:
-        from otel_rollout.record.guest import SpoolSpanProcessor
+        from otel_rollout.record import guest
 
         with _state.lock:
-            if provider is not self._joined:
-                provider.add_span_processor(SpoolSpanProcessor(self.writer, _SCOPE))
-                self._joined_tracer = provider.get_tracer(_SCOPE, VERSION)
-                self._joined = provider
+            if provider not in _joined_providers:  # a processor stays for good; it finds the current writer
+                provider.add_span_processor(guest.SpoolSpanProcessor(_current_writer, _SCOPE))
+                _joined_providers.add(provider)
+            self._joined_tracer = guest.tracer_of(provider, _SCOPE, VERSION)
+            self._joined = provider
 
     def close(self, timeout: float) -> None:
         """Flush and stop recording."""
@@ -102,6 +105,14 @@ def _resource(configured: Settings) -> dict[str, str]:
     }
 
 
+def _current_writer() -> SegmentWriter | None:
+    active = current()
+    return active.writer if active is not None else None
+
+
+_joined_providers: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
 class _State:
     """What this process has decided."""
 
@@ -110,6 +121,7 @@ class _State:
         self.settings: Settings | None = None
         self.runtime: Runtime | None = None
         self.is_root = False
+        self.arguments: dict[str, Any] = {}
         self.other_nodes: dict[str, Report] = {}
 
 
@@ -195,7 +207,10 @@ def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
         "working_dir": configured.working_dir or os.getcwd(),
         "home_node": configured.home_node or configured.node or spool.node_id(),
     }
-    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**arguments, **founded})
+    if not configured.spool_dir.is_absolute():  # other processes may run elsewhere
+        founded["spool_dir"] = str(configured.spool_dir.expanduser().absolute())
+    _state.arguments |= arguments
+    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**_state.arguments, **founded})
     _state.is_root = True
     _state.other_nodes = {}
     return dataclasses.replace(configured, **settings.checked_arguments(founded))
@@ -244,7 +259,7 @@ def drain_other_nodes(timeout: float | None = None) -> None:
         from otel_rollout.deliver import ray_nodes
 
         limit = configured.shutdown_timeout if timeout is None else timeout
-        _state.other_nodes = ray_nodes.drain_others(_state.other_nodes, limit)
+        _state.other_nodes = ray_nodes.drain_others(_state.other_nodes, _bounded(limit))
 
 
 def shutdown(timeout: float | None) -> Report:
@@ -256,15 +271,20 @@ def shutdown(timeout: float | None) -> Report:
         active, _state.runtime = _state.runtime, None
         if not configured.enabled:
             return Report.empty()
-        limit = configured.shutdown_timeout if timeout is None else timeout
+        deadline = time.monotonic() + _bounded(configured.shutdown_timeout if timeout is None else timeout)
         if active is not None:
-            active.close(limit)
-        drain_other_nodes(limit)
+            active.close(deadline - time.monotonic())
+        drain_other_nodes(max(0.0, deadline - time.monotonic()))
         if _state.is_root:  # the run is over: what configure() begins, or a child process, is another
             os.environ.pop(settings.CONFIG_VARIABLE, None)
             _state.is_root = False
-    here = drain.drain(node_directory(configured), configured, limit)
+    here = drain.drain(node_directory(configured), configured, max(0.0, deadline - time.monotonic()))
     return Report.merged([here, *_state.other_nodes.values()])
+
+
+def _bounded(seconds: float) -> float:
+    """Seconds that a wait can take as its timeout; ``inf`` cannot."""
+    return min(seconds, threading.TIMEOUT_MAX / 2)
 
 
 def _after_fork_in_child() -> None:

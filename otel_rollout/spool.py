@@ -96,6 +96,8 @@ def create_private(directory: Path, spool_dir: Path) -> None:
     parts = [spool_dir, *reversed([p for p in directory.parents if spool_dir in p.parents]), directory]
     for part in parts:
         part.mkdir(mode=0o700, parents=part is spool_dir, exist_ok=True)
+        if part is not spool_dir and part.is_symlink():
+            raise PermissionError(f"{part} is a link; set OTEL_ROLLOUT_SPOOL_DIR to a directory of your own")
         owner = part.stat().st_uid
         if owner != os.getuid() and not (part is spool_dir and owner == 0):  # an administrator may provide it
             raise PermissionError(

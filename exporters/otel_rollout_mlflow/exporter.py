@@ -142,6 +142,27 @@ class MlflowSpanExporter(SpanExporter):
             except Exception:
                 _logger.debug("Running trajectories could not be announced", exc_info=True)
 
+    def check(self) -> ExportFailure | None:
+        """See whether MLflow is there, recent enough and accepts us; None if so.
+
+        Never raises and writes no span. An empty database gets its tables, as at the first ``export``.
+        """
+        with self._lock:
+            try:
+                self._connect()
+                if self._settings.experiment_id:
+                    self._experiments.check(self._settings.experiment_id)
+                else:  # /version may ask for no credentials; this does, whether or not the experiment exists
+                    self._target.experiment_named(self._settings.experiment_name or "otel-rollout")
+            except UndeliveredError as error:
+                failure = error.failure
+            except Exception as error:
+                message = f"Unexpected {type(error).__name__} in the MLflow exporter: {error}"
+                failure = ExportFailure(FailureKind.UNAVAILABLE, message)
+            else:
+                return None
+        return ExportFailure(failure.kind, self._settings.redact(failure.message), failure.retry_after)
+
     def shutdown(self) -> None:
         """Close connections. Later exports fail."""
         with self._lock:

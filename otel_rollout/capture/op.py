@@ -62,7 +62,9 @@ def rollout_trace_op(
 
 
 def _traced(function: Function, name: str | None, kind: str) -> Function:
-    if not callable(function):
+    if isinstance(function, (staticmethod, classmethod)):
+        return cast("Function", type(function)(_traced(function.__func__, name, kind)))
+    if not callable(function) or inspect.isclass(function):
         raise TypeError(f"rollout_trace_op: {function!r} is not a function")
     operation = Operation(function, name, kind)
     wrapper = _traced_coroutine if inspect.iscoroutinefunction(function) else _traced_function
@@ -144,11 +146,13 @@ class _Call:
         """The call gave ``result``."""
         try:
             restore(self.attached, self.previous)
-            encoded = values.to_json(result, self.limit)
-            spans.put_json(self.span, semconv.OUTPUT_VALUE, encoded)
-            if self.trajectory is not None:
-                self.trajectory.offer_output(encoded)
-            self.span.end()
+            try:
+                encoded = values.to_json(result, self.limit)
+                spans.put_json(self.span, semconv.OUTPUT_VALUE, encoded)
+                if self.trajectory is not None:
+                    self.trajectory.offer_output(encoded)
+            finally:
+                self.span.end()
         except Exception as error:  # noqa: BLE001
             fault("recording the result of an operation", error)
 
@@ -156,8 +160,10 @@ class _Call:
         """The call raised ``error``."""
         try:
             restore(self.attached, self.previous)
-            spans.fail(self.span, error)
-            self.span.end()
+            try:
+                spans.fail(self.span, error)
+            finally:
+                self.span.end()
         except Exception as internal:  # noqa: BLE001
             fault("recording the exception of an operation", internal)
 

@@ -10,7 +10,7 @@ from opentelemetry.trace import Span
 
 from otel_rollout import semconv
 from otel_rollout.record import otlp_json
-from otel_rollout.record.span import RecordingSpan
+from otel_rollout.record.span import RecordingSpan, message_of
 from otel_rollout.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _KINDS: Final = {kind: otlp_json.attribute(semconv.SPAN_KIND, kind) for kind in 
 
 
 def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context) -> Span | None:
-    """Start a span below ``parent``; None when its trace is not recorded.
+    """Start a span below ``parent``; None when its trace is not recorded by us.
 
     Args:
         kind: OpenInference span kind, one of ``semconv.SPAN_KINDS``.
@@ -41,8 +41,8 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
             return None
         guest = runtime.application_tracer()
         if guest is not None:
-            span = guest.start_span(name, context, attributes={semconv.SPAN_KIND: kind})
-            return span if span.is_recording() else None
+            # Not recording, if the application's sampler says so: then nothing below is recorded either.
+            return guest.start_span(name, context, attributes={semconv.SPAN_KIND: kind})
     recording = runtime.tracer.start(name, parent, context)
     if recording is not None:
         recording.set_encoded(semconv.SPAN_KIND, _KINDS[kind])
@@ -74,4 +74,5 @@ def fail(span: Span, error: BaseException) -> None:
         span.fail(error)
     else:
         span.record_exception(error)
-        span.set_status(trace.Status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        message = f"{type(error).__name__}: {message_of(error)}"
+        span.set_status(trace.Status(trace.StatusCode.ERROR, message))

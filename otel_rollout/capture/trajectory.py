@@ -73,7 +73,6 @@ class Trajectory:
         self._previous: otel_context.Context | None = None
         self._input: bytes | None = None
         self._output: bytes | None = None
-        self._limit = PREVIEW_BYTES
         self._writer: SegmentWriter | None = None
         self._slot: int | None = None
 
@@ -140,12 +139,13 @@ class Trajectory:
         if type(span) is RecordingSpan:
             span.identity = identity  # its own, not the one of a trajectory around it
             span.trajectory = self
-        for key, value in self._extra.items():
-            span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
-        self._writer = active.writer
-        self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
         context = otel_context.set_value(_KEY, self, context)
         self._attach(trace.set_span_in_context(span, context))
+        for key, value in self._extra.items():
+            span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
+        if span.is_recording():
+            self._writer = active.writer
+            self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
 
     def _attach(self, context: otel_context.Context) -> None:
         otel_context.attach(context)
@@ -153,17 +153,25 @@ class Trajectory:
 
     def _exit(self, error: BaseException | None) -> None:
         restore(self._attached, self._previous)
+        # Span, context and trajectory refer to each other: let go, for those who switch the collector off.
+        self._attached = self._previous = None
         span = self._span
         if span is None:
             return
-        if error is not None:
-            spans.fail(span, error)
-        for key, encoded in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
-            if encoded is not None:
-                spans.put_json(span, key, _preview(encoded, self._limit))
-        span.end()
-        if self._writer is not None and self._slot is not None:
-            self._writer.trajectory_ended(self._slot)
+        try:
+            if error is not None:
+                spans.fail(span, error)
+            for key, encoded in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
+                if encoded is not None:
+                    spans.put_json(span, key, encoded)
+        finally:
+            self._input = self._output = None
+            span.end()
+            if type(span) is RecordingSpan:
+                span.trajectory = None
+            if self._writer is not None and self._slot is not None:
+                self._writer.trajectory_ended(self._slot)
+                self._slot = None
 
     # --- what it shows ------------------------------------------------------------------------------------
 
@@ -187,17 +195,19 @@ class Trajectory:
     def offer_input(self, encoded: bytes) -> None:
         """An operation directly below began; the first one's input stands for the trajectory's."""
         if self._input is None:
-            self._input = encoded
+            self._input = _preview(encoded)
 
     def offer_output(self, encoded: bytes) -> None:
         """An operation directly below returned; the last one's output stands for the trajectory's."""
-        self._output = encoded
+        self._output = _preview(encoded)
 
-    def add_score(self, name: str, value: float | bool | str, comment: str | None) -> None:
-        """Record a score below the root, and on the root itself."""
+    def add_score(
+        self, context: otel_context.Context, name: str, value: float | bool | str, comment: str | None
+    ) -> None:
+        """Record a score below the root, and on the root itself; ``context`` is inside the trajectory."""
         active = runtime.current()
-        if self._span is not None and active is not None and self._attached is not None:
-            _record_score(active, self._span, self._attached, name, value, comment)
+        if self._span is not None and active is not None:
+            _record_score(active, self._span, context, name, value, comment)
             self._span.set_attribute(semconv.SCORE_PREFIX + name, value)
 
 
@@ -210,7 +220,8 @@ def _record_score(
     comment: str | None,
 ) -> None:
     """Record a score as a zero-length evaluation span below what is scored."""
-    span = spans.start(active, f"score {name}", semconv.KIND_EVALUATOR, scored, context)
+    below = trace.set_span_in_context(scored, context)
+    span = spans.start(active, f"score {name}", semconv.KIND_EVALUATOR, scored, below)
     if span is None:
         return
     span.set_attribute(semconv.GEN_AI_EVALUATION_NAME, name)
@@ -249,20 +260,23 @@ def _unrecorded(active: runtime.Runtime, parent: Span) -> Span:
 
 def _scalar(value: Any) -> bool | int | float | str | None:
     """An identity value as a type OTLP has, so that it is the same in every process and backend."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if hasattr(value, "item"):  # numpy and torch scalars
-        value = value.item()
-        return value if isinstance(value, (bool, int, float, str)) else str(value)
-    return value if isinstance(value, float) else values.to_json(value, PREVIEW_BYTES).decode()
+    try:
+        held = value.item()  # numpy and torch scalars
+    except Exception:  # noqa: BLE001 - neither, or not a scalar
+        held = None
+    if isinstance(held, (bool, int, float, str)):
+        return held
+    return values.to_json(value, PREVIEW_BYTES).decode()
 
 
-def _preview(encoded: bytes, limit: int) -> bytes:
+def _preview(encoded: bytes) -> bytes:
     """An operation's JSON as shown on the root: itself, or a string with its beginning."""
-    if len(encoded) <= limit:
+    if len(encoded) <= PREVIEW_BYTES:
         return encoded
-    text = encoded[:limit].decode("utf-8", "ignore")
-    return values.to_json(f"{text}… ({len(encoded) - limit} more bytes)", 2 * limit)
+    text = encoded[:PREVIEW_BYTES].decode("utf-8", "ignore")
+    return values.to_json(f"{text}… ({len(encoded) - PREVIEW_BYTES} more bytes)", 2 * PREVIEW_BYTES)
 
 
 def score(name: str, value: Any, *, comment: str | None = None) -> None:
@@ -280,7 +294,7 @@ def score(name: str, value: Any, *, comment: str | None = None) -> None:
         context = otel_context.get_current()
         trajectory = trajectory_in(context)
         if trajectory is not None:
-            trajectory.add_score(name, _score_value(value), comment)
+            trajectory.add_score(context, name, _score_value(value), comment)
             return
         active = runtime.current()
         if active is not None and identity_in(context).attributes:

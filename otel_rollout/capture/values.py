@@ -17,7 +17,8 @@ MAX_DEPTH = 16
 """Levels of nesting kept when a value has to be walked."""
 _SMALL_ARRAY = 64
 """Elements up to which a tensor is shown; beyond, its shape and type are."""
-_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
+_LARGE_ARRAY = 1 << 16
+"""Numbers up to which an array is shown; beyond, its shape and type: an image is not worth a second."""
 
 _dumps = orjson.dumps
 
@@ -29,7 +30,7 @@ def to_json(value: Any, limit: int) -> bytes:
     and infinities become null, as JSON has none. What is left out is said in place.
     """
     try:
-        encoded = _dumps(value, _known_object, _OPTIONS)
+        encoded = _dumps(value, _known_object)
     except Exception:  # noqa: BLE001 - user values: any of their methods may have been called
         return _walked(value, limit)
     return encoded if len(encoded) <= limit else _walked(value, limit)
@@ -66,13 +67,13 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def _tensor(value: Any) -> Any:
-    if value.numel() <= _SMALL_ARRAY:
+    if value.numel() <= _SMALL_ARRAY and value.device.type == "cpu":  # others would have to be waited for
         return value.detach().tolist()
     return f"<tensor {tuple(value.shape)} {value.dtype}>"
 
 
 def _array(value: Any) -> Any:
-    if value.size <= _SMALL_ARRAY or value.dtype.kind in "iufb":
+    if value.size <= _SMALL_ARRAY or (value.size <= _LARGE_ARRAY and value.dtype.kind in "iufb"):
         return value.tolist()
     return f"<array {tuple(value.shape)} {value.dtype}>"
 
@@ -109,7 +110,8 @@ _SHAPES: tuple[tuple[Callable[[Any], bool], Callable[[Any], Any]], ...] = (
     (_is_tensor, _tensor),
     (_is_array, _array),
     (lambda v: isinstance(v, type), lambda v: v.__qualname__),
-    (lambda v: hasattr(v, "model_dump"), lambda v: v.model_dump()),
+    # Asked of the type: a remote proxy has every attribute, and calling one would go over the network.
+    (lambda v: hasattr(type(v), "model_dump"), lambda v: v.model_dump()),
     (lambda v: hasattr(type(v), "__attrs_attrs__"), _attrs_fields),
     (lambda v: hasattr(type(v), "__dataclass_fields__"), _dataclass_fields),
 )
@@ -148,7 +150,11 @@ class _Walk:
             return self._mapping(value, depth)
         if isinstance(value, (list, tuple)):
             return self._sequence(value, depth)
-        return self.plain(_known_object(value), depth - 1)
+        try:
+            held = _known_object(value)
+        except Exception:  # noqa: BLE001 - a user's method; what surrounds it is still worth showing
+            held = safe_repr(value)
+        return self.plain(held, depth - 1)
 
     def _text(self, text: str) -> str:
         kept = _shortened(text, max(self._left, 64))

@@ -62,7 +62,10 @@ def status(
 def forward(
     place: SpoolOption = None,
     to: Annotated[
-        str | None, typer.Option(help="Exporters, comma separated. [default: the run's own]")
+        str | None,
+        typer.Option(
+            help="Exporters, comma separated. [default: the run's, as this environment sets them up]"
+        ),
     ] = None,
 ) -> None:
     """Deliver what lies on disk, and return when it is delivered."""
@@ -82,6 +85,26 @@ def forward(
             typer.echo(f"{node_dir} has a forwarder that is at work")
         election.close()
         typer.echo(drain.report(node_dir, chosen).summary())
+
+
+@app.command()
+def doctor(
+    address: Annotated[
+        str | None,
+        typer.Argument(help="Address of the Ray cluster. [default: this machine's]", show_default=False),
+    ] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Check every node of a Ray cluster too.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Find what stands between a program and its traces, here and on a cluster's nodes."""
+    from otel_rollout import doctor as examination
+
+    diagnosis = examination.examine((address or "auto") if ray or address else None)
+    if json:
+        typer.echo(orjson.dumps(diagnosis.as_json(), option=orjson.OPT_INDENT_2))
+    else:
+        examination.show(diagnosis, Console())
+    raise typer.Exit(diagnosis.exit_status)
 
 
 def _node_directories(place: Path) -> list[Path]:

@@ -28,6 +28,8 @@ def main() -> None:
     logger = logging.getLogger("otel_rollout.deliver")
     for problem in problems:
         logger.error("%s", problem)
+    if os.path.isdir(configured.working_dir):
+        os.chdir(configured.working_dir)  # what relative paths in exporter settings are relative to
     logger.info("forwarding %s to %s", node_dir, ", ".join(configured.exporters))
     forward(node_dir, configured, election)
     logger.info("done with %s", node_dir)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from otel_rollout.settings import Settings
 
 _POLL_INTERVAL = 0.1
+_START_INTERVAL = 2.0
 
 
 def report(node_dir: Path, configured: Settings) -> Report:
@@ -139,13 +140,16 @@ def drain(node_dir: Path, configured: Settings, timeout: float) -> Report:
     shows its progress.
     """
     account = report(node_dir, configured)
-    deadline = time.monotonic() + timeout
+    next_start = time.monotonic()
+    deadline = next_start + timeout
     if account.place:
         with _progress_bar(account.recorded) as show:
             while not _is_done(node_dir, configured, account.recorded, show):
                 if time.monotonic() >= deadline:
                     break
-                launch.ensure_forwarder(node_dir, configured)
+                if time.monotonic() >= next_start:  # one that cannot start is not started in a storm
+                    launch.ensure_forwarder(node_dir, configured)
+                    next_start = time.monotonic() + _START_INTERVAL
                 time.sleep(_POLL_INTERVAL)
     return report(node_dir, configured)
 
@@ -176,6 +180,7 @@ def _progress_bar(total: int) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("delivering spans"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # Without a thread of its own to refresh it: none can be started while the interpreter exits.
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task("delivering", total=total)
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda done: bar.update(task, completed=done, refresh=True)

@@ -59,7 +59,7 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     with open(node_dir / LOG_FILE, "ab", opener=_private) as log:
         subprocess.run(  # noqa: S603 - our own interpreter and module
             ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *command],
-            cwd=configured.working_dir if os.path.isdir(configured.working_dir) else "/",
+            cwd="/",  # `python -m` looks for modules here first; and the job's directory may be deleted
             env=_forwarder_environment(os.environ, configured),
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -86,6 +86,7 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
             "run_id": configured.run_id,
             "node": configured.node,
             "home_node": configured.home_node,
+            "working_dir": configured.working_dir,
             "forwarder_linger": configured.forwarder_linger,
         }
     )

@@ -50,7 +50,8 @@ class ExporterCount:
 
     def lost_of(self, recorded: int) -> int:
         """Of ``recorded`` spans, those that are neither delivered nor rejected nor on disk."""
-        return recorded - self.delivered - self.rejected - self.pending
+        # While processes record, lines counted as pending may be newer than the count of recorded ones.
+        return max(0, recorded - self.delivered - self.rejected - self.pending)
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Report:
             reasons = ", ".join(f"{n} {reason}" for reason, n in self.dropped.items())
             parts.append(f"dropped: {reasons}")
         parts.append(f"lost: {self.lost}")
-        if self.undelivered:
+        if any(count.pending for count in self.exporters.values()):
             parts.append(f"what is pending lies in {self.place}")
         return "; ".join(parts)
 

@@ -6,9 +6,13 @@ and the trajectory's spans, its own instrumentation's among them, reach our spoo
 
 from __future__ import annotations
 
+import os
+import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import StatusCode
 
 from otel_rollout import semconv
@@ -18,12 +22,33 @@ from otel_rollout.record.span import UNFINISHED
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan, Span
-    from opentelemetry.trace import SpanContext
+    from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
+    from opentelemetry.trace import SpanContext, Tracer
 
     from otel_rollout.record.segment import SegmentWriter
 
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200  # OTLP span flags
+
+
+class _OwnIds(IdGenerator):
+    """Ids from a generator of our own: the SDK's draws from the one that training seeds in every worker."""
+
+    def __init__(self) -> None:
+        self._bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
+
+    def generate_span_id(self) -> int:
+        return self._bits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        return self._bits(128) or 1
+
+
+def tracer_of(provider: TracerProvider, scope: str, version: str) -> Tracer:
+    """A tracer of the application's provider for our own spans."""
+    tracer = provider.get_tracer(scope, version)
+    if type(getattr(tracer, "id_generator", None)) is RandomIdGenerator:  # an application's own choice stays
+        tracer.id_generator = _OwnIds()  # type: ignore[attr-defined]
+    return tracer
 
 
 class SpoolSpanProcessor(SpanProcessor):
@@ -33,12 +58,12 @@ class SpoolSpanProcessor(SpanProcessor):
     outside any trajectory are recorded.
 
     Args:
-        writer: where ended spans go.
+        current_writer: gives where ended spans go at present; None while nothing is recorded.
         scope: instrumentation scope of our operations.
     """
 
-    def __init__(self, writer: SegmentWriter, scope: str) -> None:
-        self._writer = writer
+    def __init__(self, current_writer: Callable[[], SegmentWriter | None], scope: str) -> None:
+        self._current_writer = current_writer
         self._scope = scope
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -46,20 +71,24 @@ class SpoolSpanProcessor(SpanProcessor):
         identity = identity_in(parent_context)
         if identity.attributes:
             span.set_attributes(identity.attributes)
-        if identity.attributes or self._is_ours(span):
-            self._writer.started()
+        writer = self._current_writer() if identity.attributes or self._is_ours(span) else None
+        if writer is not None:
+            writer.started()
 
     def on_end(self, span: ReadableSpan) -> None:
         """Record the span, if it is a trajectory's or ours."""
         if semconv.PROJECT_NAME not in (span.attributes or {}) and not self._is_ours(span):
             return
+        writer = self._current_writer()
+        if writer is None:
+            return
         try:
             assert span.end_time is not None
             body = _line(span, span.end_time, span.status.status_code.value, span.status.description)
         except Exception:  # noqa: BLE001 - we are inside user code
-            self._writer.drop("encoding")
+            writer.drop("encoding")
         else:
-            self._writer.write(body)
+            writer.write(body)
 
     def _is_ours(self, span: ReadableSpan) -> bool:
         scope = span.instrumentation_scope

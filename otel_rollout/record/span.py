@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags, TraceState
 
@@ -26,11 +27,30 @@ MAX_LINKS = 128
 UNFINISHED = "process ended before the trajectory did"
 """Status of a trajectory whose process died."""
 
+MAX_EXCEPTION_TEXT = 64 << 10
+"""Characters kept of an exception's message, and of its stack; the middle is left out."""
+
 FLAGS = TraceFlags(TraceFlags.SAMPLED | 0x02)
 """Sampled, and with a random trace id (W3C Trace Context level 2)."""
 _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200  # OTLP span flags
 _LOCAL_PARENT = int(FLAGS) | _HAS_IS_REMOTE
 _REMOTE_PARENT = _LOCAL_PARENT | _IS_REMOTE
+
+
+Method = TypeVar("Method", bound=Callable[..., None])
+
+
+def _harmless(method: Method) -> Method:
+    """What a user's value does when it is encoded (its ``__str__``, say) must not reach the user's code."""
+
+    @functools.wraps(method)
+    def guarded(self: RecordingSpan, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception:  # noqa: BLE001
+            self._count_dropped(0 if method.__name__.startswith("set_attribute") else 1)
+
+    return cast("Method", guarded)
 
 
 class RecordingSpan(Span):
@@ -91,10 +111,12 @@ class RecordingSpan(Span):
         """True until the span has ended."""
         return not self.ended
 
+    @_harmless
     def set_attribute(self, key: str, value: otlp_json.AttributeInput) -> None:
         """Set an attribute; None and the trajectory's identity attributes are ignored."""
         if self.ended or value is None or key in self.identity.attributes:
             return
+        key = str(key)
         self.set_encoded(key, otlp_json.attribute(key, value))
 
     def set_encoded(self, key: str, attribute: bytes) -> None:
@@ -111,11 +133,13 @@ class RecordingSpan(Span):
         """Whether an attribute of that name is set."""
         return self._attributes is not None and key in self._attributes
 
+    @_harmless
     def set_attributes(self, attributes: Mapping[str, otlp_json.AttributeInput]) -> None:
         """Set several attributes."""
         for key, value in attributes.items():
             self.set_attribute(key, value)
 
+    @_harmless
     def add_event(
         self,
         name: str,
@@ -132,6 +156,7 @@ class RecordingSpan(Span):
             return
         self._events.append(otlp_json.event(name, timestamp or time_ns(), attributes or {}))
 
+    @_harmless
     def add_link(
         self, context: SpanContext, attributes: Mapping[str, otlp_json.AttributeInput] | None = None
     ) -> None:
@@ -157,6 +182,7 @@ class RecordingSpan(Span):
         if not self.ended:
             self._name = name
 
+    @_harmless
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """Set the status. OK is final, UNSET is ignored, and only ERROR keeps a description (OTel API)."""
         if self.ended or self._status == StatusCode.OK.value:
@@ -169,6 +195,7 @@ class RecordingSpan(Span):
             self._status = code.value
             self._message = description if code is StatusCode.ERROR else None
 
+    @_harmless
     def record_exception(
         self,
         exception: BaseException,
@@ -179,7 +206,7 @@ class RecordingSpan(Span):
         """Add an ``exception`` event (OTel semantic conventions for exceptions)."""
         described: dict[str, otlp_json.AttributeInput] = {
             semconv.EXCEPTION_TYPE: _qualified_name(type(exception)),
-            semconv.EXCEPTION_MESSAGE: _message_of(exception),
+            semconv.EXCEPTION_MESSAGE: message_of(exception),
             semconv.EXCEPTION_STACKTRACE: _stack_of(exception),
             semconv.EXCEPTION_ESCAPED: str(escaped),
         }
@@ -188,7 +215,7 @@ class RecordingSpan(Span):
     def fail(self, exception: BaseException) -> None:
         """Record an exception that left the operation, and set the status accordingly."""
         self.record_exception(exception)
-        self.set_status(StatusCode.ERROR, f"{type(exception).__name__}: {_message_of(exception)}")
+        self.set_status(StatusCode.ERROR, f"{type(exception).__name__}: {message_of(exception)}")
 
     def end(self, end_time: int | None = None) -> None:
         """Record the span. Further calls do nothing. Never raises: what cannot be encoded is counted."""
@@ -246,15 +273,23 @@ def _qualified_name(kind: type) -> str:
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
 
 
-def _message_of(exception: BaseException) -> str:
+def message_of(exception: BaseException) -> str:
+    """What an exception says, cut to a bounded length. Never raises."""
     try:
-        return str(exception)
+        return _cut(str(exception))
     except Exception:  # noqa: BLE001 - a user's __str__ may do anything
         return "<its message could not be read>"
 
 
 def _stack_of(exception: BaseException) -> str:
     try:
-        return "".join(traceback.format_exception(type(exception), exception, exception.__traceback__))
+        return _cut("".join(traceback.format_exception(type(exception), exception, exception.__traceback__)))
     except Exception:  # noqa: BLE001 - formatting calls the user's __str__
         return "".join(traceback.format_tb(exception.__traceback__))
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MAX_EXCEPTION_TEXT:
+        return text
+    half = MAX_EXCEPTION_TEXT // 2
+    return f"{text[:half]}… ({len(text) - 2 * half} more characters) …{text[-half:]}"

@@ -47,6 +47,30 @@ async def test_a_coroutine_is_recorded_with_name_and_kind(recorded):
     assert (call.input, call.output) == ({"expression": "2"}, 2.0)
 
 
+def test_static_and_class_methods_stay_what_they_are(recorded):
+    """The decorator may stand above @staticmethod and @classmethod as well as below."""
+
+    class Kit:
+        @rollout_trace_op
+        @staticmethod
+        def above(value: int) -> int:
+            return value
+
+        @staticmethod
+        @rollout_trace_op
+        def below(value: int) -> int:
+            return value
+
+        @rollout_trace_op
+        @classmethod
+        def of_class(cls, value: int) -> str:
+            return f"{cls.__name__} {value}"
+
+    with rollout_trace_attr():
+        assert (Kit.above(1), Kit().below(2), Kit().of_class(3)) == (1, 2, "Kit 3")
+    assert [s.input for s in recorded()[:3]] == [{"value": 1}, {"value": 2}, {"value": 3}]
+
+
 def test_calls_nest(recorded):
     """An operation called by another is its child."""
 

@@ -1,7 +1,9 @@
 """Trajectories: identity, what the root shows, scores, and switching off."""
 
 import asyncio
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -45,6 +47,29 @@ def test_numpy_identity_has_plain_types(recorded):
         pass
     attributes = recorded()[0].attributes
     assert [attributes[f"rollout.{key}"] for key in ("sample_index", "step", "validate")] == [3, 1, False]
+
+
+def test_an_odd_extra_does_not_cost_the_trajectory(recorded):
+    """A value that is no scalar is recorded as JSON; the trajectory and what is in it stay whole."""
+    with rollout_trace_attr(step=1, who=np.arange(3), what=object):
+        turn("x")
+    call, root = recorded()
+    assert call.span.parent_span_id == root.span.span_id
+    assert root.attributes["rollout.who"] == "[0,1,2]"
+
+
+def test_a_trajectory_leaves_nothing_behind(recorded):
+    """With the garbage collector off, as trainers have it, ended trajectories take no memory."""
+    gc.collect()
+    gc.disable()
+    try:
+        with rollout_trace_attr(step=1) as trajectory:
+            turn("x" * 1000)
+        alive = weakref.ref(trajectory)
+        del trajectory
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_what_was_not_given_is_not_recorded(recorded):

@@ -72,6 +72,37 @@ def test_tensors_show_shape_and_type_and_small_ones_their_numbers():
     assert shown(torch.zeros(100, 100)) == "<tensor (100, 100) torch.float32>"
 
 
+def test_large_arrays_show_shape_and_type():
+    """An image handed to a tool costs no second of training: its shape and dtype say what it was."""
+    assert shown(np.zeros((1080, 1920, 3), np.uint8)) == "<array (1080, 1920, 3) uint8>"
+
+
+def test_a_proxy_is_not_called():
+    """An object that has every attribute, such as a handle to something remote, is only described."""
+
+    class Proxy:
+        def __getattr__(self, name):
+            raise AssertionError(f"{name} was asked for")
+
+        def __repr__(self):
+            return "<proxy>"
+
+    assert shown(Proxy()) == "<proxy>"
+
+
+def test_one_bad_object_does_not_hide_the_rest():
+    """What surrounds an object that cannot be looked into is shown."""
+
+    class Model:
+        def model_dump(self):
+            raise RuntimeError("broken")
+
+        def __repr__(self):
+            return "<model>"
+
+    assert shown({"prompt": "hello", "model": Model()}) == {"prompt": "hello", "model": "<model>"}
+
+
 def test_pydantic_models_show_their_fields():
     """A pydantic model appears as its fields."""
     pydantic = pytest.importorskip("pydantic")

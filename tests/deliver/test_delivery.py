@@ -4,19 +4,22 @@ import json
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import otel_rollout
 from otel_rollout import StepKey, rollout_trace_attr, rollout_trace_op, runtime, spool
-from otel_rollout.deliver import launch, segments
+from otel_rollout.deliver import delivery, launch, ledger, segments
 from otel_rollout.deliver.election import Election
 from otel_rollout.settings import SettingsError
+from tests.exporters import FileExporter
 from tests.otlp import read_directory, tree
 
 
@@ -273,6 +276,38 @@ def test_the_forwarder_ends_when_its_work_is_done(faulty, tmp_path):
     node_dir = node_directory(tmp_path)
     wait_for(lambda: not launch.forwarder_runs(node_dir), what="the forwarder's end")
     assert segments.living_writers(node_dir) == set()
+
+
+def test_the_forwarder_gives_up_after_its_time(fresh_process, test_exporters, target, tmp_path):
+    """With the target out of reach it stays for the time set after the last writer, and then leaves."""
+    Path(f"{target}.fault").write_text("unavailable")
+    otel_rollout.configure({"test-faulty": {"path": str(target)}}, forwarder_linger=1)
+    record(1)
+    otel_rollout.shutdown(0.5)
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: not launch.forwarder_runs(node_dir), what="the forwarder's end")
+    assert otel_rollout.status().exporters["test-faulty"].pending == 2
+
+
+def test_delivery_survives_a_ledger_that_is_held(tracing, tmp_path, monkeypatch):
+    """Trouble of our own, such as a ledger that cannot be written, interrupts delivery and does not end it."""
+    monkeypatch.setattr(delivery, "_pause", lambda attempt: 0.05)
+    monkeypatch.setattr(ledger, "_BUSY_TIMEOUT", 0.05)
+    record(1)
+    active = runtime.current()
+    active.keeper.stop()
+    assert active.writer.flush(10)
+    node_dir = node_directory(tmp_path)
+    exporter = FileExporter(str(tmp_path / "second.jsonl"))
+    ledger.Ledger(node_dir).close()
+    with closing(sqlite3.connect(node_dir / ledger.FILE, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        delivering = delivery.Delivery("second", exporter, node_dir)
+        delivering.start()
+        wait_for(lambda: (tmp_path / "second.jsonl").exists(), what="a first attempt")
+        holder.execute("ROLLBACK")
+    wait_for(delivering.is_caught_up, what="delivery")
+    delivering.stop(10)
 
 
 def test_the_driver_waits_for_delivery_when_it_exits(fresh_process, test_exporters, target, tmp_path):

@@ -1,11 +1,15 @@
 """Guests in the application's OTel: its provider is joined, never replaced."""
 
+import random
+
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
+import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
 from tests.otlp import tree
 
@@ -81,3 +85,44 @@ def test_an_api_only_provider_is_left_alone(recorded):
         pass
     assert trace.get_tracer_provider() is before
     assert len(recorded()) == 1
+
+
+def test_ids_do_not_come_from_the_global_generator(application, recorded):
+    """Workers that training seeds alike have different ids, and their random numbers are left alone."""
+    random.seed(0)
+    state = random.getstate()
+    op(1)
+    random.seed(0)
+    with rollout_trace_attr():
+        pass
+    assert len({s.span.trace_id for s in recorded()}) == 2
+    random.seed(0)
+    with rollout_trace_attr():
+        score("reward", 1.0)
+    assert random.getstate() == state
+
+
+def test_the_applications_sampler_decides_for_whole_trajectories(recorded, monkeypatch):
+    """What its sampler leaves out is left out with everything below; no operation becomes its own trace."""
+    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.5)))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
+    @rollout_trace_op(name="inner")
+    def inner() -> None: ...
+
+    for _ in range(40):
+        with rollout_trace_attr():
+            inner()
+    spans = recorded()
+    assert 0 < len(spans) < 80
+    assert [s.name for s in spans] == ["inner", "rollout_trace"] * (len(spans) // 2)
+
+
+def test_a_second_run_records_into_its_own_directory_alone(application, recorded):
+    """The processor that stays in the application's provider follows the run."""
+    op(1)
+    otel_rollout.shutdown(10)
+    otel_rollout.configure("test-file", shutdown_timeout=0)
+    op(2)
+    assert [s.input for s in recorded() if s.name == "op"] == [{"value": 1}, {"value": 2}]
+    assert otel_rollout.status().dropped == {}

@@ -146,3 +146,35 @@ def test_a_span_outside_the_block_is_not_current(tracer, recorded):
     with tracer.start_as_current_span("s"):
         pass
     assert otel_context.get_current() == before
+
+
+class Hostile:
+    def __str__(self):
+        raise RuntimeError("no")
+
+
+def test_nothing_a_caller_hands_in_raises(tracer, recorded):
+    """Values that fail when they are looked at, wrong types and cycles are left out, not passed on."""
+    cycle: list = []
+    cycle.append(cycle)
+    span = tracer.start_span("s")
+    span.set_attribute("bad", Hostile())
+    span.set_attribute("cycle", cycle)
+    span.set_attribute(1, "numeric key")
+    span.set_attributes(None)
+    span.add_event("e", {"bad": Hostile()})
+    span.add_link(None)
+    span.set_status("ERROR")
+    span.record_exception(None)
+    span.end()
+    assert recorded()[0].attributes == {"1": "numeric key"}
+
+
+def test_a_huge_exception_is_cut(tracer, recorded):
+    """An exception with megabytes of text keeps the beginning and the end of it."""
+    span = tracer.start_span("s")
+    span.fail(ValueError("a" * 1_000_000 + "z"))
+    span.end()
+    (found,) = recorded()
+    assert len(found.span.SerializeToString()) < 300_000
+    assert found.span.status.message.endswith("z")

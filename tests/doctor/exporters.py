@@ -1,0 +1,31 @@
+"""Exporters that say how their endpoint is, as the variable ``OTEL_TEST_ENDPOINT`` wishes."""
+
+from __future__ import annotations
+
+import os
+
+from otel_rollout.exporting import ExportFailure, FailureKind
+from tests.exporters import FileExporter
+
+
+class CheckedExporter(FileExporter):
+    """Its endpoint is fine, refuses us or is away."""
+
+    def __init__(self) -> None:
+        super().__init__("/dev/null")
+        print("an exporter that prints")
+
+    def check(self) -> ExportFailure | None:
+        wish = os.environ["OTEL_TEST_ENDPOINT"]
+        if wish == "broken":
+            raise RuntimeError(f"token {os.environ['OTEL_TEST_TOKEN']} is odd")
+        if wish == "fine":
+            return None
+        return ExportFailure(FailureKind(wish), f"it knows no {os.environ['OTEL_TEST_TOKEN']}")
+
+
+class DemandingExporter(FileExporter):
+    """Cannot be set up, and quotes what it was given."""
+
+    def __init__(self) -> None:
+        raise ValueError(f"OTEL_TEST_TOKEN is {os.environ['OTEL_TEST_TOKEN']!r}, which is no good")

@@ -1,0 +1,175 @@
+"""A real cluster of two nodes, one of them without the package; and what is not to be had here, by hand."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ray.cluster_utils import Cluster
+
+from otel_rollout import doctor
+from otel_rollout.doctor import checks, cluster
+from otel_rollout.doctor.report import Verdict
+from tests.doctor.conftest import install
+from tests.doctor.test_checks import everything_shown
+from tests.propagate.test_ray_cluster import NO_PACKAGE
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
+ROOT = Path(__file__).parent.parent.parent
+TOKEN = "sesame-4711"
+WORKERS_VALUE = "sesame-of-the-worker"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A cluster whose own environment has one of our variables, with another value than ours."""
+    directory = tmp_path_factory.mktemp("cluster")
+    install(directory / "site")
+    (directory / "blocked").mkdir()
+    (directory / "blocked" / "sitecustomize.py").write_text(NO_PACKAGE)
+    with pytest.MonkeyPatch.context() as patched:
+        for name in list(os.environ):
+            if name.startswith(("OTEL_", "RAY_")):
+                patched.delenv(name)
+        patched.setenv("RAY_AUTH_MODE", "disabled")
+        patched.setenv("OTEL_SERVICE_NAME", WORKERS_VALUE)
+        patched.setenv("PYTHONPATH", os.pathsep.join([str(directory / "site"), str(ROOT)]))
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        path = os.pathsep.join([str(directory / "blocked"), os.environ["PYTHONPATH"]])
+        started.add_node(num_cpus=1, env_vars={"PYTHONPATH": path})
+        yield started.address
+        started.shutdown()
+
+
+def test_every_node_is_examined(address, checked_exporters, monkeypatch):
+    """With the driver's variables; a node without the package says so, and none says any value."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-checked")
+    monkeypatch.setenv("OTEL_TEST_ENDPOINT", "refused")
+    monkeypatch.setenv("OTEL_TEST_TOKEN", TOKEN)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "ours")
+    diagnosis = doctor.examine(address)
+
+    nodes: dict[str, dict[str, doctor.Row]] = {}
+    for row in diagnosis.rows:
+        nodes.setdefault(row.where, {})[row.check] = row
+    assert nodes.pop("this machine")["endpoint"].verdict is Verdict.FAIL
+    assert nodes.pop("cluster")["ray"].found.endswith("nodes alive: 2")
+    assert all(where.startswith("node ") for where in nodes)
+    with_package, without = sorted(nodes.values(), key=len, reverse=True)
+
+    assert with_package["library"].verdict is Verdict.OK
+    assert with_package["python"].verdict is Verdict.OK
+    assert with_package["spool"].verdict is Verdict.OK
+    assert with_package["exporter"].verdict is Verdict.OK
+    assert with_package["endpoint"].found == "test-checked: it knows no $OTEL_TEST_TOKEN"
+
+    assert without["library"].verdict is Verdict.FAIL
+    assert "No module named 'otel_rollout" in without["library"].found
+    assert "-m pip install otel-rollout==" in without["library"].advice
+    assert set(without) == {"library", "python", "variables", "clock"}
+
+    for node in (with_package, without):
+        assert node["clock"].verdict is Verdict.OK
+        assert node["variables"].verdict is Verdict.WARN
+        assert node["variables"].found == (
+            "present: OTEL_SERVICE_NAME; missing, which the driver has: OTEL_ROLLOUT_SPOOL_DIR, "
+            "OTEL_TEST_ENDPOINT, OTEL_TEST_TOKEN, OTEL_TRACES_EXPORTER; with another value than the "
+            "driver's: OTEL_SERVICE_NAME"
+        )
+    shown = everything_shown(diagnosis)
+    assert TOKEN not in shown
+    assert WORKERS_VALUE not in shown
+    assert diagnosis.exit_status == 1
+
+
+def test_no_cluster_at_the_address_fails_at_once(monkeypatch):
+    """Ray itself would try for long."""
+    started = time.monotonic()
+    (row,) = cluster.examine("127.0.0.1:1", dict(os.environ), "this machine")
+    assert row.verdict is Verdict.FAIL
+    assert "Connection refused" in row.found
+    assert time.monotonic() - started < 10
+
+
+def answer(**changed):
+    """What a node like the driver answers."""
+    usual = {
+        "executable": sys.executable,
+        "prefix": sys.prefix,
+        "versions": checks.versions(),
+        "present": [],
+        "different": [],
+        "problem": None,
+        "findings": [],
+    }
+    return {**usual, **changed}
+
+
+def found(of, environ=None):
+    return {finding.check: finding for finding in cluster.compared(of, environ or {})}
+
+
+def test_a_node_like_the_driver_is_fine():
+    """No warning where nothing differs."""
+    assert {finding.verdict for finding in found(answer()).values()} == {Verdict.OK}
+
+
+def test_workers_with_another_python_name_both_and_the_fix():
+    """The driver in a virtual environment, the workers in the system's Python."""
+    finding = found(answer(executable="/usr/bin/python3", prefix="/usr"))["python"]
+    assert finding.verdict is Verdict.WARN
+    for path in ("/usr/bin/python3 (prefix /usr", f"{sys.executable} (prefix {sys.prefix}"):
+        assert path in finding.found
+    assert f"{sys.prefix}/bin/ray start" in finding.advice
+
+
+def test_workers_with_another_version_of_the_library_are_a_warning():
+    """Both versions are named."""
+    finding = found(answer(versions={**checks.versions(), "otel-rollout": "0.0.1"}))["library"]
+    assert finding.verdict is Verdict.WARN
+    assert "otel-rollout 0.0.1" in finding.found
+    assert f"the driver has otel-rollout {checks.versions()['otel-rollout']}" in finding.found
+
+
+def test_a_hook_without_effect_is_said():
+    """Advice to set what is set would not help."""
+    hook = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.propagate.ray.runtime_env_hook", "OTEL_X": "1"}
+    assert found(answer(), hook)["variables"].advice.startswith("RAY_RUNTIME_ENV_HOOK is set, but")
+
+
+def test_a_node_that_does_not_answer_fails():
+    """With the reason, and nothing else."""
+    assert found("no answer within 120 s")["probe"].verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("addresses", "uri", "verdict"),
+    [
+        (["10.0.0.1", "10.0.0.2"], "http://127.0.0.1:5000", Verdict.WARN),
+        (["10.0.0.1", "10.0.0.1"], "http://127.0.0.1:5000", Verdict.OK),
+        (["10.0.0.1", "10.0.0.2"], "http://10.0.0.1:5000", Verdict.OK),
+    ],
+)
+def test_a_loopback_endpoint_and_several_machines(addresses, uri, verdict):
+    """Nodes on one machine reach it."""
+    nodes = [cluster.Node(str(number), address) for number, address in enumerate(addresses)]
+    assert cluster.loopback(nodes, {"MLFLOW_TRACKING_URI": uri}).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("ahead", "verdict"), [(0.0, Verdict.OK), (0.9, Verdict.OK), (3.0, Verdict.WARN), (-3.0, Verdict.WARN)]
+)
+def test_clocks_that_differ_are_a_warning(ahead, verdict):
+    """Half of the round trip belongs to the way there."""
+
+    def read():
+        time.sleep(0.02)
+        theirs = time.time() + ahead
+        time.sleep(0.02)
+        return theirs
+
+    measured, uncertain = cluster.skew(read)
+    assert measured == pytest.approx(ahead, abs=uncertain)
+    assert cluster.skew_finding(measured, uncertain).verdict is verdict
