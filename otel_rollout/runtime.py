@@ -62,7 +62,7 @@ class Runtime:
         self.tracer: RecordingTracer = provider.get_tracer(_SCOPE, VERSION)
         self._joined: SdkTracerProvider | None = None
         self._joined_tracer: trace.Tracer | None = None
-        self.keeper = launch.Keeper(node_dir, configured, reports_problems=_state.is_root)
+        self.keeper = launch.Keeper(node_dir, configured)
         self.keeper.start()
 
     def application_tracer(self) -> trace.Tracer | None:
@@ -274,7 +274,10 @@ def shutdown(timeout: float | None) -> Report:
         deadline = time.monotonic() + _bounded(configured.shutdown_timeout if timeout is None else timeout)
         if active is not None:
             active.close(deadline - time.monotonic())
-        drain_other_nodes(max(0.0, deadline - time.monotonic()))
+        try:
+            drain_other_nodes(max(0.0, deadline - time.monotonic()))
+        except Exception as error:  # noqa: BLE001 - Ray may be half gone; this machine is drained all the same
+            _logger.warning("otel-rollout: the cluster's other nodes could not be drained: %s", error)
         if _state.is_root:  # the run is over: what configure() begins, or a child process, is another
             os.environ.pop(settings.CONFIG_VARIABLE, None)
             _state.is_root = False

@@ -29,6 +29,8 @@ SEGMENT_SUFFIX = ".jsonl"
 JOURNAL_SUFFIX = ".journal"
 OPEN_SUFFIX = ".open"
 MANIFEST = "run.json"
+CLOSING_SEQUENCE = 999_999
+"""Sequence of the segment in which the forwarder ends what a dead writer left open; no writer gets there."""
 _SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")
 
 

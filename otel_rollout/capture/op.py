@@ -66,6 +66,11 @@ def _traced(function: Function, name: str | None, kind: str) -> Function:
         return cast("Function", type(function)(_traced(function.__func__, name, kind)))
     if not callable(function) or inspect.isclass(function):
         raise TypeError(f"rollout_trace_op: {function!r} is not a function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"rollout_trace_op: {function.__qualname__} is a generator, which cannot be recorded yet; "
+            "decorate what it calls"
+        )
     operation = Operation(function, name, kind)
     wrapper = _traced_coroutine if inspect.iscoroutinefunction(function) else _traced_function
     return cast("Function", wrapper(operation, function))

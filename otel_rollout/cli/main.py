@@ -74,17 +74,20 @@ def forward(
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     configured, _ = settings.from_environment(os.environ)
-    if to is not None:
-        configured = dataclasses.replace(configured, **settings.checked_arguments({"exporters": to}))
+    pending = False
     for node_dir in _node_directories(place or configured.spool_dir):
+        chosen = _with_exporters_of(node_dir, configured, to)
         election = Election(node_dir)
-        chosen = _with_exporters_of(node_dir, configured)
         if election.win():
             forward_directory(node_dir, chosen, election)
         else:
             typer.echo(f"{node_dir} has a forwarder that is at work")
         election.close()
-        typer.echo(drain.report(node_dir, chosen).summary())
+        report = drain.report(node_dir, chosen)
+        pending |= any(count.pending for count in report.exporters.values())
+        typer.echo(report.summary())
+    if pending:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -119,11 +122,14 @@ def _node_directories(place: Path) -> list[Path]:
     return found
 
 
-def _with_exporters_of(node_dir: Path, configured: settings.Settings) -> settings.Settings:
+def _with_exporters_of(
+    node_dir: Path, configured: settings.Settings, to: str | None = None
+) -> settings.Settings:
+    """The settings with the exporters of a run, or with those named instead."""
     manifest = spool.read_manifest(node_dir)
-    if configured.exporters or manifest is None:
-        return configured
-    return dataclasses.replace(configured, exporters={name: {} for name in manifest.exporters})
+    names = to.split(",") if to else manifest.exporters if manifest else configured.exporters
+    chosen = {name.strip(): configured.exporters.get(name.strip(), {}) for name in names}
+    return dataclasses.replace(configured, exporters=chosen)
 
 
 def _report(node_dir: Path, configured: settings.Settings) -> Report:

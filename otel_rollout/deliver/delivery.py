@@ -32,6 +32,7 @@ LONGEST_PAUSE = 30.0
 REFUSED_PAUSE = 60.0
 """Seconds before a target that refused us is asked again: somebody may have put it right."""
 
+_BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 _logger = logging.getLogger("otel_rollout.deliver")
 
 
@@ -175,9 +176,9 @@ class Delivery:
             result = self._exporter.export(spans)
         except Exception as error:
             _logger.exception("exporter %s raised", self.name)
-            return ExportFailure(
-                FailureKind.UNAVAILABLE, f"the exporter raised {type(error).__name__}: {error}"
-            )
+            # What is wrong with a value is wrong with it every time; anything else may pass.
+            kind = FailureKind.REJECTED if isinstance(error, _BAD_VALUE) else FailureKind.UNAVAILABLE
+            return ExportFailure(kind, f"the exporter raised {type(error).__name__}: {error}")
         if result is SpanExportResult.SUCCESS:
             return None
         told = getattr(self._exporter, "last_failure", None)

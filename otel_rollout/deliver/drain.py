@@ -65,7 +65,7 @@ def _account_of(node_dir: Path, writer: str, is_alive: bool) -> _Account:
         return _Account()
     if is_alive:
         return _Account(state.started, state.recorded, 0, state.drops)
-    closing = node_dir / spool.SegmentName(writer, state.sequence + 1).file
+    closing = node_dir / spool.SegmentName(writer, spool.CLOSING_SEQUENCE).file
     recorded = state.recorded + (closing.read_bytes().count(b"\n") if closing.exists() else 0)
     unfinished = state.started - recorded - sum(state.drops.values())
     return _Account(state.started, recorded, unfinished, state.drops)

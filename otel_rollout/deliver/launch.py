@@ -116,13 +116,11 @@ class Keeper:
     Args:
         node_dir: what the forwarder forwards.
         configured: settings of the run.
-        reports_problems: whether to log them; one process of the run is enough.
     """
 
-    def __init__(self, node_dir: Path, configured: Settings, reports_problems: bool) -> None:
+    def __init__(self, node_dir: Path, configured: Settings) -> None:
         self._node_dir = node_dir
         self._settings = configured
-        self._reports_problems = reports_problems
         self._reported: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-rollout-keep", daemon=True)
@@ -140,8 +138,7 @@ class Keeper:
         while True:
             try:
                 ensure_forwarder(self._node_dir, self._settings)
-                if self._reports_problems:
-                    self._report_problems()
+                self._report_problems()
             except Exception as error:  # noqa: BLE001 - the thread must live, and training not notice
                 self._say(f"cannot look after the forwarder: {error}")
             checks += 1

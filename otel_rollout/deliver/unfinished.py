@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 
 from otel_rollout import spool
-from otel_rollout.record import journal
 from otel_rollout.record.open_trajectories import read_open
 from otel_rollout.spool import SegmentName
 
@@ -22,19 +21,13 @@ _IDS = re.compile(rb'"traceId":"([0-9a-f]{32})","spanId":"([0-9a-f]{16})"')
 _END = re.compile(rb'"endTimeUnixNano":"(\d+)"')
 
 
-def closing_segment(node_dir: Path, writer: str) -> SegmentName | None:
-    """The segment in which a dead writer's unfinished trajectories are ended, whether or not it exists."""
-    state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
-    return SegmentName(writer, state.sequence + 1) if state else None
-
-
 def close_unfinished(node_dir: Path, writer: str) -> None:
     """End what a dead writer left open, at the time of its last sign of life.
 
     To be called after the writer's segments were healed. Idempotent.
     """
-    name = closing_segment(node_dir, writer)
-    if name is None or (node_dir / name.file).exists():
+    name = SegmentName(writer, spool.CLOSING_SEQUENCE)
+    if (node_dir / name.file).exists():
         return
     open_roots = {_ids(line): line for line in read_open(node_dir / (writer + spool.OPEN_SUFFIX))}
     if not open_roots:

@@ -37,9 +37,9 @@ _ACTIVE, _PLACES, _BASE, _SEQUENCE, _DROPS = 8, (16, 40), 64, 72, 80
 _published = struct.Struct("<3Q")
 _number = struct.Struct("<q")
 
-DROP_REASONS = ("journal_full", "disk", "encoding", "closed")
+DROP_REASONS = ("journal_full", "disk", "encoding")
 """Why a span that ended was not recorded: the ring was full and stayed full; the segment could not be
-written; the span could not be encoded; the writer was closed already."""
+written; the span could not be encoded."""
 _HEADER = struct.Struct(f"<8sQ6Q2q{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000
 
@@ -126,9 +126,8 @@ class Journal:
         self._put(_BASE, base)
 
     def count_drop(self, reason: str, total: int) -> None:
-        """Publish how many spans were dropped for ``reason``, and how many were started."""
+        """Publish how many spans were dropped for ``reason``; in any thread, so nothing else."""
         self._put(_DROPS + 8 * DROP_REASONS.index(reason), total)
-        self.publish()
 
     def _put(self, at: int, value: int) -> None:
         self._map[at : at + 8] = _number.pack(value)

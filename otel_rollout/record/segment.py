@@ -92,7 +92,7 @@ class SegmentWriter:
         """Record one line given without its resource head.
 
         Returns:
-            Whether it was recorded. If not, it was counted as dropped.
+            Whether it was recorded. If not, it was counted as dropped, unless the writer is closed.
         """
         lock = self._lock
         # Non-blocking first: it is the cheap and the usual case. The bounded wait also ends the only way
@@ -101,8 +101,8 @@ class SegmentWriter:
             self._stalled = True
             return self.drop("journal_full")
         try:
-            if self._closing:
-                return self.drop("closed")
+            if self._closing:  # ended after shutdown(): it stays among the unfinished
+                return False
             journal, head = self._journal, self._head
             if not journal.append(head, body) and not self._append_when_possible(head, body):
                 return False
@@ -188,7 +188,9 @@ class SegmentWriter:
                 elif self._length >= self._segment_bytes:
                     self._rotate()
         finally:
-            os.close(self._descriptor)
+            self._closing = True  # whatever ended this thread, nobody may use the number again
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
 
     def _wait_for_lines(self) -> None:
         """Sleep while there is nothing to do, then a little more for lines to gather unless in a hurry."""
@@ -308,4 +310,5 @@ class SegmentWriter:
         """
         self._abandoned = self._closing = True
         self._lock = threading.Lock()  # some thread of the parent may have held it
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)

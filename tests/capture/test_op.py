@@ -11,6 +11,10 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op
 from tests.otlp import tree
 
 
+def generator():
+    yield 1
+
+
 class Tool:
     @rollout_trace_op
     def execute(self, expression: str, *, precision: int = 2) -> dict[str, float]:
@@ -229,6 +233,12 @@ def test_decorated_classes_pickle_by_value(recorded):
     [
         (lambda: rollout_trace_op(kind="MODEL"), ValueError, "kind='MODEL' is none of AGENT, CHAIN"),
         (lambda: rollout_trace_op(42), TypeError, "42 is not a function"),
+        (lambda: rollout_trace_op(int), TypeError, "<class 'int'> is not a function"),
+        (
+            lambda: rollout_trace_op(generator),
+            TypeError,
+            "generator is a generator, which cannot be recorded",
+        ),
     ],
 )
 def test_wrong_use_is_told_at_decoration(decorate, error, message):

@@ -290,7 +290,7 @@ def test_the_forwarder_gives_up_after_its_time(fresh_process, test_exporters, ta
 
 
 def test_delivery_survives_a_ledger_that_is_held(tracing, tmp_path, monkeypatch):
-    """Trouble of our own, such as a ledger that cannot be written, interrupts delivery and does not end it."""
+    """Trouble of our own, such as a ledger that cannot be written, interrupts delivery, no more."""
     monkeypatch.setattr(delivery, "_pause", lambda attempt: 0.05)
     monkeypatch.setattr(ledger, "_BUSY_TIMEOUT", 0.05)
     record(1)
