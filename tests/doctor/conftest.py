@@ -28,3 +28,9 @@ def checked_exporters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have them installed in this process."""
     install(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
+
+
+@pytest.fixture(autouse=True)
+def no_telemetry_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The MLflow tests leave this one set; here every variable that is seen counts."""
+    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)

@@ -30,7 +30,7 @@ def address(tmp_path_factory):
     (directory / "blocked" / "sitecustomize.py").write_text(NO_PACKAGE)
     with pytest.MonkeyPatch.context() as patched:
         for name in list(os.environ):
-            if name.startswith(("OTEL_", "RAY_")):
+            if name.startswith(("OTEL_", "RAY_", "MLFLOW_", "WANDB_", "WF_")):
                 patched.delenv(name)
         patched.setenv("RAY_AUTH_MODE", "disabled")
         patched.setenv("OTEL_SERVICE_NAME", WORKERS_VALUE)
