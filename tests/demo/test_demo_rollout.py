@@ -93,7 +93,7 @@ async def test_errors_happen_and_rewards_rise() -> None:
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A randomly initialised causal LM on disk, with the demo's tokenizer."""
-    torch = pytest.importorskip("torch")
+    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     path = tmp_path_factory.mktemp("model")
