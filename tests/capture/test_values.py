@@ -68,6 +68,7 @@ def test_known_kinds_show_what_they_hold(value, expected):
 def test_tensors_show_shape_and_type_and_small_ones_their_numbers():
     """A small tensor appears as numbers, a large one as its shape and dtype."""
     import torch
+
     assert shown(torch.tensor([1, 2])) == [1, 2]
     assert shown(torch.zeros(100, 100)) == "<tensor (100, 100) torch.float32>"
 
