@@ -63,7 +63,8 @@ def endless_task(path: str) -> None:
 
 def say(ended: int, unfinished: int = 0) -> None:
     """Tell the test how many spans have ended for certain, and how many trajectories never will."""
-    print("ENDED", ended, unfinished, flush=True)
+    # A line of its own, in one piece: Ray prints to the same place from another thread.
+    print(f"\nENDED {ended} {unfinished}\n", end="", flush=True)
 
 
 def ended_according_to(path: str) -> int:

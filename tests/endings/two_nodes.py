@@ -32,7 +32,7 @@ def main() -> None:
         "places": report.place.split(", "),
         "steps": {key.step: count.delivered for key, count in report.by_step.items()},
     }
-    print("ACCOUNT " + json.dumps(account), flush=True)
+    print(f"\nACCOUNT {json.dumps(account)}\n", end="", flush=True)
 
 
 if __name__ == "__main__":
