@@ -108,6 +108,11 @@ def create_private(directory: Path, spool_dir: Path) -> None:
             )
 
 
+def open_private(path: str, flags: int) -> int:
+    """An ``opener`` for :func:`open`: the file is for this user alone."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
 def segments(node_dir: Path) -> list[SegmentName]:
     """The segments in a node directory, each writer's oldest first."""
     return sorted(filter(None, map(SegmentName.parse, os.listdir(node_dir))))
@@ -133,7 +138,7 @@ def write_manifest(node_dir: Path, manifest: Manifest) -> None:
     if path.exists():
         return
     fresh = path.with_suffix(f".{os.getpid()}.new")
-    with open(fresh, "wb", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+    with open(fresh, "wb", opener=open_private) as file:
         file.write(orjson.dumps({"format": 1, **asdict(manifest)}, option=orjson.OPT_INDENT_2))
     fresh.replace(path)
 

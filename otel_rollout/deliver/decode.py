@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-_IS_REMOTE = 0x200
+from otel_rollout.record.otlp_json import IS_REMOTE
 
 
 class UnreadableLineError(ValueError):
@@ -53,9 +53,7 @@ def _span(span: Mapping[str, Any], resource: Resource, scope: InstrumentationSco
     return ReadableSpan(
         name=span.get("name", ""),
         context=_context(trace_id, int(span["spanId"], 16), flags, state, is_remote=False),
-        parent=_context(trace_id, int(parent, 16), flags, state, bool(flags & _IS_REMOTE))
-        if parent
-        else None,
+        parent=_context(trace_id, int(parent, 16), flags, state, bool(flags & IS_REMOTE)) if parent else None,
         resource=resource,
         attributes=_attributes(span),
         events=[_event(event) for event in span.get("events", ())],
@@ -82,7 +80,7 @@ def _link(link: Mapping[str, Any]) -> Link:
     flags = int(link.get("flags", 0))
     state = TraceState.from_header([link["traceState"]]) if link.get("traceState") else None
     context = _context(
-        int(link["traceId"], 16), int(link["spanId"], 16), flags, state, bool(flags & _IS_REMOTE)
+        int(link["traceId"], 16), int(link["spanId"], 16), flags, state, bool(flags & IS_REMOTE)
     )
     return Link(context, _attributes(link))
 

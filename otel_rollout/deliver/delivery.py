@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import threading
 from collections.abc import Mapping, Sequence
@@ -217,7 +216,7 @@ class Delivery:
             "line": line.raw.decode("utf-8", "replace").rstrip("\n"),
         }
         path = self._node_dir / f"rejected.{self.name}.jsonl"
-        with open(path, "ab", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+        with open(path, "ab", opener=spool.open_private) as file:
             file.write(orjson.dumps(entry) + b"\n")
         _logger.error("%s rejects a span of %s: %s", self.name, line.segment, reason)
 

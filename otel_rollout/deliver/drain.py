@@ -139,19 +139,32 @@ def drain(node_dir: Path, configured: Settings, timeout: float) -> Report:
     Ends early when every exporter that is behind refuses to deliver until a person acts. On a terminal it
     shows its progress.
     """
-    account = report(node_dir, configured)
-    next_start = time.monotonic()
-    deadline = next_start + timeout
-    if account.place:
-        with _progress_bar(account.recorded) as show:
-            while not _is_done(node_dir, configured, account.recorded, show):
-                if time.monotonic() >= deadline:
-                    break
-                if time.monotonic() >= next_start:  # one that cannot start is not started in a storm
-                    launch.ensure_forwarder(node_dir, configured)
-                    next_start = time.monotonic() + _START_INTERVAL
-                time.sleep(_POLL_INTERVAL)
+    deadline = time.monotonic() + timeout
+    if node_dir.is_dir():
+        # The dead first: what they left has to be completed before it can be counted.
+        _wait(node_dir, configured, deadline, lambda: not _is_incomplete(node_dir))
+        target = report(node_dir, configured).recorded
+        with _progress_bar(target) as show:
+            _wait(node_dir, configured, deadline, lambda: _is_done(node_dir, configured, target, show))
     return report(node_dir, configured)
+
+
+def _wait(node_dir: Path, configured: Settings, deadline: float, is_over: Callable[[], bool]) -> None:
+    """Wait for something the forwarder does, seeing to it that there is one."""
+    next_start = time.monotonic()
+    while not is_over() and time.monotonic() < deadline:
+        if time.monotonic() >= next_start:  # one that cannot start is not started in a storm
+            launch.ensure_forwarder(node_dir, configured)
+            next_start = time.monotonic() + _START_INTERVAL
+        time.sleep(_POLL_INTERVAL)
+
+
+def _is_incomplete(node_dir: Path) -> bool:
+    """Whether a dead writer's segments and trajectories still have to be completed; then its table goes."""
+    return any(
+        (node_dir / (writer + spool.OPEN_SUFFIX)).exists() and segments.is_dead(node_dir, writer)
+        for writer in spool.journals(node_dir)
+    )
 
 
 def _is_done(node_dir: Path, configured: Settings, target: int, show: Callable[[int], None]) -> bool:

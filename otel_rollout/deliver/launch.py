@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import otel_rollout
+from otel_rollout import spool
 from otel_rollout.deliver.election import Election
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, to_variable
 
@@ -56,7 +57,7 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     if forwarder_runs(node_dir):
         return
     command = [sys.executable, "-m", "otel_rollout.deliver", str(node_dir)]
-    with open(node_dir / LOG_FILE, "ab", opener=_private) as log:
+    with open(node_dir / LOG_FILE, "ab", opener=spool.open_private) as log:
         subprocess.run(  # noqa: S603 - our own interpreter and module
             ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *command],
             cwd="/",  # `python -m` looks for modules here first; and the job's directory may be deleted
@@ -67,10 +68,6 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
             start_new_session=True,
             check=False,
         )
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:

@@ -6,7 +6,6 @@ the rest.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ def close_unfinished(node_dir: Path, writer: str) -> None:
     ]
     if lines:
         fresh = node_dir / (name.stem + ".new")
-        with open(fresh, "wb", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+        with open(fresh, "wb", opener=spool.open_private) as file:
             file.writelines(lines)
         fresh.rename(node_dir / name.file)
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from otel_rollout.record.segment import SegmentWriter
 
-_HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200  # OTLP span flags
-
 
 class _OwnIds(IdGenerator):
     """Ids from a generator of our own: the SDK's draws from the one that training seeds in every worker."""
@@ -147,4 +145,4 @@ def _line(span: ReadableSpan, end_ns: int, status: int, message: str | None) -> 
 
 
 def _remote_bits(parent: SpanContext | None) -> int:
-    return _HAS_IS_REMOTE | (_IS_REMOTE if parent is not None and parent.is_remote else 0)
+    return otlp_json.HAS_IS_REMOTE | (otlp_json.IS_REMOTE if parent is not None and parent.is_remote else 0)

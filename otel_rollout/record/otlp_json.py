@@ -26,6 +26,9 @@ AttributeInput = Union["AttributeValue", bytes, Mapping[str, Any], None]
 _LINE_END = b"}]}]}]}\n"
 """Closes the span, the span list, the scope and the resource of a line."""
 
+HAS_IS_REMOTE, IS_REMOTE = 0x100, 0x200
+"""Bits of OTLP's flags on spans and links: whether the other end is remote is known; it is remote."""
+
 _dumps = orjson.dumps
 
 

@@ -32,9 +32,8 @@ MAX_EXCEPTION_TEXT = 64 << 10
 
 FLAGS = TraceFlags(TraceFlags.SAMPLED | 0x02)
 """Sampled, and with a random trace id (W3C Trace Context level 2)."""
-_HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200  # OTLP span flags
-_LOCAL_PARENT = int(FLAGS) | _HAS_IS_REMOTE
-_REMOTE_PARENT = _LOCAL_PARENT | _IS_REMOTE
+_LOCAL_PARENT = int(FLAGS) | otlp_json.HAS_IS_REMOTE
+_REMOTE_PARENT = _LOCAL_PARENT | otlp_json.IS_REMOTE
 
 
 Method = TypeVar("Method", bound=Callable[..., None])
@@ -168,7 +167,9 @@ class RecordingSpan(Span):
         if len(self._links) >= MAX_LINKS:
             self._count_dropped(2)
             return
-        flags = context.trace_flags | _HAS_IS_REMOTE | (_IS_REMOTE if context.is_remote else 0)
+        flags = (
+            context.trace_flags | otlp_json.HAS_IS_REMOTE | (otlp_json.IS_REMOTE if context.is_remote else 0)
+        )
         state = context.trace_state.to_header()
         self._links.append(otlp_json.link(context.trace_id, context.span_id, state, flags, attributes or {}))
 
