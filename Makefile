@@ -11,14 +11,31 @@ define part
 	awk -v s=$$(( $$(date +%s) - began )) 'BEGIN { printf "== $(1): %.1f minutes\n", s / 60 }'
 endef
 
-OLDEST := .venv-oldest-ray
+# What cannot be installed beside the rest has an environment of its own: .venv-NAME, by constraints-NAME.txt.
+OLDEST_RAY := .venv-oldest-ray
+OLDEST_OTEL := .venv-oldest-otel
+PHOENIX := .venv-phoenix
+WEAVE := .venv-weave
+WEAVE_SQLITE := .venv-weave-sqlite
+VERL := .venv-verl
 
-.PHONY: demo test lint types unit oldest-ray bench clean
+TESTS := lint types unit collector-tests oldest-ray oldest-otel verl
+
+.PHONY: demo test bench bench-verl collector clean $(TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
 
-test: $(VENV)/.dev lint types unit oldest-ray  ## Everything CI checks
+test: $(TESTS)  ## Everything CI checks
+
+bench: $(VENV)/.dev $(WEAVE)/.ready $(WEAVE_SQLITE)/.ready  ## What tracing costs, beside what others cost, in one run
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-verl: $(VERL)/.ready  ## verl's agent loop under its own mlflow backend, and under ours
+	$(VERL)/bin/python -m benchmarks.verl_agent_loop $(ARGS)
+
+collector: $(VENV)/.tools  ## An OpenTelemetry Collector for collector-config/, in build/
+	$(call part,the Collector,$(BIN)/python collector-config/get_collector.py)
 
 lint: $(VENV)/.dev
 	$(call part,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
@@ -26,14 +43,22 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
-unit: $(VENV)/.dev
-	$(call part,tests,$(BIN)/python -m pytest)
+unit: $(VENV)/.dev $(WEAVE)/.ready
+	$(call part,tests,$(BIN)/python -m pytest --ignore tests/collector)
 
-oldest-ray: $(OLDEST)/.ready
-	$(call part,propagation on the oldest Ray,$(OLDEST)/bin/python -m pytest tests/propagate)
+collector-tests: $(VENV)/.dev $(PHOENIX)/.ready $(WEAVE)/.ready collector
+	$(call part,a Collector that reads the spool,$(BIN)/python -m tests.collector.tailing)
+	$(call part,tests with the Collector,$(BIN)/python -m pytest tests/collector)
 
-bench: $(VENV)/.dev  ## What tracing costs, beside what others cost, in one run
-	$(BIN)/python -m benchmarks $(ARGS)
+oldest-ray: $(OLDEST_RAY)/.ready
+	$(call part,propagation on the oldest Ray,$(OLDEST_RAY)/bin/python -m pytest tests/propagate)
+
+oldest-otel: $(OLDEST_OTEL)/.ready  # values need Ray and others, and have nothing to do with OpenTelemetry
+	$(call part,recording on the oldest OpenTelemetry,$(OLDEST_OTEL)/bin/python -m pytest \
+		--ignore tests/capture/test_values.py tests/capture tests/record tests/test_configuration.py tests/test_sdk_variables.py)
+
+verl: $(VERL)/.ready  # both trainers of the real verl
+	$(call part,verl,$(VERL)/bin/python -m pytest tests/verl)
 
 $(VENV)/.tools: $(SETUP)
 	$(PYTHON) -m venv $(VENV)
@@ -48,11 +73,26 @@ $(VENV)/.dev: $(VENV)/.tools
 	$(call part,install,$(INSTALL) --editable '.[dev]')
 	@touch $@ $(VENV)/.demo
 
-$(OLDEST)/.ready: $(VENV)/.tools constraints-oldest-ray.txt
-	$(PYTHON) -m venv $(OLDEST)
-	$(call part,install the oldest Ray,$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python \
-		--constraint constraints-oldest-ray.txt --editable '.[oldest-ray]')
-	@touch $@
+# $(call environment,DIRECTORY,WHAT TO INSTALL)
+define environment
+$(1)/.ready: $(VENV)/.tools constraints$(patsubst .venv%,%,$(1)).txt
+	$$(PYTHON) -m venv $(1)
+	$$(call part,install $(1),$$(BIN)/uv pip install --quiet --python $(1)/bin/python \
+		--constraint constraints$(patsubst .venv%,%,$(1)).txt $(2))
+	@touch $$@
+endef
+$(eval $(call environment,$(OLDEST_RAY),--editable '.[oldest-ray]'))
+$(eval $(call environment,$(OLDEST_OTEL),--editable '.[oldest-otel]'))
+$(eval $(call environment,$(PHOENIX),arize-phoenix))
+# Without scikit-learn, which nothing here uses and each of a job's many processes would import for seconds.
+$(eval $(call environment,$(VERL),--compile-bytecode --editable '.[verl-tests]' && \
+	$$(BIN)/uv pip uninstall --quiet --python $(VERL)/bin/python scikit-learn))
+
+# Weave's client and trace server, for tests to talk to: 0.53.0 is the last with the ClickHouse server, 0.52.28 the
+# last with the SQLite one.
+$(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect confluent-kafka fastapi \
+	python-multipart redis sqlparse uvicorn))
+$(eval $(call environment,$(WEAVE_SQLITE),'weave[trace_server]' fastapi python-multipart uvicorn))
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

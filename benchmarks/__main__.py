@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--quick]``: measure, print a table, write ``benchmarks/results/latest.json``."""
+"""``python -m benchmarks [--quick] [--only PART]``: measure, print tables, write ``results/latest.json``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import hot_path, ray_calls, tables
+from benchmarks import hot_path, otlp_delivery, ray_calls, tables, weave_delivery
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
+PARTS = {
+    "hot_path": hot_path.run,
+    "ray_calls": ray_calls.run,
+    "otlp_delivery": otlp_delivery.run,
+    "weave_delivery": weave_delivery.run,
+}
 PACKAGES = ("otel-rollout", "opentelemetry-sdk", "mlflow", "orjson", "ray")
 
 
@@ -67,13 +73,37 @@ def ray_table(result: dict[str, Any]) -> Table:
     return shown
 
 
+def weave_table(result: dict[str, Any]) -> Table:
+    """Delivery into Weave as people read it."""
+    shown = Table(title="Into a local Weave server (medians)", title_justify="left")
+    for heading in ("", *tables.WEAVE_HEADINGS):
+        shown.add_column(heading, justify="right" if heading else "left")
+    for row in tables.weave_rows(result):
+        shown.add_row(*row)
+    return shown
+
+
+def otlp_table(result: dict[str, Any]) -> Table:
+    """Delivery to a Collector as people read it."""
+    title = f"Delivery of a span of {result['span_bytes']} bytes to a Collector: CPU µs (medians)"
+    shown = Table(title=title, title_justify="left")
+    for heading in ("", *tables.OTLP_HEADINGS):
+        shown.add_column(heading, justify="right" if heading else "left")
+    for row in tables.otlp_rows(result):
+        shown.add_row(*row)
+    return shown
+
+
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first impression")
-    quick = parser.parse_args().quick
+    parser.add_argument("--only", choices=PARTS, help="measure this part, and keep the others' figures")
+    options = parser.parse_args()
     logging.disable(logging.WARNING)
-    result = {"machine": machine(), "hot_path": hot_path.run(quick), "ray_calls": ray_calls.run(quick)}
+    kept = json.loads(RESULTS.read_text()) if options.only else {}
+    measured = {name: PARTS[name](options.quick) for name in ([options.only] if options.only else PARTS)}
+    result = {**kept, "machine": machine(), **measured}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
     tables.update(result)
@@ -81,6 +111,8 @@ def main() -> None:
     console.print()
     console.print(table(result["hot_path"]))
     console.print(ray_table(result["ray_calls"]))
+    console.print(weave_table(result["weave_delivery"]))
+    console.print(otlp_table(result["otlp_delivery"]))
     console.print("÷ SDK: CPU as a share of the bare SDK span's. busy: wall µs of single calls while another")
     console.print(f"thread computes. Raw samples: {RESULTS.relative_to(Path.cwd())}")
 

@@ -1,4 +1,4 @@
-"""The tables in README.md and docs/ray.md, written from the figures and never by hand."""
+"""The tables in README.md and docs/, written from the figures and never by hand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->\n"
+OTLP_HEADINGS = ("forwarder, µs per span", "spans/s and core", "Collector, µs per span")
 RAY_HEADINGS = ("`.remote()` of a method", "`.remote()` of a task", "receiving")
 
 
@@ -43,6 +44,44 @@ def ray_rows(result: dict[str, Any]) -> list[list[str]]:
     ]
 
 
+WEAVE_HEADINGS = (
+    "caller held up, µs (p50)",
+    "(mean)",
+    "spans/s delivered",
+    "CPU of delivery, µs/span",
+    "lost",
+)
+
+
+def weave_rows(result: dict[str, Any]) -> list[list[str]]:
+    """Delivery into each of the Weave servers, by us and by weave's client."""
+    return [
+        [
+            f"{name}, store: {store}",
+            f"{figures['caller_us_p50']:.0f}",
+            f"{figures['caller_us_mean']:.0f}",
+            f"{figures['spans_per_second']}",
+            f"{figures['delivery_cpu_us']:.0f}",
+            f"{figures['lost']}",
+        ]
+        for store, contestants in result["stores"].items()
+        for name, figures in contestants.items()
+    ]
+
+
+def otlp_rows(result: dict[str, Any]) -> list[list[str]]:
+    """CPU of the forwarder and of the Collector it sends to, per protocol."""
+    return [
+        [
+            protocol,
+            f"{cost['forwarder_cpu_us']:.1f}",
+            f"{1e6 / cost['forwarder_cpu_us']:,.0f}",
+            f"{cost['collector_cpu_us']:.1f}",
+        ]
+        for protocol, cost in result["protocols"].items()
+    ]
+
+
 def _markdown(headings: tuple[str, ...], rows: list[list[str]]) -> str:
     lines = ["| | " + " | ".join(headings) + " |", "|---|" + "---:|" * len(headings)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
@@ -53,6 +92,8 @@ def update(result: dict[str, Any]) -> None:
     """Replace what stands between the marks."""
     _replace(ROOT / "README.md", hot_path(result["hot_path"]))
     _replace(ROOT / "docs" / "ray.md", _markdown(RAY_HEADINGS, ray_rows(result["ray_calls"])))
+    _replace(ROOT / "docs" / "weave.md", _markdown(WEAVE_HEADINGS, weave_rows(result["weave_delivery"])))
+    _replace(ROOT / "docs" / "collector.md", _markdown(OTLP_HEADINGS, otlp_rows(result["otlp_delivery"])))
 
 
 def _replace(page: Path, table: str) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "__version__",
     "configure",
     "instrument",
+    "publish_run",
     "rollout_trace_attr",
     "rollout_trace_op",
     "score",
@@ -93,6 +94,20 @@ def uninstrument() -> None:
     from otel_rollout.propagate import instrument as propagation
 
     propagation.uninstrument()
+
+
+def publish_run(**runs: str) -> None:
+    """Link the rollout's traces to a run of a tracker, those delivered already included.
+
+    For runs that are started when traces exist already; a run that is known before is given by
+    ``MLFLOW_RUN_ID`` or ``WANDB_RUN_ID``. Call it in any process of the rollout, usually the one that starts
+    the run. Forwarders of other Ray nodes are told through Ray. Does not wait, and never raises.
+
+    Args:
+        runs: for an exporter its tracker's run: ``mlflow="<run id>"``, ``weave="<entity>/<project>/<run>"``.
+            Exporters that the rollout does not use are ignored.
+    """
+    _runtime.publish_run(runs)
 
 
 def status() -> Report:

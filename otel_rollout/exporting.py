@@ -5,17 +5,33 @@ waiting for, a rejected batch is worth bisecting, a refused credential is worth 
 therefore leave an :class:`ExportFailure` in ``last_failure`` before they return FAILURE. An exporter
 without that attribute still works: its failures count as outages.
 
-An exporter may also have a method ``announce(roots)``. It gets the root spans of trajectories that have
-been running for a while, without an end time, so that it can show them; it must not raise. A root that is
-announced has not been exported. And it may have an attribute ``target_is_local``, true when its target is a
-file of this machine: only forwarders on the run's home machine use it. A method ``check()`` tells
-``otel-rollout doctor`` whether the target takes spans from us, by None or the failure; it writes none.
+An exporter may also have
+
+- ``announce(roots)``: gets the root spans of trajectories that have been running for a while, without
+  an end time, so that it can show them; it must not raise. A root that is announced has not been
+  exported.
+- ``target_is_local``: true when its target is a file of this machine. Only forwarders on the run's home
+  machine use it then.
+- ``link_run(run, rollout)``: gets the run of its tracker (an MLflow run id, a W&B
+  ``entity/project/run``) that the rollout with the id ``rollout`` belongs to, when somebody has
+  published it, again after a restart of the forwarder, and once more when all is delivered. From then
+  on what it exports belongs to that run, and what was exported before, by whichever forwarder of the
+  rollout, is linked to it. It returns None or the failure, and must not raise.
+- ``export_lines``: None, or a function for a target that takes OTLP/JSON. It gets recorded lines
+  (``Sequence[bytes]``, each a ``TracesData`` object with its newline) and answers as ``export`` does.
+  It is called instead of ``export``, and nothing is decoded.
+- ``reads_spool``: true when somebody else reads the segments, who may be behind: then they are not removed.
+- ``check()``: tells ``otel-rollout doctor`` whether the target takes spans from us, by None or the
+  failure; it writes none.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 
 
 class FailureKind(enum.Enum):
@@ -42,3 +58,17 @@ class ExportFailure:
     kind: FailureKind
     message: str
     retry_after: float | None = None
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds from ``Retry-After``, which holds either seconds or a date; None when it is not among them."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isdecimal():
+        return float(text)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=timezone.utc)
+    return max(0.0, (until - datetime.now(timezone.utc)).total_seconds())

@@ -11,21 +11,26 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import functools
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
-from otel_rollout import semconv, settings, spool
+from otel_rollout import metrics, semconv, settings, spool
 from otel_rollout.deliver import drain, launch
 from otel_rollout.deliver.report import Report
 from otel_rollout.record.provider import RecordingTracer, RecordingTracerProvider
+from otel_rollout.record.redaction import redaction_of
+from otel_rollout.record.sampling import Decision, decision_of
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.version import VERSION
@@ -33,8 +38,12 @@ from otel_rollout.version import VERSION
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 
+    from otel_rollout.deliver.ray_nodes import OtherNode
+
 _logger = logging.getLogger("otel_rollout")
 _SCOPE: Final = "otel_rollout"
+_AGENT: Final = "opentelemetry.instrumentation.auto_instrumentation"
+"""Imported in processes that `opentelemetry-instrument` has set up."""
 _CLOSE_TIMEOUT: Final = 2.0
 """Seconds a process other than the run's first one spends on flushing when it exits."""
 
@@ -51,14 +60,15 @@ class Runtime:
 
     def __init__(self, configured: Settings) -> None:
         self.settings = configured
-        node_dir = node_directory(configured)
-        spool.create_private(node_dir, configured.spool_dir)
-        spool.write_manifest(
-            node_dir, spool.Manifest(configured.run_id, configured.project_name, tuple(configured.exporters))
+        node_dir = _create_node_directory(configured)
+        self.writer = SegmentWriter(
+            node_dir,
+            _resource(configured),
+            segment_bytes=configured.segment_bytes,
+            spool_limit=_spool_limit(configured, node_dir),
+            redact=redaction_of(configured.redact),
         )
-        self.writer = SegmentWriter(node_dir, _resource(configured), segment_bytes=configured.segment_bytes)
-        provider = RecordingTracerProvider(self.writer)
-        self.random_bits = provider.random_bits
+        provider = RecordingTracerProvider(self.writer, _decision(configured))
         self.tracer: RecordingTracer = provider.get_tracer(_SCOPE, VERSION)
         self._joined: SdkTracerProvider | None = None
         self._joined_tracer: trace.Tracer | None = None
@@ -74,7 +84,10 @@ class Runtime:
         sdk = sys.modules.get("opentelemetry.sdk.trace")
         if sdk is None:  # nobody imported the SDK, so no SDK provider can be set
             return None
-        provider = trace.get_tracer_provider()
+        try:
+            provider = trace.get_tracer_provider()
+        except Exception:  # noqa: BLE001 - OTEL_PYTHON_TRACER_PROVIDER names none; OpenTelemetry has logged it
+            return None
         if not isinstance(provider, sdk.TracerProvider):
             return None
         if provider is not self._joined:
@@ -84,11 +97,16 @@ class Runtime:
     def _join(self, provider: SdkTracerProvider) -> None:
         from otel_rollout.record import guest
 
+        delivers_itself = _is_exported_by_the_agent(self.settings)
         with _state.lock:
             if provider not in _joined_providers:  # a processor stays for good; it finds the current writer
-                provider.add_span_processor(guest.SpoolSpanProcessor(_current_writer, _SCOPE))
+                provider.add_span_processor(
+                    guest.IdentityProcessor()
+                    if delivers_itself
+                    else guest.SpoolSpanProcessor(_current_writer, _SCOPE)
+                )
                 _joined_providers.add(provider)
-            self._joined_tracer = guest.tracer_of(provider, _SCOPE, VERSION)
+            self._joined_tracer = None if delivers_itself else guest.tracer_of(provider, _SCOPE, VERSION)
             self._joined = provider
 
     def close(self, timeout: float) -> None:
@@ -97,12 +115,50 @@ class Runtime:
         self.writer.close(timeout)
 
 
+def _spool_limit(configured: Settings, node_dir: Path) -> int:
+    return configured.spool_limit or (shutil.disk_usage(node_dir).free + spool.segment_bytes(node_dir)) // 2
+
+
+def _is_exported_by_the_agent(configured: Settings) -> bool:
+    """Whether `opentelemetry-instrument` exports the application's spans to where we deliver ours.
+
+    Then each delivers its own, and they meet there: through one another's hands they would arrive twice.
+    """
+    if _AGENT not in sys.modules:
+        return False
+    exported = settings.from_environment({"OTEL_TRACES_EXPORTER": os.environ.get("OTEL_TRACES_EXPORTER", "")})
+    shared = set(exported[0].exporters) & set(configured.exporters)
+    if shared:
+        _logger.info(
+            "otel-rollout: opentelemetry-instrument exports the application's own spans to %s; "
+            "trajectories are delivered there by otel-rollout",
+            ", ".join(sorted(shared)),
+        )
+    return bool(shared)
+
+
+def _decision(configured: Settings) -> Decision | None:
+    try:
+        return decision_of(configured.sampler, configured.sampler_arg)
+    except ValueError as error:
+        _logger.error("otel-rollout: %s; all trajectories are recorded.", error)
+        return None
+
+
+def _create_node_directory(configured: Settings) -> Path:
+    node_dir = node_directory(configured)
+    spool.create_private(node_dir, configured.spool_dir)
+    spool.write_manifest(
+        node_dir, spool.Manifest(configured.run_id, configured.project_name, tuple(configured.exporters))
+    )
+    return node_dir
+
+
 def _resource(configured: Settings) -> dict[str, str]:
-    return {
-        semconv.SERVICE_NAME: configured.service_name or configured.project_name,
-        semconv.RUN_ID: configured.run_id,
-        **configured.resource_attributes,
-    }
+    resource = {semconv.SERVICE_NAME: configured.project_name, **configured.resource_attributes}
+    if configured.service_name:  # wins (OTel specification)
+        resource[semconv.SERVICE_NAME] = configured.service_name
+    return {**resource, semconv.RUN_ID: configured.run_id}
 
 
 def _current_writer() -> SegmentWriter | None:
@@ -122,7 +178,7 @@ class _State:
         self.runtime: Runtime | None = None
         self.is_root = False
         self.arguments: dict[str, Any] = {}
-        self.other_nodes: dict[str, Report] = {}
+        self.other_nodes: dict[str, OtherNode] = {}
 
 
 _state = _State()
@@ -139,7 +195,10 @@ def current() -> Runtime | None:
     with _state.lock:
         if _state.runtime is None and not off:
             _set_up()
-        return _state.runtime
+        active = _state.runtime
+    if active is not None:
+        _offer_metrics()  # without the lock: a reader of metrics may be asking us at this moment
+    return active
 
 
 def _set_up() -> None:
@@ -149,9 +208,35 @@ def _set_up() -> None:
         if configured.enabled:
             _state.runtime = Runtime(configured)
             return
+    except OSError as error:
+        _logger.error(
+            "otel-rollout: tracing is OFF in this process: cannot record in %s: %s. Set "
+            "OTEL_ROLLOUT_SPOOL_DIR to a local directory of your own with some room.",
+            _state.settings.spool_dir if _state.settings else "the spool",
+            error.strerror or error,
+        )
     except Exception as error:  # noqa: BLE001 - training goes on without tracing, and is told so
         _logger.error("otel-rollout: tracing is OFF in this process: %s", error)
     off = True
+
+
+@functools.cache
+def _offer_metrics() -> None:
+    """Once in a process; the instruments then follow its runs."""
+    metrics.offer(_writer_at_present, _delivered_here)
+
+
+def _writer_at_present() -> SegmentWriter | None:
+    active = _state.runtime
+    return active.writer if active is not None else None
+
+
+def _delivered_here() -> dict[str, tuple[int, int]]:
+    """Exporter → spans delivered and rejected here, for the process that reports it. Takes no lock."""
+    configured = _state.settings
+    if not _state.is_root or configured is None:
+        return {}
+    return drain.delivered(node_directory(configured), configured)
 
 
 def decide() -> Settings:
@@ -249,6 +334,30 @@ def status() -> Report:
     return drain.report(node_directory(configured), configured)
 
 
+def publish_run(runs: Mapping[str, str]) -> None:
+    """Let forwarders know which run of a tracker the rollout belongs to: exporter → run. Never raises."""
+    try:
+        configured = decide()
+        known = {name: run for name, run in runs.items() if name in configured.exporters}
+        if not configured.enabled or not known:
+            return
+        publish_trackers_here(known)
+        if "ray" in sys.modules:
+            from otel_rollout.deliver import ray_nodes
+
+            ray_nodes.publish_trackers(known)
+    except Exception as error:  # noqa: BLE001 - training goes on, and is told
+        _logger.warning("otel-rollout: the run %s could not be published: %s", dict(runs), error)
+
+
+def publish_trackers_here(runs: Mapping[str, str]) -> None:
+    """The same for this machine's forwarder, which is started if what it delivered is to be linked now."""
+    configured = decide()
+    node_dir = _create_node_directory(configured)
+    spool.publish_trackers(node_dir, runs)
+    launch.ensure_forwarder(node_dir, configured)
+
+
 def drain_other_nodes(timeout: float | None = None) -> None:
     """Wait until the cluster's other machines have delivered what they recorded; while Ray still runs.
 
@@ -259,7 +368,9 @@ def drain_other_nodes(timeout: float | None = None) -> None:
         from otel_rollout.deliver import ray_nodes
 
         limit = configured.shutdown_timeout if timeout is None else timeout
-        _state.other_nodes = ray_nodes.drain_others(_state.other_nodes, _bounded(limit))
+        _state.other_nodes = ray_nodes.drain_others(
+            _state.other_nodes, configured, node_directory(configured), _bounded(limit)
+        )
 
 
 def shutdown(timeout: float | None) -> Report:
@@ -281,8 +392,10 @@ def shutdown(timeout: float | None) -> Report:
         if _state.is_root:  # the run is over: what configure() begins, or a child process, is another
             os.environ.pop(settings.CONFIG_VARIABLE, None)
             _state.is_root = False
-    here = drain.drain(node_directory(configured), configured, max(0.0, deadline - time.monotonic()))
-    return Report.merged([here, *_state.other_nodes.values()])
+    accounts = [drain.drain(node_directory(configured), configured, max(0.0, deadline - time.monotonic()))]
+    for node in _state.other_nodes.values():
+        accounts.append(node.account(max(0.0, deadline - time.monotonic())))
+    return Report.merged(accounts)
 
 
 def _bounded(seconds: float) -> float:

@@ -50,6 +50,13 @@ def _number(kind: type[int] | type[float], least: float, raw: str) -> Any:
     return number
 
 
+def _choice(allowed: tuple[str, ...], raw: str) -> str:
+    chosen = raw.strip().lower()
+    if chosen not in allowed:
+        raise ValueError(f"is none of {', '.join(allowed)}")
+    return chosen
+
+
 def _names(raw: str) -> dict[str, dict[str, Any]]:
     names = [name.strip() for name in raw.split(",")]
     return {name: {} for name in names if name and name != "none"}
@@ -61,7 +68,7 @@ def _pairs(raw: str) -> dict[str, str]:
     for item in filter(None, (part.strip() for part in raw.split(","))):
         key, separator, value = item.partition("=")
         if not separator or not key.strip():
-            raise ValueError(f"has an entry {item!r} that is not key=value")
+            raise ValueError("has an entry that is not key=value")
         pairs[unquote(key.strip())] = unquote(value.strip())
     return pairs
 
@@ -114,6 +121,20 @@ class Settings:
     resource_attributes: Mapping[str, str] = _setting(
         "OTEL_RESOURCE_ATTRIBUTES", "Further resource attributes, `key=value,key=value`.", _pairs, dict
     )
+    sampler: str = _setting(
+        "OTEL_TRACES_SAMPLER",
+        "Which trajectories are recorded: `always_on`, `always_off`, `traceidratio`, their `parentbased_` "
+        "forms, or any other in entry-point group `opentelemetry_traces_sampler`. Asked once for each "
+        "trajectory, which is recorded whole or not at all.",
+        _text,
+        "parentbased_always_on",
+    )
+    sampler_arg: str = _setting(
+        "OTEL_TRACES_SAMPLER_ARG",
+        "The sampler's argument: for `traceidratio` a share from 0 to 1.",
+        _text,
+        "",
+    )
     spool_dir: Path = _setting(
         "OTEL_ROLLOUT_SPOOL_DIR",
         "Local directory where spans are recorded before they are delivered. Default: "
@@ -155,6 +176,20 @@ class Settings:
         _text,
         "",
     )
+    capture_content: str = _setting(
+        "OTEL_ROLLOUT_CAPTURE_CONTENT",
+        "What is recorded of inputs, outputs and exceptions: `full`; `metadata`, names, types and sizes; or "
+        "`none`, of exceptions the type alone.",
+        functools.partial(_choice, ("full", "metadata", "none")),
+        "full",
+    )
+    redact: str = _setting(
+        "OTEL_ROLLOUT_REDACT",
+        "What is made unreadable before anything is written: `secrets` (keys, tokens and passwords that look "
+        "like such), or `module:function` of your own, or several, comma separated. See docs/security.md.",
+        _text,
+        "",
+    )
     value_limit: int = _setting(
         "OTEL_ROLLOUT_VALUE_LIMIT",
         "Bytes of JSON kept of one input or output; what is beyond is left out, saying how much.",
@@ -167,6 +202,19 @@ class Settings:
         _bytes,
         64 << 20,
     )
+    spool_limit: int = _setting(
+        "OTEL_ROLLOUT_SPOOL_LIMIT",
+        "Bytes of segments a run may have on a machine; beyond, new spans are dropped and counted. 0: half "
+        "of what is free on the spool's disk when a process begins to record.",
+        functools.partial(_number, int, 0),
+        0,
+    )
+    keep: bool = _setting(
+        "OTEL_ROLLOUT_KEEP",
+        "`true` keeps delivered segments, compressed, in the run's `archive` instead of removing them.",
+        _flag,
+        False,
+    )
     shutdown_timeout: float = _setting(
         "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT",
         "Seconds that `shutdown()`, and the exit of the run's first process, wait for delivery.",
@@ -178,6 +226,15 @@ class Settings:
         "Seconds a forwarder keeps trying an unreachable target after the last recording process ended.",
         _seconds,
         3600.0,
+    )
+
+    forwarder_variables: str = _setting(
+        "OTEL_ROLLOUT_FORWARDER_VARIABLES",
+        "Further environment variables, comma separated, `*` allowed, that exporters need and the "
+        "forwarder's process may see. It sees those that begin with `OTEL_`, `MLFLOW_`, `WANDB_`, `WF_`, "
+        "`AWS_`, `AZURE_` and `GOOGLE_`, and those of proxies and certificates.",
+        _text,
+        "",
     )
 
     @property
@@ -213,7 +270,8 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
         try:
             values[field.name] = field.metadata["parse"](raw)
         except ValueError as error:
-            problems.append(f"{variable_of(field)}={raw!r} {error}; the default is used.")
+            shown = "" if field.name == "resource_attributes" else f"={raw!r}"  # attributes may hold a secret
+            problems.append(f"{variable_of(field)}{shown} {error}; the default is used.")
     try:
         values |= _inherited(environ)
     except ValueError as error:
@@ -256,7 +314,8 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
         try:
             checked[name] = _checked(fields[name], value)
         except (TypeError, ValueError) as error:
-            raise SettingsError(f"configure({name}={value!r}): the value {error}.") from None
+            shown = "…" if name in ("exporters", "resource_attributes") else repr(value)  # may hold a secret
+            raise SettingsError(f"configure({name}={shown}): the value {error}.") from None
     return checked
 
 
@@ -267,7 +326,7 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
         if isinstance(value, Mapping):
             return {str(key): str(entry) for key, entry in value.items()}
         raise TypeError("must be a mapping of names to values")
-    if field.name == "sdk_disabled":
+    if field.metadata["parse"] is _flag:
         if isinstance(value, bool):
             return value
         raise TypeError("must be True or False")
@@ -280,6 +339,9 @@ def _exporter_options(value: str | Iterable[str] | ExporterOptions) -> dict[str,
     if isinstance(value, str):
         return _names(value)
     if isinstance(value, Mapping):
+        for name, options in value.items():
+            if not isinstance(options, Mapping):
+                raise TypeError(f"has for {name!r} no mapping of options, but a {type(options).__name__}")
         return {str(name): dict(options) for name, options in value.items()}
     if isinstance(value, Iterable):
         return _names(",".join(str(name) for name in value))

@@ -4,6 +4,7 @@
 
     <spool_dir>/<run id>/<host>-<boot id>/        one directory per run and node ("node directory")
         run.json                      what the run is: id, exporters (never credentials)
+        trackers.json                 the trackers' runs it belongs to, once somebody has published them
         <writer>.<sequence>.jsonl     segment: OTLP JSON Lines, one span per line; flock'd while it is written
         <writer>.journal              the writer's tail and counters, readable after its death
         <writer>.open                 its trajectories that are running, or that it never finished
@@ -11,15 +12,18 @@
         forwarder.log                 what it has to say
         ledger.sqlite                 what it delivered: cursors and counts per exporter
         rejected.<exporter>.jsonl     spans a target refuses, with its words
+        archive/<segment>.jsonl.zst   segments that are delivered, where they are kept
 
 This module knows names and ownership only; what is in the files is known to ``record`` and ``deliver``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,6 +33,9 @@ SEGMENT_SUFFIX = ".jsonl"
 JOURNAL_SUFFIX = ".journal"
 OPEN_SUFFIX = ".open"
 MANIFEST = "run.json"
+TRACKERS = "trackers.json"
+ARCHIVE = "archive"
+COMPRESSED_SUFFIX = ".zst"
 CLOSING_SEQUENCE = 999_999
 """Sequence of the segment in which the forwarder ends what a dead writer left open; no writer gets there."""
 _SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")
@@ -118,6 +125,15 @@ def segments(node_dir: Path) -> list[SegmentName]:
     return sorted(filter(None, map(SegmentName.parse, os.listdir(node_dir))))
 
 
+def segment_bytes(node_dir: Path) -> int:
+    """What the segments in a node directory take."""
+    total = 0
+    for name in segments(node_dir):
+        with contextlib.suppress(FileNotFoundError):  # delivered and removed just now
+            total += (node_dir / name.file).stat().st_size
+    return total
+
+
 def journals(node_dir: Path) -> list[str]:
     """The ids of all writers that ever recorded here."""
     return sorted(f.removesuffix(JOURNAL_SUFFIX) for f in os.listdir(node_dir) if f.endswith(JOURNAL_SUFFIX))
@@ -135,11 +151,15 @@ class Manifest:
 def write_manifest(node_dir: Path, manifest: Manifest) -> None:
     """Describe the run in its directory, unless another process has."""
     path = node_dir / MANIFEST
-    if path.exists():
-        return
+    if not path.exists():
+        _write_json(path, {"format": 1, **asdict(manifest)})
+
+
+def _write_json(path: Path, content: object) -> None:
+    """Write a file at once: readers see the old one or the new one."""
     fresh = path.with_suffix(f".{os.getpid()}.new")
     with open(fresh, "wb", opener=open_private) as file:
-        file.write(orjson.dumps({"format": 1, **asdict(manifest)}, option=orjson.OPT_INDENT_2))
+        file.write(orjson.dumps(content, option=orjson.OPT_INDENT_2))
     fresh.replace(path)
 
 
@@ -150,6 +170,20 @@ def read_manifest(node_dir: Path) -> Manifest | None:
         return Manifest(described["run_id"], described["project_name"], tuple(described["exporters"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def publish_trackers(node_dir: Path, runs: Mapping[str, str]) -> None:
+    """Note which run of a tracker the rollout belongs to: exporter → run."""
+    _write_json(node_dir / TRACKERS, {**read_trackers(node_dir), **runs})
+
+
+def read_trackers(node_dir: Path) -> dict[str, str]:
+    """The runs that were published: exporter → run."""
+    try:
+        published = orjson.loads((node_dir / TRACKERS).read_bytes())
+        return {str(name): str(run) for name, run in published.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def node_directories(place: Path) -> list[Path]:

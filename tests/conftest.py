@@ -11,6 +11,8 @@ import pytest
 
 import otel_rollout
 from otel_rollout import runtime, settings
+from tests.local_weave import LocalWeave
+from tests.mlflow_server import server_uri as server_uri
 from tests.otlp import Recorded, read_directory
 
 # Slow machines are no failure; and CI checks the same examples every time, people new ones.
@@ -29,9 +31,17 @@ test-faulty = tests.exporters:FaultyExporter
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No test sees the variables of the shell, or the spool of another."""
     for name in list(os.environ):
-        if name.startswith(("OTEL_", "MLFLOW_", "WANDB_")) and name != "MLFLOW_DISABLE_TELEMETRY":
+        if name.startswith(("OTEL_", "MLFLOW_", "WANDB_", "WF_")) and name != "MLFLOW_DISABLE_TELEMETRY":
             monkeypatch.delenv(name)
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
+    monkeypatch.setenv("OTEL_ROLLOUT_KEEP", "true")  # tests look at what was delivered, too
+
+
+@pytest.fixture(scope="session")
+def local_weave(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalWeave]:
+    """Weave's own server on ClickHouse; it takes some ten seconds to start."""
+    with LocalWeave(tmp_path_factory.mktemp("weave")) as weave:
+        yield weave
 
 
 @pytest.fixture

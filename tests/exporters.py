@@ -26,6 +26,14 @@ class FileExporter(SpanExporter):
         os.close(descriptor)
         return SpanExportResult.SUCCESS
 
+    def link_run(self, run: str, rollout: str) -> ExportFailure | None:
+        fault = Path(self.path + ".link-fault")
+        if fault.exists():
+            return ExportFailure(FailureKind(fault.read_text()), "no such run, says the test")
+        with open(self.path + ".links", "a") as file:
+            file.write(json.dumps([run, rollout, os.getpid()]) + "\n")
+        return None
+
     def shutdown(self) -> None:
         pass
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import zstandard
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
@@ -77,20 +78,35 @@ def plain_value(value: AnyValue) -> Any:
     return getattr(value, kind) if kind else None
 
 
+def segment_lines(path: Path) -> list[bytes]:
+    """Every line of a segment file, compressed or not."""
+    data = path.read_bytes()
+    if path.suffix == ".zst":
+        data = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj().decompress(data)
+    return data.splitlines()
+
+
 def read_segment(path: Path) -> list[Recorded]:
     """Every span of a segment file."""
     return [
         Recorded(span, plain_attributes(resource.resource.attributes), scope.scope.name)
-        for line in path.read_bytes().splitlines()
+        for line in segment_lines(path)
         for resource in parse_line(line).resource_spans
         for scope in resource.scope_spans
         for span in scope.spans
     ]
 
 
+def segments_below(directory: Path) -> list[Path]:
+    """Every segment at or below a directory, once, in order of recording per writer."""
+    paths = {path.name.removesuffix(".zst"): path for path in directory.rglob("*-*.*.jsonl.zst")}
+    paths |= {path.name: path for path in directory.rglob("*-*.*.jsonl")}
+    return [path for _, path in sorted(paths.items())]
+
+
 def read_directory(directory: Path) -> list[Recorded]:
     """Every span of every segment at or below a directory, in order of recording per writer."""
-    return [span for path in sorted(directory.rglob("*.jsonl")) for span in read_segment(path)]
+    return [span for path in segments_below(directory) for span in read_segment(path)]
 
 
 def tree(spans: list[Recorded]) -> dict[str, Any]:

@@ -29,16 +29,23 @@ def test_every_setting_is_read_from_its_variable():
         "experiment_name": ("e", "e"),
         "service_name": ("s", "s"),
         "resource_attributes": ("a=b%20c,d=e", {"a": "b c", "d": "e"}),
+        "sampler": ("traceidratio", "traceidratio"),
+        "sampler_arg": ("0.5", "0.5"),
         "spool_dir": ("/spool", Path("/spool")),
         "run_id": ("r", "r"),
         "node": ("n", "n"),
         "home_node": ("h", "h"),
         "working_dir": ("/here", "/here"),
         "identity_hosts": ("*.local,sandbox", "*.local,sandbox"),
+        "capture_content": ("none", "none"),
+        "redact": ("secrets", "secrets"),
         "value_limit": ("7", 7),
         "segment_bytes": ("8", 8),
+        "spool_limit": ("0", 0),
+        "keep": ("true", True),
         "shutdown_timeout": ("1.5", 1.5),
         "forwarder_linger": ("0", 0.0),
+        "forwarder_variables": ("LANGFUSE_*", "LANGFUSE_*"),
     }
     fields = {field.name: field for field in dataclasses.fields(settings.Settings)}
     assert examples.keys() == fields.keys()

@@ -33,6 +33,8 @@ class Backend(str, Enum):
     """Where the traces go."""
 
     mlflow = "mlflow"
+    weave = "weave"
+    otlp = "otlp"
 
 
 @dataclass
@@ -52,7 +54,9 @@ class BatchResult:
 
 
 def demo(
-    backend: Annotated[Backend, typer.Option(help="Where the traces go.")] = Backend.mlflow,
+    backend: Annotated[
+        Backend, typer.Option(help="Where the traces go; otlp: a Collector (OTEL_EXPORTER_OTLP_*).")
+    ] = Backend.mlflow,
     tracking_uri: Annotated[
         str,
         typer.Option(
@@ -74,14 +78,17 @@ def demo(
     """Run a small agentic-RL rollout on Ray and trace every trajectory."""
     console = Console()
     uri = _absolute(tracking_uri or "sqlite:///mlflow.db")
-    _require_packages(console, model, uri)
+    into_mlflow = backend is Backend.mlflow
+    _require_packages(console, model, needs_mlflow=into_mlflow and not _is_server(uri))
+    if backend is Backend.weave:
+        _require_login(console)
     plan = Plan(steps=steps, samples=samples, n=n, workers=workers, seed=seed, model=model)
     experiment_name = f"{Path(model).name if model else 'scripted'}-{datetime.now():%Y%m%d-%H%M%S}"
     began = time.monotonic()
 
     # Before Ray starts: its workers inherit the settings through the environment.
     configure(
-        exporters={backend.value: {"tracking_uri": uri}},
+        exporters={backend.value: {"tracking_uri": uri} if into_mlflow else {}},
         project_name=PROJECT_NAME,
         experiment_name=experiment_name,
     )
@@ -105,21 +112,44 @@ def demo(
         raise typer.Exit(130 if interrupted else 1)
     console.print(_table(results, report))
     _print_totals(console, report, time.monotonic() - began)
-    _print_where_to_look(console, uri, experiment_name)
+    if into_mlflow:
+        _print_where_to_look(console, uri, experiment_name)
+    elif backend is Backend.weave:
+        _print_where_to_look_in_weave(console, experiment_name)
+    else:
+        _print_plain(
+            console, f'One step of this run: rollout.experiment_name = "{experiment_name}", rollout.step = 1'
+        )
     if interrupted:
         raise typer.Exit(130)
     if broken or report.lost or report.undelivered or any(result.failed for result in results):
         raise typer.Exit(1)
 
 
-def _require_packages(console: Console, model: str | None, uri: str) -> None:
+def _require_packages(console: Console, model: str | None, needs_mlflow: bool) -> None:
     needed = ["ray", "transformers", "jinja2"]
     needed += ["torch"] if model else []
-    needed += [] if _is_server(uri) else ["mlflow"]
+    needed += ["mlflow"] if needs_mlflow else []
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         extras = "demo,model" if model else "demo"
         console.print(f"The demo needs {', '.join(missing)}: pip install 'otel-rollout\\[{extras}]'")
+        raise typer.Exit(2)
+
+
+def _require_login(console: Console) -> None:
+    """Say before anything is started what Weave needs; it would be said at the end otherwise."""
+    from otel_rollout_weave import WeaveSpanExporter
+
+    try:
+        exporter = WeaveSpanExporter()
+        problem = exporter.check()
+        exporter.shutdown()
+    except ValueError as error:
+        _print_plain(console, str(error))
+        raise typer.Exit(2) from None
+    if problem is not None:
+        _print_plain(console, problem.message)
         raise typer.Exit(2)
 
 
@@ -236,6 +266,19 @@ def _print_where_to_look(console: Console, uri: str, experiment_name: str) -> No
         _print_plain(
             console, f'  mlflow.search_traces(locations=["{experiment_id}"], filter_string="{search}")'
         )
+
+
+def _print_where_to_look_in_weave(console: Console, experiment_name: str) -> None:
+    from otel_rollout_weave import WeaveSpanExporter
+
+    exporter = WeaveSpanExporter()
+    address = exporter.traces_url(PROJECT_NAME)
+    exporter.shutdown()
+    console.print()
+    console.print("Look at them:", style="bold")
+    _print_plain(console, f"  {address or 'in the project ' + PROJECT_NAME}")
+    console.print("One step of this run, as filters of that page:", style="bold")
+    _print_plain(console, f"  attributes.step = 1, attributes.experiment_name = {experiment_name}")
 
 
 def _print_plain(console: Console, line: str) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 MAX_ROOTS: Final = 50
-"""Roots per request. MLflow silently links none of more than 100 to a run; half of it is as fast."""
+"""Traces per request: more are not faster, and a request that fails costs more."""
 
 
 def by_project(

@@ -12,13 +12,14 @@ from otel_rollout import semconv
 from otel_rollout.exporting import ExportFailure, FailureKind
 from otel_rollout_mlflow import batching, settings
 from otel_rollout_mlflow.experiments import Experiments
-from otel_rollout_mlflow.mapping import Feedback, feedback_of, running_trace, to_mlflow
+from otel_rollout_mlflow.mapping import Feedback, feedback_of, is_root, running_trace, to_mlflow, trace_id_of
+from otel_rollout_mlflow.runs import RunLink
 from otel_rollout_mlflow.server import ServerTarget
 from otel_rollout_mlflow.store import StoreTarget
 from otel_rollout_mlflow.target import Target, UndeliveredError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from opentelemetry.sdk.trace import ReadableSpan
 
@@ -99,6 +100,7 @@ class MlflowSpanExporter(SpanExporter):
             ServerTarget(self._settings) if self._settings.is_server else StoreTarget(self._settings)
         )
         self._experiments = Experiments(self._target)
+        self._run = RunLink(self._target, self._settings.run_id, self._settings.shown_uri)
         self._last_project: str | None = None
         self._ready = False
         self._closed = False
@@ -109,21 +111,28 @@ class MlflowSpanExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write the spans and their scores. Never raises; ``last_failure`` says why it did not work."""
         with self._lock:
-            try:
-                self._export(spans)
-            except UndeliveredError as error:
-                failure = error.failure
-            except Exception as error:  # an exporter must not raise; what is kept can be sent again
-                _logger.debug("Unexpected error in the MLflow exporter", exc_info=True)
-                failure = ExportFailure(
-                    FailureKind.UNAVAILABLE,
-                    f"Unexpected {type(error).__name__} in the MLflow exporter: {error}",
-                )
-            else:
-                self.last_failure = None
-                return SpanExportResult.SUCCESS
-            self._fail(failure)
-            return SpanExportResult.FAILURE
+            failure = self._attempt(lambda: self._export(spans))
+            # Once per trouble, not once per attempt: whoever drives the exporter may try for hours.
+            if failure and (self.last_failure is None or self.last_failure.message != failure.message):
+                _logger.warning("%s", failure.message)
+            self.last_failure = failure
+        return SpanExportResult.FAILURE if failure else SpanExportResult.SUCCESS
+
+    def link_run(self, run: str, rollout_run_id: str) -> ExportFailure | None:
+        """Link everything of a rollout run to an MLflow run that began after its first traces.
+
+        What is exported from now on is linked as it is written. What is there is found by its tag
+        ``rollout.run.id``, whoever delivered it. May be called any number of times.
+
+        Args:
+            run: id of the MLflow run, in place of the one given before.
+            rollout_run_id: the resource attribute ``rollout.run.id`` of the spans that are meant.
+
+        Returns:
+            None once all is linked, else why it is not. Never raises; spans are exported all the same.
+        """
+        with self._lock:
+            return self._attempt(lambda: self._link_run(run, rollout_run_id))
 
     def announce(self, roots: Sequence[ReadableSpan]) -> None:
         """List trajectories as running, with their tags, before their root spans have ended.
@@ -148,20 +157,7 @@ class MlflowSpanExporter(SpanExporter):
         Never raises and writes no span. An empty database gets its tables, as at the first ``export``.
         """
         with self._lock:
-            try:
-                self._connect()
-                if self._settings.experiment_id:
-                    self._experiments.check(self._settings.experiment_id)
-                else:  # /version may ask for no credentials; this does, whether or not the experiment exists
-                    self._target.experiment_named(self._settings.experiment_name or "otel-rollout")
-            except UndeliveredError as error:
-                failure = error.failure
-            except Exception as error:  # noqa: BLE001 - a person asked, and gets it as an answer
-                message = f"Unexpected {type(error).__name__} in the MLflow exporter: {error}"
-                failure = ExportFailure(FailureKind.UNAVAILABLE, message)
-            else:
-                return None
-        return ExportFailure(failure.kind, self._settings.redact(failure.message), failure.retry_after)
+            return self._attempt(self._check)
 
     def shutdown(self) -> None:
         """Close connections. Later exports fail."""
@@ -179,6 +175,35 @@ class MlflowSpanExporter(SpanExporter):
         """True at once: ``export`` keeps nothing back."""
         return True
 
+    def _attempt(self, action: Callable[[], None]) -> ExportFailure | None:
+        """Do something; why it did not work, with secrets masked."""
+        try:
+            action()
+        except UndeliveredError as error:
+            failure = error.failure
+        except Exception as error:  # an exporter must not raise; what is kept can be sent again
+            _logger.debug("Unexpected error in the MLflow exporter", exc_info=True)
+            message = f"Unexpected {type(error).__name__} in the MLflow exporter: {error}"
+            failure = ExportFailure(FailureKind.UNAVAILABLE, message)
+        else:
+            return None
+        return ExportFailure(failure.kind, self._settings.redact(failure.message), failure.retry_after)
+
+    def _check(self) -> None:
+        self._connect()
+        if self._settings.experiment_id:
+            self._experiments.check(self._settings.experiment_id)
+        else:  # /version may ask for no credentials; this does, whether or not the experiment exists
+            self._target.experiment_named(self._settings.experiment_name or "otel-rollout")
+
+    def _link_run(self, run: str, rollout_run_id: str) -> None:
+        if not self._ready:
+            self._connect()
+        fixed = self._settings.experiment_id or self._settings.experiment_name
+        # Which projects other nodes, and forwarders before this one, have met is not known here.
+        experiment_ids = [self._experiment_id(None)] if fixed else self._target.experiment_ids()
+        self._run.publish(run, rollout_run_id, experiment_ids)
+
     def _export(self, spans: Sequence[ReadableSpan]) -> None:
         if self._closed:
             raise UndeliveredError(FailureKind.REFUSED, "The MLflow exporter has been shut down.")
@@ -190,14 +215,7 @@ class MlflowSpanExporter(SpanExporter):
 
     def _connect(self) -> None:
         self._target.connect()
-        run_id = self._settings.run_id
-        # MLflow stores spans for a run it does not know and silently links nothing.
-        if run_id and not self._target.has_run(run_id):
-            raise UndeliveredError(
-                FailureKind.REFUSED,
-                f"MLflow has no run {run_id}: set MLFLOW_RUN_ID (or run_id=) to a run at "
-                f"{self._settings.shown_uri}, or leave it out.",
-            )
+        self._run.check()
         self._ready = True
 
     def _write(self, project: str | None, spans: Sequence[ReadableSpan]) -> None:
@@ -213,11 +231,12 @@ class MlflowSpanExporter(SpanExporter):
             ) from error
         try:
             for request in requests:
-                self._target.write_spans(request, experiment_id, self._settings.run_id)
+                self._target.write_spans(request, experiment_id)
         except UndeliveredError as error:
             if error.failure.kind is FailureKind.REFUSED:
                 self._experiments.forget()
             raise
+        self._run.link(trace_id_of(span) for span in spans if is_root(span))
         if feedback:
             self._target.write_feedback(feedback)
 
@@ -227,17 +246,10 @@ class MlflowSpanExporter(SpanExporter):
         name = self._settings.experiment_name or project
         return self._experiments.id_of(name) if name else settings.DEFAULT_EXPERIMENT_ID
 
-    def _fail(self, failure: ExportFailure) -> None:
-        message = self._settings.redact(failure.message)
-        # Once per trouble, not once per attempt: whoever drives the exporter may try for hours.
-        if self.last_failure is None or self.last_failure.message != message:
-            _logger.warning("%s", message)
-        self.last_failure = ExportFailure(failure.kind, message, failure.retry_after)
-
 
 def _latest(feedback: Sequence[Feedback]) -> list[Feedback]:
-    """One score per id: the last that was given."""
+    """One score per id: the last that was given; what a root repeats only where there is no other."""
     by_id: dict[str, Feedback] = {}
-    for score in sorted(feedback, key=lambda score: score.time_ns):
+    for score in sorted(feedback, key=lambda score: (score.replaces, score.time_ns)):
         by_id[score.id] = score
     return list(by_id.values())

@@ -36,6 +36,7 @@ MAX_TRACE_NAME_CHARS: Final = 4096
 MAX_FEEDBACK_NAME_CHARS: Final = 250
 
 RESOURCE_ATTRIBUTES: Final = (
+    semconv.RUN_ID,
     semconv.SERVICE_NAME,
     "service.namespace",
     "service.version",
@@ -90,6 +91,8 @@ class Feedback:
         value: the score.
         time_ns: when it was given, Unix time in ns.
         rationale: why, if the scorer said so.
+        replaces: whether it wins over one that is there. What a root repeats of the scores given in it does
+            not: the evaluation spans know better, and some of them are later than the root.
     """
 
     trace_id: str
@@ -98,6 +101,7 @@ class Feedback:
     value: float | bool | str
     time_ns: int
     rationale: str | None = None
+    replaces: bool = True
 
     @property
     def id(self) -> str:
@@ -127,10 +131,15 @@ def running_trace(root: ReadableSpan) -> RunningTrace:
     """What is known of a trajectory while it runs, from its root span."""
     attributes = root.attributes or {}
     session = attributes.get(semconv.SESSION_ID) or session_of(attributes)
+    resource = useful_resource(root.resource).attributes
     return RunningTrace(
         trace_id=trace_id_of(root),
         start_ns=root.start_time or 0,
-        tags={**trace_tags(attributes), TRACE_NAME_TAG: root.name[:MAX_TRACE_NAME_CHARS]},
+        tags={
+            **{name: _tag_text(value) for name, value in resource.items()},
+            **trace_tags(attributes),
+            TRACE_NAME_TAG: root.name[:MAX_TRACE_NAME_CHARS],
+        },
         session=str(session)[:MAX_SESSION_CHARS] if session else None,
     )
 
@@ -214,14 +223,17 @@ def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
 
 
 def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
-    """All trajectories of one training step as one MLflow session; validation is a session of its own."""
+    """All trajectories of one training step as one MLflow session; validation is a session of its own.
+
+    The step comes first: MLflow's list of traces shows the beginning only.
+    """
     parts = []
-    if semconv.EXPERIMENT_NAME in attributes:
-        parts.append(str(attributes[semconv.EXPERIMENT_NAME]))
     if semconv.STEP in attributes:
         validation = " (validation)" if attributes.get(semconv.VALIDATE) is True else ""
         parts.append(f"step {attributes[semconv.STEP]!s}{validation}")
-    return "/".join(parts) or None
+    if semconv.EXPERIMENT_NAME in attributes:
+        parts.append(str(attributes[semconv.EXPERIMENT_NAME]))
+    return " - ".join(parts) or None
 
 
 def feedback_of(span: ReadableSpan) -> list[Feedback]:
@@ -238,12 +250,11 @@ def feedback_of(span: ReadableSpan) -> list[Feedback]:
                         name=name.removeprefix(semconv.SCORE_PREFIX),
                         value=score,
                         time_ns=span.end_time or 0,
+                        replaces=False,
                     )
                 )
     evaluated = attributes.get(semconv.GEN_AI_EVALUATION_NAME)
-    verdict = _score(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE))
-    if verdict is None:
-        verdict = _score(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL))
+    verdict = _verdict(attributes)
     if isinstance(evaluated, str) and verdict is not None:
         rationale = attributes.get(semconv.GEN_AI_EVALUATION_EXPLANATION)
         scored.append(
@@ -294,6 +305,15 @@ def _json_scalar(text: str) -> AttributeValue | None:
     if isinstance(value, (int, float)) and not abs(value) < _MAX_OTLP_INT:
         return text  # NaN, infinity and integers beyond 64 bits do not survive the way
     return value
+
+
+def _verdict(attributes: Mapping[str, AttributeValue]) -> float | bool | str | None:
+    """What an evaluation span says: a number, else a label. A bool is written as both."""
+    value = _score(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE))
+    label = _score(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL))
+    if label in ("True", "False") and value == (label == "True"):
+        return label == "True"
+    return label if value is None else value
 
 
 def _score(value: AttributeValue | None) -> float | bool | str | None:

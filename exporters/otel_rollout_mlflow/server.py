@@ -5,26 +5,24 @@ from __future__ import annotations
 import gzip
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting import FailureKind, retry_after
 from otel_rollout_mlflow.settings import MINIMUM_VERSION, Settings, parse_version, shown_minimum
-from otel_rollout_mlflow.target import Experiment, UndeliveredError
+from otel_rollout_mlflow.target import MAX_FOUND, Experiment, UndeliveredError
+from otel_rollout_mlflow.unreachable import unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     from otel_rollout_mlflow.mapping import Feedback, RunningTrace
 
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
-RUN_HEADER: Final = "x-mlflow-run-id"
 
 _CONNECT_TIMEOUT: Final = 5.0
 # Against a server on the same machine 2 are as fast as 1 and faster than 8; a distant one gains more.
@@ -44,14 +42,13 @@ class ServerTarget:
         self._settings = settings
         self._session = requests.Session()
         self._session.auth = _auth(settings)
-        self._session.verify = settings.verify_tls
         self._session.cert = settings.client_cert
         self._pool: ThreadPoolExecutor | None = None
 
     def connect(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one GET of ``/version``."""
         response = self._send("GET", "/version")
-        _raise_for_status(response, "reading its version")
+        self._require(response, "reading its version")
         try:
             found = parse_version(response.text)
         except ValueError:
@@ -74,26 +71,63 @@ class ServerTarget:
     def create_experiment(self, name: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
         response = self._send("POST", "/api/2.0/mlflow/experiments/create", json={"name": name})
-        if _error_code(response) != "RESOURCE_ALREADY_EXISTS":
-            _raise_for_status(response, f"creating the experiment {name!r}")
+        code = _error_code(response)
+        if code == "INVALID_PARAMETER_VALUE":
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"MLflow answered {_described(response)} when creating the experiment {name!r}: choose "
+                "another name for the project, or set MLFLOW_EXPERIMENT_NAME.",
+            )
+        if code != "RESOURCE_ALREADY_EXISTS":
+            self._require(response, f"creating the experiment {name!r}")
 
     def has_run(self, run_id: str) -> bool:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
         response = self._send("GET", "/api/2.0/mlflow/runs/get", params={"run_id": run_id})
         if _error_code(response) in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             return False
-        _raise_for_status(response, f"looking up the run {run_id}")
+        self._require(response, f"looking up the run {run_id}")
         return True
 
-    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str, run_id: str | None) -> None:
+    def link_traces(self, trace_ids: Sequence[str], run_id: str) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one POST.
+
+        Not by a header of the POST that writes the spans: there MLflow says nothing where it links nothing.
+        """
+        request = {"trace_ids": list(trace_ids), "run_id": run_id}
+        response = self._send("POST", "/api/2.0/mlflow/traces/link-to-run", json=request)
+        if _error_code(response) == "RESOURCE_DOES_NOT_EXIST":
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"MLflow answered {_described(response)} when linking traces to the run {run_id}.",
+            )
+        self._require(response, f"linking traces to the run {run_id}")
+
+    def traces_of(self, filter_string: str, experiment_ids: Sequence[str]) -> Iterator[str]:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        search = {
+            "locations": [
+                {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": id_}}
+                for id_ in experiment_ids
+            ],
+            "filter": filter_string,
+            "order_by": ["timestamp_ms ASC"],
+        }
+        for page in self._pages("/api/3.0/mlflow/traces/search", search, "searching traces"):
+            yield from (trace["trace_id"] for trace in page.get("traces", []))
+
+    def experiment_ids(self) -> list[str]:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        pages = self._pages("/api/2.0/mlflow/experiments/search", {}, "listing experiments")
+        return [str(found["experiment_id"]) for page in pages for found in page.get("experiments", [])]
+
+    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
         headers = {
             "Content-Type": "application/x-protobuf",
             "Content-Encoding": "gzip",
             EXPERIMENT_HEADER: experiment_id,
         }
-        if run_id:
-            headers[RUN_HEADER] = run_id
         body = gzip.compress(spans.SerializeToString(), _GZIP_LEVEL)
         response = self._send("POST", "/v1/traces", data=body, headers=headers)
         if response.status_code == requests.codes.not_found and not _error_code(response):
@@ -108,7 +142,7 @@ class ServerTarget:
                 f"The MLflow server at {self._settings.shown_uri} keeps its data in files, which cannot hold "
                 "spans: start it with --backend-store-uri sqlite:///mlflow.db or another database.",
             )
-        _raise_for_status(response, f"writing spans to the experiment {experiment_id}")
+        self._require(response, f"writing spans to the experiment {experiment_id}", of_batch=True)
 
     def write_feedback(self, feedback: Sequence[Feedback]) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one POST each, a few at a time."""
@@ -137,7 +171,7 @@ class ServerTarget:
             "tags": trace.tags,
         }
         response = self._send("POST", "/api/3.0/mlflow/traces", json={"trace": {"trace_info": info}})
-        _raise_for_status(response, f"announcing {trace.trace_id}")
+        self._require(response, f"announcing {trace.trace_id}")
 
     def close(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -150,21 +184,38 @@ class ServerTarget:
         assessment = _assessment(feedback)
         created = self._send("POST", path, json={"assessment": assessment})
         if created.status_code == requests.codes.internal_server_error:
-            # An id that exists is answered like any other trouble. If it is that, an update passes.
-            updated = self._send(
-                "PATCH",
-                f"{path}/{feedback.id}",
-                json={"assessment": assessment, "update_mask": "feedback,rationale"},
-            )
-            if updated.ok:
+            # An id that exists is answered like any other trouble. If it is that, this passes.
+            if feedback.replaces:
+                update = {"assessment": assessment, "update_mask": "feedback,rationale"}
+                existing = self._send("PATCH", f"{path}/{feedback.id}", json=update)
+            else:
+                existing = self._send("GET", f"{path}/{feedback.id}")
+            if existing.ok:
                 return
-        _raise_for_status(created, f"writing the score {feedback.name!r} of {feedback.trace_id}")
+        doing = f"writing the score {feedback.name!r} of {feedback.trace_id}"
+        self._require(created, doing, of_batch=True)
+
+    def _pages(self, path: str, search: dict[str, Any], doing: str) -> Iterator[dict[str, Any]]:
+        """Every page of what a search finds."""
+        token = None
+        while True:
+            request = {**search, "max_results": MAX_FOUND, **({"page_token": token} if token else {})}
+            response = self._send("POST", path, json=request)
+            self._require(response, doing)
+            try:
+                page = response.json()
+                token = page.get("next_page_token")
+            except (ValueError, AttributeError):
+                raise self._not_mlflow(response) from None
+            yield page
+            if not token:
+                return
 
     def _experiment(self, how: str, params: dict[str, str]) -> Experiment | None:
         response = self._send("GET", f"/api/2.0/mlflow/experiments/{how}", params=params)
         if _error_code(response) == "RESOURCE_DOES_NOT_EXIST":
             return None
-        _raise_for_status(response, "looking up an experiment")
+        self._require(response, "looking up an experiment")
         try:
             found = response.json()["experiment"]
             return Experiment(
@@ -184,25 +235,43 @@ class ServerTarget:
                 timeout=(min(_CONNECT_TIMEOUT, settings.timeout), settings.timeout),
                 # A redirected POST would become a GET, and a login page an answer.
                 allow_redirects=False,
+                # With each request: `requests` lets REQUESTS_CA_BUNDLE win over what its session was told.
+                verify=settings.verify_tls,
                 **request,
             )
-        except requests.exceptions.SSLError as error:
-            raise UndeliveredError(
-                FailureKind.REFUSED,
-                f"No trusted TLS connection to {settings.shown_uri}: {error}. Set "
-                "MLFLOW_TRACKING_SERVER_CERT_PATH to the CA bundle that signed its certificate.",
-            ) from None
-        except requests.exceptions.Timeout:
-            raise UndeliveredError(
-                FailureKind.UNAVAILABLE,
-                f"The MLflow server at {settings.shown_uri} did not answer {method} {path} in time "
-                f"({settings.timeout:g} s; MLFLOW_HTTP_REQUEST_TIMEOUT changes it).",
-            ) from None
-        except requests.exceptions.RequestException as error:
-            raise UndeliveredError(
-                FailureKind.UNAVAILABLE,
-                f"The MLflow server at {settings.shown_uri} cannot be reached: {_reason(error)}.",
-            ) from None
+        except (requests.exceptions.RequestException, OSError) as error:
+            raise unreachable(error, settings, f"{method} {path}") from None
+
+    def _require(self, response: requests.Response, doing: str, *, of_batch: bool = False) -> None:
+        """Turn a status that is no success into what it means; ``of_batch``: spans may be at fault."""
+        status = response.status_code
+        if 200 <= status < 300:
+            return
+        answer = f"MLflow answered {_described(response)} when {doing}"
+        if status in (401, 403):
+            raise UndeliveredError(FailureKind.REFUSED, f"{answer}: {self._who_we_are(status)}")
+        if of_batch and (status in _BAD_BATCH or _error_code(response) in _BAD_BATCH_CODES):
+            raise UndeliveredError(FailureKind.REJECTED, f"{answer}.")
+        if status in _PATIENCE or status >= 500:
+            raise UndeliveredError(FailureKind.UNAVAILABLE, f"{answer}.", retry_after(response.headers))
+        if 300 <= status < 400:
+            answer += f", pointing to {response.headers.get('Location', 'nowhere')}"
+        raise UndeliveredError(FailureKind.REFUSED, f"{answer}: check MLFLOW_TRACKING_URI.")
+
+    def _who_we_are(self, status: int) -> str:
+        """What a person does about 401 and 403, by what we said who we are."""
+        settings = self._settings
+        if settings.username and settings.password:
+            whom = f"the user {settings.username!r}"
+            fix = "correct MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        elif settings.token:
+            whom = "the bearer of this token"
+            fix = "correct MLFLOW_TRACKING_TOKEN"
+        else:
+            return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+        if status == requests.codes.forbidden:
+            return f"{whom} may not do that; have the permission granted, or {fix}."
+        return f"{whom} is not let in; {fix}."
 
     def _not_mlflow(self, response: requests.Response) -> UndeliveredError:
         return UndeliveredError(
@@ -253,37 +322,6 @@ def _json_time(time_ns: int) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 10**6:03d}Z"
 
 
-def _reason(error: BaseException) -> str:
-    """What the operating system said; the HTTP libraries wrap it in words that differ each time."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return type(error).__name__
-
-
-def _raise_for_status(response: requests.Response, doing: str) -> None:
-    """Turn a status that is no success into what it means for a batch."""
-    status = response.status_code
-    if 200 <= status < 300:
-        return
-    answer = f"MLflow answered {_described(response)} when {doing}"
-    if status in (401, 403):
-        raise UndeliveredError(
-            FailureKind.REFUSED,
-            f"{answer}: check MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
-            "or MLFLOW_TRACKING_TOKEN.",
-        )
-    if status in _BAD_BATCH or _error_code(response) in _BAD_BATCH_CODES:
-        raise UndeliveredError(FailureKind.REJECTED, f"{answer}.")
-    if status in _PATIENCE or status >= 500:
-        raise UndeliveredError(FailureKind.UNAVAILABLE, f"{answer}.", _retry_after(response))
-    if 300 <= status < 400:
-        answer += f", pointing to {response.headers.get('Location', 'nowhere')}"
-    raise UndeliveredError(FailureKind.REFUSED, f"{answer}: check MLFLOW_TRACKING_URI.")
-
-
 def _error_code(response: requests.Response) -> str | None:
     """MLflow's name for what went wrong, or None on success and where it was not MLflow that answered."""
     if response.ok:
@@ -304,17 +342,3 @@ def _described(response: requests.Response) -> str:
     except (ValueError, AttributeError):
         words = None
     return f"{described} ({str(words)[:200]})" if words else described
-
-
-def _retry_after(response: requests.Response) -> float | None:
-    """Seconds from ``Retry-After``, which holds either seconds or a date."""
-    text = response.headers.get("Retry-After", "").strip()
-    if text.isdecimal():
-        return float(text)
-    try:
-        until = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if until.tzinfo is None:
-        until = until.replace(tzinfo=timezone.utc)
-    return max(0.0, (until - datetime.now(timezone.utc)).total_seconds())

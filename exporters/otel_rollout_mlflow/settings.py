@@ -5,11 +5,14 @@ The environment variables are MLflow's own, so what works for an MLflow client w
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
+import ssl
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -17,12 +20,21 @@ DEFAULT_EXPERIMENT_ID: Final = "0"
 """MLflow's own "Default" experiment: for spans that name no project when nothing overrides it."""
 
 MINIMUM_VERSION: Final = (3, 14)
-"""Trace tags over OTLP came with MLflow 3.13, the link between trace and run with 3.14."""
+"""Trace tags over OTLP came with MLflow 3.13; 3.14.0 is the oldest that was tried."""
 
 DEFAULT_TIMEOUT: Final = 30.0
 _SERVER_SCHEMES: Final = frozenset({"http", "https"})
 _DATABASE_SCHEMES: Final = frozenset({"sqlite", "postgresql", "mysql", "mssql"})
-_DATABRICKS_SCHEMES: Final = frozenset({"databricks", "databricks-uc", "uc"})
+_MANAGED_SERVICES: Final = {
+    "databricks": "Databricks",
+    "databricks-uc": "Databricks",
+    "uc": "Databricks",
+    "arn": "an MLflow server of Amazon SageMaker",
+    "azureml": "Azure Machine Learning",
+}
+"""By the scheme of their URIs, which MLflow's client resolves with plug-ins and sign-in of their own."""
+CREDENTIALS_FILE: Final = "~/.mlflow/credentials"
+"""Where MLflow's client finds user name and password that no variable holds."""
 _TRUE: Final = frozenset({"true", "1"})
 _FALSE: Final = frozenset({"false", "0"})
 
@@ -97,6 +109,8 @@ def resolve(
         )
     parts = _checked_uri(uri, source)
     is_server = parts.scheme in _SERVER_SCHEMES
+    if is_server:
+        _check_sign_in()
 
     if experiment_name and experiment_id:
         raise ValueError("Pass experiment_name= or experiment_id=, not both.")
@@ -116,11 +130,7 @@ def resolve(
         experiment_name=experiment_name,
         experiment_id=experiment_id,
         run_id=_given("run_id", run_id, "MLFLOW_RUN_ID")[0],
-        username=_given("username", username, "MLFLOW_TRACKING_USERNAME")[0]
-        or (unquote(parts.username) if is_server and parts.username else None),
-        password=_given("password", password, "MLFLOW_TRACKING_PASSWORD")[0]
-        or (unquote(parts.password) if is_server and parts.password else None),
-        token=_given("token", token, "MLFLOW_TRACKING_TOKEN")[0],
+        **_credentials(username, password, token, parts) if is_server else _NO_CREDENTIALS,
         verify_tls=_verify_tls(insecure_tls, server_cert_path),
         client_cert=_existing_file(
             os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"), "MLFLOW_TRACKING_CLIENT_CERT_PATH"
@@ -136,39 +146,96 @@ def _given(argument: str, value: str | None, variable: str) -> tuple[str | None,
     return os.environ.get(variable) or None, variable
 
 
+_NO_CREDENTIALS: Final[dict[str, str | None]] = {"username": None, "password": None, "token": None}
+
+
+def _credentials(
+    username: str | None, password: str | None, token: str | None, parts: SplitResult
+) -> dict[str, str | None]:
+    """Who we are to a server: arguments, variables, the URI, MLflow's file of credentials, in this order."""
+    username, name_source = _given("username", username, "MLFLOW_TRACKING_USERNAME")
+    password, _ = _given("password", password, "MLFLOW_TRACKING_PASSWORD")
+    token, token_source = _given("token", token, "MLFLOW_TRACKING_TOKEN")
+    filed = _credentials_file()
+    username = username or unquote(parts.username or "") or filed.get("mlflow_tracking_username")
+    password = password or unquote(parts.password or "") or filed.get("mlflow_tracking_password")
+    token = token and token.strip()
+    if token and not (token.isascii() and token.isprintable()):
+        raise ValueError(
+            f"{token_source} holds characters that no HTTP header can; check where it comes from."
+        )
+    if username and not password and not token:
+        raise ValueError(
+            f"{name_source} is {username!r}, but there is no password for it: set MLFLOW_TRACKING_PASSWORD."
+        )
+    return {"username": username, "password": password, "token": token}
+
+
+def _credentials_file() -> dict[str, str]:
+    path = Path(CREDENTIALS_FILE).expanduser()
+    file = configparser.ConfigParser()
+    try:
+        file.read(path)
+        return dict(file["mlflow"]) if "mlflow" in file else {}
+    except (configparser.Error, OSError, UnicodeDecodeError) as error:
+        # Not its words: they hold the line at fault, which may be the password's.
+        raise ValueError(f"{path} cannot be read as MLflow's credentials ({type(error).__name__}).") from None
+
+
+def _check_sign_in() -> None:
+    """Ways to sign in that only MLflow's own client has."""
+    plugin = os.environ.get("MLFLOW_TRACKING_AUTH")
+    if plugin:
+        raise ValueError(
+            f"MLFLOW_TRACKING_AUTH names the plug-in {plugin!r} of MLflow's client, which this exporter does "
+            "not load; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+        )
+    if _flag("MLFLOW_TRACKING_AWS_SIGV4"):
+        raise ValueError(
+            "MLFLOW_TRACKING_AWS_SIGV4 asks for requests signed for AWS, which this exporter does not do; "
+            "use an MLflow server that takes a user name and password, or a token."
+        )
+
+
 def _checked_uri(uri: str, source: str) -> SplitResult:
     try:
         parts = urlsplit(uri)
         scheme = parts.scheme
         host = parts.hostname
         _ = parts.port  # raises ValueError unless a number
-    except ValueError as error:
-        raise ValueError(f"{source} is not a valid URI ({error}).") from None
+    except ValueError:  # its words may hold a part of a password
+        raise ValueError(
+            f"{source} is {_shown(uri)!r}, which is not a valid URI; expected http://HOST:PORT. In a user "
+            "name or password, write / as %2F, @ as %40 and : as %3A."
+        ) from None
 
     if scheme in _SERVER_SCHEMES:
         if not host:
-            raise ValueError(f"{source} is {uri!r}, which names no host; expected http://HOST:PORT.")
+            raise ValueError(f"{source} is {_shown(uri)!r}, which names no host; expected http://HOST:PORT.")
         return parts
-    if scheme in _DATABRICKS_SCHEMES or uri in _DATABRICKS_SCHEMES:
+    service = _MANAGED_SERVICES.get(scheme) or _MANAGED_SERVICES.get(uri)
+    if service:
         raise ValueError(
-            f"{source} points at Databricks, which this exporter does not support; use an MLflow server "
-            "(http://HOST:PORT) or a database (sqlite:////data/mlflow.db)."
+            f"{source} is {_shown(uri)!r}, {service}, which this exporter does not support; use an MLflow "
+            "server (http://HOST:PORT) or a database (sqlite:////data/mlflow.db)."
         )
     if scheme in ("", "file"):
         raise ValueError(
-            f"{source} is {uri!r}, an MLflow file store, which cannot hold spans; use a database in that "
-            "directory, such as sqlite:////data/mlflow.db, or an MLflow server (http://HOST:PORT)."
+            f"{source} is {_shown(uri)!r}, an MLflow file store, which cannot hold spans; use a database in "
+            "that directory, such as sqlite:////data/mlflow.db, or an MLflow server (http://HOST:PORT)."
         )
     dialect = scheme.partition("+")[0]
     if dialect not in _DATABASE_SCHEMES:
         hint = " SQLAlchemy spells it postgresql://." if dialect == "postgres" else ""
         raise ValueError(
-            f"{source} has the scheme {scheme!r}, which is not supported.{hint} Use http://, https://, "
-            + ", ".join(f"{name}://" for name in sorted(_DATABASE_SCHEMES))
-            + "."
+            f"{source} is {_shown(uri)!r}, whose scheme {scheme!r} is not supported.{hint} Use http://, "
+            "https://, " + ", ".join(f"{name}://" for name in sorted(_DATABASE_SCHEMES)) + "."
         )
     if dialect == "sqlite" and parts.path in ("", "/", "/:memory:"):
-        raise ValueError(f"{source} is an in-memory database, which nobody else could read; name a file.")
+        raise ValueError(
+            f"{source} is {uri!r}, an in-memory database, which nobody else could read; name a file, such as "
+            "sqlite:////data/mlflow.db."
+        )
     _check_local_mlflow(source, scheme)
     return parts
 
@@ -209,6 +276,12 @@ def shown_minimum() -> str:
     return ".".join(map(str, MINIMUM_VERSION))
 
 
+def _shown(uri: str) -> str:
+    """A URI as given, without what may be a password in it: up to the last @ nothing but the scheme."""
+    before, at, after = uri.rpartition("@")
+    return f"{before.partition('//')[0]}//***@{after}" if at else uri
+
+
 def _without_userinfo(parts: SplitResult) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
 
@@ -222,7 +295,18 @@ def _verify_tls(insecure: bool | None, cert_path: str | None) -> bool | str:
             f"MLFLOW_TRACKING_INSECURE_TLS (or insecure_tls=) contradicts {source}: "
             "either skip the check of the certificate or name the bundle to check it with."
         )
-    return _existing_file(path, source) or not insecure
+    bundle = _existing_file(path, source)
+    if bundle is None:
+        return not insecure
+    if os.path.isfile(bundle):
+        try:
+            ssl.create_default_context().load_verify_locations(bundle)
+        except (ssl.SSLError, OSError) as error:
+            reason = getattr(error, "reason", None) or error.strerror
+            raise ValueError(
+                f"{source} names {bundle!r}, which holds no CA in PEM format ({reason})."
+            ) from None
+    return bundle
 
 
 def _flag(variable: str) -> bool:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from otel_rollout.exporting import FailureKind
-from otel_rollout_mlflow.target import Experiment, UndeliveredError
+from otel_rollout_mlflow import database
+from otel_rollout_mlflow.target import MAX_FOUND, Experiment, UndeliveredError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,11 +42,13 @@ class StoreTarget:
 
         uri = self._settings.uri
         try:
-            if not uri.startswith("sqlite"):
+            engine = sqlalchemy.create_engine(uri)
+            if engine.dialect.name == "sqlite":
+                database.ensure_made(engine)
+            else:
                 # MLflow tries for 100 s before it gives up on a database that does not answer.
-                engine = sqlalchemy.create_engine(uri)
                 engine.connect().close()
-                engine.dispose()
+            engine.dispose()
             self._opened = TracingClient(uri)
         except ModuleNotFoundError as error:
             raise UndeliveredError(
@@ -56,6 +59,12 @@ class StoreTarget:
             raise UndeliveredError(
                 FailureKind.UNAVAILABLE,
                 f"The database {self._settings.shown_uri} cannot be opened: {error.orig}",
+            ) from None
+        except OSError as error:
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"The database {self._settings.shown_uri} cannot be made there ({error}): check "
+                "MLFLOW_TRACKING_URI.",
             ) from None
         except (MlflowException, sqlalchemy.exc.SQLAlchemyError) as error:
             raise UndeliveredError(
@@ -85,7 +94,40 @@ class StoreTarget:
             return True
         return False
 
-    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str, run_id: str | None) -> None:
+    def link_traces(self, trace_ids: Sequence[str], run_id: str) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction."""
+        with _failures(f"linking traces to the run {run_id}"):
+            self._client.store.link_traces_to_run(list(trace_ids), run_id)
+
+    def traces_of(self, filter_string: str, experiment_ids: Sequence[str]) -> Iterator[str]:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        token = None
+        while True:
+            with _failures("searching traces"):
+                found, token = self._client.store.search_traces(
+                    locations=list(experiment_ids),
+                    filter_string=filter_string,
+                    max_results=MAX_FOUND,
+                    order_by=["timestamp_ms ASC"],
+                    page_token=token,
+                )
+            yield from (trace.trace_id for trace in found)
+            if not token:
+                return
+
+    def experiment_ids(self) -> list[str]:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        ids: list[str] = []
+        token = None
+        while True:
+            with _failures("listing experiments"):
+                page = self._client.store.search_experiments(max_results=MAX_FOUND, page_token=token)
+            ids.extend(str(experiment.experiment_id) for experiment in page)
+            token = page.token
+            if not token:
+                return ids
+
+    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; the steps of MLflow's own ``/v1/traces``."""
         from mlflow.entities.span import Span
 
@@ -100,11 +142,8 @@ class StoreTarget:
             raise UndeliveredError(
                 FailureKind.REJECTED, f"MLflow cannot convert a span ({type(error).__name__}: {error})."
             ) from error
-        with _failures(f"writing spans to the experiment {experiment_id}"):
+        with _failures(f"writing spans to the experiment {experiment_id}", of_batch=True):
             self._client.log_spans(experiment_id, converted)
-            roots = {span.trace_id for span in converted if span.parent_id is None}
-            if run_id and roots:
-                self._client.store.link_traces_to_run(sorted(roots), run_id)
 
     def write_feedback(self, feedback: Sequence[Feedback]) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one transaction each."""
@@ -112,14 +151,16 @@ class StoreTarget:
 
         for one in feedback:
             assessment = _assessment(one)
-            with _failures(f"writing the score {one.name!r} of {one.trace_id}"):
+            with _failures(f"writing the score {one.name!r} of {one.trace_id}", of_batch=True):
                 try:
                     self._client.store.create_assessment(assessment)
                 except MlflowException as error:
                     if error.error_code != "INTERNAL_ERROR":
                         raise
                     # MLflow's answer to an id that exists.
-                    self._client.update_assessment(one.trace_id, one.id, assessment)
+                    self._client.store.get_assessment(one.trace_id, one.id)
+                    if one.replaces:
+                        self._client.update_assessment(one.trace_id, one.id, assessment)
 
     def announce(self, trace: RunningTrace, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -151,8 +192,14 @@ class StoreTarget:
 
 
 @contextmanager
-def _failures(doing: str, *, none_if: str | None = None) -> Iterator[None]:
-    """Turn MLflow's exceptions into ours; with ``none_if``, one of its error codes means "there is none"."""
+def _failures(doing: str, *, none_if: str | None = None, of_batch: bool = False) -> Iterator[None]:
+    """Turn MLflow's exceptions into ours.
+
+    Args:
+        doing: what is tried.
+        none_if: the error code that means "there is none", which is no failure.
+        of_batch: whether spans may be at fault.
+    """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import OperationalError
 
@@ -166,7 +213,7 @@ def _failures(doing: str, *, none_if: str | None = None) -> Iterator[None]:
         if error.error_code == none_if:
             return
         if error.error_code in _REJECTED:
-            kind = FailureKind.REJECTED
+            kind = FailureKind.REJECTED if of_batch else FailureKind.REFUSED
         elif error.error_code == "RESOURCE_DOES_NOT_EXIST":
             kind = FailureKind.REFUSED
         else:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_rollout.exporting import ExportFailure, FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     from otel_rollout_mlflow.mapping import Feedback, RunningTrace
+
+
+MAX_LINKS: Final = 100
+"""Traces that MLflow links to a run in one request."""
+MAX_FOUND: Final = 500
+"""Traces or experiments that MLflow lists in one answer."""
 
 
 class UndeliveredError(Exception):
@@ -56,11 +62,20 @@ class Target(Protocol):
     def has_run(self, run_id: str) -> bool:
         """Whether the run exists."""
 
-    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str, run_id: str | None) -> None:
-        """Store the spans, all or none, and link traces whose root is among them to the run.
+    def link_traces(self, trace_ids: Sequence[str], run_id: str) -> None:
+        """Link at most ``MAX_LINKS`` traces to the run; those that are linked already stay so.
 
-        Spans stored before are overwritten. With a run, at most 100 roots: MLflow links none of more.
+        A run that does not exist is REFUSED.
         """
+
+    def traces_of(self, filter_string: str, experiment_ids: Sequence[str]) -> Iterator[str]:
+        """Ids of all traces of these experiments that match, in MLflow's search syntax, oldest first."""
+
+    def experiment_ids(self) -> list[str]:
+        """Every experiment that is not deleted and that we may see."""
+
+    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
+        """Store the spans, all or none. Spans stored before are overwritten."""
 
     def write_feedback(self, feedback: Sequence[Feedback]) -> None:
         """Store or update scores of traces stored before. Touches nothing else of the trace."""

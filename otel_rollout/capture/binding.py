@@ -7,10 +7,90 @@ generated, whose body returns them as a dict.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 Binder = Callable[..., dict[str, Any]]
+_RECEIVERS = ("self", "cls")
+
+
+class Parameters:
+    """The parameters of a function, as source text.
+
+    Args:
+        function: something callable.
+        follow_wrapped: of the function that it stands for (``functools.wraps``) rather than its own.
+
+    Raises:
+        ValueError: when they cannot be read (some builtins).
+        TypeError: likewise.
+    """
+
+    def __init__(self, function: Callable[..., Any], follow_wrapped: bool = True) -> None:
+        signature = inspect.signature(function, follow_wrapped=follow_wrapped)
+        self._parameters = list(signature.parameters.values())
+        self.names = [parameter.name for parameter in self._parameters]
+        first = self._parameters[0] if self._parameters else None
+        self.has_receiver = (
+            first is not None
+            and first.name in _RECEIVERS
+            and first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD)
+        )
+        self.extra = next((p.name for p in self._parameters if p.kind is p.VAR_KEYWORD), None)
+        self.defaults = {
+            f"default_{index}_": parameter.default
+            for index, parameter in enumerate(self._parameters)
+            if parameter.default is not parameter.empty
+        }
+
+    def declared(self) -> str:
+        """As between the parentheses of ``def``; the names of ``defaults`` have to be known there."""
+        return ", ".join(text for index in range(len(self._parameters)) for text in self._declaration(index))
+
+    def forwarded(self) -> str:
+        """As between the parentheses of a call that passes them on."""
+        return ", ".join(_forwarding(parameter) for parameter in self._parameters)
+
+    def shown(self, exclude: Collection[str]) -> str:
+        """As a dict display: by name, without ``self`` or ``cls``, and without those in ``exclude``."""
+        hidden = {*exclude, *(self.names[:1] if self.has_receiver else ())}
+        items = [f"{name!r}: {name}" for name in self.names if name not in hidden]
+        unnamed = sorted(set(exclude).difference(self.names))
+        if unnamed and self.extra is not None and self.extra not in hidden:
+            kept = f"{{k: v for k, v in {self.extra}.items() if k not in {unnamed!r}}}"
+            items[-1] = f"{self.extra!r}: {kept}"
+        return f"{{{', '.join(items)}}}"
+
+    def _declaration(self, index: int) -> list[str]:
+        """How one parameter is declared, with the ``/`` or ``*`` that stands beside it."""
+        parameter = self._parameters[index]
+        kind, text = parameter.kind, parameter.name
+        if kind is parameter.VAR_POSITIONAL:
+            return [f"*{text}"]
+        if kind is parameter.VAR_KEYWORD:
+            return [f"**{text}"]
+        if parameter.default is not parameter.empty:
+            text += f"=default_{index}_"
+        before = self._parameters[index - 1].kind if index else None
+        after = self._parameters[index + 1].kind if index + 1 < len(self._parameters) else None
+        out = [text]
+        if kind is parameter.KEYWORD_ONLY and before not in (
+            parameter.KEYWORD_ONLY,
+            parameter.VAR_POSITIONAL,
+        ):
+            out.insert(0, "*")
+        if kind is parameter.POSITIONAL_ONLY and after is not parameter.POSITIONAL_ONLY:
+            out.append("/")
+        return out
+
+
+def _forwarding(parameter: inspect.Parameter) -> str:
+    name = parameter.name
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return f"*{name}"
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return f"**{name}"
+    return f"{name}={name}" if parameter.kind is parameter.KEYWORD_ONLY else name
 
 
 def positional(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -18,51 +98,35 @@ def positional(*args: Any, **kwargs: Any) -> dict[str, Any]:
     return {**({"args": list(args)} if args else {}), **kwargs}
 
 
-def make_binder(function: Callable[..., Any]) -> Binder:
+def make_binder(function: Callable[..., Any], exclude: Collection[str] = ()) -> Binder:
     """A function that takes the arguments of ``function`` and returns them by name, defaults included.
 
     A first parameter named ``self`` or ``cls`` is left out. The function raises ``TypeError`` where
     ``function`` would.
+
+    Args:
+        function: something callable.
+        exclude: names of arguments to leave out.
+
+    Raises:
+        ValueError: for a name in ``exclude`` that ``function`` does not take.
     """
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = Parameters(function)
     except (TypeError, ValueError):
+        if exclude:
+            raise ValueError(f"exclude={exclude!r}: the parameters of {function!r} cannot be read") from None
         return positional
-    namespace: dict[str, Any] = {}
-    declared: list[str] = []
-    shown: list[str] = []
-    for index, parameter in enumerate(parameters):
-        declared.extend(_declaration(index, parameter, parameters, namespace))
-        if not (index == 0 and parameter.name in ("self", "cls")):
-            shown.append(f"{parameter.name!r}: {parameter.name}")
+    unknown = sorted(set(exclude).difference(parameters.names))
+    if unknown and parameters.extra is None:
+        name = getattr(function, "__qualname__", repr(function))
+        raise ValueError(
+            f"exclude names {', '.join(map(repr, unknown))}, which {name}({', '.join(parameters.names)}) "
+            "does not take"
+        )
+    namespace: dict[str, Any] = dict(parameters.defaults)
     # Names and defaults come from the function's own signature; nothing else enters the source.
-    source = f"def bind({', '.join(declared)}): return {{{', '.join(shown)}}}"
+    source = f"def bind({parameters.declared()}): return {parameters.shown(exclude)}"
     exec(source, namespace)  # noqa: S102
     binder: Binder = namespace["bind"]
     return binder
-
-
-def _declaration(
-    index: int,
-    parameter: inspect.Parameter,
-    parameters: list[inspect.Parameter],
-    namespace: dict[str, Any],
-) -> list[str]:
-    """How one parameter is declared, with the ``/`` or ``*`` that stands beside it."""
-    kind = parameter.kind
-    text = parameter.name
-    if kind is parameter.VAR_POSITIONAL:
-        return [f"*{text}"]
-    if kind is parameter.VAR_KEYWORD:
-        return [f"**{text}"]
-    if parameter.default is not parameter.empty:
-        namespace[f"default_{index}_"] = parameter.default
-        text += f"=default_{index}_"
-    before = parameters[index - 1].kind if index else None
-    after = parameters[index + 1].kind if index + 1 < len(parameters) else None
-    out = [text]
-    if kind is parameter.KEYWORD_ONLY and before not in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL):
-        out.insert(0, "*")
-    if kind is parameter.POSITIONAL_ONLY and after is not parameter.POSITIONAL_ONLY:
-        out.append("/")
-    return out

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast, overload
 
-from opentelemetry import context as otel_context
-from opentelemetry import trace
-from opentelemetry.trace import Span
+from opentelemetry.context import attach, get_current
 
 from otel_rollout import runtime, semconv
-from otel_rollout.capture import spans, values
-from otel_rollout.capture.binding import Binder, make_binder
+from otel_rollout.capture.generators import traced_async_generator, traced_generator
 from otel_rollout.capture.guard import fault
-from otel_rollout.capture.trajectory import Trajectory, restore, trajectory_in
-from otel_rollout.record.span import RecordingSpan
+from otel_rollout.capture.operation import CAPTURES, SPAN, Operation, begin
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,18 +22,30 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def rollout_trace_op(function: Function, /) -> Function: ...
 @overload
 def rollout_trace_op(
-    *, name: str | None = None, kind: str = semconv.KIND_CHAIN
+    *,
+    name: str | None = None,
+    kind: str = semconv.KIND_CHAIN,
+    capture: str = "all",
+    exclude: Collection[str] = (),
+    record_super: bool = False,
 ) -> Callable[[Function], Function]: ...
 
 
 def rollout_trace_op(
-    function: Function | None = None, /, *, name: str | None = None, kind: str = semconv.KIND_CHAIN
+    function: Function | None = None,
+    /,
+    *,
+    name: str | None = None,
+    kind: str = semconv.KIND_CHAIN,
+    capture: str = "all",
+    exclude: Collection[str] = (),
+    record_super: bool = False,
 ) -> Function | Callable[[Function], Function]:
-    """Record each call of a function, method or coroutine function as a span.
+    """Record each call of a function, method, coroutine function or generator function as a span.
 
     The span holds the arguments by name (without ``self`` and ``cls``), the result, and the exception that
-    leaves the call, if one does; what the caller gets is what the plain function gives. Use it bare or
-    with options. Attributes can be added inside through OpenTelemetry::
+    leaves the call, if one does; what the caller gets is what the plain function gives. Of a generator it
+    holds the items. Use it bare or with options. Attributes can be added inside through OpenTelemetry::
 
         trace.get_current_span().set_attribute("gen_ai.usage.output_tokens", n)
 
@@ -47,65 +56,98 @@ def rollout_trace_op(
         name: name of the span; by default the function's qualified name.
         kind: what the operation is, in OpenInference's words: ``LLM``, ``TOOL``, ``AGENT``, ``CHAIN``,
             ``RETRIEVER``, ``EVALUATOR`` …
+        capture: what of a call's content is recorded: ``"all"``, ``"inputs"``, ``"outputs"`` or ``"none"``.
+        exclude: names of arguments that are not recorded.
+        record_super: whether a method that this one overrides, and calls through ``super()``, gets a span
+            of its own where it is decorated too. By default both together are one call, and one span.
 
     Raises:
-        ValueError: at decoration, for a kind that does not exist.
-        TypeError: at decoration, for something that cannot be called.
+        ValueError: at decoration, for a kind or capture that does not exist, and for a name in ``exclude``
+            that the function does not take.
+        TypeError: at decoration, for something that cannot be called, or an ``exclude`` that holds no names.
     """
     if kind not in semconv.SPAN_KINDS:
         raise ValueError(
             f"rollout_trace_op: kind={kind!r} is none of {', '.join(sorted(semconv.SPAN_KINDS))}"
         )
-    if function is None:
-        return lambda decorated: _traced(decorated, name, kind)
-    return _traced(function, name, kind)
+    if capture not in CAPTURES:
+        raise ValueError(f"rollout_trace_op: capture={capture!r} is none of {', '.join(CAPTURES)}")
+    if isinstance(exclude, str) or not all(isinstance(excluded, str) for excluded in exclude):
+        raise TypeError(f"rollout_trace_op: exclude={exclude!r} is no collection of argument names")
+    options = {
+        "name": name,
+        "kind": kind,
+        "capture": capture,
+        "exclude": frozenset(exclude),
+        "record_super": record_super,
+    }
+    return _decorator(options) if function is None else _traced(function, options)
 
 
-def _traced(function: Function, name: str | None, kind: str) -> Function:
+def _decorator(options: dict[str, Any]) -> Callable[[Function], Function]:
+    return lambda function: _traced(function, options)
+
+
+def _traced(function: Function, options: dict[str, Any]) -> Function:
     if isinstance(function, (staticmethod, classmethod)):
-        return cast("Function", type(function)(_traced(function.__func__, name, kind)))
+        return cast("Function", type(function)(_traced(function.__func__, options)))
     if not callable(function) or inspect.isclass(function):
         raise TypeError(f"rollout_trace_op: {function!r} is not a function")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(
-            f"rollout_trace_op: {function.__qualname__} is a generator, which cannot be recorded yet; "
-            "decorate what it calls"
-        )
-    operation = Operation(function, name, kind)
-    wrapper = _traced_coroutine if inspect.iscoroutinefunction(function) else _traced_function
-    return cast("Function", wrapper(operation, function))
+    try:
+        operation = Operation(function, **options)
+    except ValueError as error:
+        raise ValueError(f"rollout_trace_op: {error}") from None
+    return cast("Function", _wrapper_for(function)(operation, function))
 
 
-class Operation:
-    """What is known of an operation before it is called. Pickles as its function and options."""
-
-    def __init__(self, function: Callable[..., Any], name: str | None, kind: str) -> None:
-        self.function = function
-        self.given_name = name
-        self.name = name or str(getattr(function, "__qualname__", type(function).__name__))
-        self.kind = kind
-        self.bind: Binder = make_binder(function)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Operation, (self.function, self.given_name, self.kind)
+def _wrapper_for(function: Any) -> Callable[[Operation, Callable[..., Any]], Callable[..., Any]]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not isinstance(function, (types.FunctionType, types.MethodType)):  # an object with a __call__
+        function = type(function).__call__
+    if inspect.iscoroutinefunction(function):
+        return _traced_coroutine
+    if inspect.isgeneratorfunction(function):
+        return traced_generator
+    if inspect.isasyncgenfunction(function):
+        return traced_async_generator
+    return _traced_function
 
 
 # The wrappers are pickled by value when the function they wrap is (anything in __main__): they name only
-# functions and classes of ours, which pickle by reference.
+# functions, classes and modules, which pickle by reference. Their guards are in them rather than in what
+# they call, so that even the call of it may fail (at the end of the stack, say), and so are the contexts.
 
 
 def _traced_function(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        recorded = begin(operation, args, kwargs)
+        if runtime.off:
+            return function(*args, **kwargs)
+        try:
+            recorded = begin(operation, args, kwargs)
+        except Exception as error:  # noqa: BLE001
+            recorded = None
+            fault("beginning an operation", error)
         if recorded is None:
             return function(*args, **kwargs)
+        attach(recorded.inside)
         try:
             result = function(*args, **kwargs)
         except BaseException as error:
-            recorded.raised(error)
+            if get_current().get(SPAN) is recorded.inside.get(SPAN):
+                attach(recorded.outside)
+            try:
+                recorded.raised(error)
+            except Exception as internal:  # noqa: BLE001
+                fault("recording the exception of an operation", internal)
             raise
-        recorded.returned(result)
+        if get_current().get(SPAN) is recorded.inside.get(SPAN):
+            attach(recorded.outside)
+        try:
+            recorded.returned(result)
+        except Exception as error:  # noqa: BLE001
+            fault("recording the result of an operation", error)
         return result
 
     return call
@@ -114,102 +156,33 @@ def _traced_function(operation: Operation, function: Callable[..., Any]) -> Call
 def _traced_coroutine(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        recorded = begin(operation, args, kwargs)
+        if runtime.off:
+            return await function(*args, **kwargs)
+        try:
+            recorded = begin(operation, args, kwargs)
+        except Exception as error:  # noqa: BLE001
+            recorded = None
+            fault("beginning an operation", error)
         if recorded is None:
             return await function(*args, **kwargs)
+        attach(recorded.inside)
         try:
             result = await function(*args, **kwargs)
         except BaseException as error:
-            recorded.raised(error)
+            # Maybe not where it began: a coroutine may be closed from elsewhere, by the garbage collector.
+            if get_current().get(SPAN) is recorded.inside.get(SPAN):
+                attach(recorded.outside)
+            try:
+                recorded.raised(error)
+            except Exception as internal:  # noqa: BLE001
+                fault("recording the exception of an operation", internal)
             raise
-        recorded.returned(result)
+        if get_current().get(SPAN) is recorded.inside.get(SPAN):
+            attach(recorded.outside)
+        try:
+            recorded.returned(result)
+        except Exception as error:  # noqa: BLE001
+            fault("recording the result of an operation", error)
         return result
 
     return call
-
-
-class _Call:
-    """One call being recorded."""
-
-    __slots__ = ("attached", "limit", "previous", "span", "trajectory")
-
-    def __init__(
-        self,
-        span: Span,
-        previous: otel_context.Context,
-        attached: otel_context.Context,
-        trajectory: Trajectory | None,
-        limit: int,
-    ) -> None:
-        self.span = span
-        self.previous = previous
-        self.attached = attached
-        self.trajectory = trajectory
-        self.limit = limit
-
-    def returned(self, result: Any) -> None:
-        """The call gave ``result``."""
-        try:
-            restore(self.attached, self.previous)
-            try:
-                encoded = values.to_json(result, self.limit)
-                spans.put_json(self.span, semconv.OUTPUT_VALUE, encoded)
-                if self.trajectory is not None:
-                    self.trajectory.offer_output(encoded)
-            finally:
-                self.span.end()
-        except Exception as error:  # noqa: BLE001
-            fault("recording the result of an operation", error)
-
-    def raised(self, error: BaseException) -> None:
-        """The call raised ``error``."""
-        try:
-            restore(self.attached, self.previous)
-            try:
-                spans.fail(self.span, error)
-            finally:
-                self.span.end()
-        except Exception as internal:  # noqa: BLE001
-            fault("recording the exception of an operation", internal)
-
-
-def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-    """Start recording a call; None when it is not recorded. Never raises."""
-    if runtime.off:
-        return None
-    try:
-        active = runtime.current()
-        return None if active is None else _begin(active, operation, args, kwargs)
-    except Exception as error:  # noqa: BLE001
-        fault("beginning an operation", error)
-        return None
-
-
-def _begin(
-    active: runtime.Runtime, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> _Call | None:
-    context = otel_context.get_current()
-    parent = trace.get_current_span(context)
-    span = spans.start(active, operation.name, operation.kind, parent, context)
-    if span is None:
-        return None
-    limit = active.settings.value_limit
-    try:
-        bound = operation.bind(*args, **kwargs)
-    except TypeError:  # not callable like this: the function is about to say so itself
-        bound = {"args": list(args), "kwargs": kwargs}
-    encoded = values.to_json(bound, limit)
-    spans.put_json(span, semconv.INPUT_VALUE, encoded)
-    trajectory = _trajectory_directly_above(parent, context)
-    if trajectory is not None:
-        trajectory.offer_input(encoded)
-    attached = trace.set_span_in_context(span, context)
-    otel_context.attach(attached)
-    return _Call(span, context, attached, trajectory, limit)
-
-
-def _trajectory_directly_above(parent: Span, context: otel_context.Context) -> Trajectory | None:
-    if type(parent) is RecordingSpan:
-        return cast("Trajectory | None", parent.trajectory)
-    trajectory = trajectory_in(context)
-    return trajectory if trajectory is not None and trajectory.is_rooted_at(parent) else None

@@ -10,11 +10,12 @@ from opentelemetry.trace import Span
 
 from otel_rollout import semconv
 from otel_rollout.record import otlp_json
-from otel_rollout.record.span import RecordingSpan, message_of
-from otel_rollout.runtime import Runtime
+from otel_rollout.record.span import RecordingSpan, qualified_name, status_message
+from otel_rollout.runtime import Runtime, current
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace import Span as SdkSpan
 
 _MIME_TYPES: Final = {
     semconv.INPUT_VALUE: semconv.INPUT_MIME_TYPE,
@@ -29,7 +30,9 @@ _KINDS: Final = {kind: otlp_json.attribute(semconv.SPAN_KIND, kind) for kind in 
 
 
 def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context) -> Span | None:
-    """Start a span below ``parent``; None when its trace is not recorded by us.
+    """Start a span below ``parent``; None when that says already that its trace is not recorded.
+
+    A trace that a sampler leaves out gets a span that does not record, for what is below to know.
 
     Args:
         kind: OpenInference span kind, one of ``semconv.SPAN_KINDS``.
@@ -41,11 +44,15 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
             return None
         guest = runtime.application_tracer()
         if guest is not None:
-            # Not recording, if the application's sampler says so: then nothing below is recorded either.
-            return guest.start_span(name, context, attributes={semconv.SPAN_KIND: kind})
+            span = guest.start_span(name, context, attributes={semconv.SPAN_KIND: kind})
+            if not (above.is_valid or span.is_recording()):
+                runtime.writer.skip("application_sampler")
+            return span
     recording = runtime.tracer.start(name, parent, context)
-    if recording is not None:
-        recording.set_encoded(semconv.SPAN_KIND, _KINDS[kind])
+    if recording is None:
+        runtime.writer.skip("sampled_out")
+        return runtime.tracer.unrecorded(parent)
+    recording.set_encoded(semconv.SPAN_KIND, _KINDS[kind])
     return recording
 
 
@@ -55,8 +62,12 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
         if not span.has_attribute(key):
             span.set_encoded(key, b"".join((_FRAGMENTS[key], otlp_json.string_of_json(encoded), b"}}")))
     elif key not in (getattr(span, "attributes", None) or {}):
+        from otel_rollout.record import guest
+
+        content = encoded.decode()
         span.set_attribute(_MIME_TYPES[key], semconv.JSON_MIME_TYPE)
-        span.set_attribute(key, encoded.decode())
+        span.set_attribute(key, content)
+        guest.keep_content(cast("SdkSpan", span), key, content)
 
 
 def unfinished_line(span: Span) -> bytes:
@@ -69,10 +80,14 @@ def unfinished_line(span: Span) -> bytes:
 
 
 def fail(span: Span, error: BaseException) -> None:
-    """Record the exception that left the operation."""
+    """Record the exception that left the operation: its words and its stack only with the other content."""
+    span.set_attribute(semconv.ERROR_TYPE, qualified_name(type(error)))
+    active = current()
+    if active is not None and active.settings.capture_content != "full":
+        span.set_status(trace.Status(trace.StatusCode.ERROR, type(error).__name__))
+        return
     if type(span) is RecordingSpan:
         span.fail(error)
     else:
         span.record_exception(error)
-        message = f"{type(error).__name__}: {message_of(error)}"
-        span.set_status(trace.Status(trace.StatusCode.ERROR, message))
+        span.set_status(trace.Status(trace.StatusCode.ERROR, status_message(error)))

@@ -8,16 +8,24 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext
+from opentelemetry.context import attach
+from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout import runtime, semconv
-from otel_rollout.capture import spans, values
-from otel_rollout.capture.guard import fault
+from otel_rollout.capture import content, spans, values
+from otel_rollout.capture.guard import fault, warn
 from otel_rollout.record.identity import Identity, identity_in, with_identity
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
 
 _KEY: Final = otel_context.create_key("otel-rollout-trajectory")
+RUNNING: Final = otel_context.create_key("otel-rollout-operation")
+"""Under what a context holds the operation that it is inside of."""
+_ENTERED_TWICE: Final = (
+    "a trajectory was entered a second time, which records nothing more: rollout_trace_attr() makes one for "
+    "each `with`"
+)
+_NOT_ENTERED: Final = "a trajectory was ended that had not been entered, which does nothing: use `with`"
 PREVIEW_BYTES: Final = 16 << 10
 """JSON bytes of an operation's input or output that are shown on the root span as well."""
 
@@ -68,13 +76,19 @@ class Trajectory:
         self._identity = identity
         self._extra = extra
         self._recorded = recorded
+        self._entered = False
+        self._reentered = 0
         self._span: Span | None = None
-        self._attached: otel_context.Context | None = None
-        self._previous: otel_context.Context | None = None
+        self._inside: otel_context.Context | None = None
+        self._outside: otel_context.Context | None = None
         self._input: bytes | None = None
         self._output: bytes | None = None
         self._writer: SegmentWriter | None = None
         self._slot: int | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as one that has not been entered: a recording does not leave its process."""
+        return Trajectory, (self._name, self._identity, self._extra, self._recorded)
 
     @property
     def trace_id(self) -> str | None:
@@ -89,16 +103,36 @@ class Trajectory:
 
     def __enter__(self) -> Trajectory:
         """Begin the trajectory."""
+        if self._entered:
+            self._reentered += 1
+            warn(_ENTERED_TWICE)
+            return self
+        self._entered = True
         try:
-            self._enter()
-        except Exception as error:  # noqa: BLE001 - user code goes on untraced
-            fault("beginning a trajectory", error)
+            try:
+                self._enter()
+            except Exception as error:  # noqa: BLE001 - user code goes on untraced
+                fault("beginning a trajectory", error)
+        except BaseException as error:  # a signal's: the block is not going to run, nor its end
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
         """End the trajectory; an exception is recorded and goes on its way."""
+        if self._reentered:
+            self._reentered -= 1
+            return
+        if not self._entered:
+            warn(_NOT_ENTERED)
+            return
+        # Not by `detach`: a coroutine or generator may be closed from another context than it ran in (by
+        # the garbage collector, say), where the token is refused and an error logged. By the span, as the
+        # block may have put something else into the context, and left it there.
+        if self._outside is not None and get_current_span() is get_current_span(self._inside):
+            attach(self._outside)
         try:
             self._exit(error)
         except Exception as internal:  # noqa: BLE001
@@ -118,10 +152,11 @@ class Trajectory:
         active = runtime.current()
         if active is None:
             return
-        context = self._previous = otel_context.get_current()
+        context = otel_context.get_current()
         parent = trace.get_current_span(context)
         if not self._recorded:
-            self._attach(trace.set_span_in_context(_unrecorded(active, parent), context))
+            active.writer.skip("switched_off")
+            self._step_inside(context, context, active.tracer.unrecorded(parent))
             return
         settings = active.settings
         identity = Identity(
@@ -131,66 +166,82 @@ class Trajectory:
                 **{key: _scalar(value) for key, value in self._identity.items()},
             }
         )
-        context = with_identity(identity, context)
-        span = spans.start(active, self._name, semconv.KIND_AGENT, parent, context)
+        identified = with_identity(identity, context)
+        span = spans.start(active, self._name, semconv.KIND_AGENT, parent, identified)
         if span is None:
+            if parent.get_span_context().is_remote:
+                active.writer.skip("caller")
             return
         self._span = span
         if type(span) is RecordingSpan:
             span.identity = identity  # its own, not the one of a trajectory around it
             span.trajectory = self
-        context = otel_context.set_value(_KEY, self, context)
-        self._attach(trace.set_span_in_context(span, context))
-        for key, value in self._extra.items():
-            span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
+        self._step_inside(context, identified, span)
         if span.is_recording():
+            for key, value in self._extra.items():
+                span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
             self._writer = active.writer
             self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
 
-    def _attach(self, context: otel_context.Context) -> None:
-        otel_context.attach(context)
-        self._attached = context
+    def _step_inside(
+        self, outside: otel_context.Context, identified: otel_context.Context, span: Span
+    ) -> None:
+        inside = trace.set_span_in_context(span, identified)
+        if RUNNING in inside:  # what is called inside belongs to the trajectory, not to an operation around
+            inside = otel_context.set_value(RUNNING, None, inside)
+        inside = otel_context.set_value(_KEY, self, inside)
+        self._outside, self._inside = outside, inside
+        attach(inside)
 
     def _exit(self, error: BaseException | None) -> None:
-        restore(self._attached, self._previous)
         # Span, context and trajectory refer to each other: let go, for those who switch the collector off.
-        self._attached = self._previous = None
+        self._inside = self._outside = None
         span = self._span
         if span is None:
             return
         try:
-            if error is not None:
-                spans.fail(span, error)
-            for key, encoded in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
-                if encoded is not None:
-                    spans.put_json(span, key, encoded)
+            if span.is_recording():
+                self._conclude(span, error)
         finally:
             self._input = self._output = None
-            span.end()
             if type(span) is RecordingSpan:
                 span.trajectory = None
-            if self._writer is not None and self._slot is not None:
-                self._writer.trajectory_ended(self._slot)
-                self._slot = None
+            try:
+                span.end()
+            finally:
+                if self._writer is not None and self._slot is not None:
+                    self._writer.trajectory_ended(self._slot)
+                    self._slot = None
+
+    def _conclude(self, span: Span, error: BaseException | None) -> None:
+        if error is not None:
+            spans.fail(span, error)
+        for key, encoded in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
+            if encoded is not None:
+                spans.put_json(span, key, encoded)
 
     # --- what it shows ------------------------------------------------------------------------------------
 
     def set_input(self, value: Any) -> None:
         """Show ``value`` as what the trajectory was asked."""
-        self._set(semconv.INPUT_VALUE, value)
+        try:
+            self._set(semconv.INPUT_VALUE, value)
+        except Exception as error:  # noqa: BLE001
+            fault("setting a trajectory's input", error)
 
     def set_output(self, value: Any) -> None:
         """Show ``value`` as what came of the trajectory."""
-        self._set(semconv.OUTPUT_VALUE, value)
+        try:
+            self._set(semconv.OUTPUT_VALUE, value)
+        except Exception as error:  # noqa: BLE001
+            fault("setting a trajectory's output", error)
 
     def _set(self, key: str, value: Any) -> None:
         active = runtime.current()
-        if self._span is None or active is None:
-            return
-        try:
-            spans.put_json(self._span, key, values.to_json(value, active.settings.value_limit))
-        except Exception as error:  # noqa: BLE001
-            fault("setting a trajectory's input or output", error)
+        if active is not None and self._span is not None and self._span.is_recording():
+            encode = content.encoder(active)
+            if encode is not None:
+                spans.put_json(self._span, key, encode(value, active.settings.value_limit))
 
     def offer_input(self, encoded: bytes) -> None:
         """An operation directly below began; the first one's input stands for the trajectory's."""
@@ -224,38 +275,23 @@ def _record_score(
     span = spans.start(active, f"score {name}", semconv.KIND_EVALUATOR, scored, below)
     if span is None:
         return
-    span.set_attribute(semconv.GEN_AI_EVALUATION_NAME, name)
-    if isinstance(value, (bool, str)):
-        span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_LABEL, str(value))
-    if not isinstance(value, str):
-        span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_VALUE, float(value))
-    if comment is not None:
-        span.set_attribute(semconv.GEN_AI_EVALUATION_EXPLANATION, comment)
-    spans.put_json(span, semconv.OUTPUT_VALUE, values.to_json(value, PREVIEW_BYTES))
-    span.end()
+    try:
+        span.set_attribute(semconv.GEN_AI_EVALUATION_NAME, name)
+        if isinstance(value, (bool, str)):
+            span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_LABEL, str(value))
+        if not isinstance(value, str):
+            span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_VALUE, float(value))
+        if comment is not None:
+            span.set_attribute(semconv.GEN_AI_EVALUATION_EXPLANATION, comment)
+        spans.put_json(span, semconv.OUTPUT_VALUE, values.to_json(value, PREVIEW_BYTES))
+    finally:
+        span.end()
 
 
 def trajectory_in(context: otel_context.Context) -> Trajectory | None:
     """The trajectory that ``context`` is inside of, in this process."""
     found = otel_context.get_value(_KEY, context)
     return found if isinstance(found, Trajectory) else None
-
-
-def restore(attached: otel_context.Context | None, previous: otel_context.Context | None) -> None:
-    """Make ``previous`` current again, if ``attached`` still is.
-
-    Not by ``detach``: a coroutine or generator may be closed from another context than it ran in (by the
-    garbage collector, say), where the token is refused and an error logged.
-    """
-    if attached is not None and previous is not None and otel_context.get_current() is attached:
-        otel_context.attach(previous)
-
-
-def _unrecorded(active: runtime.Runtime, parent: Span) -> Span:
-    """A span that says "not recorded" to everything below, in other processes too (trace flags 00)."""
-    above = parent.get_span_context()
-    trace_id = above.trace_id if above.is_valid else active.random_bits(128) or 1
-    return NonRecordingSpan(SpanContext(trace_id, active.random_bits(64) or 1, False, trace.TraceFlags(0)))
 
 
 def _scalar(value: Any) -> bool | int | float | str | None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
+import signal
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import orjson
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from otel_rollout import settings, spool
+from otel_rollout.cli import accounts
 from otel_rollout.deliver import drain
 from otel_rollout.deliver.report import Report
 from otel_rollout.version import VERSION
@@ -22,6 +26,10 @@ from otel_rollout_demo.cli import demo
 app = typer.Typer(
     help="See every trajectory of an agentic-RL rollout.", no_args_is_help=True, add_completion=False
 )
+ToOption = Annotated[
+    str | None,
+    typer.Option(help="Exporters, comma separated. [default: the run's, as this environment sets them up]"),
+]
 SpoolOption = Annotated[
     Path | None,
     typer.Option(help="Spool, run or node directory. [default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]"),
@@ -46,47 +54,97 @@ def status(
     place: SpoolOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     all_runs: Annotated[bool, typer.Option("--all", help="Every run, not only the latest.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again every two seconds, until Ctrl-C.")] = False,
 ) -> None:
     """Show what was recorded on this machine and what of it was delivered."""
     configured, _ = settings.from_environment(os.environ)
-    node_dirs = _node_directories(place or configured.spool_dir)
-    reports = [_report(node_dir, configured) for node_dir in (node_dirs if all_runs else node_dirs[-1:])]
+
+    def reports() -> list[Report]:
+        node_dirs = _node_directories(place or configured.spool_dir)
+        return [_report(node_dir, configured) for node_dir in (node_dirs if all_runs else node_dirs[-1:])]
+
     if json:
-        typer.echo(orjson.dumps([_as_json(report) for report in reports], option=orjson.OPT_INDENT_2))
+        typer.echo(orjson.dumps([_as_json(report) for report in reports()], option=orjson.OPT_INDENT_2))
+    elif watch:
+        accounts.watch(reports)
     else:
-        for report in reports:
-            _show(Console(), report)
+        accounts.show(reports(), Console())
 
 
 @app.command()
 def forward(
     place: SpoolOption = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            help="Exporters, comma separated. [default: the run's, as this environment sets them up]"
-        ),
-    ] = None,
+    to: ToOption = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Go on as a service: all runs there are and will be, until SIGTERM."),
+    ] = False,
 ) -> None:
     """Deliver what lies on disk, and return when it is delivered."""
-    from otel_rollout.deliver.election import Election
-    from otel_rollout.deliver.forwarder import forward as forward_directory
+    from otel_rollout.deliver import service
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     configured, _ = settings.from_environment(os.environ)
+    if watch:
+        _serve(place or configured.spool_dir, configured, to)
+        return
     pending = False
     for node_dir in _node_directories(place or configured.spool_dir):
         chosen = _with_exporters_of(node_dir, configured, to)
-        election = Election(node_dir)
-        if election.win():
-            forward_directory(node_dir, chosen, election)
-        else:
-            typer.echo(f"{node_dir} has a forwarder that is at work")
-        election.close()
+        with accounts.progress(functools.partial(drain.report, node_dir, chosen)):
+            if not service.forward_directory(node_dir, chosen):
+                typer.echo(f"{node_dir} has a forwarder that is at work")
         report = drain.report(node_dir, chosen)
         pending |= any(count.pending for count in report.exporters.values())
         typer.echo(report.summary())
     if pending:
+        raise typer.Exit(1)
+
+
+def _serve(place: Path, configured: settings.Settings, to: str | None) -> None:
+    from otel_rollout.deliver.service import Service
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    service = Service(place, lambda node_dir: _with_exporters_of(node_dir, configured, to))
+    service.run(stop)
+    for report in service.finish(configured.shutdown_timeout):
+        typer.echo(f"{report.place}: {report.summary()}")
+
+
+@app.command()
+def replay(
+    paths: Annotated[list[Path], typer.Argument(help="Files of OTLP JSON Lines, also .zst, or directories.")],
+    to: Annotated[str, typer.Option(help="Exporters, comma separated.")],
+) -> None:
+    """Deliver files once more, or elsewhere: kept segments, a copied spool, lines of any OpenTelemetry tool.
+
+    Backends that know a span by its id, as MLflow does, end up with it once however often it is sent.
+    """
+    from otel_rollout.deliver import service
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    configured, _ = settings.from_environment({**os.environ, "OTEL_ROLLOUT_KEEP": ""})
+    chosen = _chosen(configured, to.split(","))
+    try:
+        with service.as_node_directory(paths, configured.spool_dir, list(chosen.exporters)) as node_dir:
+            with accounts.progress(functools.partial(drain.report, node_dir, chosen)):
+                service.forward_directory(node_dir, chosen)
+            report = drain.report(node_dir, chosen)
+    except (OSError, ValueError) as error:
+        typer.echo(f"cannot replay: {error}", err=True)
+        raise typer.Exit(2) from error
+    for name, count in report.exporters.items():
+        typer.echo(
+            f"{name}: {count.delivered} lines delivered, {count.rejected} rejected, {count.pending} pending"
+        )
+        if count.problem:
+            typer.echo(count.problem, err=True)
+    if any(count.pending or count.rejected for count in report.exporters.values()):
+        typer.echo(
+            f"The rest lies in {report.place}; `otel-rollout forward --place` goes on with it.", err=True
+        )
         raise typer.Exit(1)
 
 
@@ -127,7 +185,11 @@ def _with_exporters_of(
 ) -> settings.Settings:
     """The settings with the exporters of a run, or with those named instead."""
     manifest = spool.read_manifest(node_dir)
-    names = to.split(",") if to else manifest.exporters if manifest else configured.exporters
+    of_run = manifest.exporters if manifest else configured.exporters
+    return _chosen(configured, to.split(",") if to else of_run)
+
+
+def _chosen(configured: settings.Settings, names: Iterable[str]) -> settings.Settings:
     chosen = {name.strip(): configured.exporters.get(name.strip(), {}) for name in names}
     return dataclasses.replace(configured, exporters=chosen)
 
@@ -144,29 +206,8 @@ def _as_json(report: Report) -> dict[str, object]:
         "open": report.open,
         "unfinished": report.unfinished,
         "dropped": dict(report.dropped),
+        "left_out": dict(report.left_out),
         "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
         "lost": report.lost,
         "steps": [{**key._asdict(), **dataclasses.asdict(count)} for key, count in report.by_step.items()],
     }
-
-
-def _show(console: Console, report: Report) -> None:
-    console.print(report.place, style="bold", soft_wrap=True)
-    dropped = sum(report.dropped.values())
-    console.print(
-        f"started {report.started} = recorded {report.recorded} + dropped {dropped} + open {report.open}"
-        f" + unfinished {report.unfinished}"
-    )
-    for reason, number in report.dropped.items():
-        console.print(f"dropped because of {reason}: {number}")
-    table = Table(caption="recorded = delivered + rejected + pending + lost", caption_justify="left")
-    table.add_column("exporter", no_wrap=True)
-    for heading in ("recorded", "delivered", "rejected", "pending", "lost"):
-        table.add_column(heading, justify="right")
-    for name, count in report.exporters.items():
-        numbers = (count.delivered, count.rejected, count.pending, count.lost_of(report.recorded))
-        table.add_row(name, str(report.recorded), *map(str, numbers))
-    console.print(table)
-    for name, count in report.exporters.items():
-        if count.problem:
-            console.print(f"{name}: {count.problem}", markup=False, soft_wrap=True)

@@ -1,11 +1,14 @@
-"""One exporter's delivery: read, decode, export, advance the cursor; wait, split or set aside on failure."""
+"""One exporter's delivery: read, decode, export, advance the cursor; wait, split or set aside on failure.
+
+An exporter that takes lines as they are (``export_lines``) gets them undecoded.
+"""
 
 from __future__ import annotations
 
 import logging
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +21,11 @@ from otel_rollout import semconv, spool
 from otel_rollout.deliver import segments
 from otel_rollout.deliver.decode import UnreadableLineError, spans_of
 from otel_rollout.deliver.ledger import Ledger, Tally
+from otel_rollout.deliver.linking import RunLink
 from otel_rollout.deliver.report import StepKey
 from otel_rollout.deliver.running import Running
 from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.spool import SegmentName
 
 BATCH_SPANS = 500
 BATCH_BYTES = 8 << 20
@@ -30,6 +35,11 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 REFUSED_PAUSE = 60.0
 """Seconds before a target that refused us is asked again: somebody may have put it right."""
+
+_STEP = b'{"key":"%b","value":{"' % semconv.STEP.encode()
+_INTEGER = b'intValue":"'
+_VALIDATE = b'{"key":"%b","value":{"boolValue":true}}' % semconv.VALIDATE.encode()
+"""How the recorder writes a trajectory's identity."""
 
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 _logger = logging.getLogger("otel_rollout.deliver")
@@ -42,23 +52,26 @@ class Line:
     segment: str
     end: int
     raw: bytes
-    spans: Sequence[ReadableSpan]
-    unreadable: str | None
+    step: StepKey
+    """The step it belongs to."""
+    spans: Sequence[ReadableSpan] = ()
+    """What it holds; empty when it was not decoded."""
+    unreadable: str | None = None
     """Why it has no spans, when it cannot be decoded."""
 
     @classmethod
-    def read(cls, segment: str, end: int, raw: bytes) -> Line:
+    def undecoded(cls, segment: str, end: int, raw: bytes) -> Line:
+        """A line as it is."""
+        return cls(segment, end, raw, step_of(raw))
+
+    @classmethod
+    def decoded(cls, segment: str, end: int, raw: bytes) -> Line:
         """Decode a line; one that cannot be is kept as such."""
         try:
-            return cls(segment, end, raw, spans_of(raw), None)
+            spans = spans_of(raw)
         except UnreadableLineError as error:
-            return cls(segment, end, raw, (), str(error))
-
-    @property
-    def step(self) -> StepKey:
-        """The step it belongs to."""
-        attributes = (self.spans[0].attributes or {}) if self.spans else {}
-        return StepKey(str(attributes.get(semconv.STEP, "")), bool(attributes.get(semconv.VALIDATE, False)))
+            return cls(segment, end, raw, StepKey("", False), unreadable=str(error))
+        return cls(segment, end, raw, _step_of_spans(spans), spans)
 
 
 class Delivery:
@@ -79,6 +92,11 @@ class Delivery:
         self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
         self._positions: dict[str, int] = {}
         self._running = Running(node_dir) if hasattr(exporter, "announce") else None
+        self._link = RunLink(node_dir, name, exporter)
+        self._export_lines: Callable[[Sequence[bytes]], SpanExportResult] | None = getattr(
+            exporter, "export_lines", None
+        )
+        self._read_line = Line.undecoded if self._export_lines else Line.decoded
 
     def start(self) -> None:
         """Begin delivering."""
@@ -95,8 +113,14 @@ class Delivery:
         """Whether the target refuses us at present."""
         return self._refused
 
+    def is_done_with(self, name: SegmentName, size: int) -> bool:
+        """Whether a segment of that many bytes is done with, and nobody else reads it."""
+        return self._positions.get(name.stem, 0) >= size and not getattr(self._exporter, "reads_spool", False)
+
     def is_caught_up(self) -> bool:
-        """Whether every byte of every segment is done with."""
+        """Whether every byte of every segment is done with, and linked to the tracker's run."""
+        if not self._link.is_complete():
+            return False
         for name in spool.segments(self._node_dir):
             size = (self._node_dir / name.file).stat().st_size
             if self._positions.get(name.stem, 0) < size:
@@ -120,12 +144,21 @@ class Delivery:
 
     def _deliver_what_there_is(self) -> None:
         batch = self._next_batch()
-        if self._running is not None and not self._refused:
-            self._announce(self._running)
+        try:
+            if self._running is not None and not self._refused:
+                self._announce(self._running)
+            if not self._refused and (self._link.is_news() or self._is_last_link(batch)):
+                self._link.tell(self._ledger)
+        except Exception:  # somebody else's exporter; it is not to keep spans from being delivered
+            _logger.exception("exporter %s raised", self.name)
         if batch:
             self._deliver(batch)
         else:
             self._stop.wait(POLL_INTERVAL)
+
+    def _is_last_link(self, batch: Sequence[Line]) -> bool:
+        is_idle = not batch and not self._link.is_complete() and self._link.may_be_told()
+        return is_idle and not segments.living_writers(self._node_dir)
 
     def _announce(self, running: Running) -> None:
         """Show what runs. In this thread, so that nothing is announced after it was delivered."""
@@ -142,7 +175,7 @@ class Delivery:
             for raw in segments.complete_lines(self._node_dir / name.file, position, BATCH_BYTES - size):
                 position += len(raw)
                 size += len(raw)
-                batch.append(Line.read(name.stem, position, raw))
+                batch.append(self._read_line(name.stem, position, raw))
                 if len(batch) >= BATCH_SPANS:
                     return batch
             if size >= BATCH_BYTES:
@@ -151,10 +184,9 @@ class Delivery:
 
     def _deliver(self, lines: Sequence[Line]) -> None:
         """Export lines until they are delivered or set aside, or until we are told to stop."""
-        spans = [span for line in lines for span in line.spans]
         attempt = 0
         while not self._stop.is_set():
-            failure = self._export(spans)
+            failure = self._export(lines)
             self._refused = failure is not None and failure.kind is FailureKind.REFUSED
             if failure is None:
                 self._advance(lines, {line: line.unreadable for line in lines if line.unreadable})
@@ -168,11 +200,14 @@ class Delivery:
             _logger.warning("%s: %s; next attempt in %.1f s", self.name, failure.message, pause)
             self._stop.wait(pause)
 
-    def _export(self, spans: Sequence[ReadableSpan]) -> ExportFailure | None:
-        if not spans:
-            return None
+    def _export(self, lines: Sequence[Line]) -> ExportFailure | None:
         try:
-            result = self._exporter.export(spans)
+            if self._export_lines is not None:
+                result = self._export_lines([line.raw for line in lines])
+            elif spans := [span for line in lines for span in line.spans]:
+                result = self._exporter.export(spans)
+            else:
+                return None
         except Exception as error:
             _logger.exception("exporter %s raised", self.name)
             # What is wrong with a value is wrong with it every time; anything else may pass.
@@ -207,6 +242,7 @@ class Delivery:
         positions = {line.segment: line.end for line in lines}
         self._ledger.advance(self.name, positions, tallies)
         self._positions |= positions
+        self._link.delivered()
 
     def _set_aside(self, line: Line, reason: str) -> None:
         entry = {
@@ -219,6 +255,27 @@ class Delivery:
         with open(path, "ab", opener=spool.open_private) as file:
             file.write(orjson.dumps(entry) + b"\n")
         _logger.error("%s rejects a span of %s: %s", self.name, line.segment, reason)
+
+
+def step_of(line: bytes) -> StepKey:
+    """The step a recorded line belongs to, found without decoding it.
+
+    What looks for attributes by these bytes finds no text that quotes them: in a JSON string the quotes would
+    be escaped.
+    """
+    validate = _VALIDATE in line
+    start = line.find(_STEP)
+    if start < 0:
+        return StepKey("", validate)
+    if not line.startswith(_INTEGER, start + len(_STEP)):  # text, which may hold escapes
+        return Line.decoded("", 0, line).step
+    begin = start + len(_STEP) + len(_INTEGER)
+    return StepKey(line[begin : line.index(b'"', begin)].decode("ascii", "replace"), validate)
+
+
+def _step_of_spans(spans: Sequence[ReadableSpan]) -> StepKey:
+    attributes = (spans[0].attributes or {}) if spans else {}
+    return StepKey(str(attributes.get(semconv.STEP, "")), bool(attributes.get(semconv.VALIDATE, False)))
 
 
 def _pause(attempt: int) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from otel_rollout import semconv, spool
+from otel_rollout import spool
 from otel_rollout.deliver import launch, segments
 from otel_rollout.deliver.report import ExporterCount, Report, StepCount, StepKey
 from otel_rollout.record import journal
@@ -22,31 +22,72 @@ if TYPE_CHECKING:
 
 _POLL_INTERVAL = 0.1
 _START_INTERVAL = 2.0
+_STEADY_ATTEMPTS = 5
 
 
 def report(node_dir: Path, configured: Settings) -> Report:
-    """Take the account of a node directory from what is on disk."""
+    """Take the account of a node directory from what is on disk; an empty one if somebody has removed it."""
+    try:
+        return _report(node_dir, configured)
+    except FileNotFoundError:
+        if node_dir.is_dir():
+            raise
+        return Report.empty()
+
+
+def delivered(node_dir: Path, configured: Settings) -> dict[str, tuple[int, int]]:
+    """For each exporter, spans delivered and spans rejected; what the ledger says, which is cheap to ask."""
     from otel_rollout.deliver.ledger import read_ledger
 
-    if not node_dir.is_dir():
-        return Report.empty()
+    steps = read_ledger(node_dir).steps
+    return {
+        name: (
+            sum(tally.delivered for tally in steps.get(name, {}).values()),
+            sum(tally.rejected for tally in steps.get(name, {}).values()),
+        )
+        for name in configured.exporters
+    }
+
+
+def _report(node_dir: Path, configured: Settings) -> Report:
     exporters = list(configured.exporters)
-    # The ledger first: a span delivered between the two readings is then counted as pending, not twice.
-    ledger = read_ledger(node_dir)
     living = segments.living_writers(node_dir)
     writers = [_account_of(node_dir, writer, writer in living) for writer in spool.journals(node_dir)]
     dropped: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
     for account in writers:
         dropped.update(account.dropped)
+        left_out.update(account.left_out)
+    ledger, pending = _ledger_and_pending(node_dir, exporters)
     return Report(
         started=sum(account.started for account in writers),
         recorded=sum(account.recorded for account in writers),
         unfinished=sum(account.unfinished for account in writers),
         dropped={reason: n for reason, n in dropped.items() if n},
-        exporters={name: _exporter_count(node_dir, name, ledger) for name in exporters},
+        left_out={reason: n for reason, n in left_out.items() if n},
+        exporters={name: _exporter_count(name, ledger, pending[name]) for name in exporters},
         place=str(node_dir),
         count_steps=lambda: count_steps(node_dir, exporters),
     )
+
+
+def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[LedgerState, dict[str, int]]:
+    """What was delivered, and for each exporter how many lines were not, at one moment.
+
+    What is delivered while we count would count twice, and a segment that is removed meanwhile not at all.
+    """
+    from otel_rollout.deliver.ledger import read_ledger
+
+    ledger = read_ledger(node_dir)
+    for _ in range(_STEADY_ATTEMPTS):
+        pending = {
+            name: sum(chunk.count(b"\n") for chunk in _pending(node_dir, ledger.cursors.get(name, {})))
+            for name in exporters
+        }
+        before, ledger = ledger, read_ledger(node_dir)
+        if ledger.cursors == before.cursors:
+            break
+    return before, pending
 
 
 @dataclass(frozen=True)
@@ -57,6 +98,7 @@ class _Account:
     recorded: int = 0
     unfinished: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def _account_of(node_dir: Path, writer: str, is_alive: bool) -> _Account:
@@ -64,21 +106,22 @@ def _account_of(node_dir: Path, writer: str, is_alive: bool) -> _Account:
     if state is None:
         return _Account()
     if is_alive:
-        return _Account(state.started, state.recorded, 0, state.drops)
+        return _Account(state.started, state.recorded, 0, state.drops, state.skips)
     closing = node_dir / spool.SegmentName(writer, spool.CLOSING_SEQUENCE).file
     recorded = state.recorded + (closing.read_bytes().count(b"\n") if closing.exists() else 0)
     unfinished = state.started - recorded - sum(state.drops.values())
-    return _Account(state.started, recorded, unfinished, state.drops)
+    return _Account(state.started, recorded, unfinished, state.drops, state.skips)
 
 
-def _exporter_count(node_dir: Path, exporter: str, ledger: LedgerState) -> ExporterCount:
+def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> ExporterCount:
     done = ledger.steps.get(exporter, {}).values()
     failure = ledger.failures.get(exporter)
+    _, not_linked = ledger.links.get(exporter, ("", None))
     return ExporterCount(
         delivered=sum(tally.delivered for tally in done),
         rejected=sum(tally.rejected for tally in done),
-        pending=sum(chunk.count(b"\n") for chunk in _pending(node_dir, ledger.cursors.get(exporter, {}))),
-        problem=failure.message if failure else None,
+        pending=pending,
+        problem=failure.message if failure else not_linked,
     )
 
 
@@ -86,7 +129,11 @@ def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
     """What lies beyond an exporter's cursors: in the segments, and in the journals of their writers."""
     sizes: dict[str, int] = {}
     for name in spool.segments(node_dir):
-        with (node_dir / name.file).open("rb") as file:
+        try:
+            file = (node_dir / name.file).open("rb")
+        except FileNotFoundError:  # everybody is done with it
+            continue
+        with file:
             sizes[name.stem] = file.seek(cursors.get(name.stem, 0))
             while chunk := file.read(1 << 20):
                 sizes[name.stem] += len(chunk)
@@ -101,20 +148,15 @@ def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
 
 def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
     """Recorded and delivered spans per step, pending ones read from the segments."""
-    import orjson
-
+    from otel_rollout.deliver.delivery import step_of
     from otel_rollout.deliver.ledger import Tally, read_ledger
 
     ledger = read_ledger(node_dir)
     counts: dict[StepKey, StepCount] = {}
     for exporter in exporters:
         waiting: Counter[StepKey] = Counter()
-        rest = b"".join(_pending(node_dir, ledger.cursors.get(exporter, {})))
-        for line in rest.splitlines():
-            try:
-                waiting[_step_of(orjson.loads(line))] += 1
-            except (ValueError, LookupError):
-                waiting[StepKey("", False)] += 1
+        for line in _lines(_pending(node_dir, ledger.cursors.get(exporter, {}))):
+            waiting[step_of(line)] += 1
         done = ledger.steps.get(exporter, {})
         for key in {*done, *waiting}:
             tally = done.get(key, Tally())
@@ -125,12 +167,14 @@ def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCo
     return dict(sorted(counts.items()))
 
 
-def _step_of(line: Any) -> StepKey:
-    span = line["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
-    attributes = {entry["key"]: entry["value"] for entry in span["attributes"]}
-    step = next(iter(attributes.get(semconv.STEP, {}).values()), "")
-    validate = attributes.get(semconv.VALIDATE, {}).get("boolValue", False)
-    return StepKey(str(step), bool(validate))
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a stream, one at a time: what is pending may be half a disk."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def drain(node_dir: Path, configured: Settings, timeout: float) -> Report:
@@ -140,12 +184,15 @@ def drain(node_dir: Path, configured: Settings, timeout: float) -> Report:
     shows its progress.
     """
     deadline = time.monotonic() + timeout
-    if node_dir.is_dir():
+    try:
         # The dead first: what they left has to be completed before it can be counted.
         _wait(node_dir, configured, deadline, lambda: not _is_incomplete(node_dir))
         target = report(node_dir, configured).recorded
         with _progress_bar(target) as show:
             _wait(node_dir, configured, deadline, lambda: _is_done(node_dir, configured, target, show))
+    except FileNotFoundError:
+        if node_dir.is_dir():
+            raise
     return report(node_dir, configured)
 
 
@@ -172,15 +219,20 @@ def _is_done(node_dir: Path, configured: Settings, target: int, show: Callable[[
     from otel_rollout.exporting import FailureKind
 
     ledger = read_ledger(node_dir)
-    done = {
-        name: sum(tally.delivered + tally.rejected for tally in ledger.steps.get(name, {}).values())
-        for name in configured.exporters
-    }
+    done = {name: ledger.done(name) for name in configured.exporters}
     show(min(done.values(), default=target))
-    behind = [name for name, count in done.items() if count < target]
+    behind = [
+        name for name, count in done.items() if count < target or not _is_linked(node_dir, name, ledger)
+    ]
     return all(
         name in ledger.failures and ledger.failures[name].kind is FailureKind.REFUSED for name in behind
     )
+
+
+def _is_linked(node_dir: Path, exporter: str, ledger: LedgerState) -> bool:
+    """Whether what was delivered belongs to the tracker's run, where one was published."""
+    published = spool.read_trackers(node_dir).get(exporter)
+    return published is None or ledger.links.get(exporter, ("", None))[0] == published
 
 
 @contextmanager

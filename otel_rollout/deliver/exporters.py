@@ -1,4 +1,8 @@
-"""Finding span exporters by name, the way OpenTelemetry does: by entry point."""
+"""Finding span exporters by name, the way OpenTelemetry does: by entry point.
+
+Those of ours that have the name of one of OpenTelemetry's (``otlp``) are in a group of our own, which comes
+first here: other programs go on finding OpenTelemetry's.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,16 @@ from typing import Any, cast
 
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from otel_rollout.settings import SettingsError
+from otel_rollout import spool
+from otel_rollout.settings import Settings, SettingsError
 
 GROUP = "opentelemetry_traces_exporter"
+OWN_GROUP = "otel_rollout_exporter"
 
 
 def installed() -> dict[str, EntryPoint]:
     """The span exporters of all installed distributions."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+    return {point.name: point for group in (GROUP, OWN_GROUP) for point in entry_points(group=group)}
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -55,3 +61,23 @@ def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
         raise
     except Exception as error:  # whatever a foreign constructor raises, a person has to read it
         raise SettingsError(f"exporter {name!r} cannot be set up: {type(error).__name__}: {error}") from error
+
+
+def is_for_another_machine(exporter: SpanExporter, configured: Settings) -> bool:
+    """Whether the exporter writes to a file that only the run's home machine may write to."""
+    is_home = configured.home_node in ("", configured.node or spool.node_id())
+    return bool(getattr(exporter, "target_is_local", False)) and not is_home
+
+
+def for_another_machine(configured: Settings) -> list[str]:
+    """The run's exporters that deliver on its home machine only, when this is another one."""
+    found = []
+    for name, options in configured.exporters.items():
+        try:
+            exporter = load(name, options)
+        except SettingsError:  # the forwarder says so
+            continue
+        if is_for_another_machine(exporter, configured):
+            found.append(name)
+        exporter.shutdown()
+    return found

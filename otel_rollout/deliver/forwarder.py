@@ -7,18 +7,22 @@ import time
 from pathlib import Path
 
 from otel_rollout import spool
-from otel_rollout.deliver import segments
+from otel_rollout.deliver import retention, segments
 from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.deliver.election import Election
-from otel_rollout.deliver.exporters import load
+from otel_rollout.deliver.exporters import is_for_another_machine, load
 from otel_rollout.deliver.ledger import Ledger
 from otel_rollout.deliver.unfinished import close_unfinished
 from otel_rollout.exporting import ExportFailure, FailureKind
 from otel_rollout.settings import Settings, SettingsError
+from otel_rollout.spool import SegmentName
 
 _SCAN_INTERVAL = 0.2
+_RETIRE_INTERVAL = 5.0
 _STOP_TIMEOUT = 30.0
 _logger = logging.getLogger("otel_rollout.deliver")
+_incomplete: set[str] = set()
+"""Dead writers of which it was said that they cannot be completed at present."""
 
 
 def forward(node_dir: Path, configured: Settings, election: Election) -> None:
@@ -31,6 +35,8 @@ def forward(node_dir: Path, configured: Settings, election: Election) -> None:
         finally:
             for delivery in deliveries:
                 delivery.stop(_STOP_TIMEOUT)
+        if finished and node_dir.is_dir():
+            _retire(node_dir, configured, deliveries, at_end=True)
         # Stopped, resign; then look once more: a writer that saw the lock held just now relies on us.
         election.resign()
         if not finished or not _has_work(node_dir, deliveries) or not election.win():
@@ -43,11 +49,11 @@ def _deliveries(node_dir: Path, configured: Settings) -> list[Delivery]:
     for name, options in configured.exporters.items():
         try:
             exporter = load(name, options)
-            if getattr(exporter, "target_is_local", False) and not _is_home(configured):
+            if is_for_another_machine(exporter, configured):
                 raise SettingsError(
                     f"{name} writes to a file of the machine {configured.home_node}, and this is another "
-                    "one. What is recorded here stays here: give all machines a server as target, or copy "
-                    "the spool there and run `otel-rollout forward`."
+                    "one. What is recorded here travels there when the job ends through Ray; else give all "
+                    "machines a server as target, or copy the spool there and run `otel-rollout forward`."
                 )
             deliveries.append(Delivery(name, exporter, node_dir))
         except SettingsError as error:
@@ -62,22 +68,21 @@ def _deliveries(node_dir: Path, configured: Settings) -> list[Delivery]:
     return deliveries
 
 
-def _is_home(configured: Settings) -> bool:
-    """Whether this is the machine whose files the run may write to."""
-    return configured.home_node in ("", configured.node or spool.node_id())
-
-
 def _follow(node_dir: Path, configured: Settings, deliveries: list[Delivery], healed: set[str]) -> bool:
     """Watch over deliveries until no writer lives and all is delivered.
 
     Returns:
         False when it was given up: the target has been out of reach for too long after the last writer.
     """
-    last_alive = time.monotonic()
+    last_alive = last_retired = time.monotonic()
     while node_dir.is_dir():
-        if _heal_the_dead(node_dir, healed):
+        if time.monotonic() - last_retired > _RETIRE_INTERVAL:
+            _retire(node_dir, configured, deliveries, at_end=False)
+            last_retired = time.monotonic()
+        alive, complete = _heal_the_dead(node_dir, healed)
+        if alive:
             last_alive = time.monotonic()
-        elif all(delivery.is_refused or delivery.is_caught_up() for delivery in deliveries):
+        elif complete and all(delivery.is_refused or delivery.is_caught_up() for delivery in deliveries):
             return True
         elif time.monotonic() - last_alive > configured.forwarder_linger:
             _logger.warning("the last writer is gone for long; what is pending stays in %s", node_dir)
@@ -86,9 +91,26 @@ def _follow(node_dir: Path, configured: Settings, deliveries: list[Delivery], he
     return True
 
 
-def _heal_the_dead(node_dir: Path, healed: set[str]) -> bool:
-    """Complete what writers left that died since the last look. Whether any writer lives."""
-    alive = False
+def _retire(node_dir: Path, configured: Settings, deliveries: list[Delivery], at_end: bool) -> None:
+    if len(deliveries) < len(configured.exporters):  # one that could not be set up has had nothing yet
+        return
+
+    def is_done(name: SegmentName, size: int) -> bool:
+        return all(delivery.is_done_with(name, size) for delivery in deliveries)
+
+    try:
+        retention.retire(node_dir, is_done, configured.keep, at_end)
+    except OSError as error:  # nothing depends on it
+        _logger.warning("cannot clear up %s: %s", node_dir, error)
+
+
+def _heal_the_dead(node_dir: Path, healed: set[str]) -> tuple[bool, bool]:
+    """Complete what writers left that died since the last look.
+
+    Returns:
+        Whether any writer lives, and whether all that do not are complete.
+    """
+    alive, complete = False, True
     for writer in set(spool.journals(node_dir)) - healed:
         try:
             if segments.is_dead(node_dir, writer):
@@ -99,9 +121,11 @@ def _heal_the_dead(node_dir: Path, healed: set[str]) -> bool:
             else:
                 alive = True
         except OSError as error:  # a full disk, say: the others go on, and this one is tried again
-            _logger.warning("cannot complete what %s recorded: %s", writer, error)
-            alive = True
-    return alive
+            if writer not in _incomplete:
+                _logger.warning("cannot complete what %s recorded: %s", writer, error)
+            _incomplete.add(writer)
+            complete = False
+    return alive, complete
 
 
 def _has_work(node_dir: Path, deliveries: list[Delivery]) -> bool:

@@ -7,6 +7,7 @@ children along.
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import os
 import subprocess
@@ -71,10 +72,14 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
 
 
 def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
+    wanted = [pattern.strip() for pattern in configured.forwarder_variables.split(",")]
     passed = {
         name: value
         for name, value in environ.items()
-        if name in _PASSED_VARIABLES or name.upper() in _PASSED_VARIABLES or name.startswith(_PASSED_PREFIXES)
+        if name in _PASSED_VARIABLES
+        or name.upper() in _PASSED_VARIABLES
+        or name.startswith(_PASSED_PREFIXES)
+        or any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
     }
     passed[CONFIG_VARIABLE] = to_variable(
         {
@@ -85,6 +90,7 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
             "home_node": configured.home_node,
             "working_dir": configured.working_dir,
             "forwarder_linger": configured.forwarder_linger,
+            "keep": configured.keep,
         }
     )
     # Where this package was imported from, for trees that are on sys.path but not installed.
@@ -145,8 +151,12 @@ class Keeper:
     def _report_problems(self) -> None:
         from otel_rollout.deliver.ledger import read_ledger
 
-        for exporter, failure in read_ledger(self._node_dir).failures.items():
+        ledger = read_ledger(self._node_dir)
+        for exporter, failure in ledger.failures.items():
             self._say(f"{exporter} does not take spans at present; they are kept on disk. {failure.message}")
+        for exporter, (run, problem) in ledger.links.items():
+            if problem:
+                self._say(f"{exporter}: traces are not linked to the run {run}. {problem}")
 
     def _say(self, message: str) -> None:
         if message not in self._reported and len(self._reported) < 100:

@@ -27,6 +27,8 @@ CREATE TABLE IF NOT EXISTS step (
 CREATE TABLE IF NOT EXISTS failure (
     exporter TEXT PRIMARY KEY, kind TEXT NOT NULL, message TEXT NOT NULL, attempts INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS link (
+    exporter TEXT PRIMARY KEY, run TEXT NOT NULL, problem TEXT) WITHOUT ROWID;
 """
 
 
@@ -85,6 +87,11 @@ class Ledger:
                 (exporter, failure.kind.value, failure.message),
             )
 
+    def note_link(self, exporter: str, run: str, problem: str | None) -> None:
+        """Note that what ``exporter`` delivers is linked to a run of its tracker, or why it is not."""
+        with self._db:
+            self._db.execute("INSERT OR REPLACE INTO link VALUES (?, ?, ?)", (exporter, run, problem))
+
     def close(self) -> None:
         """Close the file."""
         self._db.close()
@@ -98,29 +105,41 @@ class LedgerState:
         cursors: exporter → segment → bytes done.
         steps: exporter → step → spans done.
         failures: exporter → why it cannot deliver at present.
+        links: exporter → the tracker's run that its spans are linked to, and why they are not, if so.
     """
 
     cursors: dict[str, dict[str, int]]
     steps: dict[str, dict[StepKey, Tally]]
     failures: dict[str, ExportFailure]
+    links: dict[str, tuple[str, str | None]]
+
+    def done(self, exporter: str) -> int:
+        """Spans that an exporter is done with."""
+        return sum(tally.delivered + tally.rejected for tally in self.steps.get(exporter, {}).values())
 
 
 def read_ledger(node_dir: Path) -> LedgerState:
-    """Read a ledger from outside; an empty state when no forwarder has written one yet."""
-    state = LedgerState({}, {}, {})
+    """Read a ledger from outside; an empty state when there is none, or the forwarder is just creating it."""
+    state = LedgerState({}, {}, {}, {})
     path = node_dir / FILE
-    if not path.exists():
-        return state
-    with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as db:
+    if path.exists():
         try:
-            for exporter, segment, position in db.execute("SELECT * FROM cursor"):
-                state.cursors.setdefault(exporter, {})[segment] = position
-            for exporter, step, validate, delivered, rejected in db.execute("SELECT * FROM step"):
-                tally = Tally(delivered, rejected)
-                state.steps.setdefault(exporter, {})[StepKey(step, bool(validate))] = tally
-            for exporter, kind, message, _ in db.execute("SELECT * FROM failure"):
-                state.failures[exporter] = ExportFailure(FailureKind(kind), message)
+            _read(path, state)
         except sqlite3.OperationalError as error:
-            if "no such table" not in str(error):  # the forwarder is just creating it
+            if path.exists() and "no such table" not in str(error):
                 raise
     return state
+
+
+def _read(path: Path, state: LedgerState) -> None:
+    with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as db:
+        db.execute("BEGIN")  # all of it at one moment
+        for exporter, segment, position in db.execute("SELECT * FROM cursor"):
+            state.cursors.setdefault(exporter, {})[segment] = position
+        for exporter, step, validate, delivered, rejected in db.execute("SELECT * FROM step"):
+            tally = Tally(delivered, rejected)
+            state.steps.setdefault(exporter, {})[StepKey(step, bool(validate))] = tally
+        for exporter, kind, message, _ in db.execute("SELECT * FROM failure"):
+            state.failures[exporter] = ExportFailure(FailureKind(kind), message)
+        for exporter, run, problem in db.execute("SELECT * FROM link"):
+            state.links[exporter] = (run, problem)

@@ -6,81 +6,185 @@ import dataclasses
 import functools
 import logging
 import sys
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from otel_rollout import spool
+from otel_rollout.deliver import drain, exporters, handover, launch
 from otel_rollout.deliver.report import Report, StepCount, StepKey
+from otel_rollout.settings import Settings
 
 _logger = logging.getLogger("otel_rollout")
 _GRACE = 5.0
 """Seconds a node may take beyond the timeout to answer at all."""
 
 
-def drain_others(known: Mapping[str, Report], timeout: float) -> dict[str, Report]:
+@dataclasses.dataclass(frozen=True)
+class OtherNode:
+    """Another machine of the run, after it was drained.
+
+    Attributes:
+        report: its account.
+        copied: settings with those of its exporters that deliver on this machine.
+        copy: what they deliver from; None when there are none, or it could not be brought here.
+    """
+
+    report: Report
+    copied: Settings
+    copy: Path | None
+
+    def account(self, timeout: float) -> Report:
+        """Its account, after waiting for what is delivered from here."""
+        if self.copy is None:
+            return self.report
+        here = drain.drain(self.copy, self.copied, timeout)
+        if set(here.exporters) == set(self.report.exporters):
+            return here
+        return dataclasses.replace(
+            self.report,
+            exporters={**self.report.exporters, **here.exporters},
+            count_steps=here.count_steps,
+        )
+
+
+def drain_others(
+    known: Mapping[str, OtherNode], configured: Settings, own_place: Path, timeout: float
+) -> dict[str, OtherNode]:
     """Have every other node of the cluster deliver what it has recorded.
 
     Args:
-        known: accounts taken before, by place; those of nodes that are gone by now are kept.
+        known: nodes drained before, by place; those that are gone by now are kept.
+        configured: settings of the run.
+        own_place: this machine's node directory.
         timeout: seconds to wait, for all nodes together.
 
     Returns:
-        An account per place in the spool that differs from this machine's.
+        The nodes whose place in the spool differs from this machine's.
     """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return dict(known)
-    here = ray.get_runtime_context().get_node_id()
-    others = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
+    others = _others(ray)
     if not others:
         return dict(known)
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    task = ray.remote(_drain_here)
-    asked = {
-        task.options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-            timeout
-        ): node
-        for node in others
-    }
+    deadline = time.monotonic() + timeout + _GRACE
+    asked = {_on_node(ray, node, _drain_here).remote(timeout): node for node in others}
     answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=timeout + _GRACE)
     for reference in silent:
         _logger.warning(
             "otel-rollout: node %s did not answer; what it recorded stays there", asked[reference]
         )
-    return {**known, **_accounts(ray, answered, asked)}
-
-
-def _accounts(ray: Any, answered: list[Any], asked: Mapping[Any, str]) -> dict[str, Report]:
-    accounts: dict[str, Report] = {}
-    own_place = _own_place()
+    found = dict(known)
     for reference in answered:
         try:
-            account, steps = ray.get(reference)
+            answer: _Answer = ray.get(reference)
+            report = Report(**answer.account, count_steps=functools.partial(dict, answer.steps))
+            # Several Ray nodes on one machine share its spool: they are this machine, or one another.
+            if report.place not in ("", str(own_place)):
+                if answer.trackers and own_place.is_dir():  # in case it was published just now, over there
+                    spool.publish_trackers(own_place, answer.trackers)
+                copied = _only(configured, answer.travelling)
+                copy = (
+                    _bring(ray, asked[reference], report.place, copied, deadline)
+                    if copied.exporters
+                    else None
+                )
+                found[report.place] = OtherNode(report, copied, copy)
         except Exception as error:  # noqa: BLE001 - a node without our package, or dying right now
             _logger.warning("otel-rollout: node %s could not be drained: %s", asked[reference], error)
-            continue
-        # Several Ray nodes on one machine share its spool: they are this machine, or one another.
-        if account["place"] and account["place"] != own_place:
-            accounts[account["place"]] = Report(**account, count_steps=functools.partial(dict, steps))
-    return accounts
+    return found
 
 
-def _own_place() -> str:
+def publish_trackers(runs: Mapping[str, str]) -> None:
+    """Have every other node of the cluster know the trackers' runs. Does not wait for it."""
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        for node in _others(ray):
+            _on_node(ray, node, _publish_here).remote(dict(runs))
+
+
+def _others(ray: Any) -> list[str]:
+    here = ray.get_runtime_context().get_node_id()
+    return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
+
+
+def _on_node(ray: Any, node: str, function: Callable[..., Any]) -> Any:
+    """A task that runs on that node, whatever else does."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=strategy)
+
+
+def _only(configured: Settings, names: Collection[str]) -> Settings:
+    chosen = {name: options for name, options in configured.exporters.items() if name in names}
+    return dataclasses.replace(configured, exporters=chosen)
+
+
+def _bring(ray: Any, node: str, place: str, copied: Settings, deadline: float) -> Path | None:
+    """Copy a node's directory to this machine and have it delivered; None when it did not work."""
+    copy = handover.copy_directory(copied.spool_dir, copied.run_id, place)
+    try:
+        spool.create_private(copy, copied.spool_dir)
+        while True:
+            asked = _on_node(ray, node, _piece_of_here).remote(handover.held(copy))
+            piece = ray.get(asked, timeout=max(0.0, deadline - time.monotonic()))
+            handover.add_piece(copy, piece)
+            if not piece.segments:
+                break
+        launch.ensure_forwarder(copy, copied)
+    except Exception as error:  # noqa: BLE001 - what did not travel is still there
+        _logger.warning(
+            "otel-rollout: what node %s recorded could not be brought here (%s: %s); it stays there, in %s",
+            node, type(error).__name__, error, place,
+        )  # fmt: skip
+        return None
+    return copy
+
+
+def _publish_here(runs: dict[str, str]) -> None:
+    """Runs on the other node."""
     from otel_rollout import runtime
 
-    return str(runtime.node_directory(runtime.decide()))
+    runtime.publish_trackers_here(runs)
 
 
-def _drain_here(timeout: float) -> tuple[dict[str, Any], dict[StepKey, StepCount]]:
-    """Runs on the other node: drain it, and give its account in parts that can be pickled."""
+class _Answer(NamedTuple):
+    """What another node says after it was drained, in parts that can be pickled.
+
+    Attributes:
+        account: fields of its report, but for ``count_steps``.
+        steps: its account per step.
+        travelling: its exporters that deliver on the run's home machine only.
+        trackers: the trackers' runs it knows of.
+    """
+
+    account: dict[str, Any]
+    steps: dict[StepKey, StepCount]
+    travelling: list[str]
+    trackers: dict[str, str]
+
+
+def _drain_here(timeout: float) -> _Answer:
+    """Runs on the other node: drain it."""
     from otel_rollout import runtime
-    from otel_rollout.deliver import drain
 
     configured = runtime.decide()
-    report = drain.drain(runtime.node_directory(configured), configured, timeout)
-    parts = {
+    node_dir = runtime.node_directory(configured)
+    report = drain.drain(node_dir, configured, timeout)
+    account = {
         field.name: getattr(report, field.name)
         for field in dataclasses.fields(report)
         if field.name != "count_steps"
     }
-    return parts, dict(report.by_step)
+    travelling = exporters.for_another_machine(configured)
+    return _Answer(account, dict(report.by_step), travelling, spool.read_trackers(node_dir))
+
+
+def _piece_of_here(held: dict[str, int]) -> handover.Piece:
+    """Runs on the other node: what the copy of its directory lacks."""
+    from otel_rollout import runtime
+
+    return handover.next_piece(runtime.node_directory(runtime.decide()), held)

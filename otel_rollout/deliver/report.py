@@ -72,7 +72,8 @@ class Report:
         recorded: spans that ended and lie, or lay, in the spool.
         unfinished: spans begun in processes that died before they ended. Trajectories among those are
             ended by the forwarder, as errors; they count as recorded, not here.
-        dropped: reason → spans that ended and were not recorded.
+        dropped: reason → spans that ended and could not be recorded.
+        left_out: reason → trajectories that were not to be recorded (``trace=False``, sampling).
         exporters: name → what became of the recorded spans there.
         place: directory the account was taken from; empty when nothing was recorded.
     """
@@ -81,6 +82,7 @@ class Report:
     recorded: int
     unfinished: int
     dropped: Mapping[str, int]
+    left_out: Mapping[str, int]
     exporters: Mapping[str, ExporterCount]
     place: str
     count_steps: Callable[[], Mapping[StepKey, StepCount]] = field(repr=False, compare=False)
@@ -88,7 +90,7 @@ class Report:
     @classmethod
     def empty(cls) -> Report:
         """The account when tracing is off."""
-        return cls(0, 0, 0, {}, {}, "", dict)
+        return cls(0, 0, 0, {}, {}, {}, "", dict)
 
     @classmethod
     def merged(cls, reports: Sequence[Report]) -> Report:
@@ -101,6 +103,7 @@ class Report:
             recorded=sum(report.recorded for report in reports),
             unfinished=sum(report.unfinished for report in reports),
             dropped=_sum(report.dropped for report in reports),
+            left_out=_sum(report.left_out for report in reports),
             exporters={
                 name: ExporterCount.merged([r.exporters[name] for r in reports if name in r.exporters])
                 for name in sorted(names)
@@ -142,6 +145,9 @@ class Report:
         if self.dropped:
             reasons = ", ".join(f"{n} {reason}" for reason, n in self.dropped.items())
             parts.append(f"dropped: {reasons}")
+        if self.left_out:
+            reasons = ", ".join(f"{n} {reason}" for reason, n in self.left_out.items())
+            parts.append(f"trajectories left out: {reasons}")
         parts.append(f"lost: {self.lost}")
         if any(count.pending for count in self.exporters.values()):
             parts.append(f"what is pending lies in {self.place}")

@@ -97,7 +97,11 @@ def complete_lines(path: Path, position: int, limit: int) -> Iterator[bytes]:
     Stops after ``limit`` bytes, but not before the first line; what follows the last newline is not
     finished and not yielded.
     """
-    with path.open("rb") as file:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:  # everybody is done with it
+        return
+    with file:
         file.seek(position)
         taken = 0
         for line in file:

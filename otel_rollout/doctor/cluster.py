@@ -151,7 +151,8 @@ def loopback(nodes: Sequence[Node], environ: Mapping[str, str]) -> Finding:
     why = (
         "Each node delivers for itself, and on each that address means the node itself: only what the "
         "server's own machine records arrives. Use an address that all nodes reach, and let the server "
-        "listen on it."
+        "listen on it. With a Collector on every node (docs/collector.md) the loopback is right; then each "
+        "node's row `endpoint` says that it is reachable."
     )
     return Finding("loopback", Verdict.WARN, shown, why)
 

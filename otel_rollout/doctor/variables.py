@@ -65,9 +65,17 @@ def loopback(environ: Mapping[str, str], options: Mapping[str, Mapping[str, Any]
         for name, value in sorted(relevant(environ).items())
         if name != CONFIG_VARIABLE and _is_loopback(value, bool(_NAMES_A_PLACE.search(name)))
     ]
+    if "otlp" in options and not _otlp_endpoint(environ, options["otlp"]):
+        found.append("the default endpoint of otlp")
     for exporter, arguments in options.items():
         found += [f"{exporter}({name}=…)" for name, v in arguments.items() if _is_loopback(str(v), False)]
     return found
+
+
+def _otlp_endpoint(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> bool:
+    """Whether anybody has said where OTLP goes."""
+    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    return "endpoint" in arguments or any(environ.get(name, "").strip() for name in names)
 
 
 def in_files(environ: Mapping[str, str], options: Mapping[str, Any]) -> bool:

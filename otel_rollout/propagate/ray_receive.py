@@ -1,16 +1,14 @@
 """The receiving side: what a worker runs, it runs in the context that came with the call.
 
 Functions are wrapped where the worker looks them up, so their signatures and classes stay as they are. The
-wrapper takes the carrier off and makes its context current for the call. For coroutines and generators
-that means: for each of their steps, in a copied ``contextvars`` context. A token must not be held across a
-``yield``, for the thread goes on to other calls, and the generator may be closed from elsewhere.
+wrapper takes the carrier off and makes its context current for the call; for generators that means: for
+each of their steps.
 """
 
 from __future__ import annotations
 
-import contextvars
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
@@ -18,6 +16,7 @@ import orjson
 from opentelemetry import context as otel_context
 
 from otel_rollout.capture.guard import fault
+from otel_rollout.capture.steps import AsyncSteps, Steps
 from otel_rollout.propagate import carrier
 from otel_rollout.propagate.patching import Patches
 from otel_rollout.propagate.ray_names import RayNames
@@ -91,72 +90,22 @@ def run_generator(
     generator: Generator[Any, Any, Any], context: otel_context.Context
 ) -> Generator[Any, Any, Any]:
     """Iterate over ``generator``, passing on all that generators can be told."""
-    variables = _copied(context)
-    step: Callable[[Any], Any] = generator.send
-    argument: Any = None
-    try:
-        while True:
-            try:
-                item = variables.run(step, argument)
-            except StopIteration as stop:
-                return stop.value
-            try:
-                step, argument = generator.send, (yield item)
-            except GeneratorExit:
-                raise
-            except BaseException as error:  # noqa: BLE001 - on its way to the generator
-                step, argument = generator.throw, error
-    finally:
-        variables.run(generator.close)
+    steps = Steps(generator, context)
+    while steps.advance():
+        try:
+            steps.send((yield steps.take()))
+        except BaseException as error:  # noqa: BLE001 - on its way to the generator
+            steps.throw(error)
+    return steps.value
 
 
 async def run_async_generator(
     generator: AsyncGenerator[Any, Any], context: otel_context.Context
 ) -> AsyncGenerator[Any, Any]:
     """Iterate over ``generator``, passing on all that asynchronous generators can be told."""
-    # Copied at the first step, not at the call: only then does Ray's task id stand in its variable.
-    variables = _copied(context)
-    step: Callable[[Any], Awaitable[Any]] = generator.asend
-    argument: Any = None
-    try:
-        while True:
-            try:
-                item = await _In(variables, step(argument))
-            except StopAsyncIteration:
-                return
-            try:
-                step, argument = generator.asend, (yield item)
-            except GeneratorExit:
-                raise
-            except BaseException as error:  # noqa: BLE001 - on its way to the generator
-                step, argument = generator.athrow, error
-    finally:
-        await _In(variables, generator.aclose())
-
-
-def _copied(context: otel_context.Context) -> contextvars.Context:
-    variables = contextvars.copy_context()
-    variables.run(otel_context.attach, context)
-    return variables
-
-
-class _In:
-    """Awaits a step of an asynchronous generator, itself step by step, in a ``contextvars`` context."""
-
-    def __init__(self, variables: contextvars.Context, awaitable: Awaitable[Any]) -> None:
-        self._variables = variables
-        self._awaitable = awaitable
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        steps = self._awaitable.__await__()
-        step: Callable[[Any], Any] = steps.send
-        argument: Any = None
-        while True:
-            try:
-                awaited = self._variables.run(step, argument)
-            except StopIteration as stop:
-                return stop.value
-            try:
-                step, argument = steps.send, (yield awaited)
-            except BaseException as error:  # noqa: BLE001 - on its way to the generator: a cancellation, say
-                step, argument = steps.throw, error
+    steps = AsyncSteps(generator, context)
+    while await steps.advance():
+        try:
+            steps.send((yield steps.take()))
+        except BaseException as error:  # noqa: BLE001 - on its way to the generator
+            steps.throw(error)

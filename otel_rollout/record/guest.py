@@ -15,15 +15,15 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import StatusCode
 
-from otel_rollout import semconv
 from otel_rollout.record import otlp_json
-from otel_rollout.record.identity import identity_in
+from otel_rollout.record.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.record.span import UNFINISHED
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
     from opentelemetry.trace import SpanContext, Tracer
+    from opentelemetry.util.types import AttributeValue
 
     from otel_rollout.record.segment import SegmentWriter
 
@@ -49,7 +49,51 @@ def tracer_of(provider: TracerProvider, scope: str, version: str) -> Tracer:
     return tracer
 
 
-class SpoolSpanProcessor(SpanProcessor):
+MAX_OPEN = 1 << 16
+"""Spans under way of which something is remembered. Some applications start spans and never end them."""
+
+
+class _Known:
+    """What we know of a span under way, whatever limits the application's SDK has for attributes."""
+
+    __slots__ = ("contents", "identity")
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.contents: dict[str, str] = {}
+
+
+_known: dict[int, _Known] = {}
+
+
+def keep_content(span: Span, key: str, content: str) -> None:
+    """Remember an input or output: the application's SDK may cut it, and JSON that is cut is none."""
+    known = _known.get(span.get_span_context().span_id)
+    if known is not None:
+        known.contents[key] = content
+
+
+def _remember(span: Span, identity: Identity) -> None:
+    while len(_known) >= MAX_OPEN:
+        _known.pop(next(iter(_known)), None)
+    _known[span.get_span_context().span_id] = _Known(identity)
+
+
+class IdentityProcessor(SpanProcessor):
+    """Gives the application's spans inside a trajectory its identity; the rest is the application's."""
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Mark the span as part of the trajectory it is started in."""
+        identity = identity_in(parent_context)
+        if identity.attributes:
+            span.set_attributes(identity.attributes)
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Nothing is kept."""
+        return True
+
+
+class SpoolSpanProcessor(IdentityProcessor):
     """Gives spans inside a trajectory its identity, and records them when they end.
 
     Spans of the application outside any trajectory are its own business and left alone; operations of ours
@@ -66,46 +110,57 @@ class SpoolSpanProcessor(SpanProcessor):
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Mark the span as part of the trajectory it is started in."""
+        super().on_start(span, parent_context)
         identity = identity_in(parent_context)
-        if identity.attributes:
-            span.set_attributes(identity.attributes)
-        writer = self._current_writer() if identity.attributes or self._is_ours(span) else None
-        if writer is not None:
-            writer.started()
+        scope = span.instrumentation_scope
+        is_ours = scope is not None and scope.name == self._scope
+        if (identity.attributes or is_ours) and span.get_span_context().trace_flags.sampled:
+            writer = self._current_writer()
+            if writer is not None:
+                try:
+                    _remember(span, identity)
+                except (RuntimeError, StopIteration):  # two threads made room at once
+                    return
+                writer.started()
 
     def on_end(self, span: ReadableSpan) -> None:
         """Record the span, if it is a trajectory's or ours."""
-        if semconv.PROJECT_NAME not in (span.attributes or {}) and not self._is_ours(span):
-            return
-        writer = self._current_writer()
-        if writer is None:
+        context = span.get_span_context()
+        known = _known.pop(context.span_id, None) if context is not None else None
+        writer = self._current_writer() if known is not None else None
+        if known is None or writer is None:
             return
         try:
             assert span.end_time is not None
-            body = _line(span, span.end_time, span.status.status_code.value, span.status.description)
+            status = span.status
+            body = _line(span, known, span.end_time, status.status_code.value, status.description)
         except Exception:  # noqa: BLE001 - we are inside user code
             writer.drop("encoding")
         else:
             writer.write(body)
 
-    def _is_ours(self, span: ReadableSpan) -> bool:
-        scope = span.instrumentation_scope
-        return scope is not None and scope.name == self._scope
-
     def shutdown(self) -> None:
         """The writer belongs to the runtime, which closes it."""
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Recorded spans are safe at once."""
-        return True
 
 
 def unfinished_line(span: ReadableSpan) -> bytes:
     """The line this span becomes if its process dies before it ends; without an end time."""
-    return _line(span, 0, StatusCode.ERROR.value, UNFINISHED)
+    context = span.get_span_context()
+    known = _known.get(context.span_id) if context is not None else None
+    return _line(span, known or _Known(NO_IDENTITY), 0, StatusCode.ERROR.value, UNFINISHED)
 
 
-def _line(span: ReadableSpan, end_ns: int, status: int, message: str | None) -> bytes:
+def _attributes(span: ReadableSpan, known: _Known) -> dict[str, AttributeValue]:
+    """A span's attributes, with what the SDK has evicted or cut: identity first, contents whole."""
+    found = {**known.identity.attributes, **(span.attributes or {})}
+    for key, content in known.contents.items():
+        shown = found.get(key, "")
+        if isinstance(shown, str) and content.startswith(shown):  # else somebody has set another one
+            found[key] = content
+    return found
+
+
+def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: str | None) -> bytes:
     context = span.get_span_context()
     assert context is not None
     assert span.start_time is not None
@@ -125,7 +180,7 @@ def _line(span: ReadableSpan, end_ns: int, status: int, message: str | None) -> 
         span.kind.value + 1,
         span.start_time,
         end_ns,
-        [otlp_json.attribute(*item) for item in (span.attributes or {}).items()],
+        [otlp_json.attribute(*item) for item in _attributes(span, known).items()],
         events=[otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events],
         links=[
             otlp_json.link(

@@ -13,7 +13,7 @@ File layout, little-endian::
     40    24  place 1: the same
     64    8   base: value of `written` at which the current segment file began (signed)
     72    8   sequence of the current segment file; 0 while the writer is being born
-    80    8×n dropped spans, in the order of DROP_REASONS
+    80    8×n dropped spans, in the order of DROP_REASONS, then trajectories left out, in that of SKIP_REASONS
     4096  …   the ring; byte i of the stream lies at 4096 + i % size
 
 Length and counts are written to the place that does not hold, then one byte says that it does: a kill never
@@ -31,16 +31,21 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-MAGIC = b"ORJRNL02"
+MAGIC = b"ORJRNL03"
 HEADER_BYTES = 4096
-_ACTIVE, _PLACES, _BASE, _SEQUENCE, _DROPS = 8, (16, 40), 64, 72, 80
+_ACTIVE, _PLACES, _BASE, _SEQUENCE, _COUNTS = 8, (16, 40), 64, 72, 80
 _published = struct.Struct("<3Q")
 _number = struct.Struct("<q")
 
-DROP_REASONS = ("journal_full", "disk", "encoding")
+DROP_REASONS = ("journal_full", "disk", "encoding", "spool_limit", "redaction")
 """Why a span that ended was not recorded: the ring was full and stayed full; the segment could not be
-written; the span could not be encoded."""
-_HEADER = struct.Struct(f"<8sQ6Q2q{len(DROP_REASONS)}q")
+written; the span could not be encoded; the run has as much on this machine as it may; what was to make
+secrets unreadable failed."""
+SKIP_REASONS = ("switched_off", "sampled_out", "application_sampler", "caller")
+"""Why a trajectory was left out on purpose: by ``trace=False``; by ``OTEL_TRACES_SAMPLER``; by the sampler
+of the application's own OpenTelemetry; because its caller, in another process, is not recorded."""
+_COUNTED = (*DROP_REASONS, *SKIP_REASONS)
+_HEADER = struct.Struct(f"<8sQ6Q2q{len(_COUNTED)}q")
 _READ_ATTEMPTS = 1000
 
 
@@ -125,9 +130,9 @@ class Journal:
         """
         self._put(_BASE, base)
 
-    def count_drop(self, reason: str, total: int) -> None:
-        """Publish how many spans were dropped for ``reason``; in any thread, so nothing else."""
-        self._put(_DROPS + 8 * DROP_REASONS.index(reason), total)
+    def count(self, reason: str, total: int) -> None:
+        """Publish how often something was not recorded for ``reason``; in any thread, so nothing else."""
+        self._put(_COUNTS + 8 * _COUNTED.index(reason), total)
 
     def _put(self, at: int, value: int) -> None:
         self._map[at : at + 8] = _number.pack(value)
@@ -143,6 +148,7 @@ class JournalState:
     base: int
     sequence: int
     drops: dict[str, int]
+    skips: dict[str, int]
 
 
 def read_state(path: Path) -> JournalState | None:
@@ -159,8 +165,9 @@ def read_state(path: Path) -> JournalState | None:
     _, active, *rest = _HEADER.unpack(header)
     written, recorded, started = rest[3:6] if active else rest[:3]
     base, sequence, *counts = rest[6:]
-    drops = dict(zip(DROP_REASONS, counts, strict=True))
-    return JournalState(written, recorded, started, base, sequence, drops)
+    drops = dict(zip(DROP_REASONS, counts, strict=False))
+    skips = dict(zip(SKIP_REASONS, counts[len(DROP_REASONS) :], strict=True))
+    return JournalState(written, recorded, started, base, sequence, drops, skips)
 
 
 def owed_bytes(path: Path, state: JournalState, segment_bytes: int) -> bytes:

@@ -27,6 +27,7 @@ from opentelemetry.trace import (
 
 from otel_rollout.record import otlp_json
 from otel_rollout.record.identity import identity_in
+from otel_rollout.record.sampling import Decision
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
 
@@ -38,10 +39,12 @@ class RecordingTracerProvider(TracerProvider):
 
     Args:
         writer: where ended spans go.
+        decision: whether a trace that begins with us is recorded; None: all are.
     """
 
-    def __init__(self, writer: SegmentWriter) -> None:
+    def __init__(self, writer: SegmentWriter, decision: Decision | None = None) -> None:
         self.writer = writer
+        self.decision = decision
         # Training seeds the global generator: ids drawn from it would repeat in every worker, and
         # drawing them would change the training's own random numbers.
         self.random_bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
@@ -66,6 +69,7 @@ class RecordingTracer(Tracer):
     def __init__(self, provider: RecordingTracerProvider, scope: bytes) -> None:
         self._writer = provider.writer
         self._random_bits = provider.random_bits
+        self._decision = provider.decision
         self._scope = scope
 
     def start(
@@ -76,7 +80,10 @@ class RecordingTracer(Tracer):
         kind: int = _INTERNAL,
         start_ns: int | None = None,
     ) -> RecordingSpan | None:
-        """Start a span below ``parent``; None when the parent says that its trace is not recorded."""
+        """Start a span below ``parent``; None when its trace is not recorded.
+
+        That is the parent's decision, and where there is no parent the sampler's.
+        """
         state, remote = None, False
         if type(parent) is RecordingSpan:
             trace_id, parent_id = parent.trace_id, parent.span_id
@@ -90,7 +97,10 @@ class RecordingTracer(Tracer):
                 trace_id, parent_id = b"%032x" % above.trace_id, b"%016x" % above.span_id
                 state, remote = above.trace_state or None, above.is_remote
             else:
-                trace_id, parent_id = b"%032x" % (self._random_bits(128) or 1), b""
+                number = self._random_bits(128) or 1
+                if self._decision is not None and not self._decision(number, name):
+                    return None
+                trace_id, parent_id = b"%032x" % number, b""
         writer = self._writer
         writer.started()
         return RecordingSpan(
@@ -122,17 +132,19 @@ class RecordingTracer(Tracer):
         parent = trace.get_current_span(context)
         span = self.start(name, parent, context, kind.value + 1, start_time)
         if span is None:
-            above = parent.get_span_context()
-            return NonRecordingSpan(
-                SpanContext(
-                    above.trace_id, self._random_bits(64) or 1, False, above.trace_flags, above.trace_state
-                )
-            )
+            return self.unrecorded(parent)
         if attributes:
             span.set_attributes(attributes)
         for link in links or ():
             span.add_link(link.context, link.attributes)
         return span
+
+    def unrecorded(self, parent: Span) -> NonRecordingSpan:
+        """A span that says "not recorded" to everything below, in other processes too (trace flags 00)."""
+        above = parent.get_span_context()
+        trace_id = above.trace_id if above.is_valid else self._random_bits(128) or 1
+        flags, state = trace.TraceFlags(0), above.trace_state
+        return NonRecordingSpan(SpanContext(trace_id, self._random_bits(64) or 1, False, flags, state))
 
     @contextmanager
     def start_as_current_span(  # type: ignore[override] # the API's return type is private

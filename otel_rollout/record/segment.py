@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import queue
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from otel_rollout import semconv, spool
 from otel_rollout.record import otlp_json
-from otel_rollout.record.journal import Journal
+from otel_rollout.record.journal import DROP_REASONS, SKIP_REASONS, Journal
 from otel_rollout.record.open_trajectories import OpenTrajectories
+from otel_rollout.record.redaction import Redaction
 
 JOURNAL_BYTES = 4 << 20
 FLUSH_INTERVAL = 0.02
@@ -31,9 +34,19 @@ RETRY_INTERVAL = 0.5
 """Seconds between attempts to write a segment that failed (disk full, say)."""
 
 _WAIT_STEP = 0.0005
+_LOOK_INTERVAL = 1.0
 _WAKE, _HURRY = False, True
 
 _logger = logging.getLogger("otel_rollout")
+
+
+class Counts(NamedTuple):
+    """Spans started and recorded; spans dropped and trajectories left out, by reason."""
+
+    started: int
+    recorded: int
+    drops: dict[str, int]
+    skips: dict[str, int]
 
 
 class SegmentWriter:
@@ -43,6 +56,8 @@ class SegmentWriter:
         node_dir: existing directory, see :mod:`otel_rollout.spool`.
         resource: attributes of the entity that records, the same on every line.
         segment_bytes: size at which a new segment file is begun.
+        spool_limit: bytes that the segments of all writers in ``node_dir`` may have together.
+        redact: what lines go through before they are written anywhere.
         journal_bytes: size of the ring between the caller and the disk.
 
     Raises:
@@ -55,6 +70,8 @@ class SegmentWriter:
         resource: Mapping[str, otlp_json.AttributeInput],
         *,
         segment_bytes: int,
+        spool_limit: float = math.inf,
+        redact: Redaction | None = None,
         journal_bytes: int = JOURNAL_BYTES,
     ) -> None:
         self.id = spool.new_writer_id()
@@ -62,6 +79,9 @@ class SegmentWriter:
         self._resource = dict(resource)
         self._high_water = journal_bytes // 2
         self._segment_bytes = segment_bytes
+        self._spool_limit = spool_limit
+        self._redact = redact
+        self._next_look = 0.0
         self._lock = threading.Lock()
         # Signals to the flusher. Not events: a finalizer may record while its thread is inside one, whose
         # lock is not reentrant; a SimpleQueue's put is.
@@ -70,9 +90,11 @@ class SegmentWriter:
         self._closing = False
         self._abandoned = False
         self._idle = False
+        self._is_full = False
         self._stalled = False
-        self._disk_failing = False
-        self._drops: dict[str, int] = {}
+        self._obstacle: str | None = None
+        self._counts: dict[str, int] = {}
+        self._count_lock = threading.RLock()  # a signal handler may count while its thread does
         self._sequence = 0
         self._length = 0
         self._descriptor = -1
@@ -94,6 +116,11 @@ class SegmentWriter:
         Returns:
             Whether it was recorded. If not, it was counted as dropped, unless the writer is closed.
         """
+        if self._redact is not None:
+            try:
+                body = self._redact(body)
+            except Exception:  # noqa: BLE001 - the application's function; what it did not see stays unwritten
+                return self.drop("redaction")
         lock = self._lock
         # Non-blocking first: it is the cheap and the usual case. The bounded wait also ends the only way
         # this could deadlock, a signal handler that records while its own thread holds the lock.
@@ -121,6 +148,11 @@ class SegmentWriter:
         Returns:
             What to give to :meth:`trajectory_ended`; None when it could not be noted.
         """
+        if self._redact is not None:
+            try:
+                body = self._redact(body)
+            except Exception:  # noqa: BLE001
+                return None
         return None if self._abandoned else self._open.enter(self._head + body)
 
     def trajectory_ended(self, slot: int) -> None:
@@ -132,11 +164,23 @@ class SegmentWriter:
         """Count a span that was not recorded. Returns False, for ``return drop(...)``."""
         if self._abandoned:
             return False
-        self._drops[reason] = self._drops.get(reason, 0) + 1
-        self._journal.count_drop(reason, self._drops[reason])
-        if self._drops[reason] == 1:
+        if self._count(reason) == 1:
             _logger.warning("otel-rollout: a span was not recorded (%s); further ones are counted", reason)
         return False
+
+    def skip(self, reason: str) -> None:
+        """Count a trajectory that is left out on purpose."""
+        if not self._abandoned and self._count(reason) == 1 and reason == "application_sampler":
+            _logger.warning(
+                "otel-rollout: the sampler of the application's own OpenTelemetry leaves out a trajectory, "
+                "which reaches no exporter; further ones are counted"
+            )
+
+    def _count(self, reason: str) -> int:
+        with self._count_lock:
+            total = self._counts[reason] = self._counts.get(reason, 0) + 1
+            self._journal.count(reason, total)
+            return total
 
     def _append_when_possible(self, head: bytes, body: bytes) -> bool:
         """Append a line for which the journal had no room; False when it had to be dropped."""
@@ -145,7 +189,7 @@ class SegmentWriter:
         self._wait_for_room(min(size, journal.size))
         if size > journal.size:
             return self._write_past_journal(head + body)
-        return journal.append(head, body) or self.drop("disk" if self._disk_failing else "journal_full")
+        return journal.append(head, body) or self.drop(self._obstacle or "journal_full")
 
     def _wait_for_room(self, size: int) -> None:
         """Wait for the flusher to free ``size`` bytes: MAX_WAIT at most, and not at all while it is stuck."""
@@ -211,28 +255,43 @@ class SegmentWriter:
         """Move everything the journal holds to the segment. False when the disk refused."""
         journal = self._journal
         while journal.flushed < journal.written:
+            if not self._has_room():
+                return False
             try:
                 with journal.unflushed(FLUSH_CHUNK) as chunk:
                     written = os.write(self._descriptor, chunk)
             except OSError as error:
-                if not self._disk_failing:
-                    _logger.warning("otel-rollout: cannot write to %s: %s", self._node_dir, error.strerror)
-                self._disk_failing = True
+                self._meet_obstacle("disk", error.strerror or str(error))
                 return False
             journal.flushed += written
             self._length += written
-            self._disk_failing = False
+            self._obstacle = None
         self._stalled = False
         return True
+
+    def _has_room(self) -> bool:
+        """Whether the run may have more on this machine; looked up once a second."""
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_INTERVAL
+            try:
+                self._is_full = spool.segment_bytes(self._node_dir) >= self._spool_limit
+            except OSError:  # the directory is gone; writing will tell
+                self._is_full = False
+            if self._is_full:
+                self._meet_obstacle("spool_limit", f"the run has {self._spool_limit} bytes here, all it may")
+        return not self._is_full
+
+    def _meet_obstacle(self, reason: str, described: str) -> None:
+        if self._obstacle is None:
+            _logger.warning("otel-rollout: cannot write to %s: %s", self._node_dir, described)
+        self._obstacle = reason
 
     def _rotate(self) -> None:
         """Begin the next segment file, between two lines."""
         try:
             prepared = self._prepare_segment()
         except OSError as error:
-            if not self._disk_failing:
-                _logger.warning("otel-rollout: cannot write to %s: %s", self._node_dir, error.strerror)
-            self._disk_failing = True
+            self._meet_obstacle("disk", error.strerror or str(error))
             return
         if not self._lock.acquire(False):  # a caller is writing, perhaps waiting for us; there is a next time
             self._discard(*prepared)
@@ -274,6 +333,12 @@ class SegmentWriter:
         self._descriptor, self._sequence, self._length = descriptor, name.sequence, 0
         self._journal.begin_segment(name.sequence)
 
+    def counts(self) -> Counts:
+        """What this writer has done so far."""
+        drops = {reason: self._counts.get(reason, 0) for reason in DROP_REASONS}
+        skips = {reason: self._counts.get(reason, 0) for reason in SKIP_REASONS}
+        return Counts(self._journal.started, self._journal.recorded, drops, skips)
+
     # --- ends ---------------------------------------------------------------------------------------------
 
     def flush(self, timeout: float) -> bool:
@@ -310,5 +375,6 @@ class SegmentWriter:
         """
         self._abandoned = self._closing = True
         self._lock = threading.Lock()  # some thread of the parent may have held it
+        self._count_lock = threading.RLock()
         if self._descriptor >= 0:
             os.close(self._descriptor)

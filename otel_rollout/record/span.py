@@ -120,6 +120,8 @@ class RecordingSpan(Span):
 
     def set_encoded(self, key: str, attribute: bytes) -> None:
         """Set an attribute that is encoded already."""
+        if self.ended:
+            return
         attributes = self._attributes
         if attributes is None:
             self._attributes = {key: attribute}
@@ -206,7 +208,7 @@ class RecordingSpan(Span):
     ) -> None:
         """Add an ``exception`` event (OTel semantic conventions for exceptions)."""
         described: dict[str, otlp_json.AttributeInput] = {
-            semconv.EXCEPTION_TYPE: _qualified_name(type(exception)),
+            semconv.EXCEPTION_TYPE: qualified_name(type(exception)),
             semconv.EXCEPTION_MESSAGE: message_of(exception),
             semconv.EXCEPTION_STACKTRACE: _stack_of(exception),
             semconv.EXCEPTION_ESCAPED: str(escaped),
@@ -216,7 +218,7 @@ class RecordingSpan(Span):
     def fail(self, exception: BaseException) -> None:
         """Record an exception that left the operation, and set the status accordingly."""
         self.record_exception(exception)
-        self.set_status(StatusCode.ERROR, f"{type(exception).__name__}: {message_of(exception)}")
+        self.set_status(StatusCode.ERROR, status_message(exception))
 
     def end(self, end_time: int | None = None) -> None:
         """Record the span. Further calls do nothing. Never raises: what cannot be encoded is counted."""
@@ -229,6 +231,8 @@ class RecordingSpan(Span):
             self.writer.drop("encoding")
         else:
             self.writer.write(body)
+        # A task started inside keeps its context, and this span with it, for as long as it runs.
+        self._attributes = self._events = self._links = None
 
     def unfinished_line(self) -> bytes:
         """The line this span becomes if its process dies before it ends; without an end time."""
@@ -269,9 +273,24 @@ class RecordingSpan(Span):
         self.end()
 
 
-def _qualified_name(kind: type) -> str:
+def qualified_name(kind: type) -> str:
+    """A class as OpenTelemetry names exceptions."""
     module = kind.__module__
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+_SILENT = {
+    "CancelledError": "the task was cancelled",
+    "GeneratorExit": "it was closed before its end",
+}
+"""What exceptions mean that usually come without a message."""
+
+
+def status_message(exception: BaseException) -> str:
+    """What the status of a span says that ended with ``exception``."""
+    kind = type(exception).__name__
+    message = message_of(exception) or _SILENT.get(kind, "")
+    return f"{kind}: {message}" if message else kind
 
 
 def message_of(exception: BaseException) -> str:

@@ -11,10 +11,6 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op
 from tests.otlp import tree
 
 
-def generator():
-    yield 1
-
-
 class Tool:
     @rollout_trace_op
     def execute(self, expression: str, *, precision: int = 2) -> dict[str, float]:
@@ -234,10 +230,12 @@ def test_decorated_classes_pickle_by_value(recorded):
         (lambda: rollout_trace_op(kind="MODEL"), ValueError, "kind='MODEL' is none of AGENT, CHAIN"),
         (lambda: rollout_trace_op(42), TypeError, "42 is not a function"),
         (lambda: rollout_trace_op(int), TypeError, "<class 'int'> is not a function"),
+        (lambda: rollout_trace_op(capture="both"), ValueError, "capture='both' is none of all, inputs"),
+        (lambda: rollout_trace_op(exclude="key"), TypeError, "exclude='key' is no collection of argument"),
         (
-            lambda: rollout_trace_op(generator),
-            TypeError,
-            "generator is a generator, which cannot be recorded",
+            lambda: rollout_trace_op(exclude=["key", "a"])(lambda a: a),
+            ValueError,
+            r"exclude names 'key', which .*<lambda>\(a\) does not take",
         ),
     ],
 )
@@ -249,10 +247,10 @@ def test_wrong_use_is_told_at_decoration(decorate, error, message):
 
 def test_an_internal_fault_never_surfaces(recorded, monkeypatch, caplog):
     """When recording itself breaks, the call goes through, and one error says so."""
-    from otel_rollout.capture import guard, values
+    from otel_rollout.capture import content, guard
 
     monkeypatch.setattr(guard, "_reported", set())
-    monkeypatch.setattr(values, "to_json", lambda *_: 1 / 0)
+    monkeypatch.setitem(content._ENCODERS, "full", lambda *_: 1 / 0)
     with rollout_trace_attr():
         assert [Tool().execute("1") for _ in range(3)] == [{"value": 1.0}] * 3
     assert len([r for r in caplog.records if "internal error" in r.message]) == 1

@@ -3,15 +3,22 @@
 import asyncio
 import gc
 import math
+import os
+import threading
 import weakref
+from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pytest
+from opentelemetry import baggage, trace
 from opentelemetry import context as otel_context
-from opentelemetry import trace
 
+import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.capture import guard, values
 from otel_rollout.propagate.carrier import extract, inject
+from tests.otlp import read_directory
 
 IDENTITY = {
     "rollout.project_name": "project",
@@ -200,3 +207,197 @@ def test_the_trace_id_is_known_while_it_runs(recorded):
     with rollout_trace_attr() as trajectory:
         pass
     assert trajectory.trace_id == recorded()[0].span.trace_id.hex()
+
+
+def test_a_sub_trajectory_has_scores_and_previews_of_its_own(recorded):
+    """Inside it, it is what is scored and shown; around it, the outer one; the trace is the same."""
+    with rollout_trace_attr(step=1, name="outer"):
+        turn("first")
+        with rollout_trace_attr(step=2, name="inner") as inner:
+            turn("sub")
+            score("reward", 1.0)
+        score("reward", 0.0)
+        turn("last")
+    spans = {s.name: s for s in recorded() if s.name in ("outer", "inner")}
+    outer, sub = spans["outer"], spans["inner"]
+    assert (sub.input, sub.output, sub.attributes["rollout.score.reward"]) == ({"text": "sub"}, "SUB", 1.0)
+    assert (outer.input, outer.output) == ({"text": "first"}, "LAST")
+    assert outer.attributes["rollout.score.reward"] == 0.0
+    scores = [s for s in recorded() if s.name == "score reward"]
+    assert [s.span.parent_span_id for s in scores] == [sub.span.span_id, outer.span.span_id]
+    assert [s.attributes["rollout.step"] for s in scores] == [2, 1]
+    assert inner.trace_id == outer.span.trace_id.hex()
+
+
+def test_trace_false_inside_a_trajectory_silences_scores_too(recorded):
+    """What is switched off inside a recorded trajectory leaves no mark on it."""
+    with rollout_trace_attr(step=1, name="outer"):
+        with rollout_trace_attr(trace=False):
+            turn("hidden")
+            score("reward", 1.0)
+            with rollout_trace_attr(name="hidden, too"):
+                turn("hidden")
+                score("reward", 1.0)
+        turn("shown")
+    call, outer = recorded()
+    assert (call.output, outer.input) == ("SHOWN", {"text": "shown"})
+    assert "rollout.score.reward" not in outer.attributes
+
+
+async def test_trace_false_ends_with_its_block_however_that_ends(recorded):
+    """By cancellation, or because the generator that holds the block is closed."""
+
+    async def waiting() -> None:
+        async with rollout_trace_attr(trace=False):
+            await asyncio.Event().wait()
+
+    async def cancelled() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(waiting(), 0.01)
+        turn("after the cancellation")
+
+    def holding():
+        with rollout_trace_attr(trace=False):
+            yield
+
+    await asyncio.create_task(cancelled())
+    generator = holding()
+    next(generator)
+    generator.close()
+    turn("after the close")
+    assert [s.output for s in recorded()] == ["AFTER THE CANCELLATION", "AFTER THE CLOSE"]
+
+
+def test_a_trajectory_is_entered_once(recorded, caplog, monkeypatch):
+    """Entering it again, inside or afterwards, records nothing more, and one warning says so."""
+    monkeypatch.setattr(guard, "_reported", set())
+    trajectory = rollout_trace_attr(name="trajectory")
+    with trajectory:
+        with trajectory:
+            turn("inside")
+        turn("still inside")
+    with trajectory:
+        turn("outside")
+    spans = recorded()
+    assert [s.name for s in spans] == ["turn", "turn", "trajectory", "turn"]
+    assert [bool(s.span.parent_span_id) for s in spans] == [True, True, False, False]
+    (warning,) = caplog.records
+    assert "entered a second time" in warning.message
+
+
+def test_a_trajectory_ended_without_having_begun_is_harmless(recorded, caplog, monkeypatch):
+    """Nothing is recorded, and a warning says so."""
+    monkeypatch.setattr(guard, "_reported", set())
+    rollout_trace_attr().__exit__(None, None, None)
+    turn("x")
+    assert [s.name for s in recorded()] == ["turn"]
+    assert "ended that had not been entered" in caplog.records[0].message
+
+
+def test_a_running_trajectory_pickles_as_one_not_entered(recorded):
+    """What a closure drags along to another process does not fail there; the recording stays here."""
+    with rollout_trace_attr(step=1, name="here") as trajectory:
+        copy = cloudpickle.loads(cloudpickle.dumps(trajectory))
+        copy.set_output("nowhere")
+        assert copy.trace_id is None
+    with copy:
+        pass
+    assert [(s.name, s.attributes["rollout.step"]) for s in recorded()] == [("here", 1), ("here", 1)]
+
+
+async def test_a_cancelled_trajectory_says_so(recorded):
+    """The status and the type of the error say that it was cancelled; backends show both."""
+
+    async def trajectory() -> None:
+        async with rollout_trace_attr():
+            await asyncio.Event().wait()
+
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(trajectory(), 0.01)
+    (root,) = recorded()
+    assert (root.span.status.code, root.span.status.message) == (2, "CancelledError: the task was cancelled")
+    assert root.attributes["error.type"] == "asyncio.exceptions.CancelledError"
+
+
+def test_threads_keep_their_own_trajectory(recorded):
+    """Each thread's operations belong to the trajectory it has entered itself."""
+    together = threading.Barrier(4)
+
+    def rollout(number: int) -> None:
+        with rollout_trace_attr(sample_index=number):
+            for _ in range(5):
+                together.wait(10)
+                turn(f"{number}")
+
+    threads = [threading.Thread(target=rollout, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    turns = [s for s in recorded() if s.name == "turn"]
+    assert len(turns) == 20
+    assert all(s.output == str(s.attributes["rollout.sample_index"]) for s in turns)
+
+
+@pytest.mark.parametrize("sampler", ["always_off", "traceidratio"])
+def test_what_a_sampler_leaves_out_is_neither_bound_nor_encoded(
+    fresh_process, test_exporters, monkeypatch, sampler
+):
+    """Nor is what is below it recorded; only the context says so."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    otel_rollout.configure({"test-file": {"path": os.devnull}})
+    monkeypatch.setattr(values, "to_json", lambda *_: pytest.fail("a value was encoded"))
+
+    @rollout_trace_op
+    def outer():
+        assert not trace.get_current_span().get_span_context().trace_flags.sampled
+        return trace.get_current_span(), turn("x")
+
+    def numbers():
+        yield trace.get_current_span().get_span_context().is_valid
+
+    assert outer()[1] == "X"
+    assert list(rollout_trace_op(numbers)()) == [True]
+    assert not trace.get_current_span().get_span_context().is_valid
+    with rollout_trace_attr(step=1) as trajectory:
+        turn("x")
+        trajectory.set_output("nothing")
+        score("reward", 1.0)
+    spool = Path(os.environ["OTEL_ROLLOUT_SPOOL_DIR"])
+    assert not list(read_directory(spool))
+
+
+def test_what_a_block_leaves_in_the_context_does_not_tie_trajectories_together(recorded):
+    """Baggage attached inside and never detached: the next trajectory is a trace of its own all the same."""
+    outside = otel_context.get_current()
+
+    @rollout_trace_op(name="leaves baggage")
+    def op() -> None:
+        otel_context.attach(baggage.set_baggage("user", "x"))
+
+    try:
+        for _ in range(3):
+            with rollout_trace_attr():
+                op()
+                otel_context.attach(baggage.set_baggage("user", "y"))
+        assert not trace.get_current_span().get_span_context().is_valid
+    finally:
+        otel_context.attach(outside)
+    assert len({span.span.trace_id for span in recorded()}) == 3
+
+
+def test_an_ended_operation_keeps_no_content(recorded):
+    """A task that outlives the operation it was started in does not keep what that recorded in memory."""
+    kept = []
+
+    @rollout_trace_op
+    def op(text: str) -> str:
+        kept.append(trace.get_current_span())
+        return text
+
+    op("x" * 1000)
+    (span,) = kept
+    assert span._attributes is None
+    span.set_attribute("late", 1)
+    assert span._attributes is None

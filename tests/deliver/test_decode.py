@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from otel_rollout import runtime
+from otel_rollout.deliver import delivery
 from otel_rollout.deliver.decode import UnreadableLineError, spans_of
+from otel_rollout.record import otlp_json
 from otel_rollout.spool import segments
 
 
@@ -107,3 +109,21 @@ def test_fields_of_newer_versions_are_passed_over():
     )
     (span,) = spans_of(line)
     assert (span.name, span.attributes) == ("n", {"k": None})
+
+
+@given(
+    step=st.none() | st.integers(-(2**63), 2**63 - 1) | st.text(),
+    validate=st.none() | st.booleans(),
+    text=st.text() | st.just('{"key":"rollout.step","value":{"intValue":"9"}}'),
+)
+def test_the_step_of_a_line_is_found_without_decoding_it(step, validate, text):
+    """Whatever step, verdict and contents a line holds, its bytes tell the same step as its spans do."""
+    identity = {"rollout.step": step, "rollout.validate": validate}
+    attributes = {"input.value": text} | {key: value for key, value in identity.items() if value is not None}
+    body = otlp_json.line(
+        otlp_json.scope_head("scope", None, None, None),
+        *(b"1" * 32, b"2" * 16, b"", 1, "name", 1, 1, 2),
+        [otlp_json.attribute(key, value) for key, value in attributes.items()],
+    )
+    line = otlp_json.resource_head({"service.name": text}) + body
+    assert delivery.step_of(line) == delivery.Line.decoded("s", 0, line).step

@@ -31,6 +31,7 @@ def checked_exporters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_telemetry_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The MLflow tests leave this one set; here every variable that is seen counts."""
+def no_variables_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here every variable that is seen counts."""
     monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
+    monkeypatch.delenv("OTEL_ROLLOUT_KEEP")

@@ -178,6 +178,9 @@ def test_words_that_are_no_secrets_stay():
         ({"OTEL_SERVICE_NAME": "localhost"}, {}, []),
         ({"MLFLOW_TRACKING_URI": "http://[bad"}, {}, []),
         ({}, {"mlflow": {"tracking_uri": "http://localhost:1"}}, ["mlflow(tracking_uri=…)"]),
+        ({}, {"otlp": {}}, ["the default endpoint of otlp"]),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://gateway:4318"}, {"otlp": {}}, []),
+        ({}, {"otlp": {"endpoint": "http://gateway:4318"}}, []),
     ],
 )
 def test_loopback_addresses_are_found(environ, options, found):

@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout import publish_run, rollout_trace_attr, rollout_trace_op
 
 ACTORS, TRAJECTORIES, OPERATIONS = 2, 5, 20
 
@@ -50,6 +50,10 @@ class Worker:
                 operation(number)
                 os.pwrite(acknowledged, b"%012d" % (number + 1), 0)
 
+    def publish(self, run: str) -> None:
+        """Publish a tracker's run."""
+        publish_run(**{"test-file": run, "mlflow": run})
+
     def pid(self) -> int:
         """The worker's process."""
         return os.getpid()
@@ -62,9 +66,9 @@ def endless_task(path: str) -> None:
 
 
 def say(ended: int, unfinished: int = 0) -> None:
-    """Tell the test how many spans have ended for certain, and how many trajectories never will."""
+    """Tell the test how many spans have ended for certain, how many trajectories never will, and when."""
     # A line of its own, in one piece: Ray prints to the same place from another thread.
-    print(f"\nENDED {ended} {unfinished}\n", end="", flush=True)
+    print(f"\nENDED {ended} {unfinished} {time.time():.0f}\n", end="", flush=True)
 
 
 def ended_according_to(path: str) -> int:

@@ -1,4 +1,7 @@
-"""However a job on Ray ends, every span that has ended arrives, once. Real processes, real kills."""
+"""However a job on Ray ends, every span that has ended arrives, once: in a file and in MLflow.
+
+Real processes, real kills, a real MLflow server.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,13 @@ import re
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
+from typing import NamedTuple
 
 import pytest
 
@@ -17,61 +25,118 @@ from otel_rollout import settings, spool
 from otel_rollout.deliver import drain, launch
 from otel_rollout.deliver.report import Report
 from tests.endings.job import ENDINGS
+from tests.mlflow_server import stored
 
+JOB_SECONDS = 180
+EXPORTERS = ("test-file", "mlflow")
+SEEN_WITHIN = 30.0
+"""Seconds from the kill until a killed trajectory stands in MLflow as an error."""
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
 
 
-def run_job(ending: str, tmp_path: Path, **variables: str) -> tuple[int, int]:
-    """Run a job to its end; how many spans have ended at least, and how many trajectories never did."""
+class Ended(NamedTuple):
+    """What a job says at its end: how many spans have ended at least, how many trajectories never did."""
+
+    spans: int
+    unfinished: int
+    at: float
+
+
+@pytest.fixture
+def project() -> str:
+    """A project, and so an experiment, of the test's own."""
+    return f"endings-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(autouse=True)
+def mlflow(server_uri: str, project: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs deliver to that project."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server_uri)
+    monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", project)
+
+
+@contextmanager
+def running_job(ending: str, tmp_path: Path, **variables: str) -> Iterator[Ended]:
+    """Run a job until it says that it ends, and afterwards to its end."""
     environment = {
         **os.environ,
-        "OTEL_TRACES_EXPORTER": "test-file",
+        "OTEL_TRACES_EXPORTER": ",".join(EXPORTERS),
         "OTEL_TEST_FILE": str(tmp_path / "delivered.jsonl"),
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         **variables,
     }
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.endings.job", ending, str(tmp_path / "acknowledged")],
-        env=environment,
-        cwd=Path(__file__).parent.parent.parent,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    found = re.search(r"^ENDED (\d+) (\d+)$", ran.stdout, re.MULTILINE)  # Ray prints there, too
-    assert found, ran.stdout + ran.stderr[-3000:]
-    return int(found[1]), int(found[2])
+    errors = tmp_path / "errors"
+    with (
+        errors.open("wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.endings.job", ending, str(tmp_path / "acknowledged")],
+            env=environment,
+            cwd=Path(__file__).parent.parent.parent,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as job,
+    ):
+        stopped = Timer(JOB_SECONDS, job.kill)
+        stopped.start()
+        try:
+            assert job.stdout is not None
+            said = (re.fullmatch(r"ENDED (\d+) (\d+) (\d+)\n", line) for line in job.stdout)
+            found = next(filter(None, said), None)  # Ray prints there, too
+            assert found, errors.read_text()[-3000:]
+            yield Ended(int(found[1]), int(found[2]), float(found[3]))
+            job.communicate()
+        finally:
+            stopped.cancel()
 
 
 def account_when_done(tmp_path: Path) -> Report:
     """The account once all is delivered and the forwarder has left by itself."""
     (node_dir,) = spool.node_directories(tmp_path / "spool")
-    configured = settings.Settings(exporters={"test-file": {}})
-    deadline = time.monotonic() + 60
+    configured = settings.Settings(exporters={name: {} for name in EXPORTERS})
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         report = drain.report(node_dir, configured)
         # It may not have begun yet: a job can end sooner than a process starts.
-        if not report.exporters["test-file"].pending and not launch.forwarder_runs(node_dir):
+        pending = sum(count.pending for count in report.exporters.values())
+        if not pending and not launch.forwarder_runs(node_dir):
             return drain.report(node_dir, configured)
         time.sleep(0.2)
     raise AssertionError(f"not delivered, or the forwarder stays: {drain.report(node_dir, configured)}")
 
 
-def delivered(tmp_path: Path) -> Counter[tuple[str, str]]:
+def in_the_file(tmp_path: Path) -> Counter[tuple[str, str]]:
     lines = (tmp_path / "delivered.jsonl").read_text().splitlines()
     return Counter((span_id, name) for span_id, name, _ in map(json.loads, lines))
 
 
+def in_mlflow(uri: str, project: str) -> Counter[tuple[str, str]]:
+    return Counter((span.span_id, span.name) for trace in stored(uri, project) for span in trace.data.spans)
+
+
+def seen_as_error(uri: str, project: str) -> float:
+    """When the killed trajectory, that of step 2, stands in MLflow as an error."""
+    deadline = time.monotonic() + SEEN_WITHIN
+    while time.monotonic() < deadline:
+        if stored(uri, project, "tags.step = '2' AND trace.status = 'ERROR'"):
+            return time.time()
+        time.sleep(0.3)
+    raise AssertionError([trace.info for trace in stored(uri, project, "tags.step = '2'")])
+
+
 @pytest.mark.usefixtures("test_exporters")
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_every_ended_span_arrives_once(ending: str, tmp_path: Path) -> None:
+def test_every_ended_span_arrives_once(ending: str, tmp_path: Path, server_uri: str, project: str) -> None:
     """Whatever ends the job, what was acknowledged is delivered, and killed trajectories end as errors."""
-    ended, unfinished = run_job(ending, tmp_path)
+    with running_job(ending, tmp_path) as (ended, unfinished, at):
+        if unfinished:
+            assert seen_as_error(server_uri, project) - at < SEEN_WITHIN
     report = account_when_done(tmp_path)
-    counts = delivered(tmp_path)
+    counts = in_the_file(tmp_path)
     assert set(counts.values()) == {1}
-    assert len(counts) == report.recorded == report.exporters["test-file"].delivered
+    assert in_mlflow(server_uri, project) == counts
+    for name in EXPORTERS:
+        assert len(counts) == report.recorded == report.exporters[name].delivered
     # A worker killed at work may have ended one more span than it could tell of.
     assert ended + unfinished <= len(counts) <= ended + 2 * unfinished
     assert (report.lost, report.dropped, report.open) == (0, {}, 0)
@@ -80,9 +145,14 @@ def test_every_ended_span_arrives_once(ending: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("test_exporters")
-def test_every_ended_span_arrives_once_under_rays_subreaper(tmp_path: Path) -> None:
+def test_every_ended_span_arrives_once_under_rays_subreaper(
+    tmp_path: Path, server_uri: str, project: str
+) -> None:
     """Where Ray kills everything a worker started, the driver starts another forwarder at the end."""
-    ended, _ = run_job("kill", tmp_path, **{SUBREAPER: "true"})
+    with running_job("kill", tmp_path, **{SUBREAPER: "true"}) as ended:
+        pass
     report = account_when_done(tmp_path)
-    assert set(delivered(tmp_path).values()) == {1}
-    assert len(delivered(tmp_path)) == ended == report.recorded
+    counts = in_mlflow(server_uri, project)
+    assert set(counts.values()) == {1}
+    assert in_the_file(tmp_path) == counts
+    assert len(counts) == ended.spans == report.recorded

@@ -5,19 +5,32 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 
-def run_job(**variables: str) -> dict[str, Any]:
-    """The account that the job on two nodes prints."""
+def run_job(tmp_path: Path, **variables: str) -> dict[str, Any]:
+    """The account that the job on two nodes prints; each has a spool of its own."""
+    places = {"TMPDIR": tmp_path / "here", "OTHER_TMPDIR": tmp_path / "other"}
+    for place in places.values():
+        place.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "OTEL_ROLLOUT_SPOOL_DIR"}
     ran = subprocess.run(
         [sys.executable, "-m", "tests.endings.two_nodes"],
-        env={**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **variables},
+        env={
+            **environment,
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "RAY_TMPDIR": tempfile.gettempdir(),  # paths of its sockets must be short
+            **{name: str(place) for name, place in places.items()},
+            **variables,
+        },
         cwd=Path(__file__).parent.parent.parent,
         capture_output=True,
         text=True,
@@ -32,25 +45,61 @@ def run_job(**variables: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("test_exporters")
 def test_all_nodes_are_drained_before_ray_goes(tmp_path: Path) -> None:
-    """After ray.shutdown what both nodes recorded is delivered, and one report covers both."""
+    """After ray.shutdown what both nodes recorded is delivered and linked, and one report covers both."""
     target = tmp_path / "delivered.jsonl"
-    account = run_job(OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(target))
+    account = run_job(tmp_path, OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(target))
     assert account["recorded"] == account["ended"] == 66
     assert account["exporters"] == {"test-file": [66, 0, None]}
     assert account["lost"] == 0
     assert account["steps"] == {"1": 66}
     assert len(account["places"]) == 2
     assert len(target.read_text().splitlines()) == 66
+    links = [json.loads(line) for line in Path(f"{target}.links").read_text().splitlines()]
+    assert {run for run, _, _ in links} == {"run-7"}
+    assert len({forwarder for _, _, forwarder in links}) == 2, "published on one node, told on both"
 
 
-def test_only_the_drivers_node_writes_to_a_file(tmp_path: Path) -> None:
-    """With SQLite as target, spans of other nodes stay where they are, and the account says so."""
+def test_what_other_nodes_recorded_travels_to_the_node_whose_file_is_the_target(tmp_path: Path) -> None:
+    """With SQLite as target only the driver's node writes: spans of the other are brought there, all once.
+
+    The run that was published on the other node, after the first spans, has the traces of both.
+    """
+    database = f"sqlite:///{tmp_path}/mlflow.db"
+    trainer = [sys.executable, "-c", "import mlflow; print(mlflow.start_run().info.run_id)"]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": database}
+    run_id = subprocess.run(
+        trainer, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
     account = run_job(
+        tmp_path,
+        OTEL_TRACES_EXPORTER="mlflow",
+        MLFLOW_TRACKING_URI=database,
+        OTEL_ROLLOUT_SHUTDOWN_TIMEOUT="60",
+        TRACKERS_RUN=run_id,
+    )
+    assert account["recorded"] == account["ended"] == 66
+    assert account["exporters"] == {"mlflow": [66, 0, None]}
+    assert account["lost"] == 0
+    assert account["steps"] == {"1": 66}
+    assert any(place.endswith("/other.copy") for place in account["places"])
+    with closing(sqlite3.connect(f"{tmp_path}/mlflow.db")) as mlflow:
+        assert mlflow.execute("SELECT COUNT(*), COUNT(DISTINCT span_id) FROM spans").fetchone() == (66, 66)
+        linked = "SELECT COUNT(DISTINCT source_id) FROM entity_associations WHERE destination_id = ?"
+        assert mlflow.execute(linked, (run_id,)).fetchone() == (6,)
+
+
+def test_what_cannot_travel_stays_and_is_said(tmp_path: Path) -> None:
+    """Where the copy cannot be made, spans of the other node stay pending, and the account says where."""
+    run = tmp_path / "here" / f"otel-rollout-{os.getuid()}" / "run"
+    account = run_job(
+        tmp_path,
         OTEL_TRACES_EXPORTER="mlflow",
         MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db",
+        OTEL_ROLLOUT_RUN_ID="run",
         OTEL_ROLLOUT_SHUTDOWN_TIMEOUT="60",
+        BLOCK=str(run / "other.copy"),
     )
     delivered, pending, problem = account["exporters"]["mlflow"]
     assert (delivered, pending, account["lost"]) == (33, 33, 0)
     assert "a file of the machine" in problem
-    assert any(place.endswith("/other") for place in account["places"])
+    assert any(place.startswith(f"{tmp_path}/other/") for place in account["places"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import ray
 from ray.cluster_utils import Cluster
@@ -16,11 +18,15 @@ def main() -> None:
     otel_rollout.instrument()
     cluster = Cluster()
     cluster.add_node(num_cpus=1, include_dashboard=False)
-    cluster.add_node(num_cpus=1, resources={"other": 1}, env_vars={"OTEL_ROLLOUT_NODE": "other"})
+    other_machine = {"OTEL_ROLLOUT_NODE": "other", "TMPDIR": os.environ["OTHER_TMPDIR"]}  # its own spool
+    cluster.add_node(num_cpus=1, resources={"other": 1}, env_vars=other_machine)
     ray.init(address=cluster.address, log_to_driver=False)
     here = ray.remote(Worker).options(num_cpus=1).remote()
     other = ray.remote(Worker).options(num_cpus=0, resources={"other": 1}).remote()
     ended = sum(ray.get([worker.trajectories.remote(3, 10) for worker in (here, other)]))
+    if blocked := os.environ.get("BLOCK"):
+        Path(blocked).touch()  # a file where a directory would have to be made
+    ray.get(other.publish.remote(os.environ.get("TRACKERS_RUN", "run-7")))
     ray.shutdown()
     cluster.shutdown()
     report = otel_rollout.shutdown()

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,15 +11,11 @@ from threading import Thread
 from typing import Any
 
 import pytest
-
-os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before MLflow is imported
-
-from mlflow_support import FakeServer, Rollouts, free_port
+import trustme
+from mlflow_support import ADMIN, IN_A_FILE, PASSWORD, FakeServer, Rollouts, SecuredServer
 
 from otel_rollout_mlflow import MlflowSpanExporter
-
-SERVER_START_SECONDS = 60
-
+from tests.mlflow_server import free_port, running_server
 
 # What MLflow is warned of about its own code; `filterwarnings = error` would make MLflow fail.
 MLFLOW_WARNINGS = ("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning",)
@@ -45,31 +35,6 @@ def _no_mlflow_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("MLFLOW_") and name != "MLFLOW_DISABLE_TELEMETRY":
             monkeypatch.delenv(name)
-
-
-@pytest.fixture(scope="session")
-def server_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real ``mlflow server`` with one worker on a free port."""
-    directory = tmp_path_factory.mktemp("mlflow-server")
-    uri = f"http://127.0.0.1:{free_port()}"
-    log = directory / "server.log"
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
-    command += ["--port", uri.rpartition(":")[2], "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db"]
-    command += ["--default-artifact-root", f"{directory}/artifacts"]
-    with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        deadline = time.monotonic() + SERVER_START_SECONDS
-        while not _healthy(uri):
-            if server.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"mlflow server did not start:\n{log.read_text()[-3000:]}")
-            time.sleep(0.2)
-        yield uri
-    finally:
-        # The group, because the server runs its worker as a child.
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
 
 
 @pytest.fixture(scope="session")
@@ -102,14 +67,6 @@ def exporter_for() -> Iterator[Callable[..., MlflowSpanExporter]]:
     yield make
     for exporter in made:
         exporter.shutdown()
-
-
-def _healthy(uri: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{uri}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 @pytest.fixture
@@ -168,3 +125,36 @@ def closed_port_uri() -> str:
 def database(tmp_path: Path) -> str:
     """The URI of a SQLite file of the test's own, not created."""
     return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
+    """``mlflow server --app-name basic-auth`` with a certificate of an authority nobody knows."""
+    directory = tmp_path_factory.mktemp("secured")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(directory / "ca.pem"))
+    trustme.CA().cert_pem.write_to_path(str(directory / "other-ca.pem"))
+    certificate = authority.issue_cert("localhost")
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(directory / "server.pem"))
+    (directory / "auth.ini").write_text(
+        f"[mlflow]\ndefault_permission = READ\ndatabase_uri = sqlite:///{directory}/auth.db\n"
+        f"admin_username = {ADMIN}\nadmin_password = {IN_A_FILE}\nauth_cache_ttl_seconds = 60\n"
+        "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
+    )
+    uri = f"https://localhost:{free_port()}"
+    pem = directory / "server.pem"
+    options = ["--app-name", "basic-auth", "--uvicorn-opts", f"--ssl-keyfile {pem} --ssl-certfile {pem}"]
+    variables = {
+        "MLFLOW_AUTH_CONFIG_PATH": str(directory / "auth.ini"),
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": "any",
+    }
+    with running_server(uri, directory, *options, **variables):
+        yield SecuredServer(uri, str(directory / "ca.pem"), str(directory / "other-ca.pem"))
+
+
+@pytest.fixture
+def as_admin(secured: SecuredServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of somebody who has set everything right; MLflow's own client reads them as well."""
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", secured.ca)
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", ADMIN)
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,36 +12,26 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.mlflow_server import stored as stored
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what MLflow's own imports warn about is not ours to fix
-    from mlflow import MlflowClient
+    import mlflow  # noqa: F401 - before anything else imports it
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mlflow.entities import Trace
-
     from otel_rollout_mlflow import MlflowSpanExporter
 
 
-def free_port() -> int:
-    """A TCP port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+ADMIN, PASSWORD = "admin", "pa:ss, w@rd/%"
+IN_A_FILE = PASSWORD.replace("%", "%%")
+"""As Python's configparser reads it, and so MLflow."""
 
 
 def deliver(exporter: MlflowSpanExporter, spans: list[ReadableSpan]) -> None:
     """Export and insist on success, showing the reason where there is none."""
     assert exporter.export(spans) is SpanExportResult.SUCCESS, exporter.last_failure
-
-
-def stored(uri: str, project: str, filter_string: str | None = None) -> list[Trace]:
-    """The project's traces that match, read back with MLflow's own client, with their spans."""
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name(project)
-    assert experiment is not None, f"no experiment {project}"
-    return list(client.search_traces(locations=[experiment.experiment_id], filter_string=filter_string))
 
 
 class Rollouts:
@@ -92,3 +81,18 @@ class FakeServer:
     version: str = "3.17.2"
     answers: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)
     received: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SecuredServer:
+    """A server with MLflow's own authentication behind TLS.
+
+    Attributes:
+        uri: its address, by the one name its certificate was issued for.
+        ca: the file of the authority that signed it.
+        other_ca: that of another.
+    """
+
+    uri: str
+    ca: str
+    other_ca: str

@@ -109,6 +109,76 @@ def test_a_running_trajectory_is_seen_and_a_killed_one_ends_as_an_error(
     assert root.status.description == "process ended before the trajectory did"
 
 
+SCORES = """
+import otel_rollout
+from otel_rollout import rollout_trace_attr, score
+with rollout_trace_attr(sample_index=1, step=1):
+    score("reward", 0.25, comment="half of it is right")
+    score("turns", 3)
+    score("solved", True, comment="the tests pass")
+    score("cheated", False)
+    score("verdict", "too long")
+    score("style", 0.1, comment="first impression")
+    score("style", 0.9, comment="second thoughts")
+with rollout_trace_attr(sample_index=2, step=1):
+    score("reward", 0.1)
+    score("solved", False)
+report = otel_rollout.shutdown(60)
+assert report.lost == 0 and not report.exporters["mlflow"].pending, report
+"""
+
+
+@pytest.mark.parametrize(
+    "matching",
+    [
+        "feedback.reward > 0.2",
+        "feedback.turns >= 3 AND feedback.turns < 4",
+        "feedback.solved = 'true'",
+        "feedback.cheated = 'false'",
+        "feedback.verdict = 'too long'",
+        "feedback.style > 0.8",
+        "tags.reward = '0.25'",
+    ],
+)
+def test_scores_of_every_kind_can_be_searched(scored: tuple[str, str], matching: str) -> None:
+    """Numbers compare as numbers, bools and labels as what they say."""
+    uri, project = scored
+    [found] = traces_of(uri, project, matching)
+    assert found.info.tags["sample_index"] == "1"
+
+
+def test_scores_of_every_kind_keep_value_type_and_comment(scored: tuple[str, str]) -> None:
+    """Each name is one Feedback with the value given last, of its own type, and that one's comment."""
+    uri, project = scored
+    [found] = traces_of(uri, project, "tags.sample_index = '1'")
+    assert {one.name: (one.value, type(one.value), one.rationale) for one in found.info.assessments} == {
+        "reward": (0.25, float, "half of it is right"),
+        "turns": (3.0, float, None),
+        "solved": (True, bool, "the tests pass"),
+        "cheated": (False, bool, None),
+        "verdict": ("too long", str, None),
+        "style": (0.9, float, "second thoughts"),
+    }
+    assert len(found.info.assessments) == 6
+
+
+@pytest.fixture(scope="module", params=["server", "sqlite"])
+def scored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Where two trajectories with scores are: tracking URI and project."""
+    uri, project = str(request.getfixturevalue(f"{request.param}_uri")), "scores of every kind"
+    environment = {
+        **os.environ,
+        "OTEL_TRACES_EXPORTER": "mlflow",
+        "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path_factory.mktemp("spool")),
+        "MLFLOW_TRACKING_URI": uri,
+        "OTEL_ROLLOUT_PROJECT": project,
+    }
+    command = [sys.executable, "-c", SCORES]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return uri, project
+
+
 def wait_for_state(uri: str, project: str, state: str, seconds: float) -> Any:
     """The project's one trajectory of step 9, once it is in that state."""
     deadline = time.monotonic() + seconds
@@ -149,7 +219,7 @@ def test_the_demo_fills_mlflow_with_searchable_trajectories(
         assert root[0] == "rollout_trace"
         assert root[1]["ToolAgentLoop.run"] == 1
         assert trace.info.tags["reward"]
-        assert trace.info.trace_metadata["mlflow.trace.session"].endswith("/step 1")
+        assert trace.info.trace_metadata["mlflow.trace.session"].startswith("step 1 - ")
         assert_one_identity(trace)
         names = Counter(span.name for span in trace.data.spans)
         assert names["ScriptedServer.generate"] == names["ToolAgentLoop.generate"] > 0

@@ -59,6 +59,14 @@ def test_each_status_says_what_to_do(fake_server, rollouts, exporter_for, status
     assert failure.kind is kind
 
 
+@pytest.mark.parametrize("path", ["/version", "/api/2.0/mlflow/experiments/get-by-name"])
+def test_no_span_is_blamed_for_what_comes_before_it(fake_server, rollouts, exporter_for, path):
+    """A 400 to a question about version or experiment refuses us; it would not do to set spans aside."""
+    fake_server.answers[path] = (400, {}, b"The plain HTTP request was sent to HTTPS port")
+
+    assert refused(exporter_for(fake_server.uri), rollouts).kind is FailureKind.REFUSED
+
+
 def test_retry_after_is_passed_on(fake_server, rollouts, exporter_for):
     """Retry-After is understood as seconds and as a date."""
     exporter = exporter_for(fake_server.uri)
@@ -128,8 +136,9 @@ def test_credentials_are_sent_and_never_shown(fake_server, rollouts, exporter_fo
     assert fake_server.received[-1][1]["Authorization"] == "Basic YWxpY2U6aHVudGVyMg=="
 
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret-token")
-    refused(exporter_for(fake_server.uri), rollouts)
+    failure = refused(exporter_for(fake_server.uri), rollouts)
     assert fake_server.received[-1][1]["Authorization"] == "Bearer secret-token"
+    assert failure.message.endswith("the bearer of this token is not let in; correct MLFLOW_TRACKING_TOKEN.")
 
 
 def test_a_deleted_experiment_is_named(uri, project, rollouts, exporter_for):

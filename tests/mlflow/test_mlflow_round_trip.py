@@ -90,7 +90,7 @@ def test_a_trajectory_is_tagged_as_verl_users_search(uri, project, rollouts, exp
         "reward": "0.5",
     }
     assert trace.info.tags["mlflow.traceName"] == "Agent.run"
-    assert trace.info.trace_metadata["mlflow.trace.session"] == "grpo/step 1"
+    assert trace.info.trace_metadata["mlflow.trace.session"] == "step 1 - grpo"
     assert json.loads(trace.info.request_preview) == {"question": "3+4?"}
     assert json.loads(trace.info.trace_metadata["mlflow.trace.tokenUsage"]) == {
         "input_tokens": 3,
@@ -231,6 +231,29 @@ def test_a_score_given_again_replaces_the_first(uri, project, rollouts, exporter
     assert [(score.name, score.value) for score in trace.info.assessments] == [("reward", 0.9)]
 
 
+def test_a_root_that_ends_after_its_scores_leaves_their_comments(uri, project, rollouts, exporter_for):
+    """What the root repeats of a score, in an export of its own, does not undo the comment given with it."""
+    with (
+        rollouts.span("Agent.run", "AGENT", rollout__score__solved=True),
+        rollouts.span(
+            "score solved",
+            "EVALUATOR",
+            gen_ai__evaluation__name="solved",
+            gen_ai__evaluation__score__value=1.0,
+            gen_ai__evaluation__score__label="True",
+            gen_ai__evaluation__explanation="the tests pass",
+        ),
+    ):
+        pass
+    exporter = exporter_for(uri)
+    for span in rollouts.ended():
+        deliver(exporter, [span])
+
+    [trace] = stored(uri, project)
+    [feedback] = trace.info.assessments
+    assert (feedback.value, feedback.rationale) == (True, "the tests pass")
+
+
 def test_an_exception_is_kept_with_its_event(uri, project, rollouts, exporter_for):
     """A failed operation is an ERROR span with its exception event, and a failed root an ERROR trace."""
     with pytest.raises(ValueError, match="no such tool"), rollouts.span("Agent.run", "AGENT"):
@@ -293,7 +316,7 @@ def test_validation_is_a_session_of_its_own(uri, project, rollouts, exporter_for
     deliver(exporter_for(uri), rollouts.ended())
 
     [trace] = stored(uri, project, "tags.validate = 'True'")
-    assert trace.info.trace_metadata["mlflow.trace.session"] == "grpo/step 1 (validation)"
+    assert trace.info.trace_metadata["mlflow.trace.session"] == "step 1 (validation) - grpo"
 
 
 def test_values_that_are_too_long_do_not_cost_the_batch(uri, project, rollouts, exporter_for):

@@ -12,14 +12,18 @@ from otel_rollout_mlflow import MlflowSpanExporter, settings
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        ("databricks", "Databricks"),
+        ("databricks", "'databricks', Databricks"),
         ("databricks://profile", "Databricks"),
+        ("arn:aws:sagemaker:us-east-1:1:mlflow-tracking-server/x", "SageMaker"),
+        ("azureml://westus.api.azureml.ms/mlflow/v1.0", "Azure"),
         ("file:///tmp/mlruns", "file store"),
         ("./mlruns", "file store"),
         ("ftp://host/path", "'ftp'"),
         ("postgres://host/db", "postgresql://"),
         ("http://", "names no host"),
-        ("http://host:port", "not a valid URI"),
+        ("http://host:port", "'http://host:port', which is not a valid URI"),
+        ("http://alice:a/b@host", "'http://***@host', which is not a valid URI"),
+        ("redis://alice:pass@host", "'redis://***@host', whose scheme 'redis'"),
         ("sqlite://", "in-memory"),
         ("sqlite:///:memory:", "in-memory"),
     ],
@@ -66,6 +70,10 @@ def test_a_bad_argument_is_named(arguments, said):
         ("MLFLOW_HTTP_REQUEST_TIMEOUT", "soon"),
         ("MLFLOW_TRACKING_INSECURE_TLS", "maybe"),
         ("MLFLOW_TRACKING_CLIENT_CERT_PATH", "/no/such/file"),
+        ("MLFLOW_TRACKING_USERNAME", "alice"),
+        ("MLFLOW_TRACKING_TOKEN", "two\nlines"),
+        ("MLFLOW_TRACKING_AUTH", "arn"),
+        ("MLFLOW_TRACKING_AWS_SIGV4", "true"),
     ],
 )
 def test_a_bad_variable_is_named(monkeypatch, variable, value):
@@ -103,6 +111,17 @@ def test_the_environment_alone_is_enough(monkeypatch):
     assert (found.experiment_id, found.experiment_name, found.run_id) == ("7", None, None)
     assert found.verify_tls is False
     assert "p@ss" not in repr(found)
+
+
+def test_a_broken_file_of_credentials_is_named_without_what_is_in_it(monkeypatch, tmp_path):
+    """A ~/.mlflow/credentials that cannot be read is an error by its path, not by the line at fault."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".mlflow").mkdir()
+    (tmp_path / ".mlflow" / "credentials").write_text("hunter2")
+
+    with pytest.raises(ValueError, match=r"\.mlflow/credentials cannot be read") as caught:
+        MlflowSpanExporter(tracking_uri="http://127.0.0.1:5000")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_the_entry_point_finds_the_exporter():

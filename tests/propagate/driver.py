@@ -141,6 +141,28 @@ def call_another_jobs_actor(address: str) -> Any:
         return ray.get(actor.method.remote(1, a=2))
 
 
+def call_other_languages(address: str) -> Any:
+    """Calls of a function, a class and a method in Java: what Ray makes of them, inside a trajectory."""
+    from ray.job_config import JobConfig
+
+    from otel_rollout import rollout_trace_attr
+
+    connect(address, job_config=JobConfig(code_search_path=["/nowhere"]))
+    function = ray.cross_language.java_function("example.Class", "function")
+    java_class = ray.cross_language.java_actor_class("example.Class")
+    said = []
+    with rollout_trace_attr(step=1):
+        actor = java_class.remote(1)
+        sent = [actor, actor.method.remote(2), function.remote(3)]
+        for call in (function, actor.method):
+            try:
+                call.remote(a=1)
+            except TypeError as error:
+                said.append(str(error))
+        ray.kill(actor)
+    return {"sent": len(sent), "refused": said}
+
+
 def instrument_too_late(address: str) -> Any:
     """instrument() after ray.init(): this job's workers take no carrier off."""
     from otel_rollout.propagate.instrument import instrument

@@ -43,6 +43,13 @@ class Job:
         """The spans of a trace, once there are as many as expected; then there are no more."""
         return self._wait(lambda span: span.span.trace_id.hex() == trace_id, count, timeout)
 
+    def traces(self, trace_ids: set[str | None], count: int) -> dict[str, list[Recorded]]:
+        """The spans of many traces, once there are as many as expected, by trace id."""
+        grouped: dict[str, list[Recorded]] = {}
+        for span in self._wait(lambda span: span.span.trace_id.hex() in trace_ids, count, 60):
+            grouped.setdefault(span.span.trace_id.hex(), []).append(span)
+        return grouped
+
     def all_spans(self) -> list[Recorded]:
         """Everything recorded so far, some time after the last call returned."""
         time.sleep(0.5)

@@ -220,31 +220,6 @@ def test_threaded_actors_keep_calls_apart(job):
     ray.kill(actor)
 
 
-def test_fifty_trajectories_at_once_through_two_asyncio_actors(job):
-    """Every span in its own trace, below its own root, with its own identity."""
-    tool = actors.Tool.remote()
-    agent = actors.Asyncio.remote(tool)
-
-    async def rollout(index: int) -> str | None:
-        async with rollout_trace_attr(sample_index=index, step=1) as t:
-            await agent.through_tool.remote(index)
-        return t.trace_id
-
-    async def all_rollouts() -> list[str | None]:
-        return await asyncio.gather(*(rollout(index) for index in range(50)))
-
-    traces = asyncio.run(all_rollouts())
-    assert len(set(traces)) == 50
-    for index, trace_id in enumerate(traces):
-        spans = job.spans(trace_id, 3)
-        assert tree(spans) == {"rollout_trace": ["work", "work"]}
-        assert {span.attributes["rollout.sample_index"] for span in spans} == {index}
-        labels = [span.input["label"] for span in spans if span.name == "work"]
-        assert sorted(labels) == [["agent", index], ["tool", index]]
-    ray.kill(agent)
-    ray.kill(tool)
-
-
 def test_a_synchronous_method_of_an_asyncio_actor(job, asynchronous):
     """It runs inside the trajectory as well; and so does what it hands to an executor."""
     with trajectory() as t:
@@ -319,6 +294,33 @@ def test_decorated_classes_and_functions_need_no_patch(job, decorated_actors):
         one_trace(job, t, 11)
     finally:
         instrument.instrument()
+
+
+def test_fifty_trajectories_at_once_through_two_asyncio_actors(job):
+    """A hundred times over, every span is in its own trace, below its own root, with its own identity."""
+    tool = actors.Tool.remote()
+    agent = actors.Asyncio.remote(tool)
+
+    async def rollout(step: int, index: int) -> str | None:
+        async with rollout_trace_attr(sample_index=index, step=step) as t:
+            await agent.through_tool.remote(index)
+        return t.trace_id
+
+    async def fifty(step: int) -> list[str | None]:
+        return await asyncio.gather(*(rollout(step, index) for index in range(50)))
+
+    steps = range(1000, 1100)
+    index_of = {trace_id: n for step in steps for n, trace_id in enumerate(asyncio.run(fifty(step)))}
+    assert len(index_of) == 5000
+    by_trace = job.traces(set(index_of), 3 * 5000)
+    for trace_id, index in index_of.items():
+        spans = by_trace[trace_id]
+        assert tree(spans) == {"rollout_trace": ["work", "work"]}
+        assert {span.attributes["rollout.sample_index"] for span in spans} == {index}
+        labels = [span.input["label"] for span in spans if span.name == "work"]
+        assert sorted(labels) == [["agent", index], ["tool", index]]
+    ray.kill(agent)
+    ray.kill(tool)
 
 
 def test_uninstrument_restores_what_was_there(job):

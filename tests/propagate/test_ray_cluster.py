@@ -128,6 +128,14 @@ def test_other_jobs_actors_are_not_injected_into(run):
     assert run("call_another_jobs_actor")[0] == ARGUMENTS
 
 
+def test_other_languages_are_not_injected_into(run):
+    """Calls into Java, which takes no keyword arguments, leave as ever, and are refused as ever."""
+    found, _ = run("call_other_languages")
+    assert found["sent"] == 3
+    assert len(found["refused"]) == 2
+    assert all("does not support kwargs, kwargs:{'a': 1}" in message for message in found["refused"])
+
+
 def test_instrumenting_too_late_is_said_and_harmless(run):
     """Workers that were not prepared are not injected into."""
     found, output = run("instrument_too_late")

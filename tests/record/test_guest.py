@@ -4,13 +4,14 @@ import random
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.record import guest
 from tests.otlp import tree
 
 
@@ -116,6 +117,78 @@ def test_the_applications_sampler_decides_for_whole_trajectories(recorded, monke
     spans = recorded()
     assert 0 < len(spans) < 80
     assert [s.name for s in spans] == ["inner", "rollout_trace"] * (len(spans) // 2)
+
+
+@pytest.mark.parametrize("limits", [SpanLimits(max_attribute_length=100), SpanLimits(max_attributes=3)])
+def test_the_applications_limits_are_its_own(limits, recorded, monkeypatch):
+    """However its SDK cuts values or evicts attributes, what we record is whole, identity included."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(span_limits=limits)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
+    @rollout_trace_op(name="long")
+    def long(text: str) -> str:
+        return text.upper()
+
+    with rollout_trace_attr(step=3, sample_index=1):
+        long("x" * 1000)
+    call, root = recorded()
+    assert (call.input, call.output) == ({"text": "x" * 1000}, "X" * 1000)
+    assert (root.input, root.output) == (call.input, call.output)
+    for span in (call, root):
+        assert (span.attributes["rollout.step"], span.attributes["rollout.sample_index"]) == (3, 1)
+    seen = [span.attributes for span in exporter.get_finished_spans()]
+    assert max(len(attributes) for attributes in seen) == 3 or "x" * 1000 not in str(seen)
+
+
+def test_what_a_user_sets_over_a_content_stays(application, recorded):
+    """A value set by hand after ours is what is recorded."""
+    with rollout_trace_attr() as trajectory:
+        op(1)
+        trajectory.set_output({"mine": True})
+        trace.get_current_span().set_attribute("output.value", '"by hand"')
+    root = recorded()[-1]
+    assert root.output == "by hand"
+
+
+def test_spans_that_never_end_do_not_pile_up(application, recorded, monkeypatch):
+    """What is remembered of spans under way is bounded; forgetting the oldest harms nobody."""
+    monkeypatch.setattr(guest, "MAX_OPEN", 10)
+    with rollout_trace_attr(step=1):
+        for _ in range(50):
+            trace.get_tracer("app").start_span("never ends")
+    assert len(guest._known) <= 10
+
+
+def test_a_sampler_that_drops_everything_is_loudly_said(recorded, monkeypatch, caplog):
+    """Nothing arrives because of the application's sampler: one warning, and a count in the account."""
+    provider = TracerProvider(sampler=ALWAYS_OFF)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    for _ in range(3):
+        with rollout_trace_attr():
+            op(1)
+    assert recorded() == []
+    assert otel_rollout.status().left_out == {"application_sampler": 3}
+    warnings = [r.message for r in caplog.records if "sampler of the application" in r.message]
+    assert len(warnings) == 1
+
+
+def test_a_provider_that_was_shut_down_still_records(application, recorded):
+    """An application that shuts its provider down early ends its own exporting, not ours."""
+    trace.get_tracer_provider().shutdown()
+    with rollout_trace_attr():
+        op(1)
+    assert "op" in [span.name for span in recorded()]
+
+
+def test_a_provider_that_is_no_sdks_is_no_hindrance(recorded, monkeypatch):
+    """With somebody else's provider (a proxy, another vendor's) we record privately."""
+    provider = trace.NoOpTracerProvider()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    with rollout_trace_attr():
+        op(1)
+    assert [span.name for span in recorded()] == ["op", "rollout_trace"]
 
 
 def test_a_second_run_records_into_its_own_directory_alone(application, recorded):

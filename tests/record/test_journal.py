@@ -119,6 +119,61 @@ def test_a_killed_writer_loses_and_tears_nothing(tmp_path, after):
     assert state.recorded == len(numbers)
 
 
+DIES_IN_THE_MIDDLE = """
+import os, signal, sys
+from pathlib import Path
+from otel_rollout.record import journal, segment
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def dying_publish(self, publish=journal.Journal.publish):
+    if self.recorded == 50:  # its bytes are copied, its length is not public
+        die()
+    publish(self)
+
+class Places:
+    def pack(self, written, recorded, started, pack=journal._published.pack):
+        if recorded == 50:  # a half of the place that does not hold yet
+            at = journal._PLACES[1 - writer._journal._active]
+            writer._journal._map[at : at + 12] = b"?" * 12
+            die()
+        return pack(written, recorded, started)
+
+def half_a_write(descriptor, data, write=os.write):
+    if acknowledged >= 49:
+        write(descriptor, bytes(data)[: len(data) // 2])
+        die()
+    return write(descriptor, data)
+
+point = sys.argv[2]
+writer = segment.SegmentWriter(Path(sys.argv[1]), {}, segment_bytes=1 << 20, journal_bytes=1 << 16)
+acknowledged = 0
+if point == "before publishing":
+    journal.Journal.publish = dying_publish
+if point == "while publishing":
+    journal._published = Places()
+if point == "in write(2)":
+    segment.os = type("os", (), {**vars(os), "write": staticmethod(half_a_write)})
+for n in range(50):
+    writer.write(b"%d:" % n + b"z" * 100 + b"\\n")
+    acknowledged = n + 1
+writer.flush(30)
+"""
+
+
+@pytest.mark.parametrize("point", ["before publishing", "while publishing", "in write(2)"])
+def test_a_writer_killed_in_the_middle_of_a_write_loses_and_tears_nothing(tmp_path, point):
+    """Killed between the copy of a line and its length, within the length, or half-way through a write(2)."""
+    ran = subprocess.run([sys.executable, "-c", DIES_IN_THE_MIDDLE, str(tmp_path), point], check=False)
+    assert ran.returncode == -signal.SIGKILL
+    (writer,) = spool.journals(tmp_path)
+    segments.heal(tmp_path, writer)
+    numbers = [int(line.split(b":")[0]) for line in bodies(tmp_path)]
+    assert numbers == list(range(50 if point == "in write(2)" else 49))
+    assert journal.read_state(tmp_path / f"{writer}.journal").recorded == len(numbers)
+
+
 def test_a_torn_last_line_is_cut_off(tmp_path):
     """A line that was never finished, and that no journal completes, is not left for readers."""
     writer = writer_in(tmp_path)

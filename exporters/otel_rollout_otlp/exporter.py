@@ -1,0 +1,178 @@
+"""The exporter itself: settings and transport put together behind OpenTelemetry's ``SpanExporter``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol as Interface
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout_otlp import encoding, settings
+from otel_rollout_otlp.over_http import HttpTransport
+from otel_rollout_otlp.settings import Protocol, Settings
+from otel_rollout_otlp.undelivered import UndeliveredError
+
+_logger = logging.getLogger(__name__)
+
+
+class Transport(Interface):
+    """What carries requests."""
+
+    default_max_request_bytes: int
+
+    def send(self, request: ExportTraceServiceRequest) -> None:
+        """Send a request; raises UndeliveredError."""
+
+    def close(self) -> None:
+        """Close connections."""
+
+
+class OtlpSpanExporter(SpanExporter):
+    """Sends spans over OTLP, each request once: whoever drives it decides whether and when to try again.
+
+    Every argument wins over its variable, and a variable ``OTEL_EXPORTER_OTLP_TRACES_…`` over the one for all
+    signals. Nothing is connected before the first ``export``.
+
+    Args:
+        endpoint: where to (``OTEL_EXPORTER_OTLP_ENDPOINT``; port 4317 of localhost for gRPC, 4318 for HTTP).
+            Over HTTP this argument and ``…_TRACES_ENDPOINT`` are the full address; ``/v1/traces`` is added to
+            ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+        protocol: ``http/protobuf`` (default), ``http/json`` or ``grpc`` (``OTEL_EXPORTER_OTLP_PROTOCOL``).
+            With ``http/json`` recorded lines are sent as they are, which costs least; Collectors take it.
+        headers: sent with each request (``OTEL_EXPORTER_OTLP_HEADERS``, ``name=value,name=value``).
+        timeout: seconds one request may take (``OTEL_EXPORTER_OTLP_TIMEOUT``; 10).
+        compression: ``gzip`` or ``none`` (``OTEL_EXPORTER_OTLP_COMPRESSION``; none).
+        certificate: PEM file of the CA that signed the server's certificate
+            (``OTEL_EXPORTER_OTLP_CERTIFICATE``).
+        client_key: PEM file with our key (``OTEL_EXPORTER_OTLP_CLIENT_KEY``).
+        client_certificate: PEM file with our certificate (``OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE``).
+        insecure: no TLS for a gRPC endpoint without a scheme (``OTEL_EXPORTER_OTLP_INSECURE``).
+        max_request_bytes: bytes in one request before compression (8 MiB; 4 MiB less a little for gRPC). A
+            larger span goes alone.
+
+    Attributes:
+        last_failure: why the last export returned FAILURE; None after a success.
+        export_lines: takes recorded lines undecoded, with ``http/json``; None with other protocols.
+
+    Raises:
+        ValueError: an argument or environment variable is malformed or not supported.
+    """
+
+    last_failure: ExportFailure | None
+    export_lines: Callable[[Sequence[bytes]], SpanExportResult] | None
+
+    def __init__(
+        self,
+        *,
+        endpoint: str | None = None,
+        protocol: str | None = None,
+        headers: Mapping[str, str] | str | None = None,
+        timeout: float | None = None,
+        compression: str | None = None,
+        certificate: str | None = None,
+        client_key: str | None = None,
+        client_certificate: str | None = None,
+        insecure: bool | None = None,
+        max_request_bytes: int | None = None,
+    ) -> None:
+        if max_request_bytes is not None and max_request_bytes <= 0:
+            raise ValueError(
+                f"max_request_bytes= is {max_request_bytes}; expected a positive number of bytes."
+            )
+        self._settings = settings.resolve(
+            endpoint=endpoint,
+            protocol=protocol,
+            headers=headers,
+            timeout=timeout,
+            compression=compression,
+            certificate=certificate,
+            client_key=client_key,
+            client_certificate=client_certificate,
+            insecure=insecure,
+        )
+        self._transport = _transport(self._settings)
+        self._max_bytes = max_request_bytes or self._transport.default_max_request_bytes
+        self._closed = False
+        # A SimpleSpanProcessor exports from whichever thread ended the span.
+        self._lock = threading.Lock()
+        self.last_failure = None
+        self.export_lines = self._export_lines if self._settings.protocol is Protocol.HTTP_JSON else None
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send the spans. Never raises; ``last_failure`` says why it did not work."""
+        return self._guarded(lambda: self._send(spans))
+
+    def check(self) -> ExportFailure | None:
+        """See whether the receiver is there and accepts us, by a request without spans; None if so."""
+        if (
+            self._guarded(lambda: self._transport.send(ExportTraceServiceRequest()))
+            is SpanExportResult.SUCCESS
+        ):
+            return None
+        return self.last_failure
+
+    def shutdown(self) -> None:
+        """Close connections. Later exports fail."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._transport.close()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """True at once: ``export`` keeps nothing back."""
+        return True
+
+    def _export_lines(self, lines: Sequence[bytes]) -> SpanExportResult:
+        """Send lines of OTLP JSON Lines; otherwise as :meth:`export`."""
+        return self._guarded(lambda: self._send_lines(lines))
+
+    def _send(self, spans: Sequence[ReadableSpan]) -> None:
+        try:
+            requests = list(encoding.requests_of(spans, self._max_bytes)) if spans else []
+        except Exception as error:  # whatever cannot be encoded is the batch's fault
+            raise UndeliveredError(
+                FailureKind.REJECTED, f"A span cannot be encoded ({type(error).__name__}: {error})."
+            ) from error
+        for request in requests:
+            self._transport.send(request)
+
+    def _send_lines(self, lines: Sequence[bytes]) -> None:
+        transport = self._transport
+        if not isinstance(transport, HttpTransport):
+            raise TypeError("only HTTP carries lines")
+        for body in encoding.json_of_lines(lines, self._max_bytes):
+            transport.send_body(body)
+
+    def _guarded(self, work: Callable[[], None]) -> SpanExportResult:
+        with self._lock:
+            try:
+                if self._closed:
+                    raise UndeliveredError(FailureKind.REFUSED, "The OTLP exporter has been shut down.")
+                work()
+            except UndeliveredError as error:
+                failure = error.failure
+            except Exception as error:  # an exporter must not raise; what is kept can be sent again
+                _logger.debug("Unexpected error in the OTLP exporter", exc_info=True)
+                failure = ExportFailure(
+                    FailureKind.UNAVAILABLE,
+                    f"Unexpected {type(error).__name__} in the OTLP exporter: {error}",
+                )
+            else:
+                self.last_failure = None
+                return SpanExportResult.SUCCESS
+            message = self._settings.redact(failure.message)
+            self.last_failure = ExportFailure(failure.kind, message, failure.retry_after)
+            return SpanExportResult.FAILURE
+
+
+def _transport(chosen: Settings) -> Transport:
+    if chosen.protocol is Protocol.GRPC:
+        from otel_rollout_otlp.over_grpc import GrpcTransport  # grpcio is heavy, and not always wanted
+
+        return GrpcTransport(chosen)
+    return HttpTransport(chosen)

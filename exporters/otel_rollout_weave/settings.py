@@ -1,0 +1,179 @@
+"""Where and as whom the exporter writes: arguments over environment over wandb's own files, checked at once.
+
+The environment variables and files are those of ``wandb`` and ``weave``, so what works for them works here.
+"""
+
+from __future__ import annotations
+
+import configparser
+import netrc
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+HOSTED_BASE_URL: Final = "https://api.wandb.ai"
+HOSTED_APP_URL: Final = "https://wandb.ai"
+HOSTED_TRACE_URL: Final = "https://trace.wandb.ai"
+DEFAULT_TIMEOUT: Final = 30.0
+
+_NAME: Final = re.compile(r"[^/\\#?%:]{1,128}")
+"""What W&B accepts as the name of a project or entity."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the constructor's arguments, the environment and wandb's files come to.
+
+    Attributes:
+        api_key: of the W&B account.
+        base_url: the W&B server, where entities and projects are asked for.
+        trace_url: the Weave trace server, where calls go.
+        entity: user or team; None: the account's default.
+        project: project of every span; None: the one a span names.
+        run_id: W&B run all calls belong to (in the calls' own project), or None.
+        timeout: seconds a server may stay silent during one request.
+    """
+
+    api_key: str = field(repr=False)
+    base_url: str
+    trace_url: str
+    entity: str | None
+    project: str | None
+    run_id: str | None
+    timeout: float
+
+    @property
+    def app_url(self) -> str:
+        """Where people look at W&B."""
+        return HOSTED_APP_URL if self.base_url == HOSTED_BASE_URL else self.base_url
+
+    def redact(self, text: str) -> str:
+        """Mask the key in a text for a person."""
+        return text.replace(self.api_key, "***")
+
+
+def resolve(
+    *,
+    api_key: str | None,
+    entity: str | None,
+    project: str | None,
+    run_id: str | None,
+    base_url: str | None,
+    trace_server_url: str | None,
+    timeout: float | None,
+) -> Settings:
+    """Combine arguments, environment and wandb's files, without touching the network.
+
+    Raises:
+        ValueError: something is missing or malformed; the message names the argument or environment variable
+            it came from and what to do.
+    """
+    base, source = _given("base_url", base_url, "WANDB_BASE_URL")
+    if base is None:
+        base, source = _from_settings_file("base_url") or HOSTED_BASE_URL, "base_url in wandb's settings file"
+    base = _checked_url(base, source)
+    project, source = _given("project", project, "WANDB_PROJECT")
+    entity, entity_source = _given("entity", entity, "WANDB_ENTITY")
+    if project and entity is None and "/" in project:  # as weave.init takes it
+        entity, project = project.split("/", 1)
+        entity_source = source
+    if entity is None:
+        entity, entity_source = _from_settings_file("entity"), "entity in wandb's settings file"
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout= is {timeout}; expected a positive number of seconds.")
+    return Settings(
+        api_key=_api_key(api_key, base),
+        base_url=base,
+        trace_url=_trace_url(trace_server_url, base),
+        entity=_checked_name(entity, entity_source),
+        project=_checked_name(project, source),
+        run_id=_checked_name(*_given("run_id", run_id, "WANDB_RUN_ID")),
+        timeout=DEFAULT_TIMEOUT if timeout is None else timeout,
+    )
+
+
+def valid_name(name: str) -> str:
+    """A project name as W&B accepts it: forbidden characters become ``-``."""
+    return re.sub(r"[/\\#?%:]", "-", name)[:128]
+
+
+def _given(argument: str, value: str | None, variable: str) -> tuple[str | None, str]:
+    """The value that counts and the name of where it came from. Empty counts as not given."""
+    if value:
+        return value, f"{argument}="
+    return os.environ.get(variable) or None, variable
+
+
+def _trace_url(given: str | None, base_url: str) -> str:
+    url, source = _given("trace_server_url", given, "WF_TRACE_SERVER_URL")
+    if url is not None:
+        return _checked_url(url, source)
+    public = os.environ.get("WANDB_PUBLIC_BASE_URL", "").rstrip("/") or base_url
+    return HOSTED_TRACE_URL if public == HOSTED_BASE_URL else f"{public}/traces"
+
+
+def _checked_url(url: str, source: str) -> str:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError unless a number
+    except ValueError as error:
+        raise ValueError(f"{source} is not a valid URL ({error}).") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{source} is {url!r}; expected http[s]://HOST[:PORT].")
+    return _without_userinfo(parts)
+
+
+def _without_userinfo(parts: SplitResult) -> str:
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=host, query="", fragment="").geturl().rstrip("/")
+
+
+def _checked_name(name: str | None, source: str) -> str | None:
+    if name is not None and not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{source} is {name!r}; W&B takes 1 to 128 characters, without any of / \\ # ? % : in them."
+        )
+    return name
+
+
+def _api_key(given: str | None, base_url: str) -> str:
+    key, source = _given("api_key", given, "WANDB_API_KEY")
+    if key is None:
+        key, source = _from_netrc(urlsplit(base_url).netloc), "the netrc file"
+    if key is None:
+        page = f"{HOSTED_APP_URL if base_url == HOSTED_BASE_URL else base_url}/authorize"
+        raise ValueError(
+            f"No W&B API key for {base_url}: set WANDB_API_KEY (or pass api_key=) to the key of {page}, "
+            "or run `wandb login` once, which keeps it in ~/.netrc."
+        )
+    key = key.strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ValueError(f"{source} does not hold a W&B API key: it has characters no key has.")
+    return key
+
+
+def _from_netrc(host: str) -> str | None:
+    """The password kept for the host by ``wandb login``; None where there is none or it cannot be read."""
+    named = os.environ.get("NETRC")
+    for path in (named,) if named else ("~/.netrc", "~/_netrc"):
+        try:
+            found = netrc.netrc(os.path.expanduser(path)).authenticators(host)
+        except (OSError, netrc.NetrcParseError):
+            continue
+        if found and found[2]:
+            return found[2]
+    return None
+
+
+def _from_settings_file(name: str) -> str | None:
+    """A setting kept by ``wandb login --host`` or ``wandb init``; the working directory's file wins."""
+    config_dir = os.environ.get("WANDB_CONFIG_DIR") or os.path.expanduser("~/.config/wandb")
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read([Path(config_dir) / "settings", Path("wandb") / "settings"], encoding="utf-8")
+    except (configparser.Error, OSError, ValueError):
+        return None
+    return parser.get("default", name, fallback="") or None

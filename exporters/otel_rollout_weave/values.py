@@ -1,0 +1,98 @@
+"""Recorded values as JSON that Weave takes: valid text, no NaN, bounded in size, and visibly so where cut."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+MAX_CALL_BYTES: Final = 3 << 20
+"""JSON of one call's inputs, output and attributes; Weave's store takes 3.5 MiB, counted as ASCII."""
+
+_MAX_DEPTH: Final = 100
+_WORST_GROWTH: Final = 3
+"""Bytes of JSON in ASCII per byte of UTF-8, at most: an emoji of 4 bytes is twelve."""
+
+
+def decoded(text: str) -> tuple[Any, orjson.Fragment | None]:
+    """The value that JSON text stands for, and the text itself where it can be passed on untouched.
+
+    Raises:
+        ValueError: the text is not JSON.
+    """
+    try:
+        return orjson.loads(text), orjson.Fragment(text)
+    except ValueError:  # NaN, half a surrogate or a nesting that Python's json accepts; or no JSON
+        return clean(json.loads(text)), None
+
+
+def clean(value: Any, depth: int = 0) -> Any:
+    """The value with nothing in it that JSON, UTF-8 or Weave's store cannot hold."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**64 else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if depth >= _MAX_DEPTH:
+        return clean(str(value)[:1000])
+    if isinstance(value, Mapping):
+        return {clean(str(key)): clean(entry, depth + 1) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(entry, depth + 1) for entry in value]
+    return clean(str(value))
+
+
+def to_json(value: Any) -> bytes:
+    """Encode a clean value."""
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+
+
+def stored_bytes(encoded: bytes) -> int:
+    """Size in Weave's store, which keeps JSON in ASCII; rather too much than too little."""
+    if encoded.isascii() or len(encoded) * _WORST_GROWTH <= MAX_CALL_BYTES:
+        return len(encoded)
+    return len(json.dumps(encoded.decode()))
+
+
+def shortened(value: Any, limit: int) -> Any:
+    """The value with its longest texts cut, so that it takes at most ``limit`` bytes in the store.
+
+    What has been cut says so and how long it was. Where that is not enough (a million small entries), the
+    beginning of its JSON stands for it.
+    """
+    value = clean(value)
+    length = limit // 2
+    while length >= 256:
+        cut = _with_short_texts(value, length)
+        if stored_bytes_exact(cut) <= limit:
+            return cut
+        length //= 2
+    encoded = to_json(value).decode()
+    return {"shortened": _cut(encoded, max(limit // 24, 64)), "characters": len(encoded)}
+
+
+def stored_bytes_exact(value: Any) -> int:
+    """Size of a clean value's JSON in the store."""
+    return len(json.dumps(value))
+
+
+def _with_short_texts(value: Any, length: int) -> Any:
+    if isinstance(value, str):
+        return _cut(value, length)
+    if isinstance(value, dict):
+        return {key: _with_short_texts(entry, length) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_with_short_texts(entry, length) for entry in value]
+    return value
+
+
+def _cut(text: str, length: int) -> str:
+    if len(text) <= length:
+        return text
+    return f"{text[:length]}… ({len(text) - length} of {len(text)} characters left out: too large for Weave)"

@@ -1,0 +1,42 @@
+"""Whether, and how, content is recorded: ``OTEL_ROLLOUT_CAPTURE_CONTENT``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from otel_rollout.capture import values
+from otel_rollout.runtime import Runtime
+
+Encoder = Callable[[Any, int], bytes]
+"""A value, and a limit in bytes → what is recorded of it, as JSON."""
+_DESCRIBED: Final = 64
+"""Entries of a mapping that are described."""
+_SIZED: Final = (str, bytes, bytearray, list, tuple, dict, set, frozenset)
+
+
+def outline(value: Any, limit: int) -> bytes:
+    """Type and size of a value, and of what a mapping with names holds; nothing of its content."""
+    if type(value) is dict and value and all(type(key) is str for key in value):
+        names = list(value)[:_DESCRIBED]
+        return orjson.dumps({name: _described(value[name]) for name in names})
+    return orjson.dumps(_described(value))
+
+
+def _described(value: Any) -> str:
+    kind = type(value)
+    return f"<{kind.__name__} of {len(value)}>" if issubclass(kind, _SIZED) else f"<{kind.__name__}>"
+
+
+_ENCODERS: Final[Mapping[str, Encoder | None]] = {
+    "full": values.to_json,
+    "metadata": outline,
+    "none": None,
+}
+
+
+def encoder(active: Runtime) -> Encoder | None:
+    """How values are recorded; None when they are not."""
+    return _ENCODERS[active.settings.capture_content]

@@ -1,0 +1,149 @@
+"""Recording generators: a call of a generator function is one span, from its first step to its end.
+
+The wrapper of a generator function has to be one as well, for that is how frameworks know them; and it has
+to refuse wrong arguments when called, not when first asked for an item. So it has the parameters of the
+function itself: it is generated from its signature.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, Final
+
+from otel_rollout import runtime, semconv
+from otel_rollout.capture import values
+from otel_rollout.capture.binding import Parameters
+from otel_rollout.capture.guard import fault
+from otel_rollout.capture.operation import Call, Operation, Unrecorded, begin
+from otel_rollout.capture.steps import AsyncSteps, Steps
+
+MAX_ITEMS: Final = 4096
+"""Items of a generator that are recorded; further ones are counted. All of them together are bounded by
+``value_limit`` as well."""
+
+_SOURCE: Final = """\
+{define} call({declared}):
+    rollout_steps_ = rollout_steps_of_(rollout_kind_, rollout_operation_, rollout_function_, {forwarded})
+    {forget}
+    while {advance}:
+        try:
+            rollout_steps_.send((yield rollout_steps_.take()))
+        except BaseException as rollout_error_:
+            rollout_steps_.throw(rollout_error_)
+{end}
+"""
+
+
+def traced_generator(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A generator function that does as ``function`` does, and records it."""
+    call = _generated(operation, function, "def", "rollout_steps_.advance()", Steps)
+    code = getattr(_plain(function), "__code__", None)
+    if code is not None and code.co_flags & inspect.CO_ITERABLE_COROUTINE:
+        return types.coroutine(call)
+    return call
+
+
+def traced_async_generator(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
+    """An asynchronous generator function that does as ``function`` does, and records it."""
+    return _generated(operation, function, "async def", "await rollout_steps_.advance()", AsyncSteps)
+
+
+def _generated(
+    operation: Operation,
+    function: Callable[..., Any],
+    define: str,
+    advance: str,
+    kind: type[Steps | AsyncSteps],
+) -> Callable[..., Any]:
+    parameters = Parameters(function, follow_wrapped=False)
+    source = _SOURCE.format(
+        define=define,
+        declared=parameters.declared(),
+        forwarded=parameters.forwarded(),
+        # Arguments live as long as the function lets them.
+        forget=f"del {', '.join(parameters.names)}" if parameters.names else "",
+        advance=advance,
+        end="    return rollout_steps_.value" if define == "def" else "",
+    )
+    namespace: dict[str, Any] = {
+        **parameters.defaults,
+        "rollout_steps_of_": steps_of,
+        "rollout_kind_": kind,
+        "rollout_operation_": operation,
+        "rollout_function_": function,
+    }
+    exec(source, namespace)  # noqa: S102 - names and defaults come from the function's own signature
+    call: Callable[..., Any] = functools.wraps(function)(namespace["call"])
+    return call
+
+
+def _plain(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def steps_of(
+    kind: type[Steps | AsyncSteps],
+    operation: Operation,
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Steps | AsyncSteps:
+    """Begin a call of a generator function; called at its first step."""
+    call = recording = None
+    try:
+        call = None if runtime.off else begin(operation, args, kwargs)
+        recording = None if call is None or type(call) is Unrecorded else _Recording(call)
+    except Exception as error:  # noqa: BLE001
+        fault("beginning a generator", error)
+    return kind(function(*args, **kwargs), None if call is None else call.inside, recording)
+
+
+class _Recording:
+    """A call of a generator function being recorded."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._encode = call.encode if call.operation.takes_output else None
+        self._left = call.limit
+        self._items: list[bytes] = []
+        self._count = 0
+
+    def yielded(self, item: Any) -> None:
+        """The generator gave ``item``, which may be another thing later: it is encoded at once."""
+        self._count += 1
+        if self._encode is not None and self._left > 0 and len(self._items) < MAX_ITEMS:
+            encoded = self._encode(item, self._left)
+            self._items.append(encoded)
+            self._left -= len(encoded)
+
+    def ended(self, value: Any, closed: bool) -> None:
+        """The generator returned ``value``, or was ``closed`` before."""
+        try:
+            self._describe(exhausted=not closed)
+            if value is not None and self._encode is not None:
+                returned = self._encode(value, self._call.limit).decode()
+                self._call.span.set_attribute(semconv.GENERATOR_RETURNED, returned)
+        finally:
+            self._call.end()
+
+    def failed(self, error: BaseException) -> None:
+        """``error`` left the generator."""
+        try:
+            self._describe(exhausted=False)
+        finally:
+            self._call.raised(error)
+
+    def _describe(self, exhausted: bool) -> None:
+        span = self._call.span
+        span.set_attribute(semconv.GENERATOR_ITEMS, self._count)
+        span.set_attribute(semconv.GENERATOR_EXHAUSTED, exhausted)
+        if self._encode is not None:
+            more = self._count - len(self._items)
+            items = [*self._items, *([values.to_json(f"… ({more} more items)", 64)] if more else [])]
+            self._call.output(b"[%b]" % b",".join(items))

@@ -1,0 +1,236 @@
+"""What is known of an operation before it is called, and the record of one of its calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection
+from typing import Any, Final, cast
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import Span
+
+from otel_rollout import runtime, semconv
+from otel_rollout.capture import content, spans
+from otel_rollout.capture.binding import Binder, Parameters, make_binder
+from otel_rollout.capture.content import Encoder
+from otel_rollout.capture.trajectory import RUNNING, Trajectory, trajectory_in
+from otel_rollout.record.span import RecordingSpan
+
+CAPTURES: Final = ("all", "inputs", "outputs", "none")
+SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, otel_context.Context())))
+"""Under what a context holds its span: so that span and operation are put into one with one copy."""
+
+
+class Operation:
+    """What is known of an operation before it is called. Pickles as its function and options.
+
+    Raises:
+        ValueError: for a name in ``exclude`` that the function does not take.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        kind: str,
+        capture: str,
+        exclude: Collection[str],
+        record_super: bool,
+    ) -> None:
+        self._options = (function, name, kind, capture, exclude, record_super)
+        self.function = function
+        self.name = name or name_of(function)
+        self.kind = kind
+        self.takes_input = capture in ("all", "inputs")
+        self.takes_output = capture in ("all", "outputs")
+        self.exclude = frozenset(exclude)
+        self.record_super = record_super
+        self.bind: Binder = make_binder(function, exclude)
+        self.method = _method_name(function)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Operation, self._options
+
+    def misfit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What to show of arguments that the function does not take like this."""
+        if self.exclude:  # which of them is to be left out is not known
+            return {"args": f"<{len(args)} arguments>", "kwargs": sorted(kwargs)}
+        return {"args": list(args), "kwargs": kwargs}
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a callable is called: a function's qualified name, an object's class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
+def _method_name(function: Callable[..., Any]) -> str | None:
+    try:
+        has_receiver = Parameters(function).has_receiver
+    except (TypeError, ValueError):
+        return None
+    return getattr(function, "__name__", None) if has_receiver else None
+
+
+class _Running:
+    """Whose call of which operation a context is inside of; lets go of whose when the call has ended."""
+
+    __slots__ = ("operation", "receiver")
+
+    def __init__(self, operation: Operation, receiver: Any) -> None:
+        self.operation = operation
+        self.receiver = receiver
+
+
+class Call:
+    """One call being recorded: in it ``inside`` is the current context, before and after it ``outside``."""
+
+    __slots__ = ("_running", "_trajectory", "encode", "inside", "limit", "operation", "outside", "span")
+
+    def __init__(
+        self,
+        operation: Operation,
+        span: Span,
+        outside: otel_context.Context,
+        running: _Running | None,
+        trajectory: Trajectory | None,
+        encode: Encoder | None,
+        limit: int,
+    ) -> None:
+        self.operation = operation
+        self.span = span
+        self.encode = encode
+        self.limit = limit
+        self.outside = outside
+        self.inside = otel_context.Context({**outside, SPAN: span, RUNNING: running})
+        self._running = running
+        self._trajectory = trajectory
+
+    def returned(self, result: Any) -> None:
+        """The call gave ``result``."""
+        try:
+            if self.operation.takes_output and self.encode is not None:
+                self.output(self.encode(result, self.limit))
+        finally:
+            self.end()
+
+    def raised(self, error: BaseException) -> None:
+        """The call raised ``error``."""
+        try:
+            spans.fail(self.span, error)
+        finally:
+            self.end()
+
+    def output(self, encoded: bytes) -> None:
+        """What came of the call, as JSON."""
+        spans.put_json(self.span, semconv.OUTPUT_VALUE, encoded)
+        if self._trajectory is not None:
+            self._trajectory.offer_output(encoded)
+
+    def end(self) -> None:
+        """The call is over."""
+        if self._running is not None:
+            self._running.receiver = None
+        self.span.end()
+
+
+class Unrecorded(Call):
+    """A call that a sampler has left out, as those below it are to know."""
+
+    __slots__ = ()
+
+    def __init__(self, span: Span, outside: otel_context.Context) -> None:
+        self.outside = outside
+        self.inside = otel_context.Context({**outside, SPAN: span})
+
+    def returned(self, result: Any) -> None:
+        """Nothing is recorded."""
+
+    def raised(self, error: BaseException) -> None:
+        """Nothing is recorded."""
+
+
+def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """Start recording a call; None when it is not recorded. The caller makes ``inside`` current."""
+    active = runtime.current()
+    if active is None:
+        return None
+    outside = otel_context.get_current()
+    found = outside.get(SPAN)
+    parent = found if type(found) is RecordingSpan else trace.get_current_span(outside)
+    method = operation.method
+    if method is not None and args:
+        above = outside.get(RUNNING)
+        if above is not None and _is_call_of_super(cast(_Running, above), operation, args[0]):
+            return None
+    span = spans.start(active, operation.name, operation.kind, parent, outside)
+    if span is None:
+        return None
+    if type(span) is not RecordingSpan and not span.is_recording():
+        return Unrecorded(span, outside)
+    try:
+        trajectory = (
+            cast("Trajectory | None", parent.trajectory)
+            if type(parent) is RecordingSpan
+            else _trajectory_rooted_at(parent, outside)
+        )
+        limit = active.settings.value_limit
+        encode = content.encoder(active)
+        if operation.takes_input and encode is not None:
+            try:
+                arguments = operation.bind(*args, **kwargs)
+            except TypeError:  # not callable like this: the function is about to say so itself
+                arguments = operation.misfit(args, kwargs)
+            encoded = encode(arguments, limit)
+            spans.put_json(span, semconv.INPUT_VALUE, encoded)
+            if trajectory is not None:
+                trajectory.offer_input(encoded)
+        running = _Running(operation, args[0]) if method is not None and args else None
+        return Call(operation, span, outside, running, trajectory, encode, limit)
+    except BaseException:
+        span.end()
+        raise
+
+
+def _trajectory_rooted_at(parent: Span, context: otel_context.Context) -> Trajectory | None:
+    trajectory = trajectory_in(context)
+    return trajectory if trajectory is not None and trajectory.is_rooted_at(parent) else None
+
+
+def _is_call_of_super(above: _Running, operation: Operation, receiver: Any) -> bool:
+    """Whether the call is part of the one above: of the method that one overrides, on the same object."""
+    overriding = above.operation
+    return (
+        receiver is above.receiver
+        and receiver is not None
+        and operation is not overriding
+        and operation.method == overriding.method
+        and not overriding.record_super
+        and _overrides(overriding, operation, receiver)
+    )
+
+
+def _overrides(overriding: Operation, overridden: Operation, receiver: Any) -> bool:
+    """Whether the one's function comes before the other's where the receiver's class looks methods up."""
+    kind = receiver if issubclass(type(receiver), type) else type(receiver)
+    found = False
+    for base in kind.__mro__:
+        candidate = vars(base).get(str(overridden.method))
+        if not found:
+            found = _stands_for(candidate, overriding.function)
+        elif _stands_for(candidate, overridden.function):
+            return True
+    return False
+
+
+def _stands_for(candidate: Any, function: Callable[..., Any]) -> bool:
+    """Whether ``candidate`` is made of ``function`` by decorators that say so (``__wrapped__``)."""
+    for _ in range(32):
+        if candidate is function:
+            return True
+        candidate = getattr(candidate, "__wrapped__", None)
+        if candidate is None:
+            return False
+    return False

@@ -1,0 +1,100 @@
+"""Accounts on a terminal: as a table, again and again, or as progress."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from otel_rollout.deliver.report import Report
+
+_WATCH_INTERVAL = 2.0
+_PROGRESS_INTERVAL = 0.5
+
+
+def show(reports: Sequence[Report], console: Console) -> None:
+    """Print accounts, one below the other."""
+    for report in reports:
+        console.print(_account(report), soft_wrap=True)
+
+
+def watch(reports: Callable[[], Sequence[Report]]) -> None:
+    """Show accounts anew every two seconds, until Ctrl-C."""
+    try:
+        with Live(auto_refresh=False) as live:
+            while True:
+                live.update(Group(*map(_account, reports())), refresh=True)
+                time.sleep(_WATCH_INTERVAL)
+    except KeyboardInterrupt:
+        pass
+
+
+@contextmanager
+def progress(report: Callable[[], Report]) -> Iterator[None]:
+    """While the block delivers, show on a terminal how far it is, how fast, and what is left."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    columns = (
+        TextColumn("delivering spans"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    over = threading.Event()
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("", rate="")
+
+        def update() -> None:
+            while not over.wait(_PROGRESS_INTERVAL):
+                counts = report().exporters.values()
+                done = sum(count.delivered + count.rejected for count in counts)
+                total = done + sum(count.pending for count in counts)
+                speed = bar.tasks[task].speed or 0.0
+                bar.update(task, completed=done, total=total, rate=f"{speed:.0f} spans/s", refresh=True)
+
+        thread = threading.Thread(target=update, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def _account(report: Report) -> RenderableType:
+    dropped = sum(report.dropped.values())
+    lines = [
+        Text(report.place, style="bold"),
+        Text(
+            f"started {report.started} = recorded {report.recorded} + dropped {dropped} + open {report.open}"
+            f" + unfinished {report.unfinished}"
+        ),
+    ]
+    lines += [Text(f"dropped because of {reason}: {number}") for reason, number in report.dropped.items()]
+    lines += [
+        Text(f"trajectories left out on purpose ({reason}): {number}")
+        for reason, number in report.left_out.items()
+    ]
+    problems = [Text(f"{name}: {count.problem}") for name, count in report.exporters.items() if count.problem]
+    return Group(*lines, _table(report), *problems)
+
+
+def _table(report: Report) -> Table:
+    table = Table(caption="recorded = delivered + rejected + pending + lost", caption_justify="left")
+    table.add_column("exporter", no_wrap=True)
+    for heading in ("recorded", "delivered", "rejected", "pending", "lost"):
+        table.add_column(heading, justify="right")
+    for name, count in report.exporters.items():
+        numbers = (count.delivered, count.rejected, count.pending, count.lost_of(report.recorded))
+        table.add_row(name, str(report.recorded), *map(str, numbers))
+    return table

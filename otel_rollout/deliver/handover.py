@@ -1,0 +1,114 @@
+"""Bringing what another machine recorded to the one whose file it has to be written to.
+
+A target that is a file, such as ``sqlite:///``, is written by the run's home machine alone. Other machines'
+node directories are copied there piece by piece, and the copy is delivered like any directory. A copy is
+made while its writers may live: it holds what their journals' headers said when its last piece was made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from otel_rollout import spool
+from otel_rollout.record import journal
+from otel_rollout.spool import SegmentName
+
+PIECE_BYTES = 32 << 20
+"""Bytes of segments in one piece, so that neither machine has to hold a whole run in memory."""
+
+
+class Piece(NamedTuple):
+    """A part of a node directory.
+
+    Attributes:
+        segments: segment file → bytes that follow those the copy has. Empty in the last piece.
+        others: other file → its bytes. What its writers promise comes with the last piece, so that an
+            incomplete copy promises nothing it does not hold.
+    """
+
+    segments: dict[str, bytes]
+    others: dict[str, bytes]
+
+
+def copy_directory(spool_dir: Path, run_id: str, place: str) -> Path:
+    """Where the copy of another machine's node directory lies on this machine."""
+    return spool.node_directory(spool_dir, run_id, Path(place).name + ".copy")
+
+
+def next_piece(node_dir: Path, have: Mapping[str, int]) -> Piece:
+    """What a copy lacks that has ``have`` bytes of each segment file."""
+    promised = _promises(node_dir)  # read first: what ends from here on is not promised, or comes along
+    states = {writer: _state(node_dir, writer) for writer in spool.journals(node_dir)}
+    missing: dict[str, bytes] = {}
+    room = PIECE_BYTES
+    for name in spool.segments(node_dir):
+        if room > 0:
+            data = _bytes_from(node_dir, name, states.get(name.writer), have.get(name.file, 0), room)
+            if data:
+                missing[name.file] = data
+                room -= len(data)
+    whole = _read(node_dir, [spool.MANIFEST, spool.TRACKERS])
+    return Piece(missing, whole if missing else whole | promised)
+
+
+def add_piece(copy_dir: Path, piece: Piece) -> None:
+    """Add a piece to a copy.
+
+    Raises:
+        OSError: when the directory cannot be written to.
+    """
+    for file, data in piece.segments.items():
+        with open(copy_dir / file, "ab", opener=spool.open_private) as segment:
+            segment.write(data)
+    for file, data in piece.others.items():
+        with open(copy_dir / file, "wb", opener=spool.open_private) as whole:
+            whole.write(data)
+
+
+def held(copy_dir: Path) -> dict[str, int]:
+    """How many bytes of each segment a copy has."""
+    return {name.file: (copy_dir / name.file).stat().st_size for name in spool.segments(copy_dir)}
+
+
+def _promises(node_dir: Path) -> dict[str, bytes]:
+    """Tables of open trajectories, and the headers of journals, read in this order.
+
+    A trajectory that ends in between is in the table as well as in its segment, and counts as ended.
+    """
+    writers = spool.journals(node_dir)
+    tables = _read(node_dir, [writer + spool.OPEN_SUFFIX for writer in writers])
+    headers = _read(node_dir, [writer + spool.JOURNAL_SUFFIX for writer in writers], journal.HEADER_BYTES)
+    return tables | headers
+
+
+def _read(node_dir: Path, files: Iterable[str], limit: int = -1) -> dict[str, bytes]:
+    """The beginnings of those files that exist: a writer that is dead and done with has no table."""
+    found: dict[str, bytes] = {}
+    for file in files:
+        if (node_dir / file).exists():
+            with (node_dir / file).open("rb") as opened:
+                found[file] = opened.read(limit)
+    return found
+
+
+def _bytes_from(
+    node_dir: Path, name: SegmentName, state: journal.JournalState | None, start: int, limit: int
+) -> bytes:
+    """At most ``limit`` bytes of a segment from byte ``start``; its writer's journal has the last of them."""
+    path = node_dir / name.file
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(start)
+        data = file.read(limit)
+    end = start + len(data)
+    if state is None or name.sequence != state.sequence or end < size:
+        return data
+    owed = journal.owed_bytes(node_dir / (name.writer + spool.JOURNAL_SUFFIX), state, size)
+    return data + owed[end - size :]  # of these, too, the copy may have some
+
+
+def _state(node_dir: Path, writer: str) -> journal.JournalState | None:
+    return journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))

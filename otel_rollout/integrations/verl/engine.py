@@ -1,0 +1,35 @@
+"""The inference server: the id under which the engine knows a request, on the span of the model call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from opentelemetry import trace
+
+from otel_rollout import semconv
+from otel_rollout.integrations.verl import seams
+
+
+def install(module: ModuleType) -> None:
+    """Wrap what makes the ids (``verl.workers.rollout.llm_server``)."""
+    seams.wrap(
+        module,
+        "LLMServerClient._vllm_request_id",
+        _naming,
+        "model calls do not say under which id the engine knows them",
+    )
+
+
+def _naming(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _vllm_request_id(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(self, *args, **kwargs)
+        span = trace.get_current_span()
+        if span.is_recording():
+            span.set_attribute(semconv.GEN_AI_REQUEST_ID, str(made))
+        return made
+
+    return _vllm_request_id

@@ -1,0 +1,37 @@
+"""docs/operations.md: its examples run, and record what it says."""
+
+import re
+from pathlib import Path
+
+from tests.otlp import tree
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def test_the_examples_record_what_the_page_says(recorded):
+    """All of them, one after the other, as a reader would type them."""
+    namespace = {"__name__": "__main__"}
+    for example in EXAMPLES:
+        exec(example, namespace)
+    spans = recorded()
+    traces: dict[bytes, list] = {}
+    for span in spans:
+        traces.setdefault(span.span.trace_id, []).append(span)
+    assert [tree(of_one) for of_one in traces.values()] == [
+        {"rollout_trace": ["search", "score reward"]},
+        {"rollout_trace": ["stream"]},
+        {"rollout_trace": ["RetryingClient.generate"]},
+        {"debate": [{"opponent": ["search", "score reward"]}, "score reward"]},
+        {"rollout_trace": ["divide"]},
+    ]
+    by_name = {span.name: span for span in spans}
+    assert spans[0].input == {"query": "wool", "limit": 2}
+    assert spans[0].output == ["wool 0", "wool 1"]
+    assert by_name["stream"].output == ["a", "b"]
+    assert by_name["stream"].attributes["rollout.generator.exhausted"] is False
+    assert by_name["stream"].span.status.code == 0
+    assert by_name["opponent"].attributes["rollout.score.reward"] == 0.0
+    assert by_name["debate"].attributes["rollout.score.reward"] == 1.0
+    assert by_name["divide"].span.status.message == "ZeroDivisionError: division by zero"
+    assert spans[-1].span.status.code == 0

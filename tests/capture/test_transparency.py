@@ -1,0 +1,243 @@
+"""The caller cannot tell: whatever a callable does, traced it does the same.
+
+Hypothesis writes functions — their parameters and, action by action, their bodies — and what callers do to
+them. Each runs plain and traced; results, exceptions, items and the order of side effects are compared.
+"""
+
+import asyncio
+import gc
+import inspect
+import random
+from types import coroutine
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry import context as otel_context
+
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from tests.capture.test_binding import PIECES, arguments, function_of
+
+BODY = """\
+{define} f({parameters}):
+    log(dict(locals()))
+    for action, value in body:
+        log(action)
+        if action == "random":
+            log((random.random(), np.random.random()))
+        if action == "raise":
+            raise value
+        if action == "return":
+            return {value}
+        {suspend}
+"""
+AWAIT = """
+        if action == "await":
+            try:
+                log(await pause(value))
+            finally:
+                log("awaited")
+"""
+YIELD = """
+        if action == "yield":
+            log((yield value))
+        if action == "guarded":
+            try:
+                log((yield value))
+            except BaseException as error:
+                log((type(error), error.args))
+            finally:
+                log("cleaned")
+"""
+KINDS = {
+    "function": ("def", "value", ""),
+    "coroutine": ("async def", "value", AWAIT),
+    "generator": ("def", "value", YIELD),
+    "async generator": ("async def", "", AWAIT + YIELD),
+}
+
+
+class Unprintable:
+    def __repr__(self):
+        raise ValueError("cannot be shown")
+
+
+class Odd(BaseException):
+    """Not an ``Exception``, as cancellation is not."""
+
+
+@coroutine
+def pause(value):
+    return (yield value)
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.builds(Unprintable),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner),
+    max_leaves=5,
+)
+errors = st.sampled_from(
+    [ValueError, KeyError, MemoryError, RecursionError, StopIteration, Odd, GeneratorExit]
+)
+raised = errors.flatmap(lambda kind: st.builds(kind, st.integers()))
+actions = st.lists(
+    st.tuples(st.sampled_from(["effect", "random", "await", "yield", "guarded", "return"]), values)
+    | st.tuples(st.just("raise"), raised),
+    max_size=6,
+)
+parameters = (
+    st.lists(st.sampled_from(PIECES), unique=True)
+    .map(lambda chosen: [piece for piece in PIECES if piece in chosen])
+    .filter(lambda chosen: function_of(chosen) is not None)
+)
+told = st.lists(
+    st.tuples(st.just("send"), st.none() | values)
+    | st.tuples(st.just("throw"), raised)
+    | st.just(("close", None)),
+    max_size=6,
+)
+interrupts = st.none() | st.tuples(st.integers(0, 3), st.sampled_from([asyncio.CancelledError, Odd]))
+transparent = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+
+
+def written(kind, chosen, body, log):
+    define, value, suspend = KINDS[kind]
+    if "generator" in kind:
+        suspend += "        if False:\n            yield\n"
+    namespace = {"body": body, "log": log, "pause": pause, "random": random, "np": np, "__name__": "written"}
+    source = BODY.format(define=define, parameters=", ".join(chosen), value=value, suspend=suspend.strip())
+    exec(source, namespace)
+    return namespace["f"]
+
+
+class Passed(BaseException):
+    """What an awaitable that raised has waited for before."""
+
+
+def outcome(function, *args, **kwargs):
+    try:
+        return "gave", function(*args, **kwargs)
+    except Passed as passed:
+        return "passed", passed.args, described(passed.__cause__)
+    except BaseException as error:
+        return "raised", described(error)
+
+
+def described(error):
+    return type(error), error.args, type(error.__context__), type(error.__cause__)
+
+
+def stepped(awaitable, interrupt=None):
+    """Run something awaitable by hand; ``interrupt`` is thrown where it waits for the n-th time."""
+    steps, passed = awaitable.__await__(), []
+    try:
+        waits = steps.send(None)
+        for number in range(20):
+            passed.append(waits)
+            if interrupt is not None and interrupt[0] == number:
+                waits = steps.throw(interrupt[1]("interrupted"))
+            else:
+                waits = steps.send(number)
+    except StopIteration as stop:
+        return passed, stop.value
+    except BaseException as error:
+        raise Passed(passed) from error
+    raise AssertionError("waits for ever")
+
+
+def called(function, call, script, interrupt):
+    """Call a function of any kind and do to what it gives what the script says."""
+    args, kwargs = call
+    if inspect.isgeneratorfunction(function):
+        return consumed(function, args, kwargs, script, "send", "throw", "close", lambda step: step)
+    if inspect.isasyncgenfunction(function):
+        return consumed(
+            function, args, kwargs, script, "asend", "athrow", "aclose", lambda s: stepped(s, interrupt)
+        )
+    if inspect.iscoroutinefunction(function):
+
+        async def awaited():  # wrong arguments are told when it is called, or when it is awaited
+            return await function(*args, **kwargs)
+
+        return outcome(lambda: stepped(awaited(), interrupt))
+    return outcome(function, *args, **kwargs)
+
+
+def consumed(function, args, kwargs, script, send, throw, close, run):
+    made = outcome(function, *args, **kwargs)
+    if made[0] == "raised":
+        return made
+    generator = made[1]
+    results = [outcome(lambda: run(getattr(generator, send)(None)))]
+    for action, value in script:
+        arguments_ = () if action == "close" else (value,)
+        method = getattr(generator, {"send": send, "throw": throw, "close": close}[action])
+        results.append(outcome(lambda m=method, a=arguments_: run(m(*a))))
+    results.append(outcome(lambda: run(getattr(generator, close)())))
+    return results
+
+
+def everything(decorate, kind, chosen, body, call, script, interrupt):
+    """All that can be observed of a call."""
+    log = []
+    function = decorate(written(kind, chosen, body, log.append))
+    random.seed(1)
+    np.random.seed(1)
+    result = called(function, call, script, interrupt)
+    gc.collect(0)
+    return result, log, random.getstate(), repr(np.random.get_state()[1:3])
+
+
+def same(one, other):
+    """Whether two observations are alike: the same objects, or equal ones."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    return one == other
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@transparent
+@given(
+    chosen=parameters, body=actions, call=arguments, script=told, interrupt=interrupts, options=st.booleans()
+)
+def test_traced_does_what_plain_does(recorded, kind, chosen, body, call, script, interrupt, options):
+    """Results, exceptions with causes, items, side effects in order, and random numbers are the same."""
+    decorate = rollout_trace_op if options else rollout_trace_op(capture="outputs", kind="TOOL")
+    plain = everything(lambda function: function, kind, chosen, body, call, script, interrupt)
+    with rollout_trace_attr(step=1):
+        inside = otel_context.get_current()
+        traced = everything(decorate, kind, chosen, body, call, script, interrupt)
+        assert otel_context.get_current() is inside
+    assert same(traced, plain), (traced, plain)
+    assert otel_context.get_current() == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(chosen=parameters)
+def test_introspection_is_the_plain_functions(kind, chosen):
+    """What frameworks ask of a function has the same answers."""
+    plain = written(kind, chosen, [], None)
+    traced = rollout_trace_op(plain)
+    for question in (
+        inspect.signature,
+        inspect.isfunction,
+        inspect.iscoroutinefunction,
+        asyncio.iscoroutinefunction,
+        inspect.isgeneratorfunction,
+        inspect.isasyncgenfunction,
+        lambda function: (function.__name__, function.__qualname__, function.__module__, function.__doc__),
+    ):
+        assert question(traced) == question(plain)

@@ -1,0 +1,159 @@
+"""Real Collectors and other servers on free ports of the loopback, and reading back what they wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.otlp import Recorded, read_segment
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = ROOT / "collector-config"
+START_SECONDS = 30
+Found = TypeVar("Found")
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(condition: Callable[[], Found], seconds: float = 60, what: str = "the condition") -> Found:
+    """Poll until ``condition`` gives something true, and return it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{what} did not come about in {seconds} s")
+
+
+def get(url: str) -> str | None:
+    """What a server answers with 200; None otherwise."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return str(answer.read().decode())
+    except (urllib.error.URLError, OSError):
+        return None
+
+
+class Collector:
+    """A Collector with configurations of this repository, on ports and in a directory of its own.
+
+    It keeps them when it is started again.
+    """
+
+    def __init__(self, binary: Path, place: Path, configurations: Iterable[str | Path], **variables: str):
+        self.place = place
+        self.grpc, self.http, self.health, self.own_metrics, self.prometheus = (free_port() for _ in range(5))
+        self.endpoint = f"http://127.0.0.1:{self.http}"
+        self.spans_file = place / "spans.jsonl"
+        self.log = place / "collector.log"
+        self._command = [str(binary)]
+        for name in configurations:
+            self._command += ["--config", str(CONFIGURATIONS / name)]
+        self._environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("OTEL_")},
+            "COLLECTOR_GRPC": f"127.0.0.1:{self.grpc}",
+            "COLLECTOR_HTTP": f"127.0.0.1:{self.http}",
+            "COLLECTOR_HEALTH": f"127.0.0.1:{self.health}",
+            "COLLECTOR_METRICS_PORT": str(self.own_metrics),
+            "COLLECTOR_STORAGE": str(place / "storage"),
+            "PROMETHEUS_ENDPOINT": f"127.0.0.1:{self.prometheus}",
+            "SPANS_FILE": str(self.spans_file),
+            **variables,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        place.mkdir(parents=True, exist_ok=True)
+
+    def start(self) -> Collector:
+        """Start, or start again, and wait until it is ready."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, cwd=self.place, stdout=log, stderr=log
+            )
+
+        def ready() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, self.log.read_text()[-3000:]
+            return get(f"http://127.0.0.1:{self.health}") is not None
+
+        wait_for(ready, START_SECONDS, "a ready Collector")
+        return self
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Let it end as it wishes, within bounds."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of the process so far."""
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def spans(self) -> list[Recorded]:
+        """What it has written into its file so far; a line under way is left out."""
+        return read_segment(self.spans_file) if self.spans_file.exists() else []
+
+    def span_ids(self) -> Counter[bytes]:
+        """Span id → how often it lies in the file."""
+        return Counter(span.span.span_id for span in self.spans())
+
+    def metrics(self) -> list[tuple[str, dict[str, str], float]]:
+        """Its span metrics, as Prometheus would read them."""
+        from prometheus_client.parser import text_string_to_metric_families as families
+
+        text = get(f"http://127.0.0.1:{self.prometheus}/metrics") or ""
+        return [(s.name, dict(s.labels), s.value) for family in families(text) for s in family.samples]
+
+
+def run_python(code: str, environment: dict[str, str], seconds: float = 120) -> str:
+    """Run a program in a process of its own; what it printed."""
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-3000:]
+    return ran.stdout
+
+
+def posted_json(url: str, body: Any, headers: dict[str, str] | None = None) -> Any:
+    """POST JSON; the decoded answer."""
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json", **(headers or {})}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.loads(answer.read() or b"null")

@@ -1,0 +1,188 @@
+"""Configurations, manifests and the dashboard are what their consumers take, as they are here."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import threading
+from functools import partial
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.collector.support import CONFIGURATIONS, run_python, wait_for
+from tests.collector.test_delivery import TRAJECTORIES
+
+REQUIRED = {
+    "GATEWAY_ENDPOINT": "http://127.0.0.1:1",
+    "GATEWAY_HOSTNAME": "localhost",
+    "BACKEND_ENDPOINT": "http://127.0.0.1:1",
+    "KAFKA_BROKER": "127.0.0.1:1",
+    "MLFLOW_VALIDATION_EXPERIMENT_ID": "2",
+    "WANDB_ENTITY": "entity",
+    "WANDB_PROJECT": "project",
+    "WANDB_API_KEY": "key",
+}
+COMBINATIONS = [
+    "agent",
+    "agent agent-balanced",
+    "agent agent-tls",
+    "local to-mlflow to-file",
+    "local to-otlp",
+    "gateway to-mlflow",
+    "gateway to-mlflow to-mlflow-split",
+    "gateway to-weave",
+    "gateway to-otlp",
+    "gateway to-kafka",
+    "gateway to-file",
+    "gateway gateway-tls to-otlp",
+    "gateway sampling gateway-tls to-mlflow to-mlflow-split to-weave to-otlp to-kafka to-file",
+]
+CHECKED_ELSEWHERE = {"base", "builder", "agent-tail"}
+"""In every combination; not a configuration; with the receiver that it needs, in test_tail.py."""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Variables that name files, with files."""
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=c"]
+    command += ["-keyout", str(tmp_path / "key"), "-out", str(tmp_path / "pem")]
+    subprocess.run(command, check=True, capture_output=True)
+    (tmp_path / "token").write_text("t")
+    pem, key, token = (str(tmp_path / name) for name in ("pem", "key", "token"))
+    return {
+        "GATEWAY_CA": pem, "GATEWAY_CERTIFICATE": pem, "GATEWAY_KEY": key, "GATEWAY_TOKEN_FILE": token,
+        "COLLECTOR_STORAGE": str(tmp_path / "storage"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_a_collector_takes_it_and_warns_of_nothing(binary, files, combination):
+    """`validate` passes, without a word."""
+    command = [str(binary), "validate"]
+    for name in ("base", *combination.split()):
+        command += ["--config", str(CONFIGURATIONS / f"{name}.yaml")]
+    environment = {**os.environ, **REQUIRED, **files}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_every_configuration_is_among_those_and_says_who_it_is_for():
+    """None is forgotten; each begins with a comment that names all of its variables."""
+    names = {path.stem for path in CONFIGURATIONS.glob("*.yaml")}
+    assert names == {name for combination in COMBINATIONS for name in combination.split()} | CHECKED_ELSEWHERE
+    for name in names - {"builder"}:
+        text = (CONFIGURATIONS / f"{name}.yaml").read_text()
+        head = text[: text.index("\n\n")]
+        assert all(line.startswith("#") for line in head.splitlines())
+        inherited = {"MLFLOW_TRACKING_URI", "MLFLOW_AUTHORIZATION"} if name == "to-mlflow-split" else set()
+        used = set(re.findall(r"\$\{env:([A-Z_]+)", text)) - inherited
+        assert {variable for variable in used if variable not in head} == set(), name
+
+
+def test_a_missing_required_variable_is_noticed_when_it_validates(binary):
+    """An agent without a gateway does not start."""
+    command = [str(binary), "validate"]
+    for name in ("base", "agent"):
+        command += ["--config", str(CONFIGURATIONS / f"{name}.yaml")]
+    environment = {key: value for key, value in os.environ.items() if key not in REQUIRED}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode != 0
+    assert "endpoint" in ran.stderr
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGURATIONS / "kubernetes").glob("*.yaml")), ids=lambda p: p.stem)
+def test_kubernetes_takes_the_manifests(path):
+    """They fit the API's own schema, strictly: no field that it does not know."""
+    for manifest in yaml.safe_load_all(path.read_text()):
+        kubernetes_validate.validate(manifest, "1.33", strict=True)
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(collector, environment):
+    """Every metric and label in the dashboard's queries is on the gateway's Prometheus page."""
+    gateway = collector("gateway.yaml", "to-file.yaml", METRICS_INTERVAL="1s")
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
+    run_python(TRAJECTORIES, environment)
+    names = {
+        name for name, _, _ in wait_for(lambda: {n for n, _, _ in gateway.metrics()} and gateway.metrics())
+    }
+    wait_for(
+        lambda: "rollout_scores_calls_total" in {name for name, _, _ in gateway.metrics()}, what="scores"
+    )
+    names = {name for name, _, _ in gateway.metrics()}
+    labels = {label for _, has, _ in gateway.metrics() for label in has}
+    dashboard = json.loads((CONFIGURATIONS / "grafana-dashboard.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    queries += [v["query"] for v in dashboard["templating"]["list"] if v["type"] == "query"]
+    assert len(queries) >= 8
+    for query in queries:
+        asked = set(re.findall(r"\brollout_[a-z_]+_(?:total|bucket|sum|count)\b", query))
+        assert asked, query
+        assert asked <= names, query
+        by = {word.strip() for group in re.findall(r"by \(([^)]*)\)", query) for word in group.split(",")}
+        by |= set(re.findall(r"[{,]\s*([a-z_]+)\s*(?:=|!=)~?\"", query))
+        by |= set(re.findall(r"label_values\([^,]+(?:\{[^}]*\})?, ([a-z_]+)\)", query))
+        assert by - {""} <= labels, query
+    assert dashboard["uid"]
+    assert {panel["datasource"]["uid"] for panel in dashboard["panels"] if "targets" in panel} == {
+        "${datasource}"
+    }
+
+
+def get_collector(build: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """get_collector.py of a copy of the folder, which nothing was built in."""
+    copy = build / "collector-config"
+    copy.mkdir()
+    for name in ("get_collector.py", "builder.yaml"):
+        (copy / name).write_bytes((CONFIGURATIONS / name).read_bytes())
+    command = [sys.executable, str(copy / "get_collector.py")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_installed_collector_is_used(binary, tmp_path):
+    """An otelcol-contrib on the PATH of a version that will do is what `make collector` finds."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "otelcol-contrib").symlink_to(binary)
+    ran = get_collector(tmp_path, {"PATH": str(tmp_path / "bin")})
+    assert ran.stdout.strip() == str(tmp_path / "bin" / "otelcol-contrib")
+
+
+def test_without_go_the_published_collector_is_downloaded_and_checked(binary, tmp_path):
+    """The release is unpacked if it has the published checksum, and refused with words if not."""
+    version = re.search(r"version: (\S+)", (CONFIGURATIONS / "builder.yaml").read_text())[1]
+    place = tmp_path / "releases" / f"v{version}"
+    place.mkdir(parents=True)
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+    archive = place / f"otelcol-contrib_{version}_linux_{machine}.tar.gz"
+    with tarfile.open(archive, "w:gz", compresslevel=1) as files:
+        files.add(binary, "otelcol-contrib")
+        files.addfile(tarfile.TarInfo("README.md"), io.BytesIO())
+    sums = place / "opentelemetry-collector-releases_otelcol-contrib_checksums.txt"
+    sums.write_text(f"{hashlib.sha256(archive.read_bytes()).hexdigest()}  {archive.name}\n")
+
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "releases"))
+    handler.log_message = lambda *_: None
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        environment = {"PATH": "", "OTELCOL_RELEASES": f"http://127.0.0.1:{server.server_port}"}
+        (tmp_path / "good").mkdir()
+        good = get_collector(tmp_path / "good", environment)
+        sums.write_text(f"{'0' * 64}  {archive.name}\n")
+        (tmp_path / "bad").mkdir()
+        bad = get_collector(tmp_path / "bad", environment)
+        server.shutdown()
+        thread.join()
+    assert good.returncode == 0, good.stderr
+    assert Path(good.stdout.strip()).is_relative_to(tmp_path / "good" / "build")
+    assert bad.returncode != 0
+    assert "does not have the published checksum" in bad.stderr

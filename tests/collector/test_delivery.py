@@ -1,0 +1,131 @@
+"""From a program through the forwarder and Collectors: every span arrives, whatever goes down on the way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from tests.collector.support import get, run_python, wait_for
+from tests.otlp import read_directory
+
+TRAJECTORIES = """
+import sys, otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+
+@rollout_trace_op(kind="LLM")
+def turn(text): return text[::-1]
+
+for sample in range(int(sys.argv[1]) if len(sys.argv) > 1 else 20):
+    with rollout_trace_attr(sample_index=sample, step=sample % 2, rollout_n=0, validate=sample % 5 == 0):
+        for n in range(8):
+            turn("ä\\n" + "x" * 500)
+        score("reward", sample / 20)
+report = otel_rollout.shutdown(60)
+print(report.summary())
+assert not report.undelivered and not report.lost, report
+"""
+
+PROTOCOLS = [
+    ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "http"),
+    ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}, "http"),
+    ({}, "http"),  # http/protobuf
+    ({"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}, "http"),
+    ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "grpc"),
+    ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}, "grpc"),
+]
+
+
+def test_every_protocol_delivers_what_was_recorded(collector, environment, tmp_path):
+    """Over each protocol, compressed and not, the Collector gets every span as it was recorded, once."""
+    running = collector("local.yaml", "to-file.yaml")
+    environment.pop("OTEL_EXPORTER_OTLP_PROTOCOL")
+    for number, (variables, kind) in enumerate(PROTOCOLS):
+        spool = tmp_path / f"spool-{number}"
+        port = running.http if kind == "http" else running.grpc
+        endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
+        place = {"OTEL_ROLLOUT_SPOOL_DIR": str(spool)}
+        run_python(TRAJECTORIES, environment | variables | endpoint | place)
+        recorded = {span.span.span_id: span for span in read_directory(spool)}
+        assert len(recorded) == 200
+        arrived = {s.span.span_id: s for s in running.spans() if s.span.span_id in recorded}
+        assert set(arrived) == set(recorded), variables
+        for span_id, span in recorded.items():
+            assert arrived[span_id].span.name == span.span.name
+            assert arrived[span_id].attributes == span.attributes
+            assert arrived[span_id].span.parent_span_id == span.span.parent_span_id
+            assert arrived[span_id].resource["rollout.run.id"] == span.resource["rollout.run.id"]
+    assert set(running.span_ids().values()) == {1}
+
+
+def test_steps_are_counted_without_decoding_lines(collector, environment):
+    """The account per step is right where lines are sent as they are."""
+    running = collector("local.yaml", "to-file.yaml")
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = running.endpoint
+    code = (
+        TRAJECTORIES + "print(sorted((k.step, k.validate, c.delivered) for k, c in report.by_step.items()))"
+    )
+    told = run_python(code, environment).splitlines()[-1]
+    assert told == "[('0', False, 80), ('0', True, 20), ('1', False, 80), ('1', True, 20)]"
+
+
+def test_all_arrives_though_collectors_go_down_and_are_killed(collector, environment, tmp_path):
+    """Agent late, gateway down for a while, both killed -9 with work in hand: all spans arrive."""
+    gateway = collector("gateway.yaml", "to-file.yaml")
+    agent = collector("agent.yaml", GATEWAY_ENDPOINT=gateway.endpoint)
+    agent.stop()
+    gateway.stop()
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = agent.endpoint
+    program = subprocess.Popen([sys.executable, "-c", TRAJECTORIES, "600"], env=environment)
+    wait_for(lambda: len(list((tmp_path / "spool").rglob("*.jsonl"))) > 0, what="recording")
+    time.sleep(1)
+    agent.start()  # takes everything, and can hand on nothing
+    assert program.wait(90) == 0  # the forwarder has delivered all of it
+    assert gateway.span_ids() == Counter()
+    agent.kill()
+    agent.start()
+    gateway.start()
+    wait_for(lambda: len(gateway.span_ids()) >= 100, what="first spans")
+    gateway.kill()  # in the middle of it
+    gateway.start()
+    recorded = {span.span.span_id for span in read_directory(tmp_path / "spool")}
+    assert len(recorded) == 6000
+    wait_for(lambda: set(gateway.span_ids()) >= recorded, 90, "the last span")
+
+
+BIG_SPAN = """
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+otel_rollout.configure(value_limit=8 << 20)
+
+@rollout_trace_op
+def turn(text): return len(text)
+
+with rollout_trace_attr(sample_index=1, step=1, rollout_n=0):
+    turn("x" * (5 << 20))
+report = otel_rollout.shutdown(60)
+assert not report.undelivered and not report.lost, report.summary()
+"""
+
+
+@pytest.mark.parametrize("protocol", ["http/json", "http/protobuf", "grpc"])
+def test_a_span_of_5_mib_arrives_whole(collector, environment, protocol):
+    """A span larger than what gRPC servers take by default gets through both hops."""
+    gateway = collector("gateway.yaml", "to-file.yaml")
+    agent = collector("agent.yaml", GATEWAY_ENDPOINT=gateway.endpoint)
+    port = agent.grpc if protocol == "grpc" else agent.http
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{port}"
+    environment["OTEL_EXPORTER_OTLP_PROTOCOL"] = protocol
+    run_python(BIG_SPAN, environment)
+    wait_for(lambda: len(gateway.span_ids()) == 2, what="both spans")
+    (turn,) = [span for span in gateway.spans() if span.name == "turn"]
+    assert len(turn.input["text"]) == 5 << 20
+
+
+def test_the_collector_answers_when_asked_whether_it_lives(collector):
+    """The address a probe of Kubernetes' asks says so."""
+    running = collector("local.yaml", "to-file.yaml")
+    assert "Server available" in (get(f"http://127.0.0.1:{running.health}") or "")

@@ -1,0 +1,148 @@
+"""What the gateway keeps, hides and counts."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from tests.collector.support import Collector, run_python, wait_for
+
+GROUPS, SIBLINGS = 200, 4
+
+ROLLOUTS = f"""
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+
+@rollout_trace_op(kind="TOOL")
+def tool(fails):
+    if fails: raise ValueError("no such tool")
+
+for group in range({GROUPS}):
+    for n in range({SIBLINGS}):
+        with rollout_trace_attr(sample_index=group, step=group // 50, rollout_n=n, validate=group < 5):
+            for turn in range(3):
+                try: tool(fails=turn == 1 and group % 50 == 10 and n == 1)
+                except ValueError: pass
+            score("reward", 1.0 if group % 50 == 20 and n == 2 else 0.25)
+assert not otel_rollout.shutdown(60).undelivered
+"""
+
+
+@pytest.fixture
+def sampling(collector, environment) -> Collector:
+    """A gateway that samples, after {GROUPS} groups of trajectories."""
+    gateway = collector(
+        "gateway.yaml", "sampling.yaml", "to-file.yaml", DECISION_AFTER_ROOT="2s", METRICS_INTERVAL="1s"
+    )
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
+    environment["OTEL_ROLLOUT_SEGMENT_BYTES"] = "500000"  # several segments, so several resources
+    run_python(ROLLOUTS, environment)
+    return gateway
+
+
+def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_groups(sampling):
+    """Errors, rewards of 1 and validation are kept; of the rest about a tenth, by whole groups."""
+
+    def traces() -> dict[bytes, list]:
+        found = defaultdict(list)
+        for span in sampling.spans():
+            found[span.span.trace_id].append(span)
+        return found
+
+    def told() -> bool:  # a trajectory of the last group that is kept for its outcome has come
+        return any(trace[0].attributes["rollout.sample_index"] == 170 for trace in traces().values())
+
+    wait_for(told, what="the last decisions")
+    wait_for(lambda: len(traces()) == _kept_when_settled(sampling), what="a settled count")
+    kept = {}
+    for trace in traces().values():
+        identity = trace[0].attributes
+        kept[identity["rollout.sample_index"], identity["rollout.rollout_n"]] = trace
+    assert len(kept) == len(traces())
+    assert {len(trace) for trace in kept.values()} == {5}, "a kept trace is whole: root, 3 tools, score"
+
+    for group in (10, 60, 110, 160):
+        assert (group, 1) in kept, "one with an error"
+    for group in (20, 70, 120, 170):
+        assert (group, 2) in kept, "one with a reward of 1"
+    for group in range(5):
+        assert {(group, n) for n in range(SIBLINGS)} <= set(kept), "validation"
+
+    by_group = Counter(group for group, _ in kept)
+    whole = {group for group, size in by_group.items() if size == SIBLINGS}
+    torn = set(by_group) - whole
+    by_chance = whole - set(range(5))
+    print(
+        f"{len(kept)} of {GROUPS * SIBLINGS} trajectories kept; groups: {len(whole)} whole, {len(torn)} torn"
+    )
+    assert torn <= {10, 60, 110, 160, 20, 70, 120, 170}, "only an outcome parts siblings"
+    assert 0.04 * GROUPS < len(by_chance) < 0.18 * GROUPS, "about a tenth of the rest"
+
+
+def _kept_when_settled(gateway: Collector) -> int:
+    """How many traces there are once two seconds brought no more."""
+    import time
+
+    before = -1
+    while (now := len({span.span.trace_id for span in gateway.spans()})) != before:
+        before = now
+        time.sleep(2)
+    return now
+
+
+SECRETS = """
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from opentelemetry import trace
+
+@rollout_trace_op(kind="TOOL")
+def call(url, headers):
+    span = trace.get_current_span()
+    span.set_attribute("gen_ai.usage.input_tokens", 1234)
+    span.set_attribute("gen_ai.usage.output_tokens", 56)
+    span.set_attribute("token_ids", "[1, 2, 3]")
+    span.set_attribute("tool.api_key", "a value without a pattern")
+    span.add_event("request", {"header": "Bearer planted-in-an-event-0123456789"})
+    return "the key is hf_plantedplantedplantedplanted and it works"
+
+with rollout_trace_attr(sample_index=1, step=1, rollout_n=0):
+    call("https://api", {"authorization": "Bearer sk-planted-planted-planted-planted"})
+assert not otel_rollout.shutdown(60).undelivered
+"""
+
+
+def test_secrets_are_hidden_and_token_counts_are_not(collector, environment):
+    """No planted secret gets past the gateway, wherever it stood; what is about the model's tokens does."""
+    gateway = collector("gateway.yaml", "to-file.yaml")
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
+    run_python(SECRETS, environment)
+    wait_for(lambda: len(gateway.span_ids()) == 2, what="both spans")
+    assert "planted" not in gateway.spans_file.read_text()
+    (call,) = [span for span in gateway.spans() if span.name == "call"]
+    assert call.attributes["gen_ai.usage.input_tokens"] == 1234
+    assert call.attributes["gen_ai.usage.output_tokens"] == 56
+    assert call.attributes["token_ids"] == "[1, 2, 3]"
+    assert call.attributes["tool.api_key"] == "****"
+    assert "and it works" in call.output, "only the secret is hidden, not what stands around it"
+
+
+def test_prometheus_reads_latency_errors_and_scores_of_every_trajectory(sampling):
+    """Metrics are taken before sampling: they count what was dropped as well."""
+
+    def count(name: str, **labels: str) -> float:
+        return sum(
+            value for n, has, value in sampling.metrics() if n == name and labels.items() <= has.items()
+        )
+
+    everything = float(GROUPS * SIBLINGS)
+    calls = "rollout_calls_total"
+    wait_for(lambda: count(calls, span_name="tool") == 3 * everything, 60, "metrics of all spans")
+    assert count(calls, openinference_span_kind="AGENT") == everything
+    assert count(calls, openinference_span_kind="AGENT", rollout_validate="true") == 5 * SIBLINGS
+    assert count(calls, span_name="tool", status_code="STATUS_CODE_ERROR") == 4
+    assert count("rollout_duration_seconds_count", span_name="tool") == 3 * everything
+    assert count("rollout_duration_seconds_bucket", span_name="tool", le="1800") == 3 * everything
+    scores = "rollout_scores_calls_total"
+    assert count(scores, gen_ai_evaluation_name="reward", rollout_score_range="1 or more") == 4
+    assert count(scores, gen_ai_evaluation_name="reward", rollout_score_range="0.25 to 0.5") == everything - 4

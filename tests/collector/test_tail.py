@@ -1,0 +1,160 @@
+"""agent-tail.yaml: a Collector reads the spool, and nobody sends it anything.
+
+Its receiver is contrib's where an ``otelcol-contrib`` is installed, else the one in ``otlpjsonfile/``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.collector.support import CONFIGURATIONS, Collector, run_python, wait_for
+from tests.collector.test_weave import TRAJECTORIES
+from tests.otlp import read_directory, segment_lines, segments_below, tree
+
+LONG = """
+import time, otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+otel_rollout.configure(value_limit=8 << 20, segment_bytes=2_000_000)
+
+@rollout_trace_op
+def turn(text): return len(text)
+
+with rollout_trace_attr(sample_index=1, step=1, rollout_n=0):
+    for n in range(3000):
+        turn("x" * 1500)
+        time.sleep(0.001)
+    turn("y" * (5 << 20))
+report = otel_rollout.shutdown(60)
+assert report.recorded == 3002 and not report.undelivered, report.summary()
+"""
+
+
+@pytest.fixture
+def gateway(collector: Callable[..., Collector]) -> Collector:
+    """Where the agent hands on to: it writes spans into a file."""
+    return collector("gateway.yaml", "to-file.yaml")
+
+
+@pytest.fixture
+def new_agent(
+    collector: Callable[..., Collector], tailing_binary: Path, gateway: Collector, environment: dict[str, str]
+) -> Callable[..., Collector]:
+    """A function that starts a Collector which reads the spool of programs that send nothing."""
+    environment["OTEL_TRACES_EXPORTER"] = "spool"
+    return partial(
+        collector,
+        *("agent.yaml", "agent-tail.yaml"),
+        program=tailing_binary,
+        GATEWAY_ENDPOINT=gateway.endpoint,
+        OTEL_ROLLOUT_SPOOL_DIR=environment["OTEL_ROLLOUT_SPOOL_DIR"],
+    )
+
+
+@pytest.fixture
+def agent(new_agent: Callable[..., Collector]) -> Collector:
+    """One that has started."""
+    return new_agent()
+
+
+def recorded_ids(spool: Path) -> set[bytes]:
+    """The ids of all spans on disk."""
+    return {span.span.span_id for span in read_directory(spool)}
+
+
+def test_a_collector_takes_it_and_warns_of_nothing(tailing_binary, tmp_path):
+    """`validate` passes, without a word."""
+    command = [str(tailing_binary), "validate"]
+    for name in ("base", "agent", "agent-tail"):
+        command += ["--config", str(CONFIGURATIONS / f"{name}.yaml")]
+    places = {"COLLECTOR_STORAGE": str(tmp_path), "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool")}
+    environment = {**os.environ, **places, "GATEWAY_ENDPOINT": "http://127.0.0.1:1"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_trajectories_arrive_out_of_the_spool(agent, gateway, environment, tmp_path):
+    """Every trajectory of three processes at once is there, a whole tree, each span as it was recorded."""
+    command = [sys.executable, "-c", TRAJECTORIES]
+    programs = [subprocess.Popen(command, env=environment) for _ in range(3)]
+    assert [program.wait(60) for program in programs] == [0, 0, 0]
+    recorded = {span.span.span_id: span for span in read_directory(tmp_path / "spool")}
+    wait_for(lambda: set(gateway.span_ids()) >= set(recorded), what="every span")
+    assert gateway.span_ids() == Counter(recorded.keys())
+    arrived, before = defaultdict(list), defaultdict(list)
+    for span in gateway.spans():
+        assert span.attributes == recorded[span.span.span_id].attributes
+        assert span.resource == recorded[span.span.span_id].resource
+        arrived[span.span.trace_id].append(span)
+    for span in recorded.values():
+        before[span.span.trace_id].append(span)
+    assert len(arrived) == 3 * 24
+    assert {id_: tree(spans) for id_, spans in arrived.items()} == {
+        id_: tree(spans) for id_, spans in before.items()
+    }
+
+
+def test_rotated_segments_and_a_span_of_5_mib_are_read_exactly(agent, gateway, environment, tmp_path):
+    """Segments that rotate while they are read, a long line, a Collector restarted: all spans, once."""
+    program = subprocess.Popen([sys.executable, "-c", LONG], env=environment)
+    wait_for(lambda: len(gateway.span_ids()) > 100, what="first spans")
+    agent.stop()
+    time.sleep(0.5)  # segments rotate meanwhile
+    agent.start()
+    assert program.wait(60) == 0
+    assert len(segments_below(tmp_path / "spool")) >= 3
+    recorded = recorded_ids(tmp_path / "spool")
+    assert len(recorded) == 3002
+    wait_for(lambda: set(gateway.span_ids()) >= recorded, what="every span")
+    assert gateway.span_ids() == Counter(recorded)
+    assert max(len(span.attributes.get("input.value", "")) for span in gateway.spans()) > 5 << 20
+
+
+def test_a_killed_collector_reads_on_where_it_had_noted_to_be(agent, gateway, environment, tmp_path):
+    """Killed -9 amid recording and over the backlog: all spans arrive; what it had not noted may be twice."""
+    program = subprocess.Popen([sys.executable, "-c", LONG], env=environment)
+    wait_for(lambda: len(gateway.span_ids()) > 200, what="first spans")
+    agent.kill()
+    assert program.poll() is None
+    assert program.wait(60) == 0
+    agent.start()
+    agent.kill()
+    agent.start()
+    recorded = recorded_ids(tmp_path / "spool")
+    assert len(recorded) == 3002
+    wait_for(lambda: set(gateway.span_ids()) >= recorded, what="every span")
+    assert set(gateway.span_ids()) == recorded
+    print(f"{gateway.span_ids().total() - 3002} of 3002 spans came twice")
+
+
+def test_half_a_line_waits_for_its_other_half(agent, gateway, environment, tmp_path):
+    """A line whose writing is interrupted for seconds is read when it is whole, and not before."""
+    elsewhere = {"OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "elsewhere")}
+    run_python(TRAJECTORIES, environment | elsewhere)
+    (source,) = segments_below(tmp_path / "elsewhere")
+    first, second, *_ = segment_lines(source)
+    segment = tmp_path / "spool" / source.relative_to(tmp_path / "elsewhere")
+    segment.parent.mkdir(parents=True)
+    with segment.open("wb", buffering=0) as out:
+        out.write(first + b"\n" + second[:300])
+        wait_for(lambda: len(gateway.span_ids()) == 1, what="the whole line")
+        time.sleep(1.5)  # what a reader would wait for the rest, unless told otherwise, is 0.5 s
+        out.write(second[300:] + b"\n")
+    wait_for(lambda: len(gateway.span_ids()) == 2, 20, "the line of two halves")
+
+
+def test_a_collector_short_of_memory_loses_no_line(new_agent, gateway, environment, tmp_path):
+    """Senders are told to wait; a reader would not, but go on behind the line: it is not refused any."""
+    agent = new_agent(COLLECTOR_MEMORY_MIB="129")  # senders are refused from 1 MiB on: always
+    wait_for(lambda: "Refusing data" in agent.log.read_text(), what="a refusing Collector")
+    run_python(TRAJECTORIES, environment)
+    recorded = recorded_ids(tmp_path / "spool")
+    wait_for(lambda: set(gateway.span_ids()) >= recorded, 20, "every span")

@@ -1,0 +1,62 @@
+"""MLflow: its database, read back by its own client."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+from tests.conformance.normal import Operation, identity, inputs
+
+
+class MlflowAdapter:
+    """Reads an experiment's traces."""
+
+    exporter = "mlflow"
+
+    def __init__(self, directory: Path) -> None:
+        self._uri = f"sqlite:///{directory}/mlflow.db"
+        self.variables = {"MLFLOW_TRACKING_URI": self._uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+    def read(self, project: str) -> list[Operation]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what MLflow's own imports warn about is not ours to fix
+            from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=self._uri)
+        experiment = client.get_experiment_by_name(project)
+        assert experiment is not None
+        found = client.search_traces(locations=[experiment.experiment_id])
+        return [operation for trace in found for operation in _operations(trace)]
+
+
+def _operations(trace: Any) -> list[Operation]:
+    operations = {span.span_id: _operation(span, trace.info.trace_id) for span in trace.data.spans}
+    for score in trace.info.assessments:
+        operations[score.span_id].scores[score.name] = score.value
+    return list(operations.values())
+
+
+def _operation(span: Any, trace_id: str) -> Operation:
+    raised = [event.attributes for event in span.events if event.name == "exception"]
+    failed = span.status.status_code.value == "ERROR"
+    return Operation(
+        id=span.span_id,
+        parent_id=span.parent_id,
+        trace=trace_id.removeprefix("tr-"),
+        name=span.name,
+        start_us=span.start_time_ns // 1000,
+        end_us=span.end_time_ns // 1000,
+        inputs=inputs(span.inputs),
+        output=span.outputs,
+        failed=failed,
+        message=span.status.description if failed else "",
+        exception=(raised[-1]["exception.type"], raised[-1]["exception.message"]) if raised else None,
+        identity=identity({name: _plain(value) for name, value in span.attributes.items()}, "rollout."),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """MLflow's client has decoded an attribute's JSON already."""
+    return value if not isinstance(value, (dict, list)) else json.dumps(value)

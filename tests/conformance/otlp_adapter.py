@@ -1,0 +1,102 @@
+"""OTLP: OpenTelemetry's own exporter and ours, and a receiver that keeps what it is sent."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.conformance.normal import Operation, identity, inputs
+from tests.otlp import plain_attributes
+
+THEIRS, OURS = "otlp_proto_http", "otlp"
+ERROR = 2
+
+
+class OtlpAdapter:
+    """Reads what the receiver has kept."""
+
+    def __init__(self, exporter: str, url: str, received: list[Any]) -> None:
+        self.exporter = exporter
+        self.variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+        self._received = received
+
+    def read(self, project: str) -> list[Operation]:
+        spans = [(span, plain_attributes(span.attributes)) for span in self._received]
+        traces = {span.trace_id for span, given in spans if given.get("rollout.project_name") == project}
+        mine = [(span, given) for span, given in spans if span.trace_id in traces]
+        operations = {span.span_id: _operation(span, given) for span, given in mine}
+        for _, scored, name, value in sorted(_scores(mine), key=lambda score: score[0]):
+            operations[scored].scores[name] = value
+        return list(operations.values())
+
+
+@contextmanager
+def receiver() -> Iterator[list[OtlpAdapter]]:
+    """An OTLP/HTTP endpoint on a free port, which tells the two exporters apart by their User-Agent."""
+    received: dict[str, list[Any]] = {THEIRS: [], OURS: []}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            encoding = self.headers.get("Content-Encoding")
+            body = {"gzip": gzip.decompress, "deflate": zlib.decompress}.get(encoding or "", bytes)(body)
+            theirs = self.headers["User-Agent"].startswith("OTel-OTLP-Exporter-Python")
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                for scope in resource.scope_spans:
+                    received[THEIRS if theirs else OURS].extend(scope.spans)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        yield [OtlpAdapter(name, url, spans) for name, spans in received.items()]
+        server.shutdown()
+        thread.join()
+
+
+def _operation(span: Any, given: dict[str, Any]) -> Operation:
+    raised = [plain_attributes(event.attributes) for event in span.events if event.name == "exception"]
+    return Operation(
+        id=span.span_id.hex(),
+        parent_id=span.parent_span_id.hex() or None,
+        trace=span.trace_id.hex(),
+        name=span.name,
+        start_us=span.start_time_unix_nano // 1000,
+        end_us=span.end_time_unix_nano // 1000,
+        inputs=inputs(_payload(given, "input")),
+        output=_payload(given, "output"),
+        failed=span.status.code == ERROR,
+        message=span.status.message if span.status.code == ERROR else "",
+        exception=(raised[-1]["exception.type"], raised[-1]["exception.message"]) if raised else None,
+        identity=identity(given, "rollout."),
+    )
+
+
+def _payload(given: dict[str, Any], side: str) -> Any:
+    value = given.get(f"{side}.value")
+    return json.loads(value) if given.get(f"{side}.mime_type") == "application/json" else value
+
+
+def _scores(spans: list[tuple[Any, dict[str, Any]]]) -> Iterator[tuple[int, bytes, str, Any]]:
+    """Time, span scored, name and value of each score there is."""
+    for span, given in spans:
+        if name := given.get("gen_ai.evaluation.name"):
+            value = given.get("gen_ai.evaluation.score.value", given.get("gen_ai.evaluation.score.label"))
+            yield span.start_time_unix_nano, span.parent_span_id, name, value
+        for name, value in given.items():
+            if name.startswith("rollout.score.") and not span.parent_span_id:
+                yield span.end_time_unix_nano, span.span_id, name.removeprefix("rollout.score."), value

@@ -1,0 +1,68 @@
+"""Weave: its own server, read back by its own client."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from tests.conformance.normal import Operation, identity, inputs
+from tests.local_weave import LocalWeave
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class WeaveAdapter:
+    """Reads a project's calls and feedback."""
+
+    exporter = "weave"
+
+    def __init__(self, weave: LocalWeave) -> None:
+        self.variables = weave.environment
+        self._weave = weave
+
+    def read(self, project: str) -> list[Operation]:
+        scores: dict[str, dict[str, Any]] = {}
+        for feedback in self._weave.feedback(project):
+            of_call = scores.setdefault(feedback["weave_ref"].rpartition("/")[2], {})
+            assert feedback["feedback_type"] not in of_call, "a score twice"
+            of_call[feedback["feedback_type"]] = feedback["payload"]["value"]
+        return [_operation(call, scores.get(call["id"], {})) for call in self._weave.calls(project)]
+
+
+def _operation(call: dict[str, Any], scores: dict[str, Any]) -> Operation:
+    raised = json.loads(call["exception"]) if call["exception"] else None
+    otel = call["attributes"].get("otel", {})
+    exceptions = [event["attributes"] for event in otel.get("events", ()) if event["name"] == "exception"]
+    return Operation(
+        id=call["id"],
+        parent_id=call["parent_id"],
+        trace=call["trace_id"],
+        name=call["display_name"],
+        start_us=_microseconds(call["started_at"]),
+        end_us=_microseconds(call["ended_at"]),
+        inputs=inputs(call["inputs"]),
+        output=_output(call, scores),
+        failed=raised is not None,
+        message=otel.get("status_message", ""),
+        exception=(exceptions[-1]["exception.type"], exceptions[-1]["exception.message"])
+        if exceptions
+        else None,
+        identity=identity(call["attributes"]),
+        scores=scores,
+    )
+
+
+def _output(call: dict[str, Any], scores: dict[str, Any]) -> Any:
+    """A root's output without the scores, which the exporter puts there for people to filter by."""
+    output = call["output"]
+    if call["parent_id"] is not None or not scores or not isinstance(output, dict):
+        return output
+    rest = {name: value for name, value in output.items() if name not in scores}
+    if list(rest) == ["value"]:
+        return rest["value"]
+    return rest or None
+
+
+def _microseconds(iso: str) -> int:
+    return (datetime.fromisoformat(iso) - EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,161 @@
+"""Retention: segments that are delivered go, or are kept compressed; the account stays right."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import zstandard
+
+import otel_rollout
+from otel_rollout import runtime, spool
+from otel_rollout.deliver import launch, retention, segments
+from otel_rollout.record.segment import SegmentWriter
+from tests.deliver.test_delivery import node_directory, record, wait_for
+from tests.otlp import read_directory
+
+
+@pytest.fixture
+def removing(fresh_process: None, test_exporters: None, tmp_path: Path) -> None:
+    """Tracing on, with many small segments that are not kept."""
+    otel_rollout.configure(
+        {"test-faulty": {"path": str(tmp_path / "delivered")}}, keep=False, segment_bytes=20_000
+    )
+
+
+def segments_of(tmp_path: Path) -> list[spool.SegmentName]:
+    return spool.segments(node_directory(tmp_path))
+
+
+def test_delivered_segments_are_removed_at_the_end(removing: None, tmp_path: Path) -> None:
+    """Nothing of a finished run stays but its counts, which say the same as before."""
+    record(200)
+    report = otel_rollout.shutdown(30)
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: not launch.forwarder_runs(node_dir), what="the forwarder's end")
+    assert segments_of(tmp_path) == []
+    assert not (node_dir / spool.ARCHIVE).exists()
+    assert otel_rollout.status() == report
+    assert (report.recorded, report.exporters["test-faulty"].delivered, report.lost) == (201, 201, 0)
+
+
+KILLED = """
+import os
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+op = rollout_trace_op(lambda: None)
+with rollout_trace_attr(step=1):
+    op()
+    runtime.current().writer.flush(10)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_ended_for_a_dead_writer_stays_in_the_account(removing: None, tmp_path: Path) -> None:
+    """The trajectory of a killed process counts as recorded, also when its segments are gone."""
+    runtime.decide()
+    subprocess.run([sys.executable, "-c", KILLED], check=False)
+    report = otel_rollout.shutdown(30)
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: not launch.forwarder_runs(node_dir), what="the forwarder's end")
+    assert otel_rollout.status() == report
+    assert (report.started, report.recorded, report.unfinished, report.lost) == (2, 2, 0, 0)
+    assert [name.sequence for name in segments_of(tmp_path)] == [spool.CLOSING_SEQUENCE]
+
+
+def test_delivered_segments_are_removed_under_way(
+    removing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long run does not pile up what is delivered; the last two segments of a living writer stay."""
+    for _ in range(5):
+        record(99)
+        active = runtime.current()
+        assert active is not None
+        assert active.writer.flush(10)
+    wait_for(lambda: otel_rollout.status().exporters["test-faulty"].delivered == 500, what="delivery")
+    names = segments_of(tmp_path)
+    assert len(names) > 4
+    for name in names:  # a minute passes
+        os.utime(node_directory(tmp_path) / name.file, (time.time() - 61,) * 2)
+    wait_for(lambda: len(segments_of(tmp_path)) == 2, what="removal")
+    assert segments_of(tmp_path) == names[-2:]
+    report = otel_rollout.status()
+    assert (report.recorded, report.exporters["test-faulty"].delivered, report.lost) == (500, 500, 0)
+
+
+def test_what_is_not_delivered_stays(removing: None, tmp_path: Path) -> None:
+    """A target that is away, or refuses us, keeps its segments from being removed."""
+    Path(tmp_path / "delivered.fault").write_text("refused")
+    record(200)
+    report = otel_rollout.shutdown(10)
+    wait_for(lambda: not launch.forwarder_runs(node_directory(tmp_path)), what="the forwarder's end")
+    assert report.exporters["test-faulty"].pending == 201
+    assert len(read_directory(tmp_path / "spool")) == 201
+
+
+def test_kept_segments_are_compressed(fresh_process: None, test_exporters: None, tmp_path: Path) -> None:
+    """With OTEL_ROLLOUT_KEEP the archive holds every line, readable by any zstd that allows the window."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, segment_bytes=20_000)
+    record(200)
+    otel_rollout.shutdown(30)
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: not launch.forwarder_runs(node_dir), what="the forwarder's end")
+    assert segments_of(tmp_path) == []
+    assert len(read_directory(tmp_path / "spool")) == 201
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (node_dir / spool.ARCHIVE).iterdir())
+
+
+def test_a_resent_context_is_stored_about_once(tmp_path: Path) -> None:
+    """The long window finds what a conversation resends turn by turn, however far back."""
+    path = tmp_path / "1-0123456789abcdef.000001.jsonl"
+    context = b""
+    with path.open("wb") as segment:
+        for _ in range(30):
+            context += os.urandom(40_000).hex().encode()
+            segment.write(context + b"\n")
+    kept = retention.archive(path)
+    assert kept.stat().st_size < 0.6 * len(context)
+    plain = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj().decompress(kept.read_bytes())
+    assert plain == path.read_bytes()
+
+
+FILLER = """
+import otel_rollout
+from otel_rollout import rollout_trace_op
+op = rollout_trace_op(lambda text: text)
+for _ in range(400):
+    op("x" * 10_000)
+print(otel_rollout.status().dropped)
+"""
+
+
+def test_a_spool_does_not_grow_beyond_its_limit(
+    fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nobody taking spans, what is beyond the limit is dropped, and counted under that name."""
+    (tmp_path / "delivered.fault").write_text("unavailable")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-faulty")
+    monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "delivered"))
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_LIMIT", "200000")
+    monkeypatch.setenv("OTEL_ROLLOUT_SHUTDOWN_TIMEOUT", "1")
+    monkeypatch.setenv("OTEL_ROLLOUT_RUN_ID", "run")
+    for _ in range(2):  # the limit is looked at once a second: the second process finds it exceeded
+        ran = subprocess.run([sys.executable, "-c", FILLER], capture_output=True, text=True, check=True)
+    assert "spool_limit" in ran.stdout
+    assert "cannot write to" in ran.stderr
+    assert "200000 bytes here, all it may" in ran.stderr
+
+
+def test_the_empty_segment_of_a_living_writer_stays(tmp_path: Path) -> None:
+    """A process that began to record while the forwarder was ending keeps its segment, and so its life."""
+    spool.write_manifest(tmp_path, spool.Manifest("run", "project", ()))
+    writer = SegmentWriter(tmp_path, {}, segment_bytes=1 << 20)
+    retention.retire(tmp_path, lambda name, size: True, keep=False, at_end=True)
+    assert [name.writer for name in spool.segments(tmp_path)] == [writer.id]
+    assert segments.living_writers(tmp_path) == {writer.id}
+    writer.close(10)
+    retention.retire(tmp_path, lambda name, size: True, keep=False, at_end=True)
+    assert spool.segments(tmp_path) == []

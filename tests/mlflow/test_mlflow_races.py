@@ -1,0 +1,82 @@
+"""Eight processes at once, each with an exporter of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from mlflow_support import Rollouts, deliver, stored
+
+PROCESSES, TRACES = 8, 4
+
+WRITER = Path(__file__).with_name("racing_writer.py")
+
+MLFLOWS_OWN = """
+import sys, mlflow
+print("ready", flush=True)
+sys.stdin.readline()
+mlflow.set_tracking_uri(sys.argv[1])
+mlflow.set_experiment(sys.argv[2])
+with mlflow.start_run():
+    mlflow.log_metric("reward", 1.0)
+print("delivered")
+"""
+
+
+def race(commands: list[list[str]]) -> list[str]:
+    """Let processes that have said "ready" go at once; the last line that each printed."""
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, *command],
+                    env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for command in commands
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        answers = [process.communicate(timeout=180) for process in processes]
+    return [(out.splitlines() or [err[-3000:]])[-1] for out, err in answers]
+
+
+def writers(uri: str, project: str, number: int) -> list[list[str]]:
+    return [[str(WRITER), uri, project, str(TRACES)] for _ in range(number)]
+
+
+def test_eight_processes_create_one_experiment(server_uri, project):
+    """Of eight that meet a new project on a server at once, all deliver into the same experiment."""
+    assert race(writers(server_uri, project, PROCESSES)) == ["delivered"] * PROCESSES
+
+    assert len(stored(server_uri, project)) == PROCESSES * TRACES
+
+
+def test_eight_processes_make_one_database(database, project, exporter_for):
+    """Of eight that open a SQLite file that does not exist yet, all deliver, and so does one more later.
+
+    Beside them MLflow's own client makes the file at the same time, as a trainer that logs its run does.
+    """
+    trainer = ["-c", MLFLOWS_OWN, database, project]
+
+    assert race([*writers(database, project, PROCESSES), trainer]) == ["delivered"] * (PROCESSES + 1)
+
+    assert len(stored(database, project)) == PROCESSES * TRACES
+    later = Rollouts(project)
+    with later.span("Agent.run", "AGENT"):
+        pass
+    deliver(exporter_for(database), later.ended())
+    directory = Path(database.removeprefix("sqlite:///")).parent
+    assert [path.name for path in directory.glob("*mlflow*")] == ["mlflow.db"]

@@ -1,0 +1,288 @@
+"""What receivers may answer, and what the forwarder is told to do about it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as pb
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_rollout.deliver.decode import spans_of
+from otel_rollout.exporting import FailureKind
+from otel_rollout_otlp import OtlpSpanExporter
+
+LINES = [
+    b'{"resourceSpans":[{"resource":{},"scopeSpans":[{"scope":{"name":"t"},"spans":[{"traceId":"%032x",'
+    b'"spanId":"%016x","name":"n","kind":1,"startTimeUnixNano":"1","endTimeUnixNano":"2","attributes":['
+    b'{"key":"text","value":{"stringValue":"%b"}}]}]}]}]}\n' % (n, n, b"x" * 100)
+    for n in range(1, 11)
+]  # fmt: skip
+SPANS: list[ReadableSpan] = [span for line in LINES for span in spans_of(line)]
+
+
+@dataclass
+class Receiver:
+    """An HTTP server that answers as told, and keeps what it got."""
+
+    url: str = ""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    received: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    told = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            told.received.append(({k.lower(): v for k, v in self.headers.items()}, body))
+            self.send_response(told.status)
+            for name, value in told.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(told.body)))
+            self.end_headers()
+            self.wfile.write(told.body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    told.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield told
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def exporter_to() -> Iterator[Callable[..., OtlpSpanExporter]]:
+    made: list[OtlpSpanExporter] = []
+
+    def make(url: str, **arguments: Any) -> OtlpSpanExporter:
+        made.append(OtlpSpanExporter(endpoint=url, **arguments))
+        return made[-1]
+
+    yield make
+    for exporter in made:
+        exporter.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, FailureKind.REJECTED),
+        (413, FailureKind.REJECTED),
+        (401, FailureKind.REFUSED),
+        (403, FailureKind.REFUSED),
+        (404, FailureKind.REFUSED),
+        (301, FailureKind.REFUSED),
+        (429, FailureKind.UNAVAILABLE),
+        (500, FailureKind.UNAVAILABLE),
+        (503, FailureKind.UNAVAILABLE),
+    ],
+)
+def test_each_http_status_says_what_to_do(receiver, exporter_to, status, kind):
+    """A bad batch, a refusal and an outage are told apart; each request is sent once."""
+    receiver.status = status
+    exporter = exporter_to(receiver.url)
+    assert exporter.export(SPANS) is SpanExportResult.FAILURE
+    assert exporter.last_failure.kind is kind
+    assert str(status) in exporter.last_failure.message
+    assert len(receiver.received) == 1
+    receiver.status = 200
+    assert exporter.export(SPANS) is SpanExportResult.SUCCESS
+    assert exporter.last_failure is None
+
+
+@pytest.mark.parametrize(("told", "low", "high"), [("7", 7, 7), (None, 50, 61)])
+def test_retry_after_is_passed_on(receiver, exporter_to, told, low, high):
+    """In seconds or as a date, the time the receiver asks for reaches the forwarder."""
+    import time
+
+    receiver.status = 503
+    receiver.headers = {"Retry-After": told or formatdate(time.time() + 60, usegmt=True)}
+    exporter = exporter_to(receiver.url)
+    exporter.export(SPANS)
+    assert low <= exporter.last_failure.retry_after <= high
+
+
+@pytest.mark.parametrize("protocol", ["http/json", "http/protobuf"])
+def test_spans_the_receiver_leaves_out_count_as_rejected(receiver, exporter_to, protocol):
+    """A partial success is no success: the forwarder finds and sets aside what was not taken."""
+    partial = pb.ExportTracePartialSuccess(rejected_spans=3, error_message="too old")
+    if protocol == "http/json":
+        receiver.headers = {"Content-Type": "application/json"}
+        receiver.body = b'{"partialSuccess":{"rejectedSpans":"3","errorMessage":"too old"}}'
+    else:
+        receiver.headers = {"Content-Type": "application/x-protobuf"}
+        receiver.body = pb.ExportTraceServiceResponse(partial_success=partial).SerializeToString()
+    exporter = exporter_to(receiver.url, protocol=protocol)
+    assert exporter.export(SPANS) is SpanExportResult.FAILURE
+    assert exporter.last_failure.kind is FailureKind.REJECTED
+    assert "3 spans" in exporter.last_failure.message
+    assert "too old" in exporter.last_failure.message
+
+
+def test_a_receivers_words_are_passed_on_and_our_credentials_are_not(receiver, exporter_to):
+    """Its explanation is quoted; a header of ours that it quotes is masked; ~/.netrc is not looked at."""
+    receiver.status = 401
+    receiver.headers = {"Content-Type": "text/plain"}
+    receiver.body = b"no such key: planted-secret"
+    exporter = exporter_to(receiver.url, headers={"Authorization": "Bearer planted-secret"})
+    exporter.export(SPANS)
+    assert receiver.received[0][0]["authorization"] == "Bearer planted-secret"
+    assert "no such key: ***" in exporter.last_failure.message
+
+
+def test_lines_are_joined_as_they_are_and_cut_into_requests_by_bytes(receiver, exporter_to):
+    """Over http/json requests hold the recorded bytes; none is larger than allowed, if it can be."""
+    exporter = exporter_to(receiver.url, protocol="http/json", max_request_bytes=4 * len(LINES[0]))
+    big = LINES[0].replace(b'"n"', b'"%b"' % (b"n" * 5000))
+    assert exporter.export_lines([*LINES, big]) is SpanExportResult.SUCCESS
+    bodies = [body for _, body in receiver.received]
+    assert [len(json.loads(body)["resourceSpans"]) for body in bodies] == [4, 4, 2, 1]
+    assert all(line.strip()[len(b'{"resourceSpans":[') : -2] in b"".join(bodies) for line in LINES)
+
+
+def test_lines_of_other_writers_are_taken_too(receiver, exporter_to):
+    """Order and spacing of OTLP JSON Lines are free; garbage goes to the receiver, to be refused there."""
+    exporter = exporter_to(receiver.url, protocol="http/json")
+    spaced = json.dumps({"x": 1, **json.loads(LINES[1])}).encode() + b"\n"
+    assert exporter.export_lines([LINES[0], spaced]) is SpanExportResult.SUCCESS
+    assert len(json.loads(receiver.received[0][1])["resourceSpans"]) == 2
+    exporter.export_lines([b"garbage\n"])
+    with pytest.raises(ValueError, match="Expecting value"):
+        json.loads(receiver.received[1][1])
+
+
+def test_spans_of_the_sdk_go_over_json_as_well(receiver, exporter_to):
+    """`export` over http/json writes ids in hex and enums as numbers, as OTLP wants."""
+    exporter = exporter_to(receiver.url, protocol="http/json", compression="gzip")
+    assert exporter.export(SPANS[:1]) is SpanExportResult.SUCCESS
+    headers, body = receiver.received[0]
+    assert (headers["content-type"], headers["content-encoding"]) == ("application/json", "gzip")
+    (span,) = json.loads(gzip.decompress(body))["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert (span["traceId"], span["spanId"], span["kind"]) == (f"{1:032x}", f"{1:016x}", 1)
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "http/json", "grpc"])
+def test_nobody_there_is_an_outage(exporter_to, protocol):
+    """A refused connection is worth waiting for, and check() says the same."""
+    exporter = exporter_to("http://127.0.0.1:1", protocol=protocol, timeout=2)
+    assert exporter.export(SPANS) is SpanExportResult.FAILURE
+    assert exporter.last_failure.kind is FailureKind.UNAVAILABLE
+    assert exporter.check().kind is FailureKind.UNAVAILABLE
+
+
+def test_after_shutdown_nothing_is_sent(receiver, exporter_to):
+    """An exporter that was shut down says so."""
+    exporter = exporter_to(receiver.url)
+    exporter.shutdown()
+    assert exporter.export(SPANS) is SpanExportResult.FAILURE
+    assert exporter.last_failure.kind is FailureKind.REFUSED
+
+
+class Servicer(TraceServiceServicer):
+    """A gRPC server that answers as told."""
+
+    def __init__(self) -> None:
+        self.code: grpc.StatusCode | None = None
+        self.details = ""
+        self.retry_delay: float | None = None
+        self.rejected = 0
+        self.received: list[tuple[dict[str, Any], pb.ExportTraceServiceRequest]] = []
+
+    def Export(self, request: Any, context: Any) -> Any:
+        self.received.append((dict(context.invocation_metadata()), request))
+        if self.retry_delay is not None:
+            info = AnyMessage()
+            info.Pack(RetryInfo(retry_delay=Duration(nanos=int(self.retry_delay * 1e9))))
+            status = Status(code=self.code.value[0], details=[info])
+            context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+        if self.code is not None:
+            context.abort(self.code, self.details)
+        partial = pb.ExportTracePartialSuccess(rejected_spans=self.rejected, error_message="too old")
+        return pb.ExportTraceServiceResponse(partial_success=partial if self.rejected else None)
+
+
+@pytest.fixture
+def grpc_server() -> Iterator[tuple[Servicer, str]]:
+    servicer = Servicer()
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    add_TraceServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield servicer, f"http://127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "kind"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, "", FailureKind.UNAVAILABLE),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "queue is full", FailureKind.UNAVAILABLE),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "grpc: received message larger than max", FailureKind.REJECTED),
+        (grpc.StatusCode.INVALID_ARGUMENT, "", FailureKind.REJECTED),
+        (grpc.StatusCode.UNAUTHENTICATED, "", FailureKind.REFUSED),
+        (grpc.StatusCode.PERMISSION_DENIED, "", FailureKind.REFUSED),
+        (grpc.StatusCode.UNIMPLEMENTED, "", FailureKind.REFUSED),
+    ],
+)
+def test_each_grpc_code_says_what_to_do(grpc_server, exporter_to, code, details, kind):
+    """As with HTTP: bad batches, refusals and outages are told apart, and nothing is sent twice."""
+    servicer, url = grpc_server
+    servicer.code, servicer.details = code, details
+    exporter = exporter_to(url, protocol="grpc")
+    assert exporter.export(SPANS) is SpanExportResult.FAILURE
+    assert exporter.last_failure.kind is kind
+    assert code.name in exporter.last_failure.message
+    assert len(servicer.received) == 1
+
+
+def test_grpc_passes_on_retry_delays_headers_and_partial_success(grpc_server, exporter_to):
+    """RetryInfo is gRPC's Retry-After; headers travel as metadata; requests are cut by bytes."""
+    servicer, url = grpc_server
+    exporter = exporter_to(url, protocol="grpc", headers="X-Key=v", max_request_bytes=1000)
+    assert exporter.export(SPANS) is SpanExportResult.SUCCESS
+    assert servicer.received[0][0]["x-key"] == "v"
+    sizes = [request.ByteSize() for _, request in servicer.received]
+    assert len(sizes) > 1
+    assert max(sizes) <= 1000
+    servicer.rejected = 3
+    exporter.export(SPANS)
+    assert exporter.last_failure.kind is FailureKind.REJECTED
+    servicer.rejected, servicer.code, servicer.retry_delay = 0, grpc.StatusCode.UNAVAILABLE, 0.25
+    exporter.export(SPANS)
+    assert exporter.last_failure.retry_after == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "http/json"])
+def test_check_sends_no_span(receiver, exporter_to, protocol):
+    """The doctor's question is a request without spans, which receivers answer as any other."""
+    assert exporter_to(receiver.url, protocol=protocol).check() is None
+    (_, body) = receiver.received[0]
+    assert body in (b"", b"{}")

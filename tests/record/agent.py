@@ -1,0 +1,5 @@
+"""What `opentelemetry-distro` adds to the agent: it cannot be installed beside the newest SDK."""
+
+from opentelemetry.sdk._configuration import _OTelSDKConfigurator as Configurator
+
+__all__ = ["Configurator"]

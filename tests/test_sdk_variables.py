@@ -1,0 +1,174 @@
+"""OpenTelemetry's own variables: which of them count where we record ourselves; the docs have this table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout.propagate import carrier
+from tests.otlp import Recorded, read_directory
+
+Read = Callable[[], list[Recorded]]
+PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
+
+
+@rollout_trace_op(name="op")
+def op(text: str) -> str:
+    return text
+
+
+@pytest.fixture
+def under(
+    fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[Recorded]]:
+    """Runs a trajectory under environment variables, and gives what was recorded."""
+
+    def run(trajectories: int = 1, **variables: str) -> list[Recorded]:
+        monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-file")
+        monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "delivered"))
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        for index in range(trajectories):
+            with rollout_trace_attr(step=1, sample_index=index):
+                op("x" * 1000)
+        active = runtime._state.runtime
+        assert active is None or active.writer.flush(10)
+        return read_directory(tmp_path / "spool") if active else []
+
+    return run
+
+
+Under = Callable[..., list[Recorded]]
+
+
+def test_exporter(under: Under, tmp_path: Path) -> None:
+    """OTEL_TRACES_EXPORTER chooses where spans go."""
+    under()
+    assert otel_rollout.shutdown(30).exporters["test-file"].delivered == 2
+
+
+def test_no_exporter(under: Under) -> None:
+    """`none` is off."""
+    assert under(OTEL_TRACES_EXPORTER="none") == []
+
+
+def test_disabled(under: Under, tmp_path: Path) -> None:
+    """OTEL_SDK_DISABLED switches off, and no exporter is even constructed."""
+    assert under(OTEL_SDK_DISABLED="true") == []
+    assert not (tmp_path / "spool").exists()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "argument", "least", "most"),
+    [
+        ("always_on", "", 40, 40),
+        ("always_off", "", 0, 0),
+        ("parentbased_always_off", "", 0, 0),
+        ("traceidratio", "0.5", 5, 35),
+        ("parentbased_traceidratio", "0", 0, 0),
+    ],
+)
+def test_sampler(under: Under, sampler: str, argument: str, least: int, most: int) -> None:
+    """OTEL_TRACES_SAMPLER decides once for each trajectory, which is recorded whole or not at all."""
+    spans = under(40, OTEL_TRACES_SAMPLER=sampler, OTEL_TRACES_SAMPLER_ARG=argument)
+    roots = [span for span in spans if span.name == "rollout_trace"]
+    assert least <= len(roots) <= most
+    assert len(spans) == 2 * len(roots)
+    assert otel_rollout.status().left_out.get("sampled_out", 0) == 40 - len(roots)
+
+
+def test_an_operation_outside_a_trajectory_is_sampled_with_what_it_calls(
+    fresh_process: None, test_exporters: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is below a call that is left out is left out with it, and counted once."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-file")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+
+    @rollout_trace_op
+    def outer() -> str:
+        return op("inner")
+
+    assert outer() == "inner"
+    assert otel_rollout.status().left_out == {"sampled_out": 1}
+    assert otel_rollout.status().started == 0
+
+
+@pytest.mark.parametrize(
+    ("variables", "problem"),
+    [
+        ({"OTEL_TRACES_SAMPLER": "sometimes"}, "OTEL_TRACES_SAMPLER='sometimes' is not installed; known are"),
+        (
+            {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "half"},
+            "OTEL_TRACES_SAMPLER_ARG='half' is no share from 0 to 1",
+        ),
+        (
+            {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "7"},
+            "OTEL_TRACES_SAMPLER_ARG='7' is no share from 0 to 1",
+        ),
+    ],
+)
+def test_a_wrong_sampler_is_said_and_everything_recorded(
+    under: Under, caplog: pytest.LogCaptureFixture, variables: dict[str, str], problem: str
+) -> None:
+    """A wrong value costs one error that names it; tracing goes on as by default."""
+    assert len(under(3, **variables)) == 6
+    assert [problem in record.message for record in caplog.records].count(True) == 1
+
+
+def test_resource(under: Under) -> None:
+    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES describe every span's resource."""
+    (span, _) = under(OTEL_SERVICE_NAME="service", OTEL_RESOURCE_ATTRIBUTES="a=b%20c,service.name=other")
+    assert (span.resource["service.name"], span.resource["a"]) == ("service", "b c")
+
+
+def test_propagators(under: Under) -> None:
+    """OTEL_PROPAGATORS changes nothing: trajectories travel as W3C Trace Context."""
+    under(OTEL_PROPAGATORS="b3")
+    with rollout_trace_attr(step=1):
+        assert set(carrier.inject() or {}) == {"traceparent", carrier.IDENTITY_KEY}
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+        "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+        "OTEL_ATTRIBUTE_COUNT_LIMIT",
+        "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+        "OTEL_SPAN_EVENT_COUNT_LIMIT",
+        "OTEL_SPAN_LINK_COUNT_LIMIT",
+        "OTEL_BSP_MAX_QUEUE_SIZE",
+        "OTEL_PYTHON_ID_GENERATOR",
+        "OTEL_PYTHON_TRACER_PROVIDER",
+        "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS",
+    ],
+)
+def test_not_honoured(under: Under, variable: str) -> None:
+    """Limits would cut JSON and evict identity, and the rest names parts of the SDK we do not have."""
+    call, root = under(**{variable: "1"})
+    assert call.input == {"text": "x" * 1000}
+    assert (root.attributes["rollout.step"], root.attributes["rollout.sample_index"]) == (1, 0)
+
+
+def test_the_table_in_the_docs_has_what_is_tested() -> None:
+    """Every variable of the table occurs in a test here, and every one tested stands in the table."""
+    table = PAGE.read_text().partition("## OpenTelemetry's own variables")[2].partition("\n## ")[0]
+    here = Path(__file__).read_text()
+    listed = set(re.findall(r"^\| `(OTEL_\w+)`", table, re.MULTILINE))
+    tested = set(re.findall(r"OTEL_[A-Z_]+\b", here)) - {"OTEL_TEST_FILE", "OTEL_"}
+    assert listed == tested
+
+
+def test_no_private_names_of_opentelemetry_are_used() -> None:
+    """Nothing of OpenTelemetry's that begins with an underscore is imported or reached for."""
+    root = Path(__file__).parent.parent
+    for path in [*(root / "otel_rollout").rglob("*.py"), *(root / "exporters").rglob("*.py")]:
+        private = re.findall(
+            r"from opentelemetry[\w.]* import .*\b_\w+|opentelemetry[\w.]*\._\w+", path.read_text()
+        )
+        assert private == [], path

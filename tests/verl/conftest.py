@@ -1,0 +1,61 @@
+"""verl's own classes: in this process with a local engine, and in jobs with Ray's actors."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_rollout import runtime, settings
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def _import_verl_as_if_tracing() -> None:
+    """Import verl once for all tests, with its plugin as in a process that traces."""
+    os.environ["OTEL_TRACES_EXPORTER"] = "mlflow"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what verl and its dependencies warn of is not ours to fix
+        importlib.import_module("verl.experimental.agent_loop")
+    for name in ("OTEL_TRACES_EXPORTER", settings.CONFIG_VARIABLE):
+        del os.environ[name]
+    runtime._state = runtime._State()
+
+
+if not list(
+    importlib.metadata.distributions(name="verl")
+):  # these tests have an environment of their own: `make verl`
+    collect_ignore_glob = ["test_*.py"]
+else:
+    _import_verl_as_if_tracing()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What verl and its dependencies warn of is not ours to fix."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+@pytest.fixture
+def verl_config(tmp_path: Path) -> Any:
+    """verl's configuration for the scripted model."""
+    from tests.verl.configuration import configuration
+
+    return configuration(tmp_path / "configuration", [])
+
+
+@pytest.fixture
+def trace_config(tracing: None) -> Iterator[Any]:
+    """verl's ``RolloutTraceConfig``, as if this process had just begun."""
+    from verl.utils.rollout_trace import RolloutTraceConfig
+
+    RolloutTraceConfig.reset()
+    yield RolloutTraceConfig
+    RolloutTraceConfig.reset()

@@ -1,0 +1,63 @@
+"""What joins the engine's own spans with a trajectory's."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import AsyncIterator
+from typing import Any
+
+import otel_rollout
+from otel_rollout.integrations.verl import vllm
+
+
+class AsyncLLM:
+    """vLLM's class needs a GPU; one with the parameters of its ``generate`` stands in for it."""
+
+    def __init__(self, endpoint: str | None) -> None:
+        self.observability_config = types.SimpleNamespace(otlp_traces_endpoint=endpoint)
+        self.seen: list[Any] = []
+
+    async def generate(
+        self,
+        prompt: Any,
+        sampling_params: Any,
+        request_id: str,
+        *,
+        lora_request: Any = None,
+        trace_headers: dict[str, str] | None = None,
+        priority: int = 0,
+    ) -> AsyncIterator[int]:
+        self.seen.append(trace_headers)
+        yield 1
+
+
+def _patched(endpoint: str | None) -> AsyncLLM:
+    module: Any = types.ModuleType("vllm.v1.engine.async_llm")
+    module.AsyncLLM = type("AsyncLLM", (AsyncLLM,), {"generate": AsyncLLM.generate})
+    vllm.install(module)
+    return module.AsyncLLM(endpoint)
+
+
+async def _call(engine: AsyncLLM, **more: Any) -> None:
+    assert [token async for token in engine.generate("p", None, "id", **more)] == [1]
+
+
+async def test_a_request_of_a_trajectory_carries_its_trace(tracing: None) -> None:
+    """Where vLLM traces, its request span continues the trace; headers that are given stay."""
+    engine = _patched("grpc://127.0.0.1:4317")
+    with otel_rollout.rollout_trace_attr(step=1) as trajectory:
+        await _call(engine)
+        await _call(engine, trace_headers={"traceparent": "mine"})
+    await _call(engine)
+    (headers, given, outside) = engine.seen
+    assert headers["traceparent"].split("-")[1] == trajectory.trace_id
+    assert given == {"traceparent": "mine"}
+    assert outside is None
+
+
+async def test_nothing_is_added_where_vllm_does_not_trace(tracing: None) -> None:
+    """vLLM warns of headers it has no use for."""
+    engine = _patched(None)
+    with otel_rollout.rollout_trace_attr(step=1):
+        await _call(engine)
+    assert engine.seen == [None]

@@ -1,0 +1,299 @@
+"""One trajectory of verl's real agent loops, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.otlp import Recorded, tree
+from tests.verl import local
+from tests.verl.script import rows
+
+
+async def _run(worker: Any, index: int, *, twice: bool = False, **extra: Any) -> Any:
+    row = rows([index], 3, False, twice)[0]
+    trajectory = {"step": 3, "sample_index": index, "rollout_n": 0, "validate": False}
+    return await worker._run_agent_loop({"temperature": 0.7, "top_p": 0.9}, trajectory, **row, **extra)
+
+
+def _named(spans: list[Recorded], name: str) -> list[Recorded]:
+    return [span for span in spans if span.name == name]
+
+
+async def test_a_trajectory_is_one_complete_tree(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """Agent loop, model calls, parsing, the tool and the reward with its parts stand below one root."""
+    await _run(local.worker(verl_config), 0)
+    assert tree(recorded()) == {
+        "agent_loop": [
+            {
+                "ToolAgentLoop.run": [
+                    "LLMServerClient.generate",
+                    "HermesToolParser.extract_tool_calls",
+                    "execute_tool add",
+                    "LLMServerClient.generate",
+                    "HermesToolParser.extract_tool_calls",
+                ]
+            },
+            "compute_score",
+            "score reward",
+            "score acc",
+            "score answer",
+        ]
+    }
+
+
+async def test_a_model_call_says_what_is_known_of_it(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """Sampling parameters, token counts, cached tokens, stop reason, preemptions and the policy's version."""
+    await _run(local.worker(verl_config), 4)
+    (call,) = _named(recorded(), "LLMServerClient.generate")
+    described = call.attributes
+    assert described["openinference.span.kind"] == "LLM"
+    assert described["gen_ai.operation.name"] == "text_completion"
+    assert described["gen_ai.request.temperature"] == 0.7
+    assert described["gen_ai.request.top_p"] == 0.9
+    assert described["gen_ai.request.model"].endswith("model")
+    assert described["gen_ai.usage.input_tokens"] == len(call.input["prompt_ids"])
+    assert described["gen_ai.usage.output_tokens"] == len(call.output["token_ids"])
+    assert described["gen_ai.usage.cache_read.input_tokens"] == 3
+    assert described["gen_ai.response.finish_reasons"] == ["completed"]
+    assert len(described["gen_ai.request.id"]) == 32
+    assert described["rollout.num_preempted"] == 1
+    assert (described["rollout.policy_version_min"], described["rollout.policy_version_max"]) == (7, 7)
+
+
+async def test_the_root_says_which_trajectory_it_is_and_what_came_of_it(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """Identity, agent, group, policy versions, turns, reward and its parts; the prompt as input."""
+    await _run(local.worker(verl_config), 4)
+    (root,) = _named(recorded(), "agent_loop")
+    said = root.attributes
+    assert (said["rollout.step"], said["rollout.sample_index"], said["rollout.rollout_n"]) == (3, 4, 0)
+    assert said["rollout.validate"] is False
+    assert said["rollout.agent_name"] == "single_turn_agent"
+    assert said["rollout.group_id"] == "train3q4"
+    assert (said["rollout.policy_version_min"], said["rollout.policy_version_max"]) == (7, 7)
+    assert said["rollout.num_turns"] == 2
+    assert said["rollout.score.reward"] == 0.5
+    assert said["rollout.score.acc"] is True
+    assert "rollout.score.list" not in said
+    assert root.input[1]["content"] == "say: hello"
+    assert root.output["reward"] == 0.5
+
+
+async def test_a_resumed_request_is_one_model_call(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """A client that resumes aborted requests calls its base class's ``generate`` twice; that is one span."""
+    await _run(local.worker(verl_config, partial=True), 0, twice=True)
+    calls = _named(recorded(), "FullyAsyncLLMServerClient.generate")
+    assert [call.attributes["gen_ai.response.finish_reasons"] for call in calls] == [["completed"]] * 2
+    assert not _named(recorded(), "LLMServerClient.generate")
+
+
+async def test_failed_tool_calls_are_errors(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """A tool that raises, one that does not exist, arguments that are no object: each with its reason."""
+    worker = local.worker(verl_config)
+    await _run(worker, 2)
+    await _run(worker, 3)
+    failed = {span.name: span for span in recorded() if span.name.startswith("execute_tool")}
+    assert failed.keys() == {"execute_tool broken", "execute_tool nowhere", "execute_tool add"}
+    assert all(span.span.status.code == 2 for span in failed.values())
+    assert "the tool broke" in failed["execute_tool broken"].span.status.message
+    (event,) = failed["execute_tool broken"].span.events
+    assert {a.key: a.value.string_value for a in event.attributes}["exception.type"] == "RuntimeError"
+    assert "Unknown function 'nowhere'" in failed["execute_tool nowhere"].span.status.message
+
+
+async def test_a_failed_call_is_seen_where_verls_logger_is_silent(
+    verl_config: Any,
+    trace_config: Any,
+    recorded: Callable[[], list[Recorded]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With verl's log level above WARNING the text that verl gives the model tells."""
+    from verl.experimental.agent_loop import tool_agent_loop
+
+    monkeypatch.setattr(tool_agent_loop.logger, "level", 50)
+    tool_agent_loop.logger.manager._clear_cache()
+    await _run(local.worker(verl_config), 2)
+    tool_agent_loop.logger.manager._clear_cache()
+    (call,) = _named(recorded(), "execute_tool broken")
+    assert "the tool broke" in call.span.status.message
+
+
+async def test_a_call_the_parser_cannot_read_is_an_error_of_parsing(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """verl drops it with a line in its log; the parser's span has the exception."""
+    await _run(local.worker(verl_config), 3)
+    failed = [s for s in _named(recorded(), "HermesToolParser.extract_tool_calls") if s.span.status.code == 2]
+    assert ["Failed to decode tool call" in span.span.status.message for span in failed] == [True]
+
+
+async def test_a_decorated_tool_is_one_span(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """A tool whose ``execute`` is decorated does not show twice; response, reward and metrics show."""
+    await _run(local.worker(verl_config), 1)
+    (call,) = [span for span in recorded() if span.attributes["openinference.span.kind"] == "TOOL"]
+    assert call.name == "execute_tool note"
+    assert call.attributes["gen_ai.tool.name"] == "note"
+    assert call.input == {"name": "note", "arguments": '{"text": "42"}'}
+    assert call.output["response"]["text"] == "noted 42"
+    assert (call.output["reward"], call.output["metrics"]) == (0.25, {"length": 2})
+
+
+@pytest.mark.parametrize(
+    ("place", "row", "counted", "sibling"),
+    [(0, 0, 0, 0), (10, 0, 0, 2), (11, 1, 1, 3), (13, 3, 1, 1), (6, 6, 2, 2)],
+)
+def test_siblings_of_a_group_split_between_workers(
+    verl_config: Any, place: int, row: int, counted: int, sibling: int
+) -> None:
+    """The legacy trainer counts siblings anew in each worker; the row's place in the batch tells better."""
+    from otel_rollout.integrations.verl import trajectory
+
+    described = trajectory._Row(step=1, sample_index=0, rollout_n=counted, validate=False)
+    described.row = row
+    worker = type("Worker", (), {"config": verl_config})()
+    assert trajectory._sibling(worker, described, {"priority": np.int64(place)}) == sibling
+
+
+async def test_text_beside_tokens(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """With token2text, model calls and agent loops show ``prompt_text`` and ``response_text``."""
+    verl_config.actor_rollout_ref.rollout.trace.token2text = True
+    await _run(local.worker(verl_config), 4)
+    (call,) = _named(recorded(), "LLMServerClient.generate")
+    (run,) = _named(recorded(), "SingleTurnAgentLoop.run")
+    for output in (call.output, run.output):
+        assert "say: hello" in output["prompt_text"]
+        assert output["response_text"].startswith("hello")
+    assert call.output["token_ids"] == run.output["response_ids"]
+    (root,) = _named(recorded(), "agent_loop")
+    assert root.output["response_text"] == run.output["response_text"]
+
+
+async def test_a_tokenizer_that_raises_costs_the_text_only(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """The trajectory goes on, and its spans have their tokens."""
+
+    class Raising:
+        def decode(self, *_: Any, **__: Any) -> str:
+            raise RuntimeError("cannot decode")
+
+    verl_config.actor_rollout_ref.rollout.trace.token2text = True
+    worker = local.worker(verl_config)
+    worker.llm_client.tokenizer = Raising()
+    output = await _run(worker, 4)
+    assert output.reward_score == 0.5
+    (call,) = _named(recorded(), "LLMServerClient.generate")
+    assert call.output["token_ids"]
+
+
+async def test_a_cancelled_trajectory_ends_as_an_error(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """The cancellation reaches the caller, and no span stays open."""
+    worker = local.worker(verl_config)
+    arrived = asyncio.Event()
+
+    async def never(**_: Any) -> None:
+        arrived.set()
+        await asyncio.Event().wait()
+
+    worker.llm_client._load_balancer.target.server.target.generate = never
+    task = asyncio.create_task(_run(worker, 0))
+    await asyncio.wait_for(arrived.wait(), 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert {span.name: span.span.status.code for span in recorded()} == {
+        "agent_loop": 2,
+        "ToolAgentLoop.run": 2,
+        "LLMServerClient.generate": 2,
+    }
+
+
+async def test_an_agent_loop_with_several_outputs(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """The reward is that of the last output, the policy versions are those of all."""
+    from verl.experimental.agent_loop.agent_loop import (
+        AgentLoopBase,
+        AgentLoopMetrics,
+        AgentLoopOutput,
+        _agent_loop_registry,
+    )
+
+    class Several(AgentLoopBase):
+        async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
+            return [
+                AgentLoopOutput(
+                    prompt_ids=[1],
+                    response_ids=[2, 3],
+                    response_mask=[1, 1],
+                    num_turns=turns,
+                    metrics=AgentLoopMetrics(),
+                    extra_fields={"min_global_steps": version, "max_global_steps": version + 1},
+                )
+                for version, turns in ((4, 2), (6, 5))
+            ]
+
+    class Worker(type(local.worker(verl_config))):  # type: ignore[misc]
+        async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> None:
+            await self._compute_score(output, kwargs)  # as the v1 trainer's worker does
+
+    globals()["Several"] = Several
+    _agent_loop_registry["several"] = {"_target_": f"{__name__}.Several"}
+    worker = local.worker(verl_config)
+    worker.__class__ = Worker
+    row = {**rows([4], 3, False, False)[0], "agent_name": "several"}
+    trajectory = {"step": 3, "sample_index": 4, "rollout_n": 0, "validate": False}
+    await worker._run_agent_loop({}, trajectory, trace=False, session_id=2, **row)
+    (root,) = _named(recorded(), "agent_loop")
+    said = root.attributes
+    assert said["rollout.rollout_n"] == 2
+    assert (said["rollout.policy_version_min"], said["rollout.policy_version_max"]) == (4, 7)
+    assert said["rollout.num_turns"] == 5
+    assert said["rollout.score.reward"] == 0.5
+    assert root.output["outputs"] == 2
+
+
+async def test_samples_are_chosen_without_the_trainings_generators(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """With a limit, whole groups are traced, as many as it says, and NumPy's global state is not touched."""
+    import random
+
+    from verl.protocol import DataProto
+
+    verl_config.actor_rollout_ref.rollout.trace.max_samples_per_step_per_worker = 2
+    worker = local.worker(verl_config)
+    assert trace_config.get_instance().max_samples_per_step_per_worker == 2
+    samples = rows([0, 1, 4], 5, False, False)
+    columns = {name: np.empty(3, dtype=object) for name in samples[0]}
+    for name, column in columns.items():
+        column[:] = [row[name] for row in samples]
+    batch = DataProto(non_tensor_batch=columns, meta_info={"global_steps": 5}).repeat(4, interleave=True)
+    worker.reward_loop_worker_handles = None  # verl picks one by the global generator itself
+    before = np.random.get_state()[1].tolist(), random.getstate()
+    made = await worker.generate_sequences(batch)
+    assert (np.random.get_state()[1].tolist(), random.getstate()) == before
+    assert len(made) == 12
+    roots = [span.attributes for span in _named(recorded(), "agent_loop")]
+    assert len({root["rollout.sample_index"] for root in roots}) == 2
+    assert sorted(root["rollout.rollout_n"] for root in roots) == [0, 0, 1, 1, 2, 2, 3, 3]

@@ -1,0 +1,70 @@
+"""Real SDK spans, and exporters to a real Weave server."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from weave_support import Rollouts
+
+from otel_rollout_weave import WeaveSpanExporter
+from tests.local_weave import LocalWeave
+
+
+@pytest.fixture
+def weave(local_weave: LocalWeave) -> Iterator[LocalWeave]:
+    """The server without faults, before and after."""
+    local_weave.heal()
+    yield local_weave
+    local_weave.heal()
+
+
+@pytest.fixture
+def environment(weave: LocalWeave, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """This process's environment points at the server, as a W&B user's does."""
+    for name, value in weave.environment.items():
+        monkeypatch.setenv(name, value)
+    return weave.environment
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def project() -> str:
+    """A project of the test's own."""
+    return f"project-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def rollouts(project: str) -> Rollouts:
+    """Trajectories of the test's project."""
+    return Rollouts(project)
+
+
+@pytest.fixture
+def new_exporter(environment: dict[str, str]) -> Iterator[Callable[..., WeaveSpanExporter]]:
+    """Exporters that are shut down when the test ends."""
+    made: list[WeaveSpanExporter] = []
+
+    def make(**arguments: Any) -> WeaveSpanExporter:
+        made.append(WeaveSpanExporter(**arguments))
+        return made[-1]
+
+    yield make
+    for exporter in made:
+        exporter.shutdown()
+
+
+@pytest.fixture
+def exporter(new_exporter: Callable[..., WeaveSpanExporter]) -> WeaveSpanExporter:
+    """An exporter set up by the environment alone."""
+    return new_exporter()

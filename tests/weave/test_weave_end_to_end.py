@@ -1,0 +1,241 @@
+"""From a job to Weave through real processes: recorder, forwarder, Weave's server, Weave's client."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local_weave import ENTITY, LocalWeave, where
+
+JOB = Path(__file__).with_name("job.py")
+
+
+@pytest.fixture
+def variables(environment: dict[str, str], project: str) -> dict[str, str]:
+    """The environment of a user who configures everything by variables."""
+    return {
+        **os.environ,
+        "OTEL_TRACES_EXPORTER": "weave",
+        "OTEL_ROLLOUT_PROJECT": project,
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a FutureWarning of Ray's
+    }
+
+
+@contextmanager
+def job(variables: dict[str, str], *arguments: str) -> Iterator[Callable[..., dict[str, Any]]]:
+    """A job that has recorded; the function given lets it end, and returns its account."""
+    command = [sys.executable, str(JOB), *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=variables, text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "recorded\n"
+
+        def end(line: str = "") -> dict[str, Any]:
+            output, _ = process.communicate(f"{line}\n", timeout=90)
+            account: dict[str, Any] = json.loads(output.splitlines()[-1])
+            return account
+
+        yield end
+
+
+def forwarders(spool: str) -> list[int]:
+    """Process ids of the forwarders of a spool."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            command = (process / "cmdline").read_bytes().decode().split("\0")
+        except (OSError, ValueError):
+            continue
+        if "otel_rollout.deliver" in command and any(part.startswith(spool) for part in command):
+            found.append(int(process.name))
+    return found
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
+    return result
+
+
+def test_nothing_is_lost_or_doubled_in_an_outage_with_a_killed_forwarder(
+    weave: LocalWeave, project: str, variables: dict[str, str]
+) -> None:
+    """503s, some with the calls stored, and kill -9 of the forwarder amid them: each call is there once."""
+    weave.fail("calls/complete", 503, times=2, after=True)
+    weave.fail("calls/complete", 503, times=2)
+    before = attempts(weave, project)
+    with job(variables, "40") as end:
+        wait_until(lambda: attempts(weave, project) > before)
+        for process in forwarders(variables["OTEL_ROLLOUT_SPOOL_DIR"]):
+            os.kill(process, signal.SIGKILL)
+        account = end()
+    assert (account["recorded"], account["delivered"], account["lost"]) == (120, 120, 0)
+    calls = weave.calls(project)
+    assert Counter(Counter(call["id"] for call in calls).values()) == {1: 120}
+    assert Counter(call["op_name"] for call in calls) == {
+        "rollout_trace": 40,
+        "calculator": 40,
+        "score reward": 40,
+    }
+    assert len(weave.feedback(project)) == 40
+
+
+def attempts(weave: LocalWeave, project: str) -> int:
+    requests = weave.stats()["requests"]
+    return int(requests.get(f"/v2/{ENTITY}/{project}/calls/complete", 0))
+
+
+def test_a_rejected_call_goes_to_a_file_and_all_others_arrive(
+    weave: LocalWeave, project: str, variables: dict[str, str]
+) -> None:
+    """Bisected down to the offending calls, which are set aside with the server's words."""
+    with job(variables, "3", "rejected") as end:
+        account = end()
+    assert (account["recorded"], account["delivered"], account["rejected"]) == (12, 9, 3)
+    assert account["lost"] == 0
+    names = Counter(call["op_name"] for call in weave.calls(project))
+    assert names == {"rollout_trace": 3, "calculator": 3, "score reward": 3, "refused": 3}
+    dead_letters = (Path(account["place"]) / "rejected.weave.jsonl").read_text().splitlines()
+    assert len(dead_letters) == 3
+    for letter in dead_letters:
+        assert "Invalid URI: weave:///not an op" in json.loads(letter)["reason"]
+        assert '"name":"weave:///not an op"' in json.loads(letter)["line"]
+
+
+def test_a_run_published_after_the_first_traces_is_linked(
+    weave: LocalWeave, project: str, variables: dict[str, str]
+) -> None:
+    """publish_run(weave=...) ties what is in Weave already to the run, and what comes belongs to it."""
+    run = f"{ENTITY}/{project}/run9"
+    with job(variables, "3") as end:
+        wait_until(lambda: attempts(weave, project) and len(weave.calls(project)) == 9)
+        account = end(f"link {run}")
+    assert (account["delivered"], account["lost"]) == (11, 0)
+
+    def linked() -> bool:
+        by_feedback = [
+            f["payload"]["value"] for f in weave.feedback(project) if f["feedback_type"] == "wb_run"
+        ]
+        by_call = weave.calls(project, filter={"wb_run_ids": [run], "trace_roots_only": True})
+        return by_feedback == [run] * (4 - len(by_call)) and len(by_call) <= 1
+
+    wait_until(linked)
+    assert len(weave.calls(project)) == 11
+
+
+def test_without_a_key_the_data_waits_on_disk(
+    weave: LocalWeave, project: str, variables: dict[str, str]
+) -> None:
+    """The account says how to log in; `otel-rollout forward` delivers once there is a key."""
+    without = {**variables, "WANDB_API_KEY": "", "NETRC": "/dev/null"}
+    with job(without, "2") as end:
+        account = end()
+    assert (account["delivered"], account["lost"]) == (0, 0)
+    assert "wandb login" in account["problem"]
+
+    forward = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "forward"]
+    ran = subprocess.run(forward, env=variables, capture_output=True, text=True, timeout=90, check=False)
+
+    assert ran.returncode == 0, ran.stderr
+    assert len(weave.calls(project)) == 6
+
+
+LONG_TRAJECTORY = """
+import time
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+@rollout_trace_op(name="turn")
+def turn(n): return n
+with rollout_trace_attr(sample_index=5, step=9, rollout_n=1, agent_name="slow"):
+    turn(1)
+    print("running", flush=True)
+    time.sleep(120)
+"""
+
+
+def test_a_running_trajectory_is_seen_and_a_killed_one_ends_as_an_error(
+    weave: LocalWeave, project: str, variables: dict[str, str]
+) -> None:
+    """While it runs Weave lists it with its attributes; killed, it ends as an error with its children."""
+    command = [sys.executable, "-c", LONG_TRAJECTORY]
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"running\n"
+        running = wait_for_status(weave, project, "running")
+        process.kill()
+    ended = wait_for_status(weave, project, "error")
+
+    assert running["attributes"]["agent_name"] == "slow"
+    assert json.loads(ended["exception"])["message"] == "process ended before the trajectory did"
+    assert ended["attributes"]["rollout_n"] == 1
+    assert [call["op_name"] for call in weave.children(project, ended["id"])] == ["turn"]
+    assert len(weave.calls(project)) == 2
+
+
+def wait_for_status(weave: LocalWeave, project: str, status: str) -> dict[str, Any]:
+    """The project's one trajectory, once it is in that state."""
+
+    def found() -> dict[str, Any] | None:
+        if attempts(weave, project) == 0:  # the project may not exist yet
+            return None
+        roots = weave.calls(project, query=where(attributes__step=9), filter={"trace_roots_only": True})
+        calls = [call for call in roots if call["summary"]["weave"]["status"] == status]
+        return calls[0] if len(calls) == len(roots) == 1 else None
+
+    return wait_until(found)  # type: ignore[no-any-return]
+
+
+DEMO = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "demo", "--backend", "weave"]
+
+
+def test_the_demo_shows_every_trajectory_in_weave(
+    weave: LocalWeave, variables: dict[str, str], project: str, tmp_path: Path
+) -> None:
+    """`otel-rollout demo --backend weave` ends with lost: 0, and each trajectory is found by what it is."""
+    for name in ("OTEL_TRACES_EXPORTER", "OTEL_ROLLOUT_PROJECT"):
+        variables.pop(name)
+    variables["WANDB_PROJECT"] = project
+    ran = subprocess.run(
+        [*DEMO, "--steps", "2", "--samples", "2", "--n", "2"],
+        env=variables,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "lost: 0" in ran.stdout
+    assert f"{weave.url}/{ENTITY}/{project}/weave/traces" in ran.stdout
+    query = where(attributes__step=1, attributes__validate=False)
+    roots = weave.calls(project, query=query, filter={"trace_roots_only": True})
+    identities = {(root["attributes"]["sample_index"], root["attributes"]["rollout_n"]) for root in roots}
+    assert len(roots) == len(identities) == 4
+    assert all(0 <= root["output"]["reward"] <= 1 for root in roots)
+    calls = weave.calls(project)
+    assert set(Counter(call["id"] for call in calls).values()) == {1}
+    name_of = {call["id"]: call["op_name"] for call in calls}
+    parents = {(call["op_name"], name_of.get(call["parent_id"])) for call in calls}
+    assert ("ScriptedServer.generate", "ToolAgentLoop.generate") in parents, "the server's actor joined"
+    assert len(weave.threads(project)) == len({call["trace_id"] for call in calls})
+
+
+def test_the_demo_says_first_what_weave_needs(variables: dict[str, str]) -> None:
+    """Without a key it ends before it has started anything, with the words that help."""
+    without = {**variables, "WANDB_API_KEY": "", "NETRC": "/dev/null"}
+    ran = subprocess.run(DEMO, env=without, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2
+    assert "wandb login" in ran.stdout
+    assert "Starting Ray" not in ran.stdout

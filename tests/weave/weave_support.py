@@ -1,0 +1,92 @@
+"""Helpers of the tests in this folder. Not in conftest.py, whose module name every test folder shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from otel_rollout_weave import WeaveSpanExporter
+
+JSON = {"input__mime_type": "application/json", "output__mime_type": "application/json"}
+ROLLOUT_RUN = "rollout-run-1"
+
+
+def deliver(exporter: WeaveSpanExporter, spans: list[ReadableSpan]) -> None:
+    """Export and insist on success, showing the reason where there is none."""
+    assert exporter.export(spans) is SpanExportResult.SUCCESS, exporter.last_failure
+
+
+class Rollouts:
+    """Builds trajectories with the real SDK. Spans come out in the order they ended: children first."""
+
+    def __init__(self, project: str) -> None:
+        self.identity: dict[str, Any] = {
+            "rollout.project_name": project,
+            "rollout.experiment_name": "grpo",
+            "rollout.step": 1,
+            "rollout.sample_index": 7,
+            "rollout.rollout_n": 0,
+            "rollout.validate": False,
+        }
+        self._memory = InMemorySpanExporter()
+        provider = TracerProvider(resource=Resource({"rollout.run.id": ROLLOUT_RUN}))
+        provider.add_span_processor(SimpleSpanProcessor(self._memory))
+        self._tracer = provider.get_tracer("tests.weave")
+
+    @contextmanager
+    def span(self, name: str, kind: str | None = None, **attributes: Any) -> Iterator[Span]:
+        """A span with the trajectory's identity; dots in attribute names are written as ``__``."""
+        given = {key.replace("__", "."): value for key, value in attributes.items()}
+        if kind:
+            given["openinference.span.kind"] = kind
+        with self._tracer.start_as_current_span(name, attributes={**self.identity, **given}) as span:
+            yield span
+
+    @contextmanager
+    def foreign_span(self, name: str, **attributes: Any) -> Iterator[Span]:
+        """A span of other instrumentation: nothing of a rollout on it."""
+        with self._tracer.start_as_current_span(name, attributes=attributes) as span:
+            yield span
+
+    def trajectory(self, name: str = "Agent.run", reward: float | None = 0.5) -> None:
+        """agent → (generate, calculator), a score at the end."""
+        with self.span(
+            name, "AGENT", input__value='{"question": "3+4?"}', output__value='{"answer": "7"}', **JSON
+        ) as root:
+            with self.span(
+                "generate",
+                "LLM",
+                input__value='{"ids": [1, 2, 3]}',
+                output__value='{"text": "calc(3+4)"}',
+                gen_ai__request__model="qwen",
+                gen_ai__usage__input_tokens=3,
+                gen_ai__usage__output_tokens=5,
+                **JSON,
+            ):
+                pass
+            with self.span(
+                "calculator", "TOOL", input__value='{"expression": "3+4"}', output__value="7", **JSON
+            ):
+                pass
+            if reward is not None:
+                root.set_attribute("rollout.score.reward", reward)
+
+    def evaluation(self, name: str, value: float, why: str = "") -> None:
+        """A score as ``otel_rollout.score`` records it."""
+        given = {"gen_ai__evaluation__name": name, "gen_ai__evaluation__score__value": value}
+        with self.span(
+            f"score {name}", "EVALUATOR", **given, gen_ai__evaluation__explanation=why, rollout__step=1
+        ):
+            pass
+
+    def ended(self) -> list[ReadableSpan]:
+        """The spans that ended since the last call."""
+        spans = list(self._memory.get_finished_spans())
+        self._memory.clear()
+        return spans
