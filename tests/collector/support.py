@@ -8,20 +8,19 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tests.otlp import Recorded, read_segment
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = ROOT / "collector-config"
 START_SECONDS = 30
-Found = TypeVar("Found")
 
 
 def free_port() -> int:
@@ -29,16 +28,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def wait_for(condition: Callable[[], Found], seconds: float = 60, what: str = "the condition") -> Found:
-    """Poll until ``condition`` gives something true, and return it."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"{what} did not come about in {seconds} s")
 
 
 def get(url: str) -> str | None:

@@ -19,8 +19,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.collector.support import CONFIGURATIONS, run_python, wait_for
+from tests.collector.support import CONFIGURATIONS, run_python
 from tests.collector.test_delivery import TRAJECTORIES
+from tests.waiting import wait_for
 
 REQUIRED = {
     "GATEWAY_ENDPOINT": "http://127.0.0.1:1",

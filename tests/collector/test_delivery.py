@@ -9,8 +9,9 @@ from collections import Counter
 
 import pytest
 
-from tests.collector.support import get, run_python, wait_for
+from tests.collector.support import get, run_python
 from tests.otlp import read_directory
+from tests.waiting import wait_for
 
 TRAJECTORIES = """
 import sys, otel_rollout

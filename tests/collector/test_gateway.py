@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tests.collector.support import Collector, run_python, wait_for
+from tests.collector.support import Collector, run_python
+from tests.waiting import wait_for
 
 GROUPS, SIBLINGS = 200, 4
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.collector.support import ROOT, free_port, get, wait_for
+from tests.collector.support import ROOT, free_port, get
 from tests.otlp import read_directory
+from tests.waiting import wait_for
 
 PHOENIX = ROOT / ".venv-phoenix" / "bin" / "phoenix"
 

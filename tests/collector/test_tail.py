@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.collector.support import CONFIGURATIONS, Collector, run_python, wait_for
+from tests.collector.support import CONFIGURATIONS, Collector, run_python
 from tests.collector.test_weave import TRAJECTORIES
 from tests.otlp import read_directory, segment_lines, segments_below, tree
+from tests.waiting import wait_for
 
 LONG = """
 import time, otel_rollout

@@ -9,8 +9,9 @@ import pytest
 
 from otel_rollout.exporting import FailureKind
 from otel_rollout_otlp import OtlpSpanExporter
-from tests.collector.support import Collector, run_python, wait_for
+from tests.collector.support import Collector, run_python
 from tests.collector.test_delivery import TRAJECTORIES
+from tests.waiting import wait_for
 
 TOKEN = "a-token-of-the-tests"
 

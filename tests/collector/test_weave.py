@@ -6,9 +6,10 @@ import uuid
 from collections import defaultdict
 from typing import Any
 
-from tests.collector.support import run_python, wait_for
+from tests.collector.support import run_python
 from tests.local_weave import API_KEY, ENTITY, where
 from tests.otlp import read_directory
+from tests.waiting import wait_for
 
 TRAJECTORIES = """
 import otel_rollout

@@ -21,16 +21,7 @@ from otel_rollout.deliver.election import Election
 from otel_rollout.settings import SettingsError
 from tests.exporters import FileExporter
 from tests.otlp import read_directory, tree
-
-
-def wait_for(condition, seconds=30, what="the condition"):
-    """Poll until ``condition`` gives something true, and return it."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{what} did not come about in {seconds} s")
+from tests.waiting import wait_for
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 
 import otel_rollout
 from otel_rollout import runtime
-from tests.deliver.test_delivery import record, wait_for
+from tests.deliver.test_delivery import record
+from tests.waiting import wait_for
 
 RUN = {"test-file": "run-7"}
 

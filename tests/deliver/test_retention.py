@@ -15,8 +15,9 @@ import otel_rollout
 from otel_rollout import runtime, spool
 from otel_rollout.deliver import launch, retention, segments
 from otel_rollout.record.segment import SegmentWriter
-from tests.deliver.test_delivery import node_directory, record, wait_for
+from tests.deliver.test_delivery import node_directory, record
 from tests.otlp import read_directory
+from tests.waiting import wait_for
 
 
 @pytest.fixture

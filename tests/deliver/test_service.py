@@ -16,7 +16,8 @@ import pytest
 import otel_rollout
 from otel_rollout import spool
 from otel_rollout.deliver import launch
-from tests.deliver.test_delivery import delivered, node_directory, record, wait_for
+from tests.deliver.test_delivery import delivered, node_directory, record
+from tests.waiting import wait_for
 
 COMMAND = [sys.executable, "-c", "from otel_rollout.cli import app; app()"]
 

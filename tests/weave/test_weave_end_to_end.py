@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.local_weave import ENTITY, LocalWeave, where
+from tests.waiting import wait_for
 
 JOB = Path(__file__).with_name("job.py")
 
@@ -62,14 +62,6 @@ def forwarders(spool: str) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
-    return result
-
-
 def test_nothing_is_lost_or_doubled_in_an_outage_with_a_killed_forwarder(
     weave: LocalWeave, project: str, variables: dict[str, str]
 ) -> None:
@@ -78,7 +70,7 @@ def test_nothing_is_lost_or_doubled_in_an_outage_with_a_killed_forwarder(
     weave.fail("calls/complete", 503, times=2)
     before = attempts(weave, project)
     with job(variables, "40") as end:
-        wait_until(lambda: attempts(weave, project) > before)
+        wait_for(lambda: attempts(weave, project) > before)
         for process in forwarders(variables["OTEL_ROLLOUT_SPOOL_DIR"]):
             os.kill(process, signal.SIGKILL)
         account = end()
@@ -121,7 +113,7 @@ def test_a_run_published_after_the_first_traces_is_linked(
     """publish_run(weave=...) ties what is in Weave already to the run, and what comes belongs to it."""
     run = f"{ENTITY}/{project}/run9"
     with job(variables, "3") as end:
-        wait_until(lambda: attempts(weave, project) and len(weave.calls(project)) == 9)
+        wait_for(lambda: attempts(weave, project) and len(weave.calls(project)) == 9)
         account = end(f"link {run}")
     assert (account["delivered"], account["lost"]) == (11, 0)
 
@@ -132,7 +124,7 @@ def test_a_run_published_after_the_first_traces_is_linked(
         by_call = weave.calls(project, filter={"wb_run_ids": [run], "trace_roots_only": True})
         return by_feedback == [run] * (4 - len(by_call)) and len(by_call) <= 1
 
-    wait_until(linked)
+    wait_for(linked)
     assert len(weave.calls(project)) == 11
 
 
@@ -194,7 +186,7 @@ def wait_for_status(weave: LocalWeave, project: str, status: str) -> dict[str, A
         calls = [call for call in roots if call["summary"]["weave"]["status"] == status]
         return calls[0] if len(calls) == len(roots) == 1 else None
 
-    return wait_until(found)  # type: ignore[no-any-return]
+    return wait_for(found)
 
 
 DEMO = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "demo", "--backend", "weave"]
