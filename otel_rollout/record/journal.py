@@ -41,9 +41,17 @@ DROP_REASONS = ("journal_full", "disk", "encoding", "spool_limit", "redaction")
 """Why a span that ended was not recorded: the ring was full and stayed full; the segment could not be
 written; the span could not be encoded; the run has as much on this machine as it may; what was to make
 secrets unreadable failed."""
-SKIP_REASONS = ("switched_off", "sampled_out", "application_sampler", "caller")
+SKIP_REASONS = (
+    "switched_off",
+    "sampled_out",
+    "application_sampler",
+    "caller",
+    "score_of_unrecorded",
+    "score_of_unknown",
+)
 """Why a trajectory was left out on purpose: by ``trace=False``; by ``OTEL_TRACES_SAMPLER``; by the sampler
-of the application's own OpenTelemetry; because its caller, in another process, is not recorded."""
+of the application's own OpenTelemetry; because its caller, in another process, is not recorded. Why a score
+was left out: its trajectory is; what was given is no trajectory's id."""
 _COUNTED = (*DROP_REASONS, *SKIP_REASONS)
 _HEADER = struct.Struct(f"<8sQ6Q2q{len(_COUNTED)}q")
 _READ_ATTEMPTS = 1000
