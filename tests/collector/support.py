@@ -11,7 +11,8 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,40 @@ class Collector:
 
         text = get(f"http://127.0.0.1:{self.prometheus}/metrics") or ""
         return [(s.name, dict(s.labels), s.value) for family in families(text) for s in family.samples]
+
+
+@contextmanager
+def running_collectors(binary: Path, place: Path) -> Iterator[Callable[..., Collector]]:
+    """A function that starts Collectors below a directory, which end with the block and have nothing to warn of."""
+    made: list[Collector] = []
+
+    def start(*configurations: str | Path, program: Path = binary, **variables: str) -> Collector:
+        number = f"collector-{len(made)}"
+        made.append(Collector(program, place / number, ("base.yaml", *configurations), **variables))
+        return made[-1].start()
+
+    try:
+        yield start
+    finally:
+        for one in made:
+            one.stop()
+    for one in made:
+        assert "deprecated" not in one.log.read_text().lower()
+
+
+def training_environment(spool: Path) -> dict[str, str]:
+    """The environment of a training script that delivers over OTLP; its endpoint is to be added."""
+    ours = ("OTEL_", "MLFLOW_", "WANDB_", "WF_")
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(ours)},
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+        "OTEL_ROLLOUT_SPOOL_DIR": str(spool),
+        "OTEL_ROLLOUT_KEEP": "true",  # tests look at what was delivered, too
+        "OTEL_ROLLOUT_PROJECT": "collector-tests",
+        "OTEL_ROLLOUT_EXPERIMENT": "grpo",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a FutureWarning of Ray's
+    }
 
 
 def run_python(code: str, environment: dict[str, str], seconds: float = 120) -> str:
