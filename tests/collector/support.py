@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -17,18 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.otlp import Recorded, read_segment
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = ROOT / "collector-config"
 START_SECONDS = 30
-
-
-def free_port() -> int:
-    """A TCP port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def get(url: str) -> str | None:
@@ -128,7 +121,7 @@ class Collector:
 
 @contextmanager
 def running_collectors(binary: Path, place: Path) -> Iterator[Callable[..., Collector]]:
-    """A function that starts Collectors below a directory, which end with the block and have nothing to warn of."""
+    """A function that starts Collectors; they end with the block, and have nothing to warn of."""
     made: list[Collector] = []
 
     def start(*configurations: str | Path, program: Path = binary, **variables: str) -> Collector:

@@ -38,7 +38,7 @@ def test_each_trajectory_is_whole_on_one_of_several_gateways(collector, environm
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = agent.endpoint
 
     run_python(TRAJECTORIES, environment)
-    wait_for(lambda: sum(len(by_trace(gateway.spans())) for gateway in gateways) == 20, what="20 trajectories")
+    wait_for(lambda: sum(len(by_trace(gateway.spans())) for gateway in gateways) == 20, what="all 20")
     for gateway in gateways:
         gateway.stop()
     run_python(TRAJECTORIES, environment)

@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 
-from tests.collector.support import ROOT, Collector, free_port, get, running_collectors, training_environment
+from tests.collector.support import ROOT, Collector, get, running_collectors, training_environment
 from tests.mlflow_server import running_server
 from tests.otlp import Recorded, read_directory
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 with warnings.catch_warnings():
@@ -73,7 +74,7 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
-    """A Phoenix server with a database of its own, starting; a function that waits for it and says where it is."""
+    """A Phoenix server that is starting; a function that waits for it and says where it is."""
     assert PHOENIX.exists(), "make .venv-phoenix/.ready installs Phoenix"
     place = tmp_path_factory.mktemp("phoenix")
     uri = f"http://127.0.0.1:{free_port()}"
@@ -195,7 +196,10 @@ def test_the_demo_arrives_in_mlflow(way: str, stack: Stack, request: pytest.Fixt
     this_run = f"tags.experiment_name = '{demo.experiment}'"
 
     def arrived() -> dict[str, Any] | None:
-        found = [t for name in (stack.training, stack.validation) for t in traces(stack.mlflow, name, this_run)]
+        found = [
+            *traces(stack.mlflow, stack.training, this_run),
+            *traces(stack.mlflow, stack.validation, this_run),
+        ]
         trees = {t.info.trace_id: {s.span_id: s.parent_id or "" for s in t.data.spans} for t in found}
         return {t.info.trace_id: t for t in found} if trees == demo.trees() else None
 
@@ -206,7 +210,8 @@ def test_the_demo_arrives_in_mlflow(way: str, stack: Stack, request: pytest.Fixt
     there = traces(stack.mlflow, stack.validation, f"{this_run} AND tags.validate = 'True'")
     assert {trace.info.trace_id for trace in there} == set(of_validation)
 
-    step_1 = traces(stack.mlflow, stack.training, f"{this_run} AND tags.step = '1' AND tags.validate = 'False'")
+    wanted = f"{this_run} AND tags.step = '1' AND tags.validate = 'False'"
+    step_1 = traces(stack.mlflow, stack.training, wanted)
     identities = {(trace.info.tags["sample_index"], trace.info.tags["rollout_n"]) for trace in step_1}
     assert len(step_1) == len(identities) == 4
     assert all(0.0 <= float(trace.info.tags["reward"]) <= 1.0 for trace in step_1)

@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.collector.support import ROOT, free_port
+from tests.collector.support import ROOT
 from tests.otlp import read_segment
+from tests.ports import free_port
 
 
 def test_the_first_five_minutes_end_with_spans_in_a_file(binary, tmp_path):
