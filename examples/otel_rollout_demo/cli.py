@@ -58,8 +58,8 @@ def demo(
     backend: Annotated[
         Backend,
         typer.Option(
-            help="Where the traces go; otlp: a Collector (OTEL_EXPORTER_OTLP_*); spool: nowhere, they stay on "
-            "disk for a Collector that reads them there."
+            help="Where the traces go; otlp: a Collector (OTEL_EXPORTER_OTLP_*); spool: nowhere, they stay "
+            "on disk for a Collector that reads them there."
         ),
     ] = Backend.mlflow,
     tracking_uri: Annotated[
