@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.collector.support import Collector, run_python
-from tests.collector.test_delivery import TRAJECTORIES
+from tests.collector.test_delivery import BIG_SPAN, TRAJECTORIES
 from tests.otlp import read_directory
 from tests.waiting import wait_for
 
@@ -29,7 +29,7 @@ def by_trace(spans) -> dict[bytes, set[bytes]]:
 
 
 def test_each_trajectory_is_whole_on_one_of_several_gateways(collector, environment, tmp_path: Path):
-    """Also those that were taken while all gateways were down, by an agent that was killed -9 meanwhile."""
+    """Also what an agent took while they were down, a span of 20 MiB in it, before it was killed -9."""
     gateways: list[Collector] = [collector("gateway.yaml", "to-file.yaml") for _ in range(2)]
     addresses = tmp_path / "two-addresses.yaml"
     addresses.write_text(TWO_ADDRESSES.format(*(gateway.grpc for gateway in gateways)))
@@ -42,6 +42,7 @@ def test_each_trajectory_is_whole_on_one_of_several_gateways(collector, environm
     for gateway in gateways:
         gateway.stop()
     run_python(TRAJECTORIES, environment)
+    run_python(BIG_SPAN, environment)
     wait_for(lambda: "Exporting failed" in agent.log.read_text(), what="an attempt to hand on")
     agent.kill()
     for gateway in gateways:
@@ -49,13 +50,13 @@ def test_each_trajectory_is_whole_on_one_of_several_gateways(collector, environm
     agent.start()
 
     recorded = by_trace(read_directory(tmp_path / "spool"))
-    assert len(recorded) == 40
+    assert len(recorded) == 41
 
     def whole() -> tuple[dict[bytes, set[bytes]], ...] | None:
         parts = tuple(by_trace(gateway.spans()) for gateway in gateways)
-        return parts if sum(len(ids) for part in parts for ids in part.values()) == 400 else None
+        return parts if sum(len(ids) for part in parts for ids in part.values()) == 402 else None
 
-    first, second = wait_for(whole, what="40 trajectories of 10 spans")
+    first, second = wait_for(whole, what="every span of all trajectories")
     assert first | second == recorded
     assert not set(first) & set(second), "a trajectory on two gateways"
     assert min(len(first), len(second)) >= 5, "shared between them"
