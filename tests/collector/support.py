@@ -103,11 +103,12 @@ class Collector:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def spans(self) -> list[Recorded]:
-        """What it has written into its file so far; a line under way is left out."""
-        if not self.spans_file.exists():
+    def spans(self, file: str = "spans.jsonl") -> list[Recorded]:
+        """What it has written into a file so far; a line under way is left out."""
+        try:
+            *whole, _ = (self.place / file).read_bytes().split(b"\n")
+        except FileNotFoundError:
             return []
-        *whole, _ = self.spans_file.read_bytes().split(b"\n")
         return read_lines(whole)
 
     def span_ids(self) -> Counter[bytes]:
