@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,12 @@ from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = ROOT / "collector-config"
-START_SECONDS = 30
+START_SECONDS = 60
+
+Sample = tuple[str, dict[str, str], float]
+"""Name, labels and value of a metric."""
+_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def get(url: str) -> str | None:
@@ -41,7 +47,9 @@ class Collector:
 
     def __init__(self, binary: Path, place: Path, configurations: Iterable[str | Path], **variables: str):
         self.place = place
-        self.grpc, self.http, self.health, self.own_metrics, self.prometheus = (free_port() for _ in range(5))
+        self.grpc, self.http, self.health, self.own_metrics_port, self.prometheus = (
+            free_port() for _ in range(5)
+        )
         self.endpoint = f"http://127.0.0.1:{self.http}"
         self.spans_file = place / "spans.jsonl"
         self.log = place / "collector.log"
@@ -53,13 +61,15 @@ class Collector:
             "COLLECTOR_GRPC": f"127.0.0.1:{self.grpc}",
             "COLLECTOR_HTTP": f"127.0.0.1:{self.http}",
             "COLLECTOR_HEALTH": f"127.0.0.1:{self.health}",
-            "COLLECTOR_METRICS_PORT": str(self.own_metrics),
+            "COLLECTOR_METRICS_PORT": str(self.own_metrics_port),
             "COLLECTOR_STORAGE": str(place / "storage"),
             "PROMETHEUS_ENDPOINT": f"127.0.0.1:{self.prometheus}",
             "SPANS_FILE": str(self.spans_file),
             **variables,
         }
         self._process: subprocess.Popen[bytes] | None = None
+        self._ids: list[tuple[bytes, bytes]] = []
+        self._read = 0
         place.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> Collector:
@@ -111,16 +121,52 @@ class Collector:
             return []
         return read_lines(whole)
 
+    def ids(self) -> list[tuple[bytes, bytes]]:
+        """Trace and span id of every span in its file; reads on from where it got to when asked before."""
+        if self.spans_file.exists():
+            with self.spans_file.open("rb") as file:
+                file.seek(self._read)
+                *whole, _ = file.read().split(b"\n")
+            self._read += sum(len(line) + 1 for line in whole)
+            self._ids += [ids for line in whole for ids in _ids_in(line)]
+        return self._ids
+
     def span_ids(self) -> Counter[bytes]:
         """Span id → how often it lies in the file."""
-        return Counter(span.span.span_id for span in self.spans())
+        return Counter(span_id for _, span_id in self.ids())
 
-    def metrics(self) -> list[tuple[str, dict[str, str], float]]:
-        """Its span metrics, as Prometheus would read them."""
-        from prometheus_client.parser import text_string_to_metric_families as families
+    def traces(self) -> dict[bytes, set[bytes]]:
+        """Trace id → ids of its spans in the file."""
+        found = defaultdict(set)
+        for trace_id, span_id in self.ids():
+            found[trace_id].add(span_id)
+        return found
 
-        text = get(f"http://127.0.0.1:{self.prometheus}/metrics") or ""
-        return [(s.name, dict(s.labels), s.value) for family in families(text) for s in family.samples]
+    def span_metrics(self) -> list[Sample]:
+        """What Prometheus would read of the spans that passed it."""
+        return samples(self.prometheus)
+
+    def own_metrics(self) -> list[Sample]:
+        """What Prometheus would read of itself."""
+        return samples(self.own_metrics_port)
+
+
+def samples(port: int) -> list[Sample]:
+    """What stands on a Prometheus page of this machine, by the names that Prometheus itself takes over.
+
+    Prometheus' client for Python would add a `_total` to those of counters.
+    """
+    page = get(f"http://127.0.0.1:{port}/metrics") or ""
+    return [
+        (name, dict(_LABEL.findall(labels)), float(value)) for name, labels, value in _SAMPLE.findall(page)
+    ]
+
+
+def _ids_in(line: bytes) -> Iterator[tuple[bytes, bytes]]:
+    for resource in json.loads(line)["resourceSpans"]:
+        for scope in resource["scopeSpans"]:
+            for span in scope["spans"]:
+                yield bytes.fromhex(span["traceId"]), bytes.fromhex(span["spanId"])
 
 
 @contextmanager

@@ -20,14 +20,6 @@ exporters:
 """
 
 
-def by_trace(spans) -> dict[bytes, set[bytes]]:
-    """Trace id → ids of its spans."""
-    found = defaultdict(set)
-    for span in spans:
-        found[span.span.trace_id].add(span.span.span_id)
-    return found
-
-
 def test_each_trajectory_is_whole_on_one_of_several_gateways(collector, environment, tmp_path: Path):
     """Also what an agent took while they were down, a span of 20 MiB in it, before it was killed -9."""
     gateways: list[Collector] = [collector("gateway.yaml", "to-file.yaml") for _ in range(2)]
@@ -38,7 +30,7 @@ def test_each_trajectory_is_whole_on_one_of_several_gateways(collector, environm
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = agent.endpoint
 
     run_python(TRAJECTORIES, environment)
-    wait_for(lambda: sum(len(by_trace(gateway.spans())) for gateway in gateways) == 20, what="all 20")
+    wait_for(lambda: sum(len(gateway.traces()) for gateway in gateways) == 20, what="all 20")
     for gateway in gateways:
         gateway.stop()
     run_python(TRAJECTORIES, environment)
@@ -49,11 +41,13 @@ def test_each_trajectory_is_whole_on_one_of_several_gateways(collector, environm
         gateway.start()
     agent.start()
 
-    recorded = by_trace(read_directory(tmp_path / "spool"))
+    recorded: dict[bytes, set[bytes]] = defaultdict(set)
+    for span in read_directory(tmp_path / "spool"):
+        recorded[span.span.trace_id].add(span.span.span_id)
     assert len(recorded) == 41
 
     def whole() -> tuple[dict[bytes, set[bytes]], ...] | None:
-        parts = tuple(by_trace(gateway.spans()) for gateway in gateways)
+        parts = tuple(gateway.traces() for gateway in gateways)
         return parts if sum(len(ids) for part in parts for ids in part.values()) == 402 else None
 
     first, second = wait_for(whole, what="every span of all trajectories")

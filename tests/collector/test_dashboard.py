@@ -8,7 +8,7 @@ from typing import Any
 
 import promql_parser as promql
 
-from tests.collector.support import CONFIGURATIONS, run_python
+from tests.collector.support import CONFIGURATIONS, Sample, run_python
 from tests.waiting import wait_for
 
 DASHBOARD = json.loads((CONFIGURATIONS / "grafana-dashboard.json").read_text())
@@ -28,8 +28,6 @@ with rollout_trace_attr(sample_index=1, step=1, rollout_n=0, validate=False):
 assert not otel_rollout.shutdown(60).undelivered
 """
 
-Series = tuple[str, dict[str, str], float]
-
 
 def parts(query: str, kind: type) -> list[Any]:
     """The parts of a PromQL expression that are of a kind, by a parser of PromQL."""
@@ -38,7 +36,7 @@ def parts(query: str, kind: type) -> list[Any]:
     return found
 
 
-def selected(selector: Any, series: list[Series]) -> list[dict[str, str]]:
+def selected(selector: Any, series: list[Sample]) -> list[dict[str, str]]:
     """Labels of the series that a selector picks."""
 
     def matches(labels: dict[str, str], matcher: Any) -> bool:
@@ -61,8 +59,8 @@ def test_every_query_finds_something(collector, environment):
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
     run_python(ALL_THAT_IT_SHOWS, environment)
 
-    def complete() -> list[Series] | None:
-        series = gateway.metrics()
+    def complete() -> list[Sample] | None:
+        series = gateway.span_metrics()
         counted = {
             labels["span_name"] for name, labels, _ in series if name == "rollout_duration_seconds_count"
         }
