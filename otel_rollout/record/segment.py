@@ -99,6 +99,7 @@ class SegmentWriter:
         self._length = 0
         self._descriptor = -1
         self._journal = Journal(node_dir / (self.id + spool.JOURNAL_SUFFIX), journal_bytes)
+        self._started = self._journal.started
         self._open = OpenTrajectories(node_dir / (self.id + spool.OPEN_SUFFIX))
         self._begin_segment(*self._prepare_segment())
         self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
@@ -107,8 +108,8 @@ class SegmentWriter:
     # --- inside user code ---------------------------------------------------------------------------------
 
     def started(self) -> None:
-        """Count a span that was started; published with the next line that is written."""
-        self._journal.started += 1
+        """Count a span that was started."""
+        self._started[0] += 1
 
     def write(self, body: bytes) -> bool:
         """Record one line given without its resource head.
@@ -337,7 +338,7 @@ class SegmentWriter:
         """What this writer has done so far."""
         drops = {reason: self._counts.get(reason, 0) for reason in DROP_REASONS}
         skips = {reason: self._counts.get(reason, 0) for reason in SKIP_REASONS}
-        return Counts(self._journal.started, self._journal.recorded, drops, skips)
+        return Counts(self._started[0], self._journal.recorded, drops, skips)
 
     # --- ends ---------------------------------------------------------------------------------------------
 
@@ -374,6 +375,7 @@ class SegmentWriter:
         not write there. The parent ends them itself.
         """
         self._abandoned = self._closing = True
+        self._started = memoryview(bytearray(8)).cast("Q")
         self._lock = threading.Lock()  # some thread of the parent may have held it
         self._count_lock = threading.RLock()
         if self._descriptor >= 0:
