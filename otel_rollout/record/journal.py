@@ -17,9 +17,9 @@ File layout, little-endian::
     72    8×n dropped spans, in the order of DROP_REASONS, then trajectories left out, in that of SKIP_REASONS
     4096  …   the ring; byte i of the stream lies at 4096 + i % size
 
-Length and number of lines are written to the place that does not hold, then one byte says that it does: a kill never
-parts them. (``struct.pack_into`` would not do: it clears its target first.) Spans are counted as started where the
-count lies, at once: what is recorded was started before, whenever one looks.
+Length and number of lines are written to the place that does not hold, then one byte says that it does: a
+kill never parts them. (``struct.pack_into`` would not do: it clears its target first.) Spans are counted as
+started where the count lies, at once: what is recorded was started before, whenever one looks.
 
 `written` minus `base` minus the segment's length is what a dead writer still owes its segment. It is all
 in the ring, because a writer overwrites nothing its segment does not have.

@@ -138,7 +138,7 @@ class Target:
         elif how == "busy":
             request.send_error(503)
         elif how == "half":
-            request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 9\r\n\r\nacc")
+            request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nacc")
         if how.startswith("kill"):
             self._kill(sender)
         if how in ("lost", "reset", "half"):
