@@ -98,10 +98,18 @@ class SegmentWriter:
         self._sequence = 0
         self._length = 0
         self._descriptor = -1
-        self._journal = Journal(node_dir / (self.id + spool.JOURNAL_SUFFIX), journal_bytes)
-        self._started = self._journal.started
-        self._open = OpenTrajectories(node_dir / (self.id + spool.OPEN_SUFFIX))
-        self._begin_segment(*self._prepare_segment())
+        journal, table = (
+            node_dir / (self.id + suffix) for suffix in (spool.JOURNAL_SUFFIX, spool.OPEN_SUFFIX)
+        )
+        try:
+            self._journal = Journal(journal, journal_bytes)
+            self._started = self._journal.started
+            self._open = OpenTrajectories(table)
+            self._begin_segment(*self._prepare_segment())
+        except OSError:  # what is left would be taken for a writer that is being born
+            journal.unlink(missing_ok=True)
+            table.unlink(missing_ok=True)
+            raise
         self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
         self._flusher.start()
 

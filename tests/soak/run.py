@@ -193,7 +193,7 @@ class Run:
         if number == len(schedule.writers):
             return schedule.driver_end == "killed" and sum(ended.values()) >= schedule.driver_killed_after
         after = schedule.writers[number].killed_after
-        return after is not None and ended[number] >= after
+        return after is not None and ended.get(number, 0) >= after
 
     def _kill(self, pid: int) -> None:
         self.killed.add(pid)
