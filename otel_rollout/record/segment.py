@@ -90,7 +90,7 @@ class SegmentWriter:
         self._closing = False
         self._abandoned = False
         self._idle = False
-        self._is_full = False
+        self._room = math.inf
         self._stalled = False
         self._obstacle: str | None = None
         self._counts: dict[str, int] = {}
@@ -274,21 +274,22 @@ class SegmentWriter:
                 return False
             journal.flushed += written
             self._length += written
+            self._room -= written
             self._obstacle = None
         self._stalled = False
         return True
 
     def _has_room(self) -> bool:
-        """Whether the run may have more on this machine; looked up once a second."""
+        """Whether the run may have more on this machine; what others write is looked up once a second."""
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_INTERVAL
             try:
-                self._is_full = spool.segment_bytes(self._node_dir) >= self._spool_limit
+                self._room = self._spool_limit - spool.segment_bytes(self._node_dir)
             except OSError:  # the directory is gone; writing will tell
-                self._is_full = False
-            if self._is_full:
-                self._meet_obstacle("spool_limit", f"the run has {self._spool_limit} bytes here, all it may")
-        return not self._is_full
+                self._room = math.inf
+        if self._room <= 0:
+            self._meet_obstacle("spool_limit", f"the run has {self._spool_limit} bytes here, all it may")
+        return self._room > 0
 
     def _meet_obstacle(self, reason: str, described: str) -> None:
         if self._obstacle is None:
