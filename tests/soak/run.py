@@ -19,7 +19,7 @@ from otel_rollout.deliver import drain, launch
 from otel_rollout.settings import CONFIG_VARIABLE, Settings
 from tests.soak import account, job
 from tests.soak.schedule import Event, Schedule
-from tests.soak.target import Target
+from tests.soak.target import Keeper, Relay, Target
 from tests.waiting import wait_for
 
 JOB_SECONDS = 120
@@ -55,6 +55,11 @@ def can_mount(place: Path) -> bool:
 class Run:
     """One schedule, played in an empty directory of its own.
 
+    Args:
+        schedule: what happens.
+        directory: an empty one.
+        mlflow: address of an MLflow server that is the first target.
+
     Attributes:
         node_dir: what was recorded; missing when the driver was killed before anything was.
         settings: of the run.
@@ -64,21 +69,24 @@ class Run:
         log: what the job's processes said.
     """
 
-    def __init__(self, schedule: Schedule, directory: Path) -> None:
+    def __init__(self, schedule: Schedule, directory: Path, mlflow: str | None = None) -> None:
         self.schedule = schedule
         self.killed: set[int] = set()
         self.accounts = directory / job.ACCOUNTS
         self.log = directory / "job.log"
-        self.targets = {
-            f"test-otlp-{number}": Target(answers, self._kill)
-            for number, answers in enumerate(schedule.answers)
-        }
+        self.targets: dict[str, Target] = {}
+        exporters: dict[str, Any] = {}
+        for number, (answers, protocol) in enumerate(zip(schedule.answers, schedule.protocols, strict=True)):
+            if number == 0 and mlflow:
+                relay = Relay(answers, self._kill_forwarders, mlflow.removeprefix("http://"))
+                self.targets["mlflow"], exporters["mlflow"] = relay, {"tracking_uri": relay.url}
+            else:
+                name, keeper = f"test-otlp-{number}", Keeper(answers, self._kill_forwarders)
+                options = {"endpoint": f"{keeper.url}/v1/traces", "protocol": protocol, "timeout": 20}
+                self.targets[name], exporters[name] = keeper, options
         self._arguments: dict[str, Any] = {
-            "exporters": {
-                name: {"endpoint": target.url, "protocol": protocol, "timeout": 20}
-                for (name, target), protocol in zip(self.targets.items(), schedule.protocols, strict=True)
-            },
-            "project_name": "crash",
+            "exporters": exporters,
+            "project_name": directory.name,
             "run_id": f"crash-{schedule.seed}",
             "spool_dir": str(directory / "disk" / "spool"),
             "segment_bytes": schedule.segment_bytes,
@@ -159,8 +167,7 @@ class Run:
         if event.what == "another writer" and config.exists():
             self._start(str(event.number), **{CONFIG_VARIABLE: config.read_text()})
         elif event.what == "kill forwarder":
-            for pid in self._forwarders():
-                self._kill(pid)
+            self._kill_forwarders()
         elif event.what == "start forwarders" and self.node_dir.exists():
             for _ in range(3):
                 launch.ensure_forwarder(self.node_dir, self.settings)
@@ -195,6 +202,11 @@ class Run:
         after = schedule.writers[number].killed_after
         return after is not None and ended.get(number, 0) >= after
 
+    def _kill_forwarders(self) -> None:
+        for pid, command in self._processes():
+            if "otel_rollout.deliver" in command:
+                self._kill(pid)
+
     def _kill(self, pid: int) -> None:
         self.killed.add(pid)
         if self._is_ours(pid):
@@ -205,9 +217,6 @@ class Run:
 
     def _job_processes(self) -> list[_Process]:
         return [(pid, command) for pid, command in self._processes() if "tests.soak.job" in command]
-
-    def _forwarders(self) -> list[int]:
-        return [pid for pid, command in self._processes() if "otel_rollout.deliver" in command]
 
     def _processes(self) -> list[_Process]:
         """Every process of this run that there is, with its command line."""

@@ -1,4 +1,4 @@
-"""A target on the loopback that takes spans over OTLP/HTTP, and misbehaves as told."""
+"""Targets on the loopback that misbehave as told: one that takes OTLP/HTTP, and a way to a real server."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import socket
 import struct
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -19,7 +21,16 @@ SENDER = "x-sender"
 """The header that says which process sends."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class Answer:
+    """What a request is answered with."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True)
 class Arrival:
     """A request whose spans the target has taken."""
 
@@ -29,8 +40,8 @@ class Arrival:
     """Whether the sender got the answer, as far as the target can tell."""
 
 
-class Target:
-    """Keeps what it takes.
+class Target(ABC):
+    """Takes requests, or does something else.
 
     Its answers, for as long as they last:
 
@@ -38,20 +49,18 @@ class Target:
     - ``busy``: 503
     - ``reset``: breaks the connection, having taken nothing
     - ``slow``: takes its time
-    - ``lost``: takes the spans, and breaks the connection before it answers
-    - ``half``: takes the spans, and breaks the connection in the middle of its answer
-    - ``kill instead``: takes nothing; the sender is killed
-    - ``kill before``: takes the spans; the sender is killed before it hears of it
-    - ``kill after``: takes the spans and says so; then the sender is killed
+    - ``lost``: takes the request, and breaks the connection before it answers
+    - ``half``: takes the request, and breaks the connection in the middle of its answer
+    - ``kill instead``: takes nothing; the forwarder is killed
+    - ``kill before``: takes the request; the forwarder is killed before it hears of it
+    - ``kill after``: takes the request and says so; then the forwarder is killed
 
     Args:
         answers: what to do with the first requests.
-        kill: kills a process that sends.
+        kill: kills the forwarder.
     """
 
-    def __init__(self, answers: Sequence[str], kill: Callable[[int], None]) -> None:
-        self.arrivals: list[Arrival] = []
-        self.problems: list[str] = []
+    def __init__(self, answers: Sequence[str], kill: Callable[[], None]) -> None:
         self._answers = list(answers)
         self._kill = kill
         self._lock = threading.Lock()
@@ -65,8 +74,8 @@ class Target:
 
     @property
     def url(self) -> str:
-        """Where to post."""
-        return f"http://127.0.0.1:{self._port}/v1/traces"
+        """Where it is."""
+        return f"http://127.0.0.1:{self._port}"
 
     def listen(self) -> None:
         """Take connections."""
@@ -76,6 +85,8 @@ class Target:
             class Handler(BaseHTTPRequestHandler):
                 def do_POST(self) -> None:
                     target._answer(self)
+
+                do_GET = do_PATCH = do_POST
 
                 def log_message(self, *_: object) -> None:
                     """Say nothing."""
@@ -102,6 +113,45 @@ class Target:
         self.refuse()
         self._reserved.close()
 
+    def _answer(self, request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        with self._lock:
+            how = self._answers.pop(0) if self._answers else "take"
+        if how == "slow":
+            time.sleep(0.7)
+        if how in ("take", "slow", "kill after"):
+            self._say(request, self._take(request, body, heard=True))
+        elif how in ("lost", "half", "kill before"):
+            self._take(request, body, heard=False)
+        elif how == "busy":
+            request.send_error(503)
+        if how == "half":
+            request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nacc")
+        if how.startswith("kill"):
+            self._kill()
+        if how in ("lost", "reset", "half"):
+            _reset(request.connection)
+
+    def _say(self, request: BaseHTTPRequestHandler, answer: Answer) -> None:
+        with contextlib.suppress(OSError):  # who asked may be dead by now
+            request.send_response(answer.status)
+            request.send_header("Content-Type", answer.content_type)
+            request.send_header("Content-Length", str(len(answer.body)))
+            request.end_headers()
+            request.wfile.write(answer.body)
+
+    @abstractmethod
+    def _take(self, request: BaseHTTPRequestHandler, body: bytes, heard: bool) -> Answer:
+        """Do what is asked; ``heard`` says whether the answer will be given."""
+
+
+class Keeper(Target):
+    """Keeps the spans it takes, and knows who sent them and when."""
+
+    def __init__(self, answers: Sequence[str], kill: Callable[[], None]) -> None:
+        self.arrivals: list[Arrival] = []
+        super().__init__(answers, kill)
+
     def taken(self) -> Counter[int]:
         """How often each span was taken."""
         return Counter(span for arrival in self.arrivals for span in arrival.spans)
@@ -121,38 +171,32 @@ class Target:
                 settled |= set(arrival.spans)
         return again
 
-    def _answer(self, request: BaseHTTPRequestHandler) -> None:
-        body = request.rfile.read(int(request.headers["Content-Length"]))
-        sender = int(request.headers[SENDER])
+    def _take(self, request: BaseHTTPRequestHandler, body: bytes, heard: bool) -> Answer:
+        spans = _span_ids(body, "json" in request.headers["Content-Type"])
         with self._lock:
-            how = self._answers.pop(0) if self._answers else "take"
-        if how == "slow":
-            time.sleep(0.7)
-        if how in ("take", "slow", "lost", "half", "kill before", "kill after"):
-            self._take(request, sender, body, heard=how in ("take", "slow", "kill after"))
-        if how in ("take", "slow", "kill after"):
-            request.send_response(200)
-            request.send_header("Content-Length", "0")
-            request.end_headers()
-            request.wfile.flush()
-        elif how == "busy":
-            request.send_error(503)
-        elif how == "half":
-            request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nacc")
-        if how.startswith("kill"):
-            self._kill(sender)
-        if how in ("lost", "reset", "half"):
-            _reset(request.connection)
-            request.close_connection = True
+            self.arrivals.append(Arrival(int(request.headers[SENDER]), spans, heard))
+        return Answer(200, "application/json", b"")
 
-    def _take(self, request: BaseHTTPRequestHandler, sender: int, body: bytes, heard: bool) -> None:
-        try:
-            spans = _span_ids(body, "json" in request.headers["Content-Type"])
-        except Exception as error:
-            self.problems.append(f"a request that cannot be read: {error!r}")
-            raise
-        with self._lock:
-            self.arrivals.append(Arrival(sender, spans, heard))
+
+class Relay(Target):
+    """Passes requests on to a real server.
+
+    Args:
+        answers: what to do with the first requests.
+        kill: kills the forwarder.
+        server: host and port.
+    """
+
+    def __init__(self, answers: Sequence[str], kill: Callable[[], None], server: str) -> None:
+        self._behind = server
+        super().__init__(answers, kill)
+
+    def _take(self, request: BaseHTTPRequestHandler, body: bytes, heard: bool) -> Answer:
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in ("host", "connection")}
+        with contextlib.closing(HTTPConnection(self._behind, timeout=60)) as connection:
+            connection.request(request.command, request.path, body, headers)
+            response = connection.getresponse()
+            return Answer(response.status, response.headers.get("Content-Type", ""), response.read())
 
 
 def _span_ids(body: bytes, is_json: bool) -> tuple[int, ...]:
