@@ -9,15 +9,17 @@ File layout, little-endian::
 
     0     8   magic
     8     8   which of the two places below holds (0 or 1)
-    16    24  place 0: written (bytes ever appended), recorded (lines), started (spans ever started)
-    40    24  place 1: the same
-    64    8   base: value of `written` at which the current segment file began (signed)
-    72    8   sequence of the current segment file; 0 while the writer is being born
-    80    8×n dropped spans, in the order of DROP_REASONS, then trajectories left out, in that of SKIP_REASONS
+    16    16  place 0: written (bytes ever appended), recorded (lines)
+    32    16  place 1: the same
+    48    8   spans ever started
+    56    8   base: value of `written` at which the current segment file began (signed)
+    64    8   sequence of the current segment file; 0 while the writer is being born
+    72    8×n dropped spans, in the order of DROP_REASONS, then trajectories left out, in that of SKIP_REASONS
     4096  …   the ring; byte i of the stream lies at 4096 + i % size
 
-Length and counts are written to the place that does not hold, then one byte says that it does: a kill never
-parts them. (``struct.pack_into`` would not do: it clears its target first.)
+Length and number of lines are written to the place that does not hold, then one byte says that it does: a
+kill never parts them. (``struct.pack_into`` would not do: it clears its target first.) Spans are counted as
+started where the count lies, at once: what is recorded was started before, whenever one looks.
 
 `written` minus `base` minus the segment's length is what a dead writer still owes its segment. It is all
 in the ring, because a writer overwrites nothing its segment does not have.
@@ -31,10 +33,10 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-MAGIC = b"ORJRNL03"
+MAGIC = b"ORJRNL04"
 HEADER_BYTES = 4096
-_ACTIVE, _PLACES, _BASE, _SEQUENCE, _COUNTS = 8, (16, 40), 64, 72, 80
-_published = struct.Struct("<3Q")
+_ACTIVE, _PLACES, _STARTED, _BASE, _SEQUENCE, _COUNTS = 8, (16, 32), 48, 56, 64, 72
+_published = struct.Struct("<2Q")
 _number = struct.Struct("<q")
 
 DROP_REASONS = ("journal_full", "disk", "encoding", "spool_limit", "redaction")
@@ -53,7 +55,7 @@ SKIP_REASONS = (
 of the application's own OpenTelemetry; because its caller, in another process, is not recorded. Why a score
 was left out: its trajectory is; what was given is no trajectory's id."""
 _COUNTED = (*DROP_REASONS, *SKIP_REASONS)
-_HEADER = struct.Struct(f"<8sQ6Q2q{len(_COUNTED)}q")
+_HEADER = struct.Struct(f"<8sQ5Q2q{len(_COUNTED)}q")
 _READ_ATTEMPTS = 1000
 
 
@@ -63,6 +65,9 @@ class Journal:
     Args:
         path: file to create; must not exist.
         size: bytes of the ring.
+
+    Attributes:
+        started: one number, the spans ever started, in the file itself; any thread may add to it.
 
     Raises:
         OSError: when the file cannot be created or its space not be reserved.
@@ -84,7 +89,7 @@ class Journal:
         self.written = 0
         self.flushed = 0
         self.recorded = 0
-        self.started = 0
+        self.started = memoryview(self._map)[_STARTED : _STARTED + 8].cast("Q")
 
     @property
     def room(self) -> int:
@@ -114,10 +119,10 @@ class Journal:
         return True
 
     def publish(self) -> None:
-        """Make length and counts visible outside."""
+        """Make length and number of lines visible outside."""
         place = 1 - self._active
         at = _PLACES[place]
-        self._map[at : at + 24] = _published.pack(self.written, self.recorded, self.started)
+        self._map[at : at + 16] = _published.pack(self.written, self.recorded)
         self._map[_ACTIVE] = self._active = place
 
     def unflushed(self, limit: int) -> memoryview:
@@ -171,8 +176,8 @@ def read_state(path: Path) -> JournalState | None:
     if len(header) < _HEADER.size or not header.startswith(MAGIC):
         return None
     _, active, *rest = _HEADER.unpack(header)
-    written, recorded, started = rest[3:6] if active else rest[:3]
-    base, sequence, *counts = rest[6:]
+    written, recorded = rest[2:4] if active else rest[:2]
+    started, base, sequence, *counts = rest[4:]
     drops = dict(zip(DROP_REASONS, counts, strict=False))
     skips = dict(zip(SKIP_REASONS, counts[len(DROP_REASONS) :], strict=True))
     return JournalState(written, recorded, started, base, sequence, drops, skips)

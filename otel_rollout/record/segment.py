@@ -90,7 +90,7 @@ class SegmentWriter:
         self._closing = False
         self._abandoned = False
         self._idle = False
-        self._is_full = False
+        self._room = math.inf
         self._stalled = False
         self._obstacle: str | None = None
         self._counts: dict[str, int] = {}
@@ -98,17 +98,26 @@ class SegmentWriter:
         self._sequence = 0
         self._length = 0
         self._descriptor = -1
-        self._journal = Journal(node_dir / (self.id + spool.JOURNAL_SUFFIX), journal_bytes)
-        self._open = OpenTrajectories(node_dir / (self.id + spool.OPEN_SUFFIX))
-        self._begin_segment(*self._prepare_segment())
+        journal, table = (
+            node_dir / (self.id + suffix) for suffix in (spool.JOURNAL_SUFFIX, spool.OPEN_SUFFIX)
+        )
+        try:
+            self._journal = Journal(journal, journal_bytes)
+            self._started = self._journal.started
+            self._open = OpenTrajectories(table)
+            self._begin_segment(*self._prepare_segment())
+        except OSError:  # what is left would be taken for a writer that is being born
+            journal.unlink(missing_ok=True)
+            table.unlink(missing_ok=True)
+            raise
         self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
         self._flusher.start()
 
     # --- inside user code ---------------------------------------------------------------------------------
 
     def started(self) -> None:
-        """Count a span that was started; published with the next line that is written."""
-        self._journal.started += 1
+        """Count a span that was started."""
+        self._started[0] += 1
 
     def write(self, body: bytes) -> bool:
         """Record one line given without its resource head.
@@ -265,21 +274,22 @@ class SegmentWriter:
                 return False
             journal.flushed += written
             self._length += written
+            self._room -= written
             self._obstacle = None
         self._stalled = False
         return True
 
     def _has_room(self) -> bool:
-        """Whether the run may have more on this machine; looked up once a second."""
+        """Whether the run may have more on this machine; what others write is looked up once a second."""
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_INTERVAL
             try:
-                self._is_full = spool.segment_bytes(self._node_dir) >= self._spool_limit
+                self._room = self._spool_limit - spool.segment_bytes(self._node_dir)
             except OSError:  # the directory is gone; writing will tell
-                self._is_full = False
-            if self._is_full:
-                self._meet_obstacle("spool_limit", f"the run has {self._spool_limit} bytes here, all it may")
-        return not self._is_full
+                self._room = math.inf
+        if self._room <= 0:
+            self._meet_obstacle("spool_limit", f"the run has {self._spool_limit} bytes here, all it may")
+        return self._room > 0
 
     def _meet_obstacle(self, reason: str, described: str) -> None:
         if self._obstacle is None:
@@ -337,7 +347,7 @@ class SegmentWriter:
         """What this writer has done so far."""
         drops = {reason: self._counts.get(reason, 0) for reason in DROP_REASONS}
         skips = {reason: self._counts.get(reason, 0) for reason in SKIP_REASONS}
-        return Counts(self._journal.started, self._journal.recorded, drops, skips)
+        return Counts(self._started[0], self._journal.recorded, drops, skips)
 
     # --- ends ---------------------------------------------------------------------------------------------
 
@@ -374,6 +384,7 @@ class SegmentWriter:
         not write there. The parent ends them itself.
         """
         self._abandoned = self._closing = True
+        self._started = memoryview(bytearray(8)).cast("Q")
         self._lock = threading.Lock()  # some thread of the parent may have held it
         self._count_lock = threading.RLock()
         if self._descriptor >= 0:

@@ -133,12 +133,12 @@ def dying_publish(self, publish=journal.Journal.publish):
     publish(self)
 
 class Places:
-    def pack(self, written, recorded, started, pack=journal._published.pack):
+    def pack(self, written, recorded, pack=journal._published.pack):
         if recorded == 50:  # a half of the place that does not hold yet
             at = journal._PLACES[1 - writer._journal._active]
-            writer._journal._map[at : at + 12] = b"?" * 12
+            writer._journal._map[at : at + 8] = b"?" * 8
             die()
-        return pack(written, recorded, started)
+        return pack(written, recorded)
 
 def half_a_write(descriptor, data, write=os.write):
     if acknowledged >= 49:
@@ -285,7 +285,7 @@ import sys
 from pathlib import Path
 from otel_rollout.record.journal import Journal
 journal = Journal(Path(sys.argv[1]), 1 << 20)
-journal.started = 7
+journal.started[0] = 7
 journal.append(b"", b"x" * 10)
 print("ready", flush=True)
 while True:
