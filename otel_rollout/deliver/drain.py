@@ -121,29 +121,30 @@ def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> Exporte
         delivered=sum(tally.delivered for tally in done),
         rejected=sum(tally.rejected for tally in done),
         pending=pending,
-        problem=failure.message if failure else not_linked,
+        problem=ledger.problem or (failure.message if failure else not_linked),
     )
 
 
 def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
     """What lies beyond an exporter's cursors: in the segments, and in the journals of their writers."""
-    sizes: dict[str, int] = {}
     for name in spool.segments(node_dir):
+        size = cursors.get(name.stem, 0)
         try:
-            file = (node_dir / name.file).open("rb")
-        except FileNotFoundError:  # everybody is done with it
+            with (node_dir / name.file).open("rb") as file:
+                file.seek(size)
+                while chunk := file.read(1 << 20):
+                    size += len(chunk)
+                    yield chunk
+        except OSError:  # everybody is done with it; or nobody can read it
             continue
-        with file:
-            sizes[name.stem] = file.seek(cursors.get(name.stem, 0))
-            while chunk := file.read(1 << 20):
-                sizes[name.stem] += len(chunk)
-                yield chunk
-    for writer in spool.journals(node_dir):
-        path = node_dir / (writer + spool.JOURNAL_SUFFIX)
-        state = journal.read_state(path)
-        if state is not None:
-            stem = spool.SegmentName(writer, state.sequence).stem
-            yield journal.owed_bytes(path, state, sizes.get(stem, 0))
+        yield _owed(node_dir, name, size)
+
+
+def _owed(node_dir: Path, name: spool.SegmentName, size: int) -> bytes:
+    """What the journal of its writer has beyond ``size`` bytes of a segment, if it is the writer's last."""
+    path = node_dir / (name.writer + spool.JOURNAL_SUFFIX)
+    state = journal.read_state(path) if path.exists() else None
+    return journal.owed_bytes(path, state, size) if state and state.sequence == name.sequence else b""
 
 
 def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
@@ -169,12 +170,16 @@ def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCo
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a stream, one at a time: what is pending may be half a disk."""
-    rest = b""
+    parts: list[bytes] = []
+    size = 0
     for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            yield b"".join((*parts, line))
+            parts, size = [], 0
+        if size < segments.MAX_LINE_BYTES:  # no line; but there is an end to everything
+            parts.append(rest)
+            size += len(rest)
 
 
 def drain(node_dir: Path, configured: Settings, timeout: float) -> Report:
