@@ -166,6 +166,10 @@ class Trajectory:
                 **{key: _scalar(value) for key, value in self._identity.items()},
             }
         )
+        if self._makes_room(active, parent, identity):
+            active.writer.skip("spool_full")
+            self._step_inside(context, context, active.tracer.unrecorded(parent))
+            return
         identified = with_identity(identity, context)
         span = spans.start(active, self._name, semconv.KIND_AGENT, parent, identified)
         if span is None:
@@ -182,6 +186,18 @@ class Trajectory:
                 span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
             self._writer = active.writer
             self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
+
+    def _makes_room(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
+        """Whether the trajectory is left out because the spool fills up.
+
+        Not where it is part of a trace already; nor in an application's own provider, whose other exporters
+        have nothing to do with our spool.
+        """
+        return (
+            not active.writer.has_room_for(identity)
+            and not parent.get_span_context().is_valid
+            and active.application_tracer() is None
+        )
 
     def _step_inside(
         self, outside: otel_context.Context, identified: otel_context.Context, span: Span

@@ -25,7 +25,7 @@ _SPAN_DIGITS: Final = 16
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 _CODES: Final = {code.value: code for code in StatusCode}
 _MAX_DEPTH: Final = 24
-"""Levels of nesting kept of an attribute. Protobuf stops reading at 100, and counts three for each of ours."""
+"""Levels of nesting kept of an attribute. Protobuf stops at 100, and counts three for each of ours."""
 
 
 class UnreadableLineError(ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections import Counter
@@ -148,7 +149,7 @@ def _owed(node_dir: Path, name: spool.SegmentName, size: int) -> bytes:
 
 
 def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
-    """Recorded and delivered spans per step, pending ones read from the segments."""
+    """Recorded, delivered and dropped spans per step: from segments, ledger and journals."""
     from otel_rollout.deliver.delivery import step_of
     from otel_rollout.deliver.ledger import Tally, read_ledger
 
@@ -165,7 +166,18 @@ def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCo
             known = counts.get(key)
             if known is None or tally.delivered < known.delivered:
                 counts[key] = StepCount(recorded, tally.delivered, tally.rejected)
+    for key, dropped in _dropped_by_step(node_dir).items():
+        counts[key] = dataclasses.replace(counts.get(key, StepCount()), dropped=dropped)
     return dict(sorted(counts.items()))
+
+
+def _dropped_by_step(node_dir: Path) -> dict[StepKey, dict[str, int]]:
+    found: dict[StepKey, Counter[str]] = {}
+    for writer in spool.journals(node_dir):
+        state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
+        for (step, validate), drops in state.drops_of_steps.items() if state else ():
+            found.setdefault(StepKey(step, validate), Counter()).update(drops)
+    return {key: {reason: n for reason, n in drops.items() if n} for key, drops in found.items()}
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

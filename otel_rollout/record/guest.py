@@ -135,9 +135,9 @@ class SpoolSpanProcessor(IdentityProcessor):
             status = span.status
             body = _line(span, known, span.end_time, status.status_code.value, status.description)
         except Exception:  # noqa: BLE001 - we are inside user code
-            writer.drop("encoding")
+            writer.drop("encoding", known.identity)
         else:
-            writer.write(body)
+            writer.write(body, known.identity)
 
     def shutdown(self) -> None:
         """The writer belongs to the runtime, which closes it."""

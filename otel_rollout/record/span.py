@@ -228,9 +228,9 @@ class RecordingSpan(Span):
         try:
             body = self._line(end_time or time_ns(), self._status, self._message)
         except Exception:  # noqa: BLE001 - we are inside user code
-            self.writer.drop("encoding")
+            self.writer.drop("encoding", self.identity)
         else:
-            self.writer.write(body)
+            self.writer.write(body, self.identity)
         # A task started inside keeps its context, and this span with it, for as long as it runs.
         self._attributes = self._events = self._links = None
 
