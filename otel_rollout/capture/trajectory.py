@@ -15,6 +15,7 @@ from otel_rollout import runtime, semconv
 from otel_rollout.capture import content, spans, values
 from otel_rollout.capture.guard import fault, warn
 from otel_rollout.record.identity import Identity, identity_in, with_identity
+from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
 
@@ -316,7 +317,8 @@ def _scalar(value: Any) -> bool | int | float | str | None:
         return value
     try:
         held = value.item()  # numpy and torch scalars
-    except Exception:  # noqa: BLE001 - neither, or not a scalar
+    except Exception as error:  # noqa: BLE001 - neither, or not a scalar
+        pass_on(error)
         held = None
     if isinstance(held, (bool, int, float, str)):
         return held

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from otel_rollout import semconv, spool
 from otel_rollout.record import otlp_json
 from otel_rollout.record.identity import NO_IDENTITY, Identity
+from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.journal import DROP_REASONS, SKIP_REASONS, Journal
 from otel_rollout.record.open_trajectories import OpenTrajectories
 from otel_rollout.record.redaction import Redaction
@@ -140,15 +141,18 @@ class SegmentWriter:
         if self._redact is not None:
             try:
                 body = self._redact(body)
-            except Exception:  # noqa: BLE001 - the application's function; what it did not see stays unwritten
-                return self.drop("redaction", identity)
+            except Exception as error:  # noqa: BLE001 - the application's; what it did not see stays unwritten
+                self.drop("redaction", identity)
+                pass_on(error)
+                return False
         lock = self._lock
-        # Non-blocking first: it is the cheap and the usual case. The bounded wait also ends the only way
-        # this could deadlock, a signal handler that records while its own thread holds the lock.
-        if not lock.acquire(False) and (self._stalled or not lock.acquire(timeout=MAX_WAIT)):
+        # Looked at first, because `with` waits as long as it takes, and whoever has the lock may be stuck in
+        # the disk; or be this very thread, in the middle of whose write a signal handler records. And `with`,
+        # because what such a handler raises may strike between an `acquire` and the `try` after it.
+        if lock.locked() and (self._stalled or not self._is_free_soon()):
             self._stalled = True
             return self.drop("journal_full", identity)
-        try:
+        with lock:
             if self._closing:  # ended after shutdown(): it stays among the unfinished
                 return False
             journal, head = self._journal, self._head
@@ -160,8 +164,15 @@ class SegmentWriter:
             elif not self._hurried and journal.written - journal.flushed > self._high_water:
                 self._hurry()
             return True
-        finally:
-            lock.release()
+
+    def _is_free_soon(self) -> bool:
+        """Whether whoever writes is done in MAX_WAIT."""
+        deadline = time.monotonic() + MAX_WAIT
+        while self._lock.locked():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_WAIT_STEP)
+        return True
 
     def has_room_for(self, identity: Identity) -> bool:
         """Whether a trajectory may begin: not where its group is one of those that make room for others.
@@ -184,7 +195,8 @@ class SegmentWriter:
         if self._redact is not None:
             try:
                 body = self._redact(body)
-            except Exception:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001
+                pass_on(error)
                 return None
         return None if self._abandoned else self._open.enter(self._head + body)
 
