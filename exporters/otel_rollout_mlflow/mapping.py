@@ -17,6 +17,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout import semconv
+from otel_rollout.encodable import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,6 +134,7 @@ class RunningTrace:
 
 def running_trace(root: ReadableSpan) -> RunningTrace:
     """What is known of a trajectory while it runs, from its root span."""
+    root = encodable(root)
     attributes = root.attributes or {}
     session = attributes.get(semconv.SESSION_ID) or session_of(attributes)
     resource = useful_resource(root.resource).attributes
@@ -168,6 +170,7 @@ def is_given_outside(span: ReadableSpan) -> bool:
 
 def to_mlflow(span: ReadableSpan) -> ReadableSpan:
     """The same span with the attributes MLflow reads, and with nothing said twice."""
+    span = encodable(span)
     source = span.attributes or {}
     attributes = {key: value for key, value in source.items() if key not in _MAPPED_BY_NAME}
     _set(attributes, SPAN_INPUTS, _payload(source, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE))
@@ -249,6 +252,7 @@ def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
 
 def feedback_of(span: ReadableSpan) -> list[Feedback]:
     """The scores a span carries: a root's ``rollout.score.*``, or the verdict of an evaluation span."""
+    span = encodable(span)
     attributes = span.attributes or {}
     scored: list[Feedback] = []
     if is_root(span):

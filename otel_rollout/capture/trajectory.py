@@ -14,6 +14,7 @@ from otel_rollout import runtime, semconv
 from otel_rollout.capture import content, spans, values
 from otel_rollout.capture.guard import fault, warn
 from otel_rollout.record.identity import Identity, with_identity
+from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
 
@@ -182,6 +183,10 @@ class Trajectory:
                 **{key: _scalar(value) for key, value in self._identity.items()},
             }
         )
+        if self._makes_room(active, parent, identity):
+            active.writer.skip("spool_full")
+            self._step_inside(context, context, active.tracer.unrecorded(parent))
+            return
         identified = with_identity(identity, context)
         span = spans.start(active, self._name, semconv.KIND_AGENT, parent, identified)
         if span is None:
@@ -199,6 +204,18 @@ class Trajectory:
                 span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
             self._writer = active.writer
             self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
+
+    def _makes_room(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
+        """Whether the trajectory is left out because the spool fills up.
+
+        Not where it is part of a trace already; nor in an application's own provider, whose other exporters
+        have nothing to do with our spool.
+        """
+        return (
+            not active.writer.has_room_for(identity)
+            and not parent.get_span_context().is_valid
+            and active.application_tracer() is None
+        )
 
     def _step_inside(
         self, outside: otel_context.Context, identified: otel_context.Context, span: Span
@@ -282,7 +299,8 @@ def _scalar(value: Any) -> bool | int | float | str | None:
         return value
     try:
         held = value.item()  # numpy and torch scalars
-    except Exception:  # noqa: BLE001 - neither, or not a scalar
+    except Exception as error:  # noqa: BLE001 - neither, or not a scalar
+        pass_on(error)
         held = None
     if isinstance(held, (bool, int, float, str)):
         return held

@@ -14,6 +14,8 @@ from otel_rollout.record import journal
 from otel_rollout.spool import SegmentName
 
 READ_BYTES = 1 << 20
+MAX_LINE_BYTES = 128 << 20
+"""What is read of one line at most: no span is that large, but a damaged file may have no newline at all."""
 STILLBORN_AGE = 60.0
 """Seconds after which a writer that has not begun its first segment is taken for dead."""
 
@@ -45,9 +47,9 @@ def is_dead(node_dir: Path, writer: str) -> bool:
     born has no segment yet, and one that begins the next segment lets go of the last.
     """
     path = node_dir / (writer + spool.JOURNAL_SUFFIX)
-    before = journal.read_state(path)
+    before = _state(path)
     if before is None or before.sequence == 0:
-        return time.time() - path.stat().st_mtime > STILLBORN_AGE
+        return not _shows_life(node_dir, writer)
     segment = node_dir / SegmentName(writer, before.sequence).file
     if segment.exists() and is_being_written(segment):
         return False
@@ -55,19 +57,43 @@ def is_dead(node_dir: Path, writer: str) -> bool:
     return after is not None and after.sequence == before.sequence
 
 
+def _shows_life(node_dir: Path, writer: str) -> bool:
+    """Whether a writer whose journal says nothing may live: it is young, or one of its segments is locked."""
+    own = [node_dir / (writer + spool.JOURNAL_SUFFIX), *_segments_of(node_dir, writer)]
+    there = [path for path in own if path.exists()]
+    youngest = max((path.stat().st_mtime for path in there), default=0.0)
+    return time.time() - youngest <= STILLBORN_AGE or any(map(is_being_written, there))
+
+
+def _segments_of(node_dir: Path, writer: str) -> list[Path]:
+    return [node_dir / name.file for name in spool.segments(node_dir) if name.writer == writer]
+
+
+def _state(path: Path) -> journal.JournalState | None:
+    return journal.read_state(path) if path.exists() else None
+
+
+def writers(node_dir: Path) -> set[str]:
+    """Whoever has left something here, a journal or segments alone."""
+    return {*spool.journals(node_dir), *(name.writer for name in spool.segments(node_dir))}
+
+
 def heal(node_dir: Path, writer: str) -> None:
     """Complete the last segment of a dead writer from its journal; cut off a line that was never finished.
 
-    Idempotent. To be called by the holder of the forwarder's lock, so by one process at a time.
+    Half a line elsewhere is damage: it is ended, and so counted among what cannot be read. Idempotent. To be
+    called by the holder of the forwarder's lock, so by one process at a time.
     """
-    state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
-    name = SegmentName(writer, state.sequence) if state else None
-    if state is None or name is None or not (node_dir / name.file).exists():
-        return
-    with (node_dir / name.file).open("r+b") as segment:
-        size = segment.seek(0, os.SEEK_END)
-        segment.write(journal.owed_bytes(node_dir / (writer + spool.JOURNAL_SUFFIX), state, size))
-        segment.truncate(_end_of_last_line(segment))
+    path = node_dir / (writer + spool.JOURNAL_SUFFIX)
+    state = _state(path)
+    for name in spool.segments(node_dir):
+        if name.writer == writer and (state is None or name.sequence <= state.sequence):
+            with (node_dir / name.file).open("r+b") as segment:
+                if state is None or name.sequence < state.sequence:
+                    _end_last_line(segment)
+                else:
+                    segment.write(journal.owed_bytes(path, state, segment.seek(0, os.SEEK_END)))
+                    segment.truncate(_end_of_last_line(segment))
 
 
 def discard_buffers(node_dir: Path, writer: str) -> None:
@@ -75,8 +101,17 @@ def discard_buffers(node_dir: Path, writer: str) -> None:
 
     To be called when its segments are complete and its trajectories ended.
     """
-    os.truncate(node_dir / (writer + spool.JOURNAL_SUFFIX), journal.HEADER_BYTES)
+    path = node_dir / (writer + spool.JOURNAL_SUFFIX)
+    if _state(path) is not None:
+        os.truncate(path, journal.HEADER_BYTES)
     (node_dir / (writer + spool.OPEN_SUFFIX)).unlink(missing_ok=True)
+
+
+def _end_last_line(segment: BinaryIO) -> None:
+    if segment.seek(0, os.SEEK_END):
+        segment.seek(-1, os.SEEK_END)
+        if segment.read(1) != b"\n":
+            segment.write(b"\n")
 
 
 def _end_of_last_line(segment: BinaryIO) -> int:
@@ -91,21 +126,36 @@ def _end_of_last_line(segment: BinaryIO) -> int:
     return 0
 
 
-def complete_lines(path: Path, position: int, limit: int) -> Iterator[bytes]:
-    """Whole lines of a segment from byte ``position``, each with its newline.
+def complete_lines(path: Path, position: int, limit: int) -> Iterator[tuple[bytes, int]]:
+    """Whole lines of a segment from byte ``position``, each with its newline and with where it ends.
 
     Stops after ``limit`` bytes, but not before the first line; what follows the last newline is not
-    finished and not yielded.
+    finished and not yielded. Of a line longer than ``MAX_LINE_BYTES`` its beginning is, without a newline.
     """
     try:
         file = path.open("rb")
     except FileNotFoundError:  # everybody is done with it
         return
     with file:
-        file.seek(position)
-        taken = 0
-        for line in file:
-            if not line.endswith(b"\n") or (taken and taken + len(line) > limit):
+        begin = file.seek(position)
+        while line := file.readline(MAX_LINE_BYTES):
+            end = begin + len(line)
+            if not line.endswith(b"\n"):
+                rest = _rest_of_line(file) if len(line) == MAX_LINE_BYTES else 0
+                if not rest:
+                    return
+                line, end = line[:READ_BYTES], end + rest
+            if begin > position and end - position > limit:
                 return
-            taken += len(line)
-            yield line
+            yield line, end
+            begin = end
+
+
+def _rest_of_line(file: BinaryIO) -> int:
+    """Bytes up to and with the next newline; 0 when there is none."""
+    length = 0
+    while piece := file.readline(READ_BYTES):
+        length += len(piece)
+        if piece.endswith(b"\n"):
+            return length
+    return 0
