@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -118,14 +119,14 @@ class Delivery:
         return self._positions.get(name.stem, 0) >= size and not getattr(self._exporter, "reads_spool", False)
 
     def is_caught_up(self) -> bool:
-        """Whether every byte of every segment is done with, and linked to the tracker's run."""
+        """Whether every line of every segment is done with, and linked to the tracker's run."""
         if not self._link.is_complete():
             return False
         for name in spool.segments(self._node_dir):
-            size = (self._node_dir / name.file).stat().st_size
-            if self._positions.get(name.stem, 0) < size:
+            position = self._positions.get(name.stem, 0)
+            if any(True for _ in segments.complete_lines(self._node_dir / name.file, position, 1)):
                 return False
-        return True
+        return True  # half a line is nobody's to deliver: of a dead writer it is cut off, else it is a copy's
 
     def _run(self) -> None:
         """Deliver until told to stop, whatever happens: nobody else does."""
@@ -240,9 +241,21 @@ class Delivery:
             else:
                 tally.delivered += 1
         positions = {line.segment: line.end for line in lines}
-        self._ledger.advance(self.name, positions, tallies)
+        self._note(positions, tallies)
         self._positions |= positions
         self._link.delivered()
+
+    def _note(self, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
+        """Write down what was delivered, however long that takes: else all of it would be sent again."""
+        attempt = 0
+        while True:
+            try:
+                return self._ledger.advance(self.name, positions, tallies)
+            except sqlite3.Error as error:  # a full disk, say
+                _logger.warning("what %s took cannot be noted: %s", self.name, error)
+                if self._stop.wait(_pause(attempt)):
+                    raise
+                attempt += 1
 
     def _set_aside(self, line: Line, reason: str) -> None:
         entry = {
@@ -252,8 +265,7 @@ class Delivery:
             "line": line.raw.decode("utf-8", "replace").rstrip("\n"),
         }
         path = self._node_dir / f"rejected.{self.name}.jsonl"
-        with open(path, "ab", opener=spool.open_private) as file:
-            file.write(orjson.dumps(entry) + b"\n")
+        segments.append_line(path, orjson.dumps(entry) + b"\n")
         _logger.error("%s rejects a span of %s: %s", self.name, line.segment, reason)
 
 
@@ -270,7 +282,8 @@ def step_of(line: bytes) -> StepKey:
     if not line.startswith(_INTEGER, start + len(_STEP)):  # text, which may hold escapes
         return Line.decoded("", 0, line).step
     begin = start + len(_STEP) + len(_INTEGER)
-    return StepKey(line[begin : line.index(b'"', begin)].decode("ascii", "replace"), validate)
+    end = line.find(b'"', begin)
+    return StepKey(line[begin:end].decode("ascii", "replace") if end >= 0 else "", validate)
 
 
 def _step_of_spans(spans: Sequence[ReadableSpan]) -> StepKey:

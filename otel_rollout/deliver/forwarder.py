@@ -120,7 +120,7 @@ def _heal_the_dead(node_dir: Path, healed: set[str]) -> tuple[bool, bool]:
                 healed.add(writer)
             else:
                 alive = True
-        except OSError as error:  # a full disk, say: the others go on, and this one is tried again
+        except Exception as error:  # noqa: BLE001 - a full disk, say: the others go on, and this one is tried again
             if writer not in _incomplete:
                 _logger.warning("cannot complete what %s recorded: %s", writer, error)
             _incomplete.add(writer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -14,16 +13,17 @@ from otel_rollout.record import journal
 from otel_rollout.spool import SegmentName
 
 READ_BYTES = 1 << 20
-STILLBORN_AGE = 60.0
-"""Seconds after which a writer that has not begun its first segment is taken for dead."""
 
 
 def is_being_written(path: Path) -> bool:
     """Whether the process that writes this segment lives: it holds a lock that dies with it.
 
-    Never a pid: those are reused.
+    Never a pid: those are reused. Never an age: clocks are set.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # done with, and removed
+        return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -41,18 +41,19 @@ def living_writers(node_dir: Path) -> set[str]:
 def is_dead(node_dir: Path, writer: str) -> bool:
     """Whether a writer will certainly write no more.
 
-    Death is proven on the segment its journal names, looked at before and after: a writer that is being
-    born has no segment yet, and one that begins the next segment lets go of the last.
+    Death is proven on the segment its journal names, looked at before and after: a writer that begins the
+    next segment lets go of the last. One that is being born holds its first before it has a journal.
     """
-    path = node_dir / (writer + spool.JOURNAL_SUFFIX)
-    before = journal.read_state(path)
-    if before is None or before.sequence == 0:
-        return time.time() - path.stat().st_mtime > STILLBORN_AGE
-    segment = node_dir / SegmentName(writer, before.sequence).file
-    if segment.exists() and is_being_written(segment):
+    before = _sequence(node_dir, writer)
+    if is_being_written(node_dir / SegmentName(writer, max(before, 1)).file):
         return False
-    after = journal.read_state(path)
-    return after is not None and after.sequence == before.sequence
+    return _sequence(node_dir, writer) == before
+
+
+def _sequence(node_dir: Path, writer: str) -> int:
+    """Number of the segment that a writer is at; 0 while it is being born."""
+    state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
+    return state.sequence if state is not None else 0
 
 
 def heal(node_dir: Path, writer: str) -> None:
@@ -73,9 +74,13 @@ def heal(node_dir: Path, writer: str) -> None:
 def discard_buffers(node_dir: Path, writer: str) -> None:
     """Give back the space of a dead writer's journal and table; its counts stay.
 
-    To be called when its segments are complete and its trajectories ended.
+    To be called when its segments are complete and its trajectories ended. A journal that cannot be read is
+    left as it is: that of a newer version, say.
     """
-    os.truncate(node_dir / (writer + spool.JOURNAL_SUFFIX), journal.HEADER_BYTES)
+    path = node_dir / (writer + spool.JOURNAL_SUFFIX)
+    if journal.read_state(path) is None:
+        return
+    os.truncate(path, journal.HEADER_BYTES)
     (node_dir / (writer + spool.OPEN_SUFFIX)).unlink(missing_ok=True)
 
 
@@ -89,6 +94,23 @@ def _end_of_last_line(segment: BinaryIO) -> int:
             return start + newline + 1
         position = start
     return 0
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line, whole or not at all; half of one, of a process that was killed in it, is cut off first.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    with open(path, "a+b", opener=spool.open_private) as file:
+        end = _end_of_last_line(file)
+        file.truncate(end)
+        try:
+            file.write(line)
+            file.flush()
+        except OSError:
+            os.truncate(path, end)  # freeing space does not fail for lack of it
+            raise
 
 
 def complete_lines(path: Path, position: int, limit: int) -> Iterator[bytes]:

@@ -32,9 +32,10 @@ def close_unfinished(node_dir: Path, writer: str) -> None:
     if not open_roots:
         return
     last_seen = _last_ends(node_dir, writer, open_roots)
-    lines = [
+    ended = [
         _ended(line, last_seen.get(trace_id, 0), name.stem) for (trace_id, _), line in open_roots.items()
     ]
+    lines = [line for line in ended if line is not None]
     if lines:
         fresh = node_dir / (name.stem + ".new")
         with open(fresh, "wb", opener=spool.open_private) as file:
@@ -54,10 +55,10 @@ def _last_ends(node_dir: Path, writer: str, open_roots: dict[tuple[bytes, bytes]
             continue
         with (node_dir / name.file).open("rb") as file:
             for line in file:
-                ids = _ids(line)
-                if ids[0] in traces:
+                ids, end = _ids(line), _END.search(line)
+                if end and ids[0] in traces:
                     open_roots.pop(ids, None)
-                    last[ids[0]] = max(last.get(ids[0], 0), int(_END.search(line)[1]))  # type: ignore[index]
+                    last[ids[0]] = max(last.get(ids[0], 0), int(end[1]))
     return last
 
 
@@ -66,11 +67,14 @@ def _ids(line: bytes) -> tuple[bytes, bytes]:
     return (found[1], found[2]) if found else (b"", b"")
 
 
-def _ended(line: bytes, end_ns: int, segment: str) -> bytes:
-    """A line of the table with an end time, naming the segment it now lies in."""
-    data: dict[str, Any] = orjson.loads(line)
-    (of_resource,) = data["resourceSpans"]
-    of_resource["resource"]["attributes"][0]["value"] = {"stringValue": segment}
-    (span,) = of_resource["scopeSpans"][0]["spans"]
-    span["endTimeUnixNano"] = str(max(end_ns, int(span["startTimeUnixNano"])))
+def _ended(line: bytes, end_ns: int, segment: str) -> bytes | None:
+    """A line of the table with an end time, naming the segment it now lies in; None when it is damaged."""
+    try:
+        data: dict[str, Any] = orjson.loads(line)
+        (of_resource,) = data["resourceSpans"]
+        of_resource["resource"]["attributes"][0]["value"] = {"stringValue": segment}
+        (span,) = of_resource["scopeSpans"][0]["spans"]
+        span["endTimeUnixNano"] = str(max(end_ns, int(span["startTimeUnixNano"])))
+    except (ValueError, LookupError, TypeError):
+        return None
     return orjson.dumps(data) + b"\n"

@@ -98,9 +98,18 @@ class SegmentWriter:
         self._sequence = 0
         self._length = 0
         self._descriptor = -1
-        self._journal = Journal(node_dir / (self.id + spool.JOURNAL_SUFFIX), journal_bytes)
-        self._open = OpenTrajectories(node_dir / (self.id + spool.OPEN_SUFFIX))
-        self._begin_segment(*self._prepare_segment())
+        first = self._prepare_segment()  # whoever finds a journal finds that its segment is locked
+        journal = node_dir / (self.id + spool.JOURNAL_SUFFIX)
+        table = node_dir / (self.id + spool.OPEN_SUFFIX)
+        try:
+            self._journal = Journal(journal, journal_bytes)
+            self._open = OpenTrajectories(table)
+        except OSError:
+            self._discard(*first)
+            for path in (journal, table):
+                path.unlink(missing_ok=True)
+            raise
+        self._begin_segment(*first)
         self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
         self._flusher.start()
 
