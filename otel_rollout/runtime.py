@@ -66,6 +66,7 @@ class Runtime:
             _resource(configured),
             segment_bytes=configured.segment_bytes,
             spool_limit=_spool_limit(configured, node_dir),
+            found=functools.partial(_create_node_directory, configured),
             redact=redaction_of(configured.redact),
         )
         provider = RecordingTracerProvider(self.writer, _decision(configured))

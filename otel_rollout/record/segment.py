@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,7 @@ class SegmentWriter:
         resource: attributes of the entity that records, the same on every line.
         segment_bytes: size at which a new segment file is begun.
         spool_limit: bytes that the segments of all writers in ``node_dir`` may have together.
+        found: makes ``node_dir`` again, should somebody remove it.
         redact: what lines go through before they are written anywhere.
         journal_bytes: size of the ring between the caller and the disk.
 
@@ -71,6 +72,7 @@ class SegmentWriter:
         *,
         segment_bytes: int,
         spool_limit: float = math.inf,
+        found: Callable[[], object] = lambda: None,
         redact: Redaction | None = None,
         journal_bytes: int = JOURNAL_BYTES,
     ) -> None:
@@ -80,6 +82,7 @@ class SegmentWriter:
         self._high_water = journal_bytes // 2
         self._segment_bytes = segment_bytes
         self._spool_limit = spool_limit
+        self._found = found
         self._redact = redact
         self._next_look = 0.0
         self._lock = threading.Lock()
@@ -98,16 +101,16 @@ class SegmentWriter:
         self._sequence = 0
         self._length = 0
         self._descriptor = -1
+        self._journal_file = node_dir / (self.id + spool.JOURNAL_SUFFIX)
+        self._open_file = node_dir / (self.id + spool.OPEN_SUFFIX)
         first = self._prepare_segment()  # whoever finds a journal finds that its segment is locked
-        journal = node_dir / (self.id + spool.JOURNAL_SUFFIX)
-        table = node_dir / (self.id + spool.OPEN_SUFFIX)
         try:
-            self._journal = Journal(journal, journal_bytes)
-            self._open = OpenTrajectories(table)
+            self._journal = Journal(self._journal_file, journal_bytes)
+            self._open = OpenTrajectories(self._open_file)
         except OSError:
             self._discard(*first)
-            for path in (journal, table):
-                path.unlink(missing_ok=True)
+            self._journal_file.unlink(missing_ok=True)
+            self._open_file.unlink(missing_ok=True)
             raise
         self._begin_segment(*first)
         self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
@@ -236,7 +239,7 @@ class SegmentWriter:
         try:
             while not self._closing:
                 self._wait_for_lines()
-                if not self._flush():
+                if (self._is_removed() and not self._begin_anew()) or not self._flush():
                     time.sleep(RETRY_INTERVAL)
                 elif self._length >= self._segment_bytes:
                     self._rotate()
@@ -278,13 +281,45 @@ class SegmentWriter:
         self._stalled = False
         return True
 
+    def _is_removed(self) -> bool:
+        """Whether somebody has removed our files: clearing up the temporary directory, say."""
+        return os.fstat(self._descriptor).st_nlink == 0 or not self._journal_file.exists()
+
+    def _begin_anew(self) -> bool:
+        """Go on in new files, with what the journal still holds. False when they cannot be made."""
+        is_gone = not self._node_dir.exists()
+        try:
+            self._found()
+            prepared = self._prepare_segment()
+        except OSError as error:
+            self._meet_obstacle("disk", error.strerror or str(error))
+            return False
+        with self._lock, self._count_lock:
+            try:
+                for path in (self._journal_file, self._open_file):
+                    path.unlink(missing_ok=True)
+                self._open.move(self._open_file)
+                self._journal.move(self._journal_file, prepared[0].sequence, forget=is_gone)
+            except OSError as error:
+                self._discard(*prepared)
+                self._meet_obstacle("disk", error.strerror or str(error))
+                return False
+            old = self._descriptor
+            self._take(*prepared)
+        os.close(old)
+        _logger.warning(
+            "otel-rollout: somebody removed files in %s; what was not delivered is lost, recording goes on",
+            self._node_dir,
+        )
+        return True
+
     def _has_room(self) -> bool:
         """Whether the run may have more on this machine; looked up once a second."""
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_INTERVAL
             try:
                 self._is_full = spool.segment_bytes(self._node_dir) >= self._spool_limit
-            except OSError:  # the directory is gone; writing will tell
+            except OSError:  # the directory is gone; we will see
                 self._is_full = False
             if self._is_full:
                 self._meet_obstacle("spool_limit", f"the run has {self._spool_limit} bytes here, all it may")
@@ -338,9 +373,12 @@ class SegmentWriter:
         os.close(descriptor)
 
     def _begin_segment(self, name: spool.SegmentName, descriptor: int) -> None:
+        self._take(name, descriptor)
+        self._journal.begin_segment(name.sequence)
+
+    def _take(self, name: spool.SegmentName, descriptor: int) -> None:
         self._head = otlp_json.resource_head({semconv.SEGMENT_ID: name.stem, **self._resource})
         self._descriptor, self._sequence, self._length = descriptor, name.sequence, 0
-        self._journal.begin_segment(name.sequence)
 
     def counts(self) -> Counts:
         """What this writer has done so far."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import subprocess
 import time
@@ -207,10 +206,60 @@ def test_what_is_set_aside_on_a_full_disk(recording_there: Path) -> None:
 def test_a_place_that_is_removed_under_way(
     tracing: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody cleans up the temporary directory: nothing is raised, and the process ends in time."""
+    """Somebody cleans up the temporary directory: it is made again, and recording goes on in it.
+
+    Lost: what was not delivered yet, and a warning says so. Doubled: nothing.
+    """
     assert record(1) == [10_000]
-    while (tmp_path / "spool").exists():  # the forwarder may be making a file there
-        shutil.rmtree(tmp_path / "spool", ignore_errors=True)
+    wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 2, what="delivery")
+    with rollout_trace_attr(step=1):
+        op("x" * 10_000)
+        wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 3, what="delivery")
+        while (tmp_path / "spool").exists():  # the forwarder may be making a file there
+            shutil.rmtree(tmp_path / "spool", ignore_errors=True)
+        op("x" * 10_000)
     assert record(3) == [10_000] * 3
-    assert otel_rollout.shutdown(5).recorded == 0
-    assert os.path.isdir(tmp_path)
+    report = otel_rollout.shutdown(60)
+    assert (report.recorded, report.exporters["test-file"].delivered, report.lost) == (6, 6, 0)
+    assert (report.started, report.open, report.unfinished) == (6, 0, 0)
+    ids = [json.loads(line)[0] for line in (tmp_path / "spool-delivered.jsonl").read_text().splitlines()]
+    assert len(ids) == len(set(ids)) == 9
+    assert sum("somebody removed files" in message for message in said(caplog)) == 1
+
+
+@pytest.mark.parametrize("undelivered", [0, 3])
+def test_a_segment_that_is_removed_under_way(
+    fresh_process: None,
+    test_exporters: None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    undelivered: int,
+) -> None:
+    """Somebody removes old files one by one: recording goes on in another segment.
+
+    Lost: what of the removed one was not delivered, and the account says how many. Doubled: nothing.
+    """
+    target = tmp_path / "delivered"
+    otel_rollout.configure({"test-faulty": {"path": str(target)}})
+    record(4)
+    wait_for(lambda: otel_rollout.status().exporters["test-faulty"].delivered == 5, what="delivery")
+    active = runtime.current()
+    assert active is not None
+    if undelivered:
+        Path(f"{target}.fault").write_text("unavailable")
+        record(undelivered - 1)
+        assert active.writer.flush(10)
+    (node_dir,) = spool.node_directories(tmp_path / "spool")
+    for name in spool.segments(node_dir):
+        (node_dir / name.file).unlink()
+    record(4)
+    Path(f"{target}.fault").unlink(missing_ok=True)
+    otel_rollout.shutdown(1)
+    wait_for(lambda: otel_rollout.status().exporters["test-faulty"].pending == 0, what="delivery")
+    report = otel_rollout.status()
+    delivered = report.exporters["test-faulty"].delivered
+    assert (report.recorded, report.started) == (10 + undelivered,) * 2
+    assert delivered + report.lost == report.recorded
+    assert report.lost <= undelivered  # the forwarder may have read them before they were removed
+    assert len(target.read_text().splitlines()) == delivered
+    assert sum("somebody removed files" in message for message in said(caplog)) == 1

@@ -72,7 +72,6 @@ class FaultyProxy:
         self.port = int(self._reserved.getsockname()[1])
         self.url = f"{'https' if certificates else 'http'}://{HOST}:{self.port}"
         self._listener: socket.socket | None = None
-        self._closed = False
         self._listen()
 
     def fail(self, fault: str | int, times: int = 1 << 30) -> None:
@@ -82,18 +81,19 @@ class FaultyProxy:
             self._fault, self._left = fault, times
         if fault == "refusing":
             self._refuse()
+        elif self._listener is None:
+            self._listen()
 
     def heal(self) -> None:
         """Be as the target is."""
         with self._lock:
-            was, self._fault = self._fault, None
+            self._fault = None
         self._healed.set()
-        if was == "refusing":
+        if self._listener is None:
             self._listen()
 
     def close(self) -> None:
         """Give the port back."""
-        self._closed = True
         self._healed.set()
         self._refuse()
         self._reserved.close()
