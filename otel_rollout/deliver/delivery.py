@@ -34,6 +34,8 @@ BATCH_BYTES = 8 << 20
 POLL_INTERVAL = 0.2
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
+REJECTED = "rejected."
+"""How files of lines begin that are set aside."""
 REFUSED_PAUSE = 60.0
 """Seconds before a target that refused us is asked again: somebody may have put it right."""
 
@@ -264,7 +266,7 @@ class Delivery:
             "end": line.end,
             "line": line.raw.decode("utf-8", "replace").rstrip("\n"),
         }
-        path = self._node_dir / f"rejected.{self.name}.jsonl"
+        path = self._node_dir / f"{REJECTED}{self.name}.jsonl"
         segments.append_line(path, orjson.dumps(entry) + b"\n")
         _logger.error("%s rejects a span of %s: %s", self.name, line.segment, reason)
 
