@@ -70,6 +70,7 @@ trajectory is; what was given is no trajectory's id."""
 _HEADER = struct.Struct(f"<8sQ5Q2q{len(SKIP_REASONS)}q")
 _DROPS = struct.Struct(f"<{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000
+_NEWLINE = ord("\n")
 
 
 class Journal:
@@ -87,13 +88,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            # Reserved now: a page that cannot be backed later would be SIGBUS in the training process.
-            os.posix_fallocate(descriptor, 0, HEADER_BYTES + size)
-            self._map = mmap.mmap(descriptor, HEADER_BYTES + size)
-        finally:
-            os.close(descriptor)
+        self._map = reserved(path, HEADER_BYTES + size)
         for page in range(0, HEADER_BYTES + size, mmap.PAGESIZE):
             self._map[page] = 0  # fault the pages in here rather than in somebody's span
         self._map[: len(MAGIC)] = MAGIC
@@ -103,7 +98,7 @@ class Journal:
         self.written = 0
         self.flushed = 0
         self.recorded = 0
-        self.started = memoryview(self._map)[_STARTED : _STARTED + 8].cast("Q")
+        self.started = self._view_of_started()
 
     @property
     def room(self) -> int:
@@ -150,6 +145,37 @@ class Journal:
         self.set_base(self.written)
         self._put(_SEQUENCE, sequence)
 
+    def move(self, path: Path, sequence: int, forget: bool) -> None:
+        """Go on in a new file, with segment ``sequence``, after the segment was removed.
+
+        It has what no segment had yet, from the beginning of a line.
+
+        Args:
+            path: the file.
+            sequence: number of the segment.
+            forget: count no more what segments had: the account of what became of it was removed as well.
+
+        Raises:
+            OSError: when the file cannot be created; then nothing has changed.
+        """
+        fresh = reserved(path, HEADER_BYTES + self.size)
+        fresh[:] = self._map[:]
+        self._map = fresh
+        self.started = self._view_of_started()
+        at = self.flushed % self.size
+        ring = fresh[HEADER_BYTES:]
+        waiting = (ring[at:] + ring[:at])[: self.written - self.flushed]
+        if self.flushed and ring[at - 1] != _NEWLINE:
+            half = waiting.find(b"\n") + 1
+            self.flushed, waiting = self.flushed + half, waiting[half:]
+        if forget:
+            gone = self.recorded - waiting.count(b"\n")
+            self.recorded -= gone
+            self.started[0] -= gone
+        self.set_base(self.flushed)
+        self._put(_SEQUENCE, sequence)
+        self.publish()
+
     def set_base(self, base: int) -> None:
         """Note at which byte of the stream the current segment file began.
 
@@ -186,8 +212,26 @@ class Journal:
         self._map[row] = len(name) + 1  # last: from here on the row exists
         return row
 
+    def _view_of_started(self) -> memoryview:
+        return memoryview(self._map)[_STARTED : _STARTED + 8].cast("Q")
+
     def _put(self, at: int, value: int) -> None:
         self._map[at : at + 8] = _number.pack(value)
+
+
+def reserved(path: Path, size: int) -> mmap.mmap:
+    """A new file of so many bytes, mapped.
+
+    Raises:
+        OSError: when it exists, or its space cannot be reserved.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        # Reserved now: a page that cannot be backed later would be SIGBUS in the training process.
+        os.posix_fallocate(descriptor, 0, size)
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)

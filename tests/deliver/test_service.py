@@ -73,6 +73,19 @@ def test_replay_of_lines_of_other_tools(target: Path, test_exporters: None, tmp_
     assert {span_id for span_id, _ in delivered(target)} == {f"{n:016x}" for n in (1, 2, 3)}
 
 
+def test_replay_of_what_was_set_aside(
+    fresh_process: None, test_exporters: None, target: Path, tmp_path: Path
+) -> None:
+    """Spans that one target refused are delivered to it, or another, once it takes them."""
+    otel_rollout.configure({"test-faulty": {"path": str(tmp_path / "first")}})
+    record(3)
+    record(1, name="poison")
+    otel_rollout.shutdown(30)
+    rejected = node_directory(tmp_path) / "rejected.test-faulty.jsonl"
+    assert "1 lines delivered, 0 rejected" in run("replay", rejected, "--to", "test-file")
+    assert [name for _, name in delivered(target)] == ["poison"]
+
+
 def test_what_cannot_be_replayed_is_said(target: Path, test_exporters: None, tmp_path: Path) -> None:
     """A file that is missing, a directory without segments, lines that are none."""
     assert "No such file" in run("replay", tmp_path / "missing", "--to", "test-file", code=2)

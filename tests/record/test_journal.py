@@ -195,6 +195,23 @@ def test_a_living_writer_is_told_from_a_dead_one(tmp_path):
     assert segments.living_writers(tmp_path) == set()
 
 
+def test_a_writer_is_alive_from_the_moment_it_can_be_seen(tmp_path, monkeypatch):
+    """One that is being born, slowly, by whatever clock, is not taken for dead: its journal is in use."""
+    seen = []
+
+    class Table(segment.OpenTrajectories):
+        def __init__(self, path):
+            (found,) = spool.journals(tmp_path)
+            os.utime(tmp_path / f"{found}.journal", (0, 0))  # the clock was set, or years have passed
+            seen.append(segments.living_writers(tmp_path) == {found})
+            super().__init__(path)
+
+    monkeypatch.setattr(segment, "OpenTrajectories", Table)
+    writer_in(tmp_path).close(10)
+    assert seen == [True]
+    assert segments.living_writers(tmp_path) == set()
+
+
 def test_a_forked_child_does_not_keep_its_parent_alive(tmp_path):
     """After fork the child lets go of the parent's segment; it neither writes there nor holds its lock."""
     code = (
