@@ -34,6 +34,7 @@ test: $(TESTS)  ## Everything CI checks
 
 bench: $(VENV)/.dev $(WEAVE)/.ready $(WEAVE_SQLITE)/.ready  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
+	$(if $(findstring --only,$(ARGS)),,$(MAKE) bench-verl)
 
 bench-verl: $(VERL_BENCH)/.ready $(WEAVE)/.ready  ## verl's agent loop under its own mlflow and weave backends, and under ours
 	$(VERL_BENCH)/bin/python -m benchmarks.verl_agent_loop $(ARGS)

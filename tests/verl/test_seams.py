@@ -46,7 +46,7 @@ def test_a_missing_name_is_said_and_the_rest_is_traced(caplog: pytest.LogCapture
 def test_what_fails_in_adding_is_said_and_verl_goes_on(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """verl hides errors of plugins at DEBUG; ours is in the log, once, with its reason; it goes no further."""
+    """verl hides errors of plugins at DEBUG; ours is in the log once, with its reason, and ends there."""
     monkeypatch.setattr(guard, "_reported", set())
     module = types.ModuleType("verl.experimental.agent_loop.tool_agent_loop")  # no class in it at all
     with caplog.at_level(logging.WARNING, "otel_rollout"):
