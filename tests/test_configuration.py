@@ -42,6 +42,7 @@ def test_every_setting_is_read_from_its_variable():
         "value_limit": ("7", 7),
         "segment_bytes": ("8", 8),
         "spool_limit": ("0", 0),
+        "spool_full": ("trajectories", "trajectories"),
         "keep": ("true", True),
         "shutdown_timeout": ("1.5", 1.5),
         "forwarder_linger": ("0", 0.0),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -33,11 +34,14 @@ BATCH_BYTES = 8 << 20
 POLL_INTERVAL = 0.2
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
+REJECTED = "rejected."
+"""How files of lines begin that are set aside."""
 REFUSED_PAUSE = 60.0
 """Seconds before a target that refused us is asked again: somebody may have put it right."""
 
 _STEP = b'{"key":"%b","value":{"' % semconv.STEP.encode()
 _INTEGER = b'intValue":"'
+_INTEGER_DIGITS = 20
 _VALIDATE = b'{"key":"%b","value":{"boolValue":true}}' % semconv.VALIDATE.encode()
 """How the recorder writes a trajectory's identity."""
 
@@ -91,6 +95,7 @@ class Delivery:
         self._refused = False
         self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
         self._positions: dict[str, int] = {}
+        self._unreadable: set[SegmentName] = set()
         self._running = Running(node_dir) if hasattr(exporter, "announce") else None
         self._link = RunLink(node_dir, name, exporter)
         self._export_lines: Callable[[Sequence[bytes]], SpanExportResult] | None = getattr(
@@ -118,14 +123,14 @@ class Delivery:
         return self._positions.get(name.stem, 0) >= size and not getattr(self._exporter, "reads_spool", False)
 
     def is_caught_up(self) -> bool:
-        """Whether every byte of every segment is done with, and linked to the tracker's run."""
+        """Whether every line of every segment is done with, and linked to the tracker's run."""
         if not self._link.is_complete():
             return False
         for name in spool.segments(self._node_dir):
-            size = (self._node_dir / name.file).stat().st_size
-            if self._positions.get(name.stem, 0) < size:
+            position = self._positions.get(name.stem, 0)
+            if any(True for _ in segments.complete_lines(self._node_dir / name.file, position, 1)):
                 return False
-        return True
+        return True  # half a line is nobody's to deliver: of a dead writer it is cut off, else it is a copy's
 
     def _run(self) -> None:
         """Deliver until told to stop, whatever happens: nobody else does."""
@@ -172,15 +177,24 @@ class Delivery:
         size = 0
         for name in spool.segments(self._node_dir):
             position = self._positions.get(name.stem, 0)
-            for raw in segments.complete_lines(self._node_dir / name.file, position, BATCH_BYTES - size):
-                position += len(raw)
-                size += len(raw)
-                batch.append(self._read_line(name.stem, position, raw))
-                if len(batch) >= BATCH_SPANS:
-                    return batch
+            try:
+                for raw, end in segments.complete_lines(
+                    self._node_dir / name.file, position, BATCH_BYTES - size
+                ):
+                    size += len(raw)
+                    batch.append(self._read_line(name.stem, end, raw))
+                    if len(batch) >= BATCH_SPANS:
+                        return batch
+            except OSError as error:  # a bad block, say: what other segments hold is delivered all the same
+                self._cannot_read(name, error)
             if size >= BATCH_BYTES:
                 break
         return batch
+
+    def _cannot_read(self, name: SegmentName, error: OSError) -> None:
+        if name not in self._unreadable:
+            _logger.error("cannot read %s: %s; what it holds stays where it is", name.file, error)
+        self._unreadable.add(name)
 
     def _deliver(self, lines: Sequence[Line]) -> None:
         """Export lines until they are delivered or set aside, or until we are told to stop."""
@@ -240,9 +254,21 @@ class Delivery:
             else:
                 tally.delivered += 1
         positions = {line.segment: line.end for line in lines}
-        self._ledger.advance(self.name, positions, tallies)
+        self._note(positions, tallies)
         self._positions |= positions
         self._link.delivered()
+
+    def _note(self, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
+        """Write down what was delivered, however long that takes: else all of it would be sent again."""
+        attempt = 0
+        while True:
+            try:
+                return self._ledger.advance(self.name, positions, tallies)
+            except sqlite3.Error as error:  # a full disk, say
+                _logger.warning("what %s took cannot be noted: %s", self.name, error)
+                if self._stop.wait(_pause(attempt)):
+                    raise
+                attempt += 1
 
     def _set_aside(self, line: Line, reason: str) -> None:
         entry = {
@@ -251,9 +277,8 @@ class Delivery:
             "end": line.end,
             "line": line.raw.decode("utf-8", "replace").rstrip("\n"),
         }
-        path = self._node_dir / f"rejected.{self.name}.jsonl"
-        with open(path, "ab", opener=spool.open_private) as file:
-            file.write(orjson.dumps(entry) + b"\n")
+        path = self._node_dir / f"{REJECTED}{self.name}.jsonl"
+        segments.append_line(path, orjson.dumps(entry) + b"\n")
         _logger.error("%s rejects a span of %s: %s", self.name, line.segment, reason)
 
 
@@ -270,7 +295,10 @@ def step_of(line: bytes) -> StepKey:
     if not line.startswith(_INTEGER, start + len(_STEP)):  # text, which may hold escapes
         return Line.decoded("", 0, line).step
     begin = start + len(_STEP) + len(_INTEGER)
-    return StepKey(line[begin : line.index(b'"', begin)].decode("ascii", "replace"), validate)
+    end = line.find(b'"', begin, begin + _INTEGER_DIGITS + 1)
+    if end < 0:  # no line of ours, or half of one
+        return Line.decoded("", 0, line).step
+    return StepKey(line[begin:end].decode("ascii", "replace"), validate)
 
 
 def _step_of_spans(spans: Sequence[ReadableSpan]) -> StepKey:

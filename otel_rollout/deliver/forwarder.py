@@ -6,12 +6,11 @@ import logging
 import time
 from pathlib import Path
 
-from otel_rollout import spool
 from otel_rollout.deliver import retention, segments
 from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.deliver.election import Election
 from otel_rollout.deliver.exporters import is_for_another_machine, load
-from otel_rollout.deliver.ledger import Ledger
+from otel_rollout.deliver.ledger import Ledger, set_aside_unreadable
 from otel_rollout.deliver.unfinished import close_unfinished
 from otel_rollout.exporting import ExportFailure, FailureKind
 from otel_rollout.settings import Settings, SettingsError
@@ -31,20 +30,23 @@ def forward(node_dir: Path, configured: Settings, election: Election) -> None:
     while True:
         deliveries = _deliveries(node_dir, configured)
         try:
-            finished = _follow(node_dir, configured, deliveries, healed)
+            finished = _follow(node_dir, configured, election, deliveries, healed)
         finally:
             for delivery in deliveries:
                 delivery.stop(_STOP_TIMEOUT)
-        if finished and node_dir.is_dir():
+        if finished and election.stands():
             _retire(node_dir, configured, deliveries, at_end=True)
         # Stopped, resign; then look once more: a writer that saw the lock held just now relies on us.
         election.resign()
-        if not finished or not _has_work(node_dir, deliveries) or not election.win():
+        if not finished or not election.stands() or not _has_work(node_dir, deliveries):
+            return
+        if not election.win():
             return
 
 
 def _deliveries(node_dir: Path, configured: Settings) -> list[Delivery]:
     deliveries = []
+    set_aside_unreadable(node_dir)
     ledger = Ledger(node_dir)
     for name, options in configured.exporters.items():
         try:
@@ -68,14 +70,20 @@ def _deliveries(node_dir: Path, configured: Settings) -> list[Delivery]:
     return deliveries
 
 
-def _follow(node_dir: Path, configured: Settings, deliveries: list[Delivery], healed: set[str]) -> bool:
-    """Watch over deliveries until no writer lives and all is delivered.
+def _follow(
+    node_dir: Path,
+    configured: Settings,
+    election: Election,
+    deliveries: list[Delivery],
+    healed: set[str],
+) -> bool:
+    """Watch over deliveries until no writer lives and all is delivered, or the directory is another one.
 
     Returns:
         False when it was given up: the target has been out of reach for too long after the last writer.
     """
     last_alive = last_retired = time.monotonic()
-    while node_dir.is_dir():
+    while election.stands():
         if time.monotonic() - last_retired > _RETIRE_INTERVAL:
             _retire(node_dir, configured, deliveries, at_end=False)
             last_retired = time.monotonic()
@@ -111,7 +119,7 @@ def _heal_the_dead(node_dir: Path, healed: set[str]) -> tuple[bool, bool]:
         Whether any writer lives, and whether all that do not are complete.
     """
     alive, complete = False, True
-    for writer in set(spool.journals(node_dir)) - healed:
+    for writer in segments.writers(node_dir) - healed:
         try:
             if segments.is_dead(node_dir, writer):
                 segments.heal(node_dir, writer)
@@ -120,9 +128,10 @@ def _heal_the_dead(node_dir: Path, healed: set[str]) -> tuple[bool, bool]:
                 healed.add(writer)
             else:
                 alive = True
-        except OSError as error:  # a full disk, say: the others go on, and this one is tried again
+        except Exception as error:  # a full disk, say: the others go on, and this one is tried again
             if writer not in _incomplete:
-                _logger.warning("cannot complete what %s recorded: %s", writer, error)
+                unforeseen = not isinstance(error, OSError)
+                _logger.warning("cannot complete what %s recorded: %s", writer, error, exc_info=unforeseen)
             _incomplete.add(writer)
             complete = False
     return alive, complete
