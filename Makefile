@@ -44,7 +44,7 @@ types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
 unit: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests,$(BIN)/python -m pytest --ignore tests/collector)
+	$(call part,tests,$(BIN)/python -m pytest --ignore tests/collector --ignore tests/soak)
 
 collector-tests: $(VENV)/.dev $(PHOENIX)/.ready $(WEAVE)/.ready collector
 	$(call part,a Collector that reads the spool,$(BIN)/python -m tests.collector.tailing)
