@@ -21,12 +21,16 @@ VERL := .venv-verl
 
 TESTS := lint types unit collector-tests oldest-ray oldest-otel verl
 
-.PHONY: demo test bench bench-verl collector clean $(TESTS)
+.PHONY: demo test soak bench bench-verl collector clean $(TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
 
 test: $(TESTS)  ## Everything CI checks
+
+soak: $(VENV)/.dev  ## Ten rounds of outages and of random kills and faults: hours
+	$(call part,soak,for round in 1 2 3 4 5 6 7 8 9 10; do \
+		$(BIN)/python -m pytest -q tests/soak || exit 1; done)
 
 bench: $(VENV)/.dev $(WEAVE)/.ready $(WEAVE_SQLITE)/.ready  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -28,7 +28,8 @@ An exporter may also have
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import ssl
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -58,6 +59,23 @@ class ExportFailure:
     kind: FailureKind
     message: str
     retry_after: float | None = None
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those behind it, which ``urllib3`` keeps in attributes and arguments."""
+    cause: BaseException | None = error
+    while isinstance(cause, BaseException):
+        yield cause
+        held = next((arg for arg in reversed(cause.args) if isinstance(arg, BaseException)), None)
+        within = getattr(cause, "reason", None)
+        within = within if isinstance(within, BaseException) else held
+        cause = within or cause.__cause__ or cause.__context__
+
+
+def is_cut_off(error: BaseException) -> bool:
+    """Whether a TLS connection ended in the middle, as in an outage, rather than for want of trust."""
+    cuts = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    return any(isinstance(cause, cuts) for cause in causes(error))
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -68,6 +68,7 @@ class Runtime:
             segment_bytes=configured.segment_bytes,
             spool_limit=_spool_limit(configured, node_dir),
             whole_trajectories=configured.spool_full == "trajectories",
+            found=functools.partial(_create_node_directory, configured),
             redact=redaction_of(configured.redact),
         )
         provider = RecordingTracerProvider(self.writer, _decision(configured))

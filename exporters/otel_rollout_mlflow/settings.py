@@ -5,6 +5,7 @@ The environment variables are MLflow's own, so what works for an MLflow client w
 
 from __future__ import annotations
 
+import base64
 import configparser
 import os
 import re
@@ -75,8 +76,9 @@ class Settings:
         return self.redact(self.uri)
 
     def redact(self, text: str) -> str:
-        """Mask every secret these settings know in a text for a person."""
-        for secret in (self.password, self.token, urlsplit(self.uri).password):
+        """Mask every secret these settings know, as it is and as it is sent, in a text for a person."""
+        sent = base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+        for secret in (sent, self.password, self.token, urlsplit(self.uri).password):
             if secret:
                 text = text.replace(secret, "***")
         return text

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import requests
 
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting import FailureKind, causes
 from otel_rollout_mlflow.target import UndeliveredError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from otel_rollout_mlflow.settings import Settings
 
 _NAME_MISMATCHES: Final = frozenset({62, 64})
@@ -45,7 +43,7 @@ def unreachable(error: Exception, settings: Settings, request: str) -> Undeliver
 
 
 def _tls(error: Exception, settings: Settings, server: str) -> UndeliveredError:
-    cause = next((e for e in _causes(error) if isinstance(e, ssl.SSLError)), None)
+    cause = next((e for e in causes(error) if isinstance(e, ssl.SSLError)), None)
     if isinstance(cause, ssl.SSLCertVerificationError):
         if cause.verify_code in _NAME_MISMATCHES:
             fix = "put the name it was issued for into MLFLOW_TRACKING_URI"
@@ -65,20 +63,9 @@ def _tls(error: Exception, settings: Settings, server: str) -> UndeliveredError:
 
 def _reason(error: Exception) -> str:
     """What the operating system said; the HTTP libraries wrap it in words that differ each time."""
-    for cause in _causes(error):
+    for cause in causes(error):
         if isinstance(cause, RemoteDisconnected):
             return "it hung up (an HTTPS port wants https:// in MLFLOW_TRACKING_URI)"
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
     return type(error).__name__
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception and those behind it, which ``urllib3`` keeps in attributes and arguments."""
-    cause: BaseException | None = error
-    while isinstance(cause, BaseException):
-        yield cause
-        held = next((arg for arg in reversed(cause.args) if isinstance(arg, BaseException)), None)
-        within = getattr(cause, "reason", None)
-        within = within if isinstance(within, BaseException) else held
-        cause = within or cause.__cause__ or cause.__context__

@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from otel_rollout.exporting import FailureKind, retry_after
+from otel_rollout.exporting import FailureKind, is_cut_off, retry_after
 from otel_rollout_otlp.encoding import json_of_request
 from otel_rollout_otlp.settings import Protocol, Settings
 from otel_rollout_otlp.undelivered import UndeliveredError, partly_rejected
@@ -82,6 +82,10 @@ class HttpTransport:
                 allow_redirects=False,  # a redirected POST would become a GET, and a login page an answer
             )
         except requests.exceptions.SSLError as error:
+            if is_cut_off(error):
+                raise UndeliveredError(
+                    FailureKind.UNAVAILABLE, f"The TLS connection to {settings.shown} was cut off."
+                ) from None
             raise UndeliveredError(
                 FailureKind.REFUSED,
                 f"No trusted TLS connection to {settings.shown}: {_reason(error)}. "
@@ -111,9 +115,8 @@ class HttpTransport:
         elif status == 415:
             advice = "set OTEL_EXPORTER_OTLP_PROTOCOL to what it takes: http/protobuf or http/json"
         else:
-            advice = (
-                f"check the address; it should be that of OTLP over HTTP, and {settings.url} was posted to"
-            )
+            asked = settings.bare_url
+            advice = f"check the address; it should be that of OTLP over HTTP, and {asked} was posted to"
         return UndeliveredError(FailureKind.REFUSED, f"{answer}: {advice}.")
 
     def _check_partial_success(self, response: requests.Response) -> None:

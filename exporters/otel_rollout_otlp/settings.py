@@ -52,8 +52,16 @@ class Settings:
     client_key: str | None
     client_certificate: str | None
 
+    @property
+    def bare_url(self) -> str:
+        """What is posted to, without a query, which may hold a credential."""
+        return self.url.partition("?")[0]
+
     def redact(self, text: str) -> str:
-        """Mask the values of headers, which hold credentials, in a text for a person."""
+        """Mask the values of headers and the query of the address, which hold credentials, for a person."""
+        query = self.url.partition("?")[2]
+        if query:
+            text = text.replace(query, "***")
         for value in self.headers.values():
             for secret in {value, value.rpartition(" ")[2]}:
                 if len(secret) > 2:

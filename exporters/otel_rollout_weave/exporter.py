@@ -236,7 +236,11 @@ class WeaveSpanExporter(SpanExporter):
         self._take_markers_off(project_id, calls)
 
     def _may_be_stored(self, call: Call) -> bool:
-        return call.id in self._sent or call.ended_ns < self._born_ns
+        return call.id in self._sent or self._is_older(call.ended_ns)
+
+    def _is_older(self, time_ns: int) -> bool:
+        """Whether something may be older than this exporter, by a clock that may have been set back."""
+        return not self._born_ns <= time_ns <= time.time_ns()
 
     def _stored(self, project_id: str, ids: Sequence[str]) -> set[str]:
         """Which of the calls the server has."""
@@ -323,7 +327,7 @@ class WeaveSpanExporter(SpanExporter):
         ended = [
             call.marker_id
             for call in calls
-            if call.marker_id and (call.marker_id in self._running or call.ended_ns < self._born_ns)
+            if call.marker_id and (call.marker_id in self._running or self._is_older(call.ended_ns))
         ]
         for chunk in _chunks(ended, _CHUNK):
             try:
@@ -347,7 +351,7 @@ class WeaveSpanExporter(SpanExporter):
         replaced = [
             score.id
             for score in latest.values()
-            if may_be_there or score.id in self._scores or score.time_ns < self._born_ns
+            if may_be_there or score.id in self._scores or self._is_older(score.time_ns)
         ]
         for ids in _chunks(replaced, _PURGED_AT_ONCE):
             self._server.purge_feedback(project_id, ids)

@@ -10,7 +10,7 @@ import orjson
 import requests
 from requests.auth import HTTPBasicAuth
 
-from otel_rollout.exporting import FailureKind, retry_after
+from otel_rollout.exporting import FailureKind, is_cut_off, retry_after
 from otel_rollout_weave.errors import UndeliveredError
 from otel_rollout_weave.settings import Settings
 
@@ -156,6 +156,10 @@ class Server:
                 allow_redirects=False,  # a redirected POST would become a GET, and a login page an answer
             )
         except requests.exceptions.SSLError as error:
+            if is_cut_off(error):
+                raise UndeliveredError(
+                    FailureKind.UNAVAILABLE, f"The TLS connection to {url} was cut off.", unknown=True
+                ) from None
             raise UndeliveredError(
                 FailureKind.REFUSED,
                 f"No trusted TLS connection to {url}: {error}. Set REQUESTS_CA_BUNDLE to the CA bundle that "

@@ -5,6 +5,7 @@ The environment variables and files are those of ``wandb`` and ``weave``, so wha
 
 from __future__ import annotations
 
+import base64
 import configparser
 import netrc
 import os
@@ -51,8 +52,9 @@ class Settings:
         return HOSTED_APP_URL if self.base_url == HOSTED_BASE_URL else self.base_url
 
     def redact(self, text: str) -> str:
-        """Mask the key in a text for a person."""
-        return text.replace(self.api_key, "***")
+        """Mask the key, as it is and as it is sent, in a text for a person."""
+        sent = base64.b64encode(b"api:" + self.api_key.encode()).decode()
+        return text.replace(self.api_key, "***").replace(sent, "***")
 
 
 def resolve(

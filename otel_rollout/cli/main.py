@@ -116,7 +116,10 @@ def _serve(place: Path, configured: settings.Settings, to: str | None) -> None:
 
 @app.command()
 def replay(
-    paths: Annotated[list[Path], typer.Argument(help="Files of OTLP JSON Lines, also .zst, or directories.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Files of OTLP JSON Lines, also .zst and rejected.*.jsonl, or directories."),
+    ],
     to: Annotated[str, typer.Option(help="Exporters, comma separated.")],
 ) -> None:
     """Deliver files once more, or elsewhere: kept segments, a copied spool, lines of any OpenTelemetry tool.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -33,6 +34,8 @@ BATCH_BYTES = 8 << 20
 POLL_INTERVAL = 0.2
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
+REJECTED = "rejected."
+"""How files of lines begin that are set aside."""
 REFUSED_PAUSE = 60.0
 """Seconds before a target that refused us is asked again: somebody may have put it right."""
 
@@ -120,14 +123,14 @@ class Delivery:
         return self._positions.get(name.stem, 0) >= size and not getattr(self._exporter, "reads_spool", False)
 
     def is_caught_up(self) -> bool:
-        """Whether every byte of every segment is done with, and linked to the tracker's run."""
+        """Whether every line of every segment is done with, and linked to the tracker's run."""
         if not self._link.is_complete():
             return False
         for name in spool.segments(self._node_dir):
-            size = (self._node_dir / name.file).stat().st_size
-            if self._positions.get(name.stem, 0) < size:
+            position = self._positions.get(name.stem, 0)
+            if any(True for _ in segments.complete_lines(self._node_dir / name.file, position, 1)):
                 return False
-        return True
+        return True  # half a line is nobody's to deliver: of a dead writer it is cut off, else it is a copy's
 
     def _run(self) -> None:
         """Deliver until told to stop, whatever happens: nobody else does."""
@@ -251,9 +254,21 @@ class Delivery:
             else:
                 tally.delivered += 1
         positions = {line.segment: line.end for line in lines}
-        self._ledger.advance(self.name, positions, tallies)
+        self._note(positions, tallies)
         self._positions |= positions
         self._link.delivered()
+
+    def _note(self, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
+        """Write down what was delivered, however long that takes: else all of it would be sent again."""
+        attempt = 0
+        while True:
+            try:
+                return self._ledger.advance(self.name, positions, tallies)
+            except sqlite3.Error as error:  # a full disk, say
+                _logger.warning("what %s took cannot be noted: %s", self.name, error)
+                if self._stop.wait(_pause(attempt)):
+                    raise
+                attempt += 1
 
     def _set_aside(self, line: Line, reason: str) -> None:
         entry = {
@@ -262,9 +277,8 @@ class Delivery:
             "end": line.end,
             "line": line.raw.decode("utf-8", "replace").rstrip("\n"),
         }
-        path = self._node_dir / f"rejected.{self.name}.jsonl"
-        with open(path, "ab", opener=spool.open_private) as file:
-            file.write(orjson.dumps(entry) + b"\n")
+        path = self._node_dir / f"{REJECTED}{self.name}.jsonl"
+        segments.append_line(path, orjson.dumps(entry) + b"\n")
         _logger.error("%s rejects a span of %s: %s", self.name, line.segment, reason)
 
 

@@ -13,7 +13,8 @@ class Election:
     """The forwarder's lock: at most one process forwards a directory."""
 
     def __init__(self, node_dir: Path) -> None:
-        self._descriptor = os.open(node_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path = node_dir / LOCK_FILE
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def win(self) -> bool:
         """Try to become the forwarder."""
@@ -22,6 +23,15 @@ class Election:
         except BlockingIOError:
             return False
         return True
+
+    def stands(self) -> bool:
+        """Whether the lock is still that of the directory: somebody may have removed it, and made it anew."""
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        held = os.fstat(self._descriptor)
+        return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
 
     def resign(self) -> None:
         """Let another process become the forwarder."""

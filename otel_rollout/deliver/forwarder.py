@@ -30,15 +30,17 @@ def forward(node_dir: Path, configured: Settings, election: Election) -> None:
     while True:
         deliveries = _deliveries(node_dir, configured)
         try:
-            finished = _follow(node_dir, configured, deliveries, healed)
+            finished = _follow(node_dir, configured, election, deliveries, healed)
         finally:
             for delivery in deliveries:
                 delivery.stop(_STOP_TIMEOUT)
-        if finished and node_dir.is_dir():
+        if finished and election.stands():
             _retire(node_dir, configured, deliveries, at_end=True)
         # Stopped, resign; then look once more: a writer that saw the lock held just now relies on us.
         election.resign()
-        if not finished or not _has_work(node_dir, deliveries) or not election.win():
+        if not finished or not election.stands() or not _has_work(node_dir, deliveries):
+            return
+        if not election.win():
             return
 
 
@@ -68,14 +70,20 @@ def _deliveries(node_dir: Path, configured: Settings) -> list[Delivery]:
     return deliveries
 
 
-def _follow(node_dir: Path, configured: Settings, deliveries: list[Delivery], healed: set[str]) -> bool:
-    """Watch over deliveries until no writer lives and all is delivered.
+def _follow(
+    node_dir: Path,
+    configured: Settings,
+    election: Election,
+    deliveries: list[Delivery],
+    healed: set[str],
+) -> bool:
+    """Watch over deliveries until no writer lives and all is delivered, or the directory is another one.
 
     Returns:
         False when it was given up: the target has been out of reach for too long after the last writer.
     """
     last_alive = last_retired = time.monotonic()
-    while node_dir.is_dir():
+    while election.stands():
         if time.monotonic() - last_retired > _RETIRE_INTERVAL:
             _retire(node_dir, configured, deliveries, at_end=False)
             last_retired = time.monotonic()

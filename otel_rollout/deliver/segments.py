@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -16,16 +15,17 @@ from otel_rollout.spool import SegmentName
 READ_BYTES = 1 << 20
 MAX_LINE_BYTES = 128 << 20
 """What is read of one line at most: no span is that large, but a damaged file may have no newline at all."""
-STILLBORN_AGE = 60.0
-"""Seconds after which a writer that has not begun its first segment is taken for dead."""
 
 
 def is_being_written(path: Path) -> bool:
     """Whether the process that writes this segment lives: it holds a lock that dies with it.
 
-    Never a pid: those are reused.
+    Never a pid: those are reused. Never an age: clocks are set.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # done with, and removed
+        return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -43,26 +43,20 @@ def living_writers(node_dir: Path) -> set[str]:
 def is_dead(node_dir: Path, writer: str) -> bool:
     """Whether a writer will certainly write no more.
 
-    Death is proven on the segment its journal names, looked at before and after: a writer that is being
-    born has no segment yet, and one that begins the next segment lets go of the last.
+    Death is proven on the segment its journal names, looked at before and after: a writer that begins the
+    next segment lets go of the last. One that is being born holds its first before it has a journal.
     """
-    path = node_dir / (writer + spool.JOURNAL_SUFFIX)
-    before = _state(path)
-    if before is None or before.sequence == 0:
-        return not _shows_life(node_dir, writer)
-    segment = node_dir / SegmentName(writer, before.sequence).file
-    if segment.exists() and is_being_written(segment):
+    before = _sequence(node_dir, writer)
+    held = [node_dir / SegmentName(writer, before).file] if before else _segments_of(node_dir, writer)
+    if any(map(is_being_written, held)):
         return False
-    after = journal.read_state(path)
-    return after is not None and after.sequence == before.sequence
+    return _sequence(node_dir, writer) == before
 
 
-def _shows_life(node_dir: Path, writer: str) -> bool:
-    """Whether a writer whose journal says nothing may live: it is young, or one of its segments is locked."""
-    own = [node_dir / (writer + spool.JOURNAL_SUFFIX), *_segments_of(node_dir, writer)]
-    there = [path for path in own if path.exists()]
-    youngest = max((path.stat().st_mtime for path in there), default=0.0)
-    return time.time() - youngest <= STILLBORN_AGE or any(map(is_being_written, there))
+def _sequence(node_dir: Path, writer: str) -> int:
+    """Number of the segment that a writer is at; 0 while it is being born, and where no journal tells."""
+    state = _state(node_dir / (writer + spool.JOURNAL_SUFFIX))
+    return state.sequence if state is not None else 0
 
 
 def _segments_of(node_dir: Path, writer: str) -> list[Path]:
@@ -99,7 +93,8 @@ def heal(node_dir: Path, writer: str) -> None:
 def discard_buffers(node_dir: Path, writer: str) -> None:
     """Give back the space of a dead writer's journal and table; its counts stay.
 
-    To be called when its segments are complete and its trajectories ended.
+    To be called when its segments are complete and its trajectories ended. A journal that cannot be read is
+    left as it is: that of a newer version, say.
     """
     path = node_dir / (writer + spool.JOURNAL_SUFFIX)
     if _state(path) is not None:
@@ -124,6 +119,23 @@ def _end_of_last_line(segment: BinaryIO) -> int:
             return start + newline + 1
         position = start
     return 0
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line, whole or not at all; half of one, of a process that was killed in it, is cut off first.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    with open(path, "a+b", opener=spool.open_private) as file:
+        end = _end_of_last_line(file)
+        file.truncate(end)
+        try:
+            file.write(line)
+            file.flush()
+        except OSError:
+            os.truncate(path, end)  # freeing space does not fail for lack of it
+            raise
 
 
 def complete_lines(path: Path, position: int, limit: int) -> Iterator[tuple[bytes, int]]:

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import orjson
+
 from otel_rollout import spool
 from otel_rollout.deliver import drain, segments
+from otel_rollout.deliver.delivery import REJECTED
 from otel_rollout.deliver.election import Election
 from otel_rollout.deliver.forwarder import forward
 from otel_rollout.deliver.report import Report
@@ -131,12 +134,14 @@ def _is_segment(path: Path) -> bool:
 
 
 def _copy_lines(source: Path, target: Path) -> None:
-    """Copy a file, decompressed, with an end to its last line."""
+    """Copy a file, decompressed or unwrapped from the reasons of rejection, with an end to its last line."""
     with source.open("rb") as file, open(target, "wb", opener=spool.open_private) as copy:
         if source.suffix == spool.COMPRESSED_SUFFIX:
             import zstandard
 
             zstandard.ZstdDecompressor(max_window_size=1 << 31).copy_stream(file, copy)
+        elif source.name.startswith(REJECTED):
+            copy.writelines(orjson.loads(entry)["line"].encode() + b"\n" for entry in file)
         else:
             shutil.copyfileobj(file, copy, _COPY_BYTES)
     with target.open("rb+") as copy:

@@ -9,11 +9,12 @@ File layout, little-endian::
 
     0     8   magic
     8     8   which of the two places below holds (0 or 1)
-    16    24  place 0: written (bytes ever appended), recorded (lines), started (spans ever started)
-    40    24  place 1: the same
-    64    8   base: value of `written` at which the current segment file began (signed)
-    72    8   sequence of the current segment file; 0 while the writer is being born
-    80    8×n trajectories left out, in the order of SKIP_REASONS
+    16    16  place 0: written (bytes ever appended), recorded (lines)
+    32    16  place 1: the same
+    48    8   spans ever started
+    56    8   base: value of `written` at which the current segment file began (signed)
+    64    8   sequence of the current segment file; 0 while the writer is being born
+    72    8×n what was left out, in the order of SKIP_REASONS
     4096  128×96 dropped spans, a row for each step of which some were:
               0  1  length of the step's name, plus one; 0 in rows that are free
               1  1  whether it is a step of validation
@@ -21,8 +22,9 @@ File layout, little-endian::
               64 8×n dropped spans, in the order of DROP_REASONS
     16384 …   the ring; byte i of the stream lies at 16384 + i % size
 
-Length and counts are written to the place that does not hold, then one byte says that it does: a kill never
-parts them. (``struct.pack_into`` would not do: it clears its target first.)
+Length and number of lines are written to the place that does not hold, then one byte says that it does: a
+kill never parts them. (``struct.pack_into`` would not do: it clears its target first.) Spans are counted as
+started where the count lies, at once: what is recorded was started before, whenever one looks.
 
 `written` minus `base` minus the segment's length is what a dead writer still owes its segment. It is all
 in the ring, because a writer overwrites nothing its segment does not have.
@@ -42,23 +44,33 @@ HEADER_BYTES = 16384
 OTHER_STEPS = "other steps"
 """Where drops are counted whose step has no row: the last of ``STEP_ROWS`` is for all of those."""
 STEP_ROWS = 96
-_ACTIVE, _PLACES, _BASE, _SEQUENCE, _SKIPS, _ROWS = 8, (16, 40), 64, 72, 80, 4096
+_ACTIVE, _PLACES, _STARTED, _BASE, _SEQUENCE, _SKIPS, _ROWS = 8, (16, 32), 48, 56, 64, 72, 4096
 _NAME, _ROW_DROPS, _ROW_BYTES = 2, 64, 128
 _NAME_BYTES = _ROW_DROPS - _NAME
-_published = struct.Struct("<3Q")
+_published = struct.Struct("<2Q")
 _number = struct.Struct("<q")
 
 DROP_REASONS = ("journal_full", "disk", "encoding", "spool_limit", "redaction")
 """Why a span that ended was not recorded: the ring was full and stayed full; the segment could not be
 written; the span could not be encoded; the run has as much on this machine as it may; what was to make
 secrets unreadable failed."""
-SKIP_REASONS = ("switched_off", "sampled_out", "application_sampler", "caller", "spool_full")
+SKIP_REASONS = (
+    "switched_off",
+    "sampled_out",
+    "application_sampler",
+    "caller",
+    "spool_full",
+    "score_of_unrecorded",
+    "score_of_unknown",
+)
 """Why a trajectory was left out on purpose: by ``trace=False``; by ``OTEL_TRACES_SAMPLER``; by the sampler
 of the application's own OpenTelemetry; because its caller, in another process, is not recorded; because the
-run has nearly as much on this machine as it may (``OTEL_ROLLOUT_SPOOL_FULL``)."""
-_HEADER = struct.Struct(f"<8sQ6Q2q{len(SKIP_REASONS)}q")
+run has nearly as much on this machine as it may (``OTEL_ROLLOUT_SPOOL_FULL``). Why a score was left out: its
+trajectory is; what was given is no trajectory's id."""
+_HEADER = struct.Struct(f"<8sQ5Q2q{len(SKIP_REASONS)}q")
 _DROPS = struct.Struct(f"<{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000
+_NEWLINE = ord("\n")
 
 
 class Journal:
@@ -68,18 +80,15 @@ class Journal:
         path: file to create; must not exist.
         size: bytes of the ring.
 
+    Attributes:
+        started: one number, the spans ever started, in the file itself; any thread may add to it.
+
     Raises:
         OSError: when the file cannot be created or its space not be reserved.
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            # Reserved now: a page that cannot be backed later would be SIGBUS in the training process.
-            os.posix_fallocate(descriptor, 0, HEADER_BYTES + size)
-            self._map = mmap.mmap(descriptor, HEADER_BYTES + size)
-        finally:
-            os.close(descriptor)
+        self._map = reserved(path, HEADER_BYTES + size)
         for page in range(0, HEADER_BYTES + size, mmap.PAGESIZE):
             self._map[page] = 0  # fault the pages in here rather than in somebody's span
         self._map[: len(MAGIC)] = MAGIC
@@ -89,7 +98,7 @@ class Journal:
         self.written = 0
         self.flushed = 0
         self.recorded = 0
-        self.started = 0
+        self.started = self._view_of_started()
 
     @property
     def room(self) -> int:
@@ -119,10 +128,10 @@ class Journal:
         return True
 
     def publish(self) -> None:
-        """Make length and counts visible outside."""
+        """Make length and number of lines visible outside."""
         place = 1 - self._active
         at = _PLACES[place]
-        self._map[at : at + 24] = _published.pack(self.written, self.recorded, self.started)
+        self._map[at : at + 16] = _published.pack(self.written, self.recorded)
         self._map[_ACTIVE] = self._active = place
 
     def unflushed(self, limit: int) -> memoryview:
@@ -135,6 +144,37 @@ class Journal:
         """Note that the bytes from here on belong to segment ``sequence``."""
         self.set_base(self.written)
         self._put(_SEQUENCE, sequence)
+
+    def move(self, path: Path, sequence: int, forget: bool) -> None:
+        """Go on in a new file, with segment ``sequence``, after the segment was removed.
+
+        It has what no segment had yet, from the beginning of a line.
+
+        Args:
+            path: the file.
+            sequence: number of the segment.
+            forget: count no more what segments had: the account of what became of it was removed as well.
+
+        Raises:
+            OSError: when the file cannot be created; then nothing has changed.
+        """
+        fresh = reserved(path, HEADER_BYTES + self.size)
+        fresh[:] = self._map[:]
+        self._map = fresh
+        self.started = self._view_of_started()
+        at = self.flushed % self.size
+        ring = fresh[HEADER_BYTES:]
+        waiting = (ring[at:] + ring[:at])[: self.written - self.flushed]
+        if self.flushed and ring[at - 1] != _NEWLINE:
+            half = waiting.find(b"\n") + 1
+            self.flushed, waiting = self.flushed + half, waiting[half:]
+        if forget:
+            gone = self.recorded - waiting.count(b"\n")
+            self.recorded -= gone
+            self.started[0] -= gone
+        self.set_base(self.flushed)
+        self._put(_SEQUENCE, sequence)
+        self.publish()
 
     def set_base(self, base: int) -> None:
         """Note at which byte of the stream the current segment file began.
@@ -172,8 +212,26 @@ class Journal:
         self._map[row] = len(name) + 1  # last: from here on the row exists
         return row
 
+    def _view_of_started(self) -> memoryview:
+        return memoryview(self._map)[_STARTED : _STARTED + 8].cast("Q")
+
     def _put(self, at: int, value: int) -> None:
         self._map[at : at + 8] = _number.pack(value)
+
+
+def reserved(path: Path, size: int) -> mmap.mmap:
+    """A new file of so many bytes, mapped.
+
+    Raises:
+        OSError: when it exists, or its space cannot be reserved.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        # Reserved now: a page that cannot be backed later would be SIGBUS in the training process.
+        os.posix_fallocate(descriptor, 0, size)
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -210,8 +268,8 @@ def read_state(path: Path) -> JournalState | None:
     if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
         return None
     _, active, *rest = _HEADER.unpack_from(header)
-    written, recorded, started = rest[3:6] if active else rest[:3]
-    base, sequence, *skips = rest[6:]
+    written, recorded = rest[2:4] if active else rest[:2]
+    started, base, sequence, *skips = rest[4:]
     skipped = dict(zip(SKIP_REASONS, skips, strict=True))
     return JournalState(written, recorded, started, base, sequence, _drops_in(header), skipped)
 

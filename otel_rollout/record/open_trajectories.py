@@ -11,10 +11,11 @@ while a slot is being written, so that a reader can tell a whole line from half 
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+
+from otel_rollout.record.journal import reserved
 
 SLOTS = 512
 """Trajectories of one process that can be seen running at once; further ones are recorded all the same."""
@@ -33,12 +34,7 @@ class OpenTrajectories:
     """
 
     def __init__(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, SLOTS * SLOT_BYTES)
-            self._map = mmap.mmap(descriptor, SLOTS * SLOT_BYTES)
-        finally:
-            os.close(descriptor)
+        self._map = reserved(path, SLOTS * SLOT_BYTES)
         self._free = list(range(SLOTS - 1, -1, -1))
         self._versions = [0] * SLOTS
 
@@ -61,6 +57,16 @@ class OpenTrajectories:
         self._map[at + _HEAD.size : at + _HEAD.size + len(line)] = line
         _HEAD.pack_into(self._map, at, version, len(line))
         return slot
+
+    def move(self, path: Path) -> None:
+        """Go on in a new file, after this one was removed.
+
+        Raises:
+            OSError: when it cannot be created; then nothing has changed.
+        """
+        fresh = reserved(path, SLOTS * SLOT_BYTES)
+        fresh[:] = self._map[:]
+        self._map = fresh
 
     def leave(self, slot: int) -> None:
         """Take a trajectory out of the table."""

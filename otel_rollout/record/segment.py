@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,6 +71,7 @@ class SegmentWriter:
         segment_bytes: size at which a new segment file is begun.
         spool_limit: bytes that the segments of all writers in ``node_dir`` may have together.
         whole_trajectories: whether trajectories are left out on the way there, so that others stay whole.
+        found: makes ``node_dir`` again, should somebody remove it.
         redact: what lines go through before they are written anywhere.
         journal_bytes: size of the ring between the caller and the disk.
 
@@ -86,6 +87,7 @@ class SegmentWriter:
         segment_bytes: int,
         spool_limit: float = math.inf,
         whole_trajectories: bool = False,
+        found: Callable[[], object] = lambda: None,
         redact: Redaction | None = None,
         journal_bytes: int = JOURNAL_BYTES,
     ) -> None:
@@ -96,7 +98,8 @@ class SegmentWriter:
         self._segment_bytes = segment_bytes
         self._spool_limit = spool_limit
         self._whole_trajectories = whole_trajectories
-        self._fullness = 0.0
+        self._used = 0
+        self._found = found
         self._redact = redact
         self._next_look = 0.0
         self._lock = threading.Lock()
@@ -115,18 +118,27 @@ class SegmentWriter:
         self._sequence = 0
         self._length = 0
         self._descriptor = -1
-        self._journal = Journal(node_dir / (self.id + spool.JOURNAL_SUFFIX), journal_bytes)
-        self._open = OpenTrajectories(node_dir / (self.id + spool.OPEN_SUFFIX))
+        self._journal_file = node_dir / (self.id + spool.JOURNAL_SUFFIX)
+        self._open_file = node_dir / (self.id + spool.OPEN_SUFFIX)
+        first = self._prepare_segment()  # whoever finds a journal finds that its segment is locked
+        try:
+            self._journal = Journal(self._journal_file, journal_bytes)
+            self._open = OpenTrajectories(self._open_file)
+        except OSError:
+            self._discard(*first)
+            self._journal_file.unlink(missing_ok=True)
+            self._open_file.unlink(missing_ok=True)
+            raise
         self._look_at_spool()
-        self._begin_segment(*self._prepare_segment())
+        self._begin_segment(*first)
         self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
         self._flusher.start()
 
     # --- inside user code ---------------------------------------------------------------------------------
 
     def started(self) -> None:
-        """Count a span that was started; published with the next line that is written."""
-        self._journal.started += 1
+        """Count a span that was started."""
+        self._journal.started[0] += 1
 
     def write(self, body: bytes, identity: Identity = NO_IDENTITY) -> bool:
         """Record one line given without its resource head.
@@ -179,11 +191,12 @@ class SegmentWriter:
 
         The fuller the spool, the more groups; and every process that looks at it leaves out the same.
         """
-        if not self._whole_trajectories or self._fullness < _SOME_LEFT_OUT:
+        fullness = self._used / self._spool_limit
+        if not self._whole_trajectories or fullness < _SOME_LEFT_OUT:
             return True
         if time.monotonic() >= self._next_look:  # with nothing recorded nobody else would look again
             self._signals.put(_WAKE)
-        left_out = (self._fullness - _SOME_LEFT_OUT) / (_ALL_LEFT_OUT - _SOME_LEFT_OUT)
+        left_out = (fullness - _SOME_LEFT_OUT) / (_ALL_LEFT_OUT - _SOME_LEFT_OUT)
         return place_of_group(identity) >= left_out
 
     def trajectory_began(self, body: bytes) -> int | None:
@@ -272,7 +285,7 @@ class SegmentWriter:
             while not self._closing:
                 self._wait_for_lines()
                 self._look_at_spool()
-                if not self._flush():
+                if (self._is_removed() and not self._begin_anew()) or not self._flush():
                     time.sleep(RETRY_INTERVAL)
                 elif self._length >= self._segment_bytes:
                     self._rotate()
@@ -310,25 +323,58 @@ class SegmentWriter:
                 return False
             journal.flushed += written
             self._length += written
+            self._used += written
             self._obstacle = None
         self._stalled = False
         return True
 
     def _look_at_spool(self) -> None:
-        """See how much the run has on this machine of what it may; once a second."""
+        """See how much the run has on this machine; once a second, what others write too."""
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_INTERVAL
             try:
-                self._fullness = spool.segment_bytes(self._node_dir) / self._spool_limit
+                self._used = spool.segment_bytes(self._node_dir)
             except OSError:  # the directory is gone; writing will tell
-                self._fullness = 0.0
+                self._used = 0
 
     def _has_room(self) -> bool:
         """Whether the run may have more on this machine."""
         self._look_at_spool()
-        if self._fullness >= 1.0:
+        if self._used >= self._spool_limit:
             self._meet_obstacle("spool_limit", f"the run has {self._spool_limit} bytes here, all it may")
-        return self._fullness < 1.0
+        return self._used < self._spool_limit
+
+    def _is_removed(self) -> bool:
+        """Whether somebody has removed our files: clearing up the temporary directory, say."""
+        return os.fstat(self._descriptor).st_nlink == 0 or not self._journal_file.exists()
+
+    def _begin_anew(self) -> bool:
+        """Go on in new files, with what the journal still holds. False when they cannot be made."""
+        is_gone = not self._node_dir.exists()
+        try:
+            self._found()
+            prepared = self._prepare_segment()
+        except OSError as error:
+            self._meet_obstacle("disk", error.strerror or str(error))
+            return False
+        with self._lock, self._count_lock:
+            try:
+                for path in (self._journal_file, self._open_file):
+                    path.unlink(missing_ok=True)
+                self._open.move(self._open_file)
+                self._journal.move(self._journal_file, prepared[0].sequence, forget=is_gone)
+            except OSError as error:
+                self._discard(*prepared)
+                self._meet_obstacle("disk", error.strerror or str(error))
+                return False
+            old = self._descriptor
+            self._take(*prepared)
+        os.close(old)
+        _logger.warning(
+            "otel-rollout: somebody removed files in %s; what was not delivered is lost, recording goes on",
+            self._node_dir,
+        )
+        return True
 
     def _meet_obstacle(self, reason: str, described: str) -> None:
         if self._obstacle is None:
@@ -378,13 +424,16 @@ class SegmentWriter:
         os.close(descriptor)
 
     def _begin_segment(self, name: spool.SegmentName, descriptor: int) -> None:
+        self._take(name, descriptor)
+        self._journal.begin_segment(name.sequence)
+
+    def _take(self, name: spool.SegmentName, descriptor: int) -> None:
         self._head = otlp_json.resource_head({semconv.SEGMENT_ID: name.stem, **self._resource})
         self._descriptor, self._sequence, self._length = descriptor, name.sequence, 0
-        self._journal.begin_segment(name.sequence)
 
     def counts(self) -> Counts:
         """What this writer has done so far."""
-        return Counts(self._journal.started, self._journal.recorded, dict(self._drops), dict(self._skips))
+        return Counts(self._journal.started[0], self._journal.recorded, dict(self._drops), dict(self._skips))
 
     # --- ends ---------------------------------------------------------------------------------------------
 
@@ -421,6 +470,7 @@ class SegmentWriter:
         not write there. The parent ends them itself.
         """
         self._abandoned = self._closing = True
+        self._journal.started = memoryview(bytearray(8)).cast("Q")
         self._lock = threading.Lock()  # some thread of the parent may have held it
         self._count_lock = threading.RLock()
         if self._descriptor >= 0:

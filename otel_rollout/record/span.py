@@ -228,7 +228,8 @@ class RecordingSpan(Span):
             return
         self.ended = True
         try:
-            body = self._line(end_time or time_ns(), self._status, self._message)
+            # The machine's clock may have been set back meanwhile.
+            body = self._line(end_time or max(time_ns(), self.start_ns), self._status, self._message)
         except Exception as error:  # noqa: BLE001 - we are inside user code
             self.writer.drop("encoding", self.identity)
             pass_on(error)

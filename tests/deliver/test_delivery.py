@@ -258,6 +258,7 @@ def test_of_many_forwarders_one_is_elected(faulty, target, tmp_path):
     assert forwarder_pid(node_dir) == first
     Path(f"{target}.fault").unlink()
     assert otel_rollout.shutdown(30).undelivered == 0
+    assert set(delivered(target).values()) == {1}
 
 
 def test_the_forwarder_ends_when_its_work_is_done(faulty, tmp_path):

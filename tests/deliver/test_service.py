@@ -20,6 +20,12 @@ from tests.deliver.test_delivery import delivered, node_directory, record
 from tests.waiting import wait_for
 
 COMMAND = [sys.executable, "-c", "from otel_rollout.cli import app; app()"]
+ON_A_TERMINAL = [  # what a shell starts in the background ignores Ctrl-C, and so do its children
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from otel_rollout.cli import app; app()",
+]
 
 
 @pytest.fixture
@@ -67,6 +73,19 @@ def test_replay_of_lines_of_other_tools(target: Path, test_exporters: None, tmp_
     assert {span_id for span_id, _ in delivered(target)} == {f"{n:016x}" for n in (1, 2, 3)}
 
 
+def test_replay_of_what_was_set_aside(
+    fresh_process: None, test_exporters: None, target: Path, tmp_path: Path
+) -> None:
+    """Spans that one target refused are delivered to it, or another, once it takes them."""
+    otel_rollout.configure({"test-faulty": {"path": str(tmp_path / "first")}})
+    record(3)
+    record(1, name="poison")
+    otel_rollout.shutdown(30)
+    rejected = node_directory(tmp_path) / "rejected.test-faulty.jsonl"
+    assert "1 lines delivered, 0 rejected" in run("replay", rejected, "--to", "test-file")
+    assert [name for _, name in delivered(target)] == ["poison"]
+
+
 def test_what_cannot_be_replayed_is_said(target: Path, test_exporters: None, tmp_path: Path) -> None:
     """A file that is missing, a directory without segments, lines that are none."""
     assert "No such file" in run("replay", tmp_path / "missing", "--to", "test-file", code=2)
@@ -108,11 +127,12 @@ def test_a_service_forwards_every_run_that_comes(
 def test_status_is_watched_on_a_terminal(kept: Path) -> None:
     """`status --watch` shows the account again and again, and Ctrl-C ends it quietly."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([*COMMAND, "status", "--watch"], stdout=theirs, stderr=theirs, close_fds=True)
-    os.close(theirs)
-    seen = ""
-    while seen.count("recorded = delivered") < 2:
-        seen += os.read(ours, 4096).decode()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    command = [*ON_A_TERMINAL, "status", "--watch"]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, close_fds=True) as process:
+        os.close(theirs)
+        seen = ""
+        while seen.count("recorded = delivered") < 2:
+            seen += os.read(ours, 4096).decode()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
     os.close(ours)

@@ -1,7 +1,6 @@
 """Whatever lies in a spool, delivery goes on: what is whole arrives, the rest is counted, nothing hangs."""
 
 import dataclasses
-import math
 import threading
 from collections import Counter
 from contextlib import closing
@@ -227,7 +226,6 @@ def hurried(monkeypatch):
     monkeypatch.setattr(forwarder, "_SCAN_INTERVAL", 0.002)
     monkeypatch.setattr(delivery, "POLL_INTERVAL", 0.002)
     monkeypatch.setattr(delivery, "BATCH_SPANS", 7)
-    monkeypatch.setattr(segments, "STILLBORN_AGE", -math.inf)
     monkeypatch.setattr(segments, "MAX_LINE_BYTES", 50_000)
 
 

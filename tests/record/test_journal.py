@@ -134,12 +134,12 @@ def dying_publish(self, publish=journal.Journal.publish):
     publish(self)
 
 class Places:
-    def pack(self, written, recorded, started, pack=journal._published.pack):
+    def pack(self, written, recorded, pack=journal._published.pack):
         if recorded == 50:  # a half of the place that does not hold yet
             at = journal._PLACES[1 - writer._journal._active]
-            writer._journal._map[at : at + 12] = b"?" * 12
+            writer._journal._map[at : at + 8] = b"?" * 8
             die()
-        return pack(written, recorded, started)
+        return pack(written, recorded)
 
 def half_a_write(descriptor, data, write=os.write):
     if acknowledged >= 49:
@@ -192,6 +192,23 @@ def test_a_living_writer_is_told_from_a_dead_one(tmp_path):
     writer = writer_in(tmp_path)
     assert segments.living_writers(tmp_path) == {writer.id}
     writer.close(10)
+    assert segments.living_writers(tmp_path) == set()
+
+
+def test_a_writer_is_alive_from_the_moment_it_can_be_seen(tmp_path, monkeypatch):
+    """One that is being born, slowly, by whatever clock, is not taken for dead: its journal is in use."""
+    seen = []
+
+    class Table(segment.OpenTrajectories):
+        def __init__(self, path):
+            (found,) = spool.journals(tmp_path)
+            os.utime(tmp_path / f"{found}.journal", (0, 0))  # the clock was set, or years have passed
+            seen.append(segments.living_writers(tmp_path) == {found})
+            super().__init__(path)
+
+    monkeypatch.setattr(segment, "OpenTrajectories", Table)
+    writer_in(tmp_path).close(10)
+    assert seen == [True]
     assert segments.living_writers(tmp_path) == set()
 
 
@@ -320,7 +337,7 @@ import sys
 from pathlib import Path
 from otel_rollout.record.journal import Journal
 journal = Journal(Path(sys.argv[1]), 1 << 20)
-journal.started = 7
+journal.started[0] = 7
 journal.append(b"", b"x" * 10)
 print("ready", flush=True)
 while True:

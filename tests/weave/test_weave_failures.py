@@ -131,6 +131,21 @@ def test_only_what_was_not_acknowledged_is_sent_again(weave, project, rollouts, 
     assert times_each(weave.calls(project)) == {1}
 
 
+def test_what_a_predecessor_sent_is_known_though_the_clock_was_set_back(
+    weave, project, rollouts, new_exporter, monkeypatch
+):
+    """A forwarder that is new, by a clock that shows an earlier time than the spans, asks before it sends."""
+    rollouts.trajectory()
+    spans = rollouts.ended()
+    deliver(new_exporter(), spans)
+    an_hour, real_time_ns = 3600 * 10**9, time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real_time_ns() - an_hour)
+    deliver(new_exporter(), spans)
+
+    assert times_each(weave.calls(project)) == {1}
+    assert [score["payload"]["value"] for score in weave.feedback(project)] == [0.5]
+
+
 def test_retry_after_is_passed_on(weave, rollouts, exporter):
     """Retry-After is understood as seconds and as a date."""
     rollouts.trajectory()

@@ -1,0 +1,65 @@
+"""Node directories that are forwarded when a test says so, by the product's own forwarder process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from otel_rollout import settings, spool
+from otel_rollout.deliver import drain
+from otel_rollout.deliver.election import Election
+from otel_rollout.deliver.report import Report
+from tests.faults.job import PATH, Job, names
+
+
+def node_directory(variables: dict[str, str], node: str = "node") -> Path:
+    """The directory in which a job with these variables will record; they are given its name."""
+    variables |= {"OTEL_ROLLOUT_RUN_ID": "run", "OTEL_ROLLOUT_NODE": node}
+    spool_dir = Path(variables["OTEL_ROLLOUT_SPOOL_DIR"])
+    directory = spool.node_directory(spool_dir, "run", node)
+    spool.create_private(directory, spool_dir)
+    return directory
+
+
+@contextmanager
+def nobody_forwards(node_dir: Path) -> Iterator[None]:
+    """Hold the forwarder's lock, so that forwarders that are started leave again."""
+    election = Election(node_dir)
+    assert election.win()
+    try:
+        yield
+    finally:
+        election.close()
+
+
+def record_and_die(variables: dict[str, str], node_dir: Path, count: int = 3) -> list[str]:
+    """Record two trajectories and one that does not end, in a process that is killed; nobody forwards."""
+    with nobody_forwards(node_dir), Job(variables) as job:
+        recorded = [*job.record("first", count), *job.record("second", count)]
+        job.ask("open", "unended")
+    return [*recorded, *names("unended", 1)]
+
+
+def forward(variables: dict[str, str], node_dir: Path, deaths: Sequence[str] = ()) -> Report:
+    """Run forwarders, each until it dies at one of these points, the last until it ends by itself.
+
+    Returns:
+        The account then.
+    """
+    directory = node_dir.parent.parent.parent / "deaths"
+    directory.mkdir(exist_ok=True)
+    for point in deaths:
+        (directory / point).touch()
+    command = [sys.executable, "-m", "otel_rollout.deliver", str(node_dir)]
+    environment = {**variables, "PYTHONPATH": PATH, "OTEL_TEST_DEATHS": str(directory)}
+    environment[settings.CONFIG_VARIABLE] = "{}"  # as from the run's first process, which it is not itself
+    for _ in deaths:
+        ended = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    assert not list(directory.iterdir()), "not every point was come to"
+    subprocess.run(command, env=environment, timeout=300, check=True)
+    return drain.report(node_dir, settings.from_environment(environment)[0])

@@ -1,0 +1,113 @@
+"""What tests change inside the processes they start: the speed of waiting, the clock, the moment of death.
+
+By way of ``site/sitecustomize.py``, so that recording processes and forwarders are the product's own, started
+by the product's own command.
+
+Variables:
+    OTEL_TEST_HASTE   forwarders' pauses are shorter by this factor
+    OTEL_TEST_CLOCK   file with seconds that the machine's clock is ahead; it may change at any time
+    OTEL_TEST_DEATHS  directory with a file for each point at which a forwarder is to die, and takes it along
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SITE = Path(__file__).parent / "site"
+
+
+def arrange() -> None:
+    """Do what the variables say."""
+    if clock := os.environ.get("OTEL_TEST_CLOCK"):
+        _step_clock(Path(clock))
+    if "otel_rollout.deliver" in sys.orig_argv:
+        if haste := os.environ.get("OTEL_TEST_HASTE"):
+            _hurry(float(haste))
+        if deaths := os.environ.get("OTEL_TEST_DEATHS"):
+            _die_as_told(Path(deaths))
+
+
+def _step_clock(clock: Path) -> None:
+    """As when somebody sets the machine's clock: the monotonic one goes on, the time of day is another."""
+    real_time, real_time_ns = time.time, time.time_ns
+
+    def ahead() -> float:
+        return float(clock.read_text() or 0)
+
+    time.time = lambda: real_time() + ahead()
+    time.time_ns = lambda: real_time_ns() + int(ahead() * 1e9)
+
+
+def _hurry(factor: float) -> None:
+    from otel_rollout.deliver import delivery
+
+    delivery.FIRST_PAUSE /= factor
+    delivery.LONGEST_PAUSE /= factor
+    delivery.REFUSED_PAUSE /= factor
+
+
+DEATHS = (
+    "before the request",
+    "after the answer",
+    "in the cursor's transaction",
+    "after the cursor's write",
+    "completing a segment",
+    "ending trajectories",
+    "giving back buffers",
+    "archiving a segment",
+    "removing a segment",
+)
+"""Where a forwarder can be made to die, by SIGKILL."""
+
+
+def _die_as_told(deaths: Path) -> None:
+    from otel_rollout.deliver import delivery, ledger, retention, segments, unfinished
+
+    def die(point: str) -> None:
+        try:
+            (deaths / point).unlink()
+        except FileNotFoundError:  # not wanted, or another has died of it
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def before(owner: Any, name: str, point: str, is_it: Callable[..., bool] = lambda *_: True) -> None:
+        function = getattr(owner, name)
+
+        def dying(*arguments: Any, **options: Any) -> Any:
+            if is_it(*arguments):
+                die(point)
+            return function(*arguments, **options)
+
+        setattr(owner, name, dying)
+
+    def after(owner: Any, name: str, point: str) -> None:
+        function = getattr(owner, name)
+
+        def dying(*arguments: Any, **options: Any) -> Any:
+            result = function(*arguments, **options)
+            die(point)
+            return result
+
+        setattr(owner, name, dying)
+
+    def watch_statements(self: Any, *arguments: Any, born: Any = ledger.Ledger.__init__) -> None:
+        born(self, *arguments)
+        self._db.set_trace_callback(
+            lambda statement: die("in the cursor's transaction") if "INTO step VALUES" in statement else None
+        )
+
+    ledger.Ledger.__init__ = watch_statements  # type: ignore[method-assign]
+    before(delivery.Delivery, "_export", "before the request")
+    before(delivery.Delivery, "_advance", "after the answer")
+    after(ledger.Ledger, "advance", "after the cursor's write")
+    after(segments, "_end_of_last_line", "completing a segment")  # its writes are on disk, the cut is not
+    before(unfinished.Path, "rename", "ending trajectories", lambda path, _: path.name.endswith(".new"))
+    before(segments, "discard_buffers", "giving back buffers")
+    before(retention.Path, "replace", "archiving a segment", lambda path, _: path.parent.name == "archive")
+    after(retention, "archive", "removing a segment")

@@ -1,0 +1,199 @@
+"""A spool that is damaged, removed, inherited or shared: what is whole arrives, what is not is counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from otel_rollout import spool
+from otel_rollout.deliver import segments
+from tests.faults.forwarding import forward, nobody_forwards, node_directory, record_and_die
+from tests.faults.job import Job
+from tests.faults.target import Receiver
+from tests.waiting import wait_for
+
+
+def the_segment(node_dir: Path) -> Path:
+    (name,) = spool.segments(node_dir)
+    return node_dir / name.file
+
+
+def complete(node_dir: Path) -> None:
+    """What a forwarder does for dead writers, before it was interrupted."""
+    for writer in spool.journals(node_dir):
+        segments.heal(node_dir, writer)
+        segments.discard_buffers(node_dir, writer)
+
+
+def set_aside(node_dir: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (node_dir / "rejected.otlp.jsonl").read_text().splitlines()]
+
+
+def test_a_segment_that_was_cut_while_its_journal_is_there(
+    variables: dict[str, str], receiver: Receiver
+) -> None:
+    """What a dead writer's segment lacks at its end is in its journal. Lost: nothing. Doubled: nothing."""
+    node_dir = node_directory(variables)
+    expected = record_and_die(variables, node_dir, count=50)
+    os.truncate(the_segment(node_dir), 10_000)
+    report = forward(variables, node_dir)
+    assert receiver.names == Counter(expected)
+    assert (report.recorded, report.lost) == (len(expected), 0)
+
+
+@pytest.mark.parametrize("with_journal", [True, False])
+def test_a_segment_that_was_cut_afterwards(
+    variables: dict[str, str], receiver: Receiver, with_journal: bool
+) -> None:
+    """Cut when its journal has been given back, or copied without one: what stands before the cut arrives.
+
+    Lost: the lines that were cut off; where there is a journal, the account says how many. Doubled: nothing.
+    """
+    node_dir = node_directory(variables)
+    record_and_die(variables, node_dir, count=50)
+    complete(node_dir)
+    segment = the_segment(node_dir)
+    os.truncate(segment, 10_000)
+    whole = segment.read_bytes().count(b"\n")
+    assert 0 < whole < 50
+    assert not segment.read_bytes().endswith(b"\n")
+    if not with_journal:
+        for path in node_dir.glob("*" + spool.JOURNAL_SUFFIX):
+            path.unlink()
+    report = forward(variables, node_dir)
+    assert receiver.names == Counter(f"first.{number}" for number in range(whole))
+    assert report.exporters["otlp"].delivered == whole
+    assert report.lost == (103 - whole if with_journal else 0)
+
+
+def flipped(data: bytes, at: int, bit: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+
+
+def test_bits_that_flip(variables: dict[str, str], receiver: Receiver) -> None:
+    """Twenty flipped bits in a segment: what can be read arrives, what cannot is set aside, none stops it.
+
+    Lost: the lines that were hit; they lie in a file with what is wrong with them. Doubled: nothing.
+    """
+    node_dir = node_directory(variables)
+    expected = record_and_die(variables, node_dir, count=100)
+    complete(node_dir)
+    segment = the_segment(node_dir)
+    data, chance = segment.read_bytes(), random.Random(8)
+    places = [chance.randrange(len(data)) for _ in range(20)]
+    torn_number = data.index(b'"rollout.step","value":{"intValue":"') + len(
+        '"rollout.step","value":{"intValue":"'
+    )
+    damaged = data
+    for at in places:
+        damaged = flipped(damaged, at, chance.randrange(8))
+    damaged = damaged[:torn_number] + b"\n" + damaged[torn_number + 1 :]
+    segment.write_bytes(damaged)
+    lines = data.splitlines(keepends=True)
+    ends = [sum(map(len, lines[: number + 1])) for number in range(len(lines))]
+    hit = {next(n for n, end in enumerate(ends) if at < end) for at in [*places, torn_number]}
+    order = [*(f"first.{n}" for n in range(100)), "first", *(f"second.{n}" for n in range(100)), "second"]
+    untouched = {name for number, name in enumerate(order) if number not in hit and number + 1 not in hit}
+    assert len(untouched) > 100
+
+    report = forward(variables, node_dir)
+    assert set(receiver.names.values()) == {1}
+    assert untouched <= set(receiver.names)
+    count = report.exporters["otlp"]
+    assert count.pending == 0
+    assert count.rejected == len(set_aside(node_dir)) > 5
+    assert count.delivered + count.rejected + report.lost >= report.recorded == len(expected) - 1
+
+
+def test_a_table_of_open_trajectories_that_is_damaged(variables: dict[str, str], receiver: Receiver) -> None:
+    """What is left of it ends as an error, and keeps nobody from what lies in segments.
+
+    Lost: that the damaged trajectories were running. Doubled: nothing.
+    """
+    node_dir = node_directory(variables)
+    with nobody_forwards(node_dir), Job(variables) as job:
+        job.ask("open", "one")
+        job.ask("open", "two")
+        (table,) = node_dir.glob("*" + spool.OPEN_SUFFIX)
+        data = table.read_bytes()
+        at = data.index(b'"name":"one"')
+        table.write_bytes(data[:at] + b"\0" + data[at + 1 :])
+    report = forward(variables, node_dir)
+    assert receiver.names == Counter(["one.0", "two.0", "two"])
+    assert (report.unfinished, report.lost) == (1, 0)
+
+
+def test_lines_of_a_newer_version(variables: dict[str, str], receiver: Receiver) -> None:
+    """A span with fields nobody knows yet arrives without them; what is no trace data at all is set aside."""
+    node_dir = node_directory(variables)
+    expected = record_and_die(variables, node_dir)
+    complete(node_dir)
+    segment = the_segment(node_dir)
+    newer = segment.read_bytes().splitlines()[0].replace(b"first.0", b"newer.0")
+    newer = newer.replace(b'{"resourceSpans":[{', b'{"format":9,"resourceSpans":[{"entityRefs":[1],')
+    newer = newer.replace(b'"name":"newer.0"', b'"name":"newer.0","profile":{"a":1}')
+    with segment.open("ab") as file:
+        file.write(newer + b'\n{"resourceProfiles":[{"novel":true}]}\n')
+    report = forward(variables, node_dir)
+    assert set(receiver.names) == {*expected, "newer.0"} - {"unended"}
+    assert set(receiver.names.values()) == {1}
+    assert report.exporters["otlp"].rejected == len(set_aside(node_dir)) == 1
+
+
+def test_a_journal_of_a_newer_version_is_left_alone(variables: dict[str, str], receiver: Receiver) -> None:
+    """What lies in its segments arrives; what only the journal has stays in it, for who can read it."""
+    node_dir = node_directory(variables)
+    record_and_die(variables, node_dir)
+    (journal,) = node_dir.glob("*" + spool.JOURNAL_SUFFIX)
+    newer = b"ORJRNL99" + journal.read_bytes()[8:]
+    journal.write_bytes(newer)
+    forward(variables, node_dir)
+    assert {"first", "second"} <= set(receiver.names)
+    assert journal.read_bytes() == newer
+
+
+def test_a_spool_inherited_on_a_node_that_reuses_the_pid(
+    variables: dict[str, str], receiver: Receiver
+) -> None:
+    """A container dies with all in it, forwarder too; the job's next attempt has its run id and its pid.
+
+    Lost: nothing. Doubled: nothing. What the first left open ends as an error.
+    """
+    first_process = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    node_dir = node_directory(variables)
+    with nobody_forwards(node_dir), Job(variables, within=first_process) as job:
+        expected = job.record("first", 3)
+        job.ask("open", "unended")
+    wait_for(lambda: not segments.living_writers(node_dir), what="the end of the container")
+    with Job(variables, within=first_process) as job:
+        expected += job.record("second", 3)
+        report = job.ask("shutdown", 120)
+    pids = [writer.partition("-")[0] for writer in spool.journals(node_dir)]
+    assert len(pids) == 2
+    assert len(set(pids)) == 1
+    assert receiver.names == Counter([*expected, "unended", "unended.0"])
+    assert (report["recorded"], report["lost"], report["unfinished"]) == (10, 0, 0)
+
+
+def test_a_spool_on_shared_storage_seen_by_two_nodes(variables: dict[str, str], receiver: Receiver) -> None:
+    """Each machine's forwarder delivers what its own processes record, though it sees the other's files.
+
+    One is killed: its node completes what it left. Lost: nothing. Doubled: nothing.
+    """
+    nodes = {name: dict(variables) for name in ("a", "b")}
+    for name, its_variables in nodes.items():
+        node_directory(its_variables, name)
+    with Job(nodes["a"]) as here, Job(nodes["b"]) as there:
+        expected = [*here.record("here", 20), *there.record("there", 20)]
+        here.ask("open", "unended")
+        here.kill()
+        report = there.ask("shutdown", 120)
+        assert (report["recorded"], report["lost"]) == (21, 0)
+    expected += ["unended", "unended.0"]
+    wait_for(lambda: sum(receiver.names.values()) >= len(expected), seconds=120, what="delivery")
+    assert receiver.names == Counter(expected)

@@ -1,0 +1,238 @@
+"""Targets in trouble: MLflow, Weave and an OTLP receiver behind proxies that fail, all three at once.
+
+One job records, its own forwarder delivers to the three. In each test they go wrong in the same way and are
+right again afterwards. Nothing is ever lost. What is doubled: nothing in MLflow and in Weave; over OTLP what
+the receiver had taken when its answer was lost, with the same ids. Pauses are a hundredth of the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from otel_rollout.deliver.ledger import LedgerState, read_ledger
+from otel_rollout.exporting import FailureKind
+from tests.deliver.test_delivery import forwarder_pid
+from tests.faults.job import Job
+from tests.faults.target import Certificates, FaultyProxy, receiving
+from tests.local_weave import LocalWeave
+from tests.mlflow_server import stored
+from tests.waiting import wait_for
+
+SILENCE = 4.0
+"""Seconds a target may stay silent, here."""
+ANSWER_LOST = ("slow", "cut after")
+"""The faults after which the target has what the exporter does not know it has."""
+
+
+@dataclass
+class Rollout:
+    """A job that records, and delivers to three targets."""
+
+    job: Job
+    node_dir: Path
+    proxies: dict[str, FaultyProxy]
+    arrived: dict[str, Callable[[], Counter[str]]]
+
+    @property
+    def ledger(self) -> LedgerState:
+        return read_ledger(self.node_dir)
+
+    def record_under(self, fault: str | int, times: int = 1 << 30) -> list[str]:
+        """Record a trajectory while the targets go wrong; the forwarder meets it in one batch."""
+        forwarder = wait_for(lambda: forwarder_pid(self.node_dir), what="a forwarder")
+        os.kill(forwarder, signal.SIGSTOP)
+        try:
+            names = self.job.record(f"{fault}-{uuid.uuid4().hex[:8]}".replace(" ", "-"), 3)
+            for proxy in self.proxies.values():
+                proxy.fail(fault, times)
+        finally:
+            os.kill(forwarder, signal.SIGCONT)
+        return names
+
+    def heal(self) -> None:
+        for proxy in self.proxies.values():
+            proxy.heal()
+
+    def wait_until_delivered(self) -> None:
+        recorded = self.job.ask("status")["recorded"]
+        wait_for(
+            lambda: all(self.ledger.done(name) == recorded for name in self.proxies),
+            seconds=120,
+            what=f"delivery of {recorded} spans",
+        )
+
+    def check_arrived(self, names: list[str], answer_lost: bool) -> None:
+        """Each target has each span, once, but for what OTLP cannot tell."""
+        for exporter, arrived in self.arrived.items():
+            found = arrived()
+            times = {name: found[name] for name in names}
+            if exporter == "otlp" and answer_lost:
+                assert all(times.values()), (exporter, times)
+            else:
+                assert set(times.values()) == {1}, (exporter, times)
+
+
+@pytest.fixture(scope="module")
+def rollout(
+    server_uri: str, local_weave: LocalWeave, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rollout]:
+    """One job for all tests here: it goes on recording, as a training job does."""
+    directory = tmp_path_factory.mktemp("targets")
+    project = f"faults-{uuid.uuid4().hex[:12]}"
+    certificates = Certificates(directory)
+    with ExitStack() as stack:
+        receiver = stack.enter_context(receiving())
+        proxies = {
+            "mlflow": FaultyProxy(server_uri, "/v1/traces", certificates),
+            "weave": FaultyProxy(local_weave.url, "/calls/complete", certificates),
+            "otlp": FaultyProxy(receiver.url, "/v1/traces", certificates),
+        }
+        for proxy in proxies.values():
+            stack.callback(proxy.close)
+        job = stack.enter_context(
+            Job(_environment(directory, project, certificates, local_weave), _exporters(proxies))
+        )
+        job.record("first", 1)
+        rollout = Rollout(
+            job,
+            Path(job.ask("status")["place"]),
+            proxies,
+            {
+                "mlflow": lambda: _in_mlflow(server_uri, project),
+                "weave": lambda: Counter(call["op_name"] for call in local_weave.calls(project)),
+                "otlp": lambda: receiver.names,
+            },
+        )
+        rollout.wait_until_delivered()
+        yield rollout
+
+
+def _environment(
+    directory: Path, project: str, certificates: Certificates, weave: LocalWeave
+) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    return {
+        **kept,
+        **weave.environment,
+        "OTEL_ROLLOUT_SPOOL_DIR": str(directory / "spool"),
+        "OTEL_ROLLOUT_PROJECT": project,
+        "OTEL_TEST_HASTE": "100",
+        "MLFLOW_TRACKING_SERVER_CERT_PATH": certificates.trusted,
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": certificates.trusted,
+        "REQUESTS_CA_BUNDLE": certificates.trusted,
+    }
+
+
+def _exporters(proxies: dict[str, FaultyProxy]) -> dict[str, dict[str, object]]:
+    weave = proxies["weave"].url
+    return {
+        "mlflow": {"tracking_uri": proxies["mlflow"].url, "timeout": SILENCE},
+        "weave": {"base_url": weave, "trace_server_url": weave, "timeout": SILENCE},
+        "otlp": {"endpoint": proxies["otlp"].url + "/v1/traces", "timeout": SILENCE},
+    }
+
+
+def _in_mlflow(uri: str, project: str) -> Counter[str]:
+    return Counter(span.name for trace in stored(uri, project) for span in trace.data.spans)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("refusing", FailureKind.UNAVAILABLE),
+        ("hanging", FailureKind.UNAVAILABLE),
+        ("slow", FailureKind.UNAVAILABLE),
+        ("cut before", FailureKind.UNAVAILABLE),
+        ("cut after", FailureKind.UNAVAILABLE),
+        ("handshake cut", FailureKind.UNAVAILABLE),
+        ("wrong certificate", FailureKind.REFUSED),
+        (401, FailureKind.REFUSED),
+        (403, FailureKind.REFUSED),
+        (429, FailureKind.UNAVAILABLE),
+        (502, FailureKind.UNAVAILABLE),
+        (503, FailureKind.UNAVAILABLE),
+    ],
+)
+def test_a_fault_that_lasts_delays_and_loses_nothing(
+    rollout: Rollout, fault: str | int, kind: FailureKind
+) -> None:
+    """While it lasts the account says what is wrong, once it is over all arrives.
+
+    Lost: nothing. Doubled: over OTLP, a batch whose answer was lost.
+    """
+    names = rollout.record_under(fault)
+    # Weave is asked what it has, as soon as an answer is lost, and so is not in trouble for long.
+    in_trouble = [name for name in rollout.proxies if name != "weave" or fault not in ANSWER_LOST]
+    wait_for(lambda: set(in_trouble) <= set(rollout.ledger.failures), what="failures to be noted")
+    kinds = {name: rollout.ledger.failures[name].kind for name in in_trouble}
+    assert kinds == dict.fromkeys(in_trouble, kind), rollout.ledger.failures
+    rollout.heal()
+    rollout.wait_until_delivered()
+    assert rollout.ledger.failures == {}
+    rollout.check_arrived(names, fault in ANSWER_LOST)
+
+
+@pytest.mark.parametrize(("status", "times"), [(400, 1), (413, 1), (500, 2)])
+def test_a_passing_refusal_of_a_batch_costs_no_span(rollout: Rollout, status: int, times: int) -> None:
+    """A batch that is refused once is halved and its halves pass; one that met internal errors comes again.
+
+    Two of them: with the third Weave's exporter begins to suspect the calls. Lost: nothing. Doubled: nothing.
+    """
+    names = rollout.record_under(status, times)
+    rollout.wait_until_delivered()
+    rollout.heal()
+    account = rollout.job.ask("status")
+    assert {name: count["rejected"] for name, count in account["exporters"].items()} == dict.fromkeys(
+        rollout.proxies, 0
+    )
+    rollout.check_arrived(names, answer_lost=False)
+
+
+def test_a_target_that_is_back_after_an_outage(rollout: Rollout) -> None:
+    """Ten minutes by the forwarder's clock, in which the job goes on; `make soak` waits ten real ones.
+
+    Lost: nothing. Doubled: nothing.
+    """
+    names = rollout.record_under("refusing")
+    until = time.monotonic() + 6
+    while time.monotonic() < until:
+        names += rollout.job.record(f"meanwhile-{uuid.uuid4().hex[:8]}", 20)
+        time.sleep(0.2)
+    account = rollout.job.ask("status")
+    assert {c["pending"] for c in account["exporters"].values()} == {len(names)}, account
+    assert account["lost"] == 0
+    rollout.heal()
+    rollout.wait_until_delivered()
+    rollout.check_arrived(names, answer_lost=False)
+
+
+def test_one_target_in_trouble_does_not_hold_up_the_others(rollout: Rollout) -> None:
+    """Each exporter has a cursor of its own: two deliver while the third is away. Lost: nothing."""
+    rollout.proxies["mlflow"].fail("refusing")
+    names = rollout.job.record("two-of-three", 3)
+    recorded = rollout.job.ask("status")["recorded"]
+    wait_for(lambda: all(rollout.ledger.done(name) == recorded for name in ("weave", "otlp")))
+    assert rollout.ledger.done("mlflow") < recorded
+    rollout.heal()
+    rollout.wait_until_delivered()
+    rollout.check_arrived(names, answer_lost=False)
+
+
+def test_at_the_end_of_the_job_the_rows_add_up(rollout: Rollout) -> None:
+    """After all of that: recorded = delivered for each exporter; nothing rejected, pending or lost."""
+    account = rollout.job.ask("shutdown", 60)
+    assert (account["started"], account["open"], account["dropped"], account["lost"]) == (
+        account["recorded"], 0, {}, 0,
+    )  # fmt: skip
+    for name, count in account["exporters"].items():
+        assert (count["delivered"], count["rejected"], count["pending"]) == (account["recorded"], 0, 0), name
