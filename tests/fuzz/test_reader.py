@@ -28,6 +28,7 @@ from tests.fuzz.bounds import examples
 from tests.fuzz.damage import damaged, damages, garbage
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 HEAD = otlp_json.resource_head({"service.name": "s"})
 SCOPE = otlp_json.scope_head("scope", "1", {"a": 1}, "schema")
 FIELDS = {
