@@ -295,16 +295,24 @@ def _adopt(configured: Settings, arguments: dict[str, Any]) -> None:
 def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
     founded = {
         "run_id": configured.run_id or spool.new_run_id(),
-        "working_dir": configured.working_dir or os.getcwd(),
+        "working_dir": configured.working_dir or _working_directory(),
         "home_node": configured.home_node or configured.node or spool.node_id(),
     }
     if not configured.spool_dir.is_absolute():  # other processes may run elsewhere
-        founded["spool_dir"] = str(configured.spool_dir.expanduser().absolute())
+        founded["spool_dir"] = os.path.join(_working_directory(), os.path.expanduser(configured.spool_dir))
     _state.arguments |= arguments
     os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**_state.arguments, **founded})
     _state.is_root = True
     _state.other_nodes = {}
     return dataclasses.replace(configured, **settings.checked_arguments(founded))
+
+
+def _working_directory() -> str:
+    """Where this process is; nowhere, if its directory was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def register_exit() -> None:

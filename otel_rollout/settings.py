@@ -294,6 +294,8 @@ def _inherited(environ: Mapping[str, str]) -> dict[str, Any]:
         return {}
     try:
         arguments = orjson.loads(raw)
+        if not isinstance(arguments, dict):
+            raise TypeError("it holds no object")
         return checked_arguments(arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"cannot be read ({error})") from None

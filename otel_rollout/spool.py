@@ -11,6 +11,7 @@
         forwarder.lock                held by the one forwarder of this directory
         forwarder.log                 what it has to say
         ledger.sqlite                 what it delivered: cursors and counts per exporter
+        unreadable-<time>.ledger.sqlite   one that could not be read, replaced by a new one
         rejected.<exporter>.jsonl     spans a target refuses, with its words
         archive/<segment>.jsonl.zst   segments that are delivered, where they are kept
 

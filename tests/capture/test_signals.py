@@ -73,7 +73,7 @@ def struck(at: int) -> int:
     return strikes.count
 
 
-@pytest.mark.parametrize("kind", [TimeLimit, TimeoutError, Preempted])
+@pytest.mark.parametrize("kind", [TimeoutError, Preempted])
 def test_a_signals_exception_arrives_wherever_it_strikes(recorded, kind):
     """At the entry of any of our functions; and what is recorded afterwards is recorded as ever."""
 

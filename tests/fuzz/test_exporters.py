@@ -19,6 +19,7 @@ from tests.fuzz.bounds import examples
 from tests.fuzz.spans import spans
 from tests.otlp import parse_line
 
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 ROOT = Path(__file__).parent.parent.parent
 projects = st.none() | st.text(max_size=4)
 

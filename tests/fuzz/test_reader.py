@@ -20,12 +20,15 @@ from otel_rollout.deliver.decode import UnreadableLineError, spans_of
 from otel_rollout.deliver.election import Election
 from otel_rollout.record import journal, otlp_json
 from otel_rollout.record.open_trajectories import read_open
+from otel_rollout.record.provider import RecordingTracerProvider
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.settings import Settings
+from tests.fuzz import spans
 from tests.fuzz.bounds import examples
 from tests.fuzz.damage import damaged, damages, garbage
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 HEAD = otlp_json.resource_head({"service.name": "s"})
 SCOPE = otlp_json.scope_head("scope", "1", {"a": 1}, "schema")
 FIELDS = {
@@ -365,3 +368,37 @@ def test_a_line_that_never_ends_is_not_read_into_memory(hurried, monkeypatch, tm
         orjson.loads(line) for line in (tmp_path / "rejected.collected.jsonl").read_bytes().splitlines()
     ]
     assert [len(entry["line"]) for entry in entries] == [100, 100]
+
+
+def test_what_the_recorder_writes_is_read(tmp_path):
+    """Whatever an application gives a span, of whatever type, its line is one that the reader takes."""
+    writer = SegmentWriter(tmp_path, {"service.name": "s"}, segment_bytes=1 << 30)
+    tracer = RecordingTracerProvider(writer).get_tracer("scope")
+    anything = spans.value | st.builds(object) | st.integers()
+
+    @examples(60)
+    @given(
+        name=anything,
+        given_=st.dictionaries(spans.text | st.integers() | st.none(), anything, max_size=3),
+        links=st.lists(st.tuples(spans.context, spans.attributes), max_size=2),
+        said=anything,
+    )
+    def record(name, given_, links, said):
+        span = tracer.start_span(name)
+        for key, entry in given_.items():
+            span.set_attribute(key, entry)
+        span.add_event(name, given_)
+        for context, attributes in links:
+            span.add_link(context, attributes)
+        span.set_status(StatusCode.ERROR, said)
+        span.update_name(name)
+        span.end()
+
+    record()
+    writer.close(30)
+    lines = whole_lines(tmp_path)
+    counts = writer.counts()
+    assert counts.recorded + sum(counts.drops.values()) == counts.started
+    assert lines.total() == counts.recorded > counts.started / 2
+    for line in lines:
+        assert read(line) == 1
