@@ -16,7 +16,7 @@ READ_BYTES = 1 << 20
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether the process that writes this segment lives: it holds a lock that dies with it.
+    """Whether the process that writes this segment or journal lives: it holds a lock that dies with it.
 
     Never a pid: those are reused. Never an age: clocks are set.
     """
@@ -41,9 +41,11 @@ def living_writers(node_dir: Path) -> set[str]:
 def is_dead(node_dir: Path, writer: str) -> bool:
     """Whether a writer will certainly write no more.
 
-    Death is proven on the segment its journal names, looked at before and after: a writer that begins the
-    next segment lets go of the last. One that is being born holds its first before it has a journal.
+    It holds its journal from shortly after that appears, and one segment at any time, the first before it has
+    a journal. Which one the journal says, looked at before and after: with the next it lets go of the last.
     """
+    if is_being_written(node_dir / (writer + spool.JOURNAL_SUFFIX)):
+        return False
     before = _sequence(node_dir, writer)
     if is_being_written(node_dir / SegmentName(writer, max(before, 1)).file):
         return False
@@ -80,7 +82,10 @@ def discard_buffers(node_dir: Path, writer: str) -> None:
     path = node_dir / (writer + spool.JOURNAL_SUFFIX)
     if journal.read_state(path) is None:
         return
-    os.truncate(path, journal.HEADER_BYTES)
+    fresh = path.with_suffix(".new")  # never cut a file: should a process have it mapped, that would kill it
+    with path.open("rb") as old, open(fresh, "wb", opener=spool.open_private) as file:
+        file.write(old.read(journal.HEADER_BYTES))
+    fresh.replace(path)
     (node_dir / (writer + spool.OPEN_SUFFIX)).unlink(missing_ok=True)
 
 
