@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -78,6 +79,7 @@ _MAPPED_BY_NAME: Final = frozenset(
 # Tags under this prefix are MLflow's own: an attribute or a score must not overwrite them.
 _BOOKKEEPING: Final = "mlflow."
 _DECODED_BY_MLFLOW: Final = frozenset('{["')
+_LONG_NUMBER: Final = re.compile("[0-9]{19}")
 _MAX_OTLP_INT: Final = 2**63
 _IDENTITY_TAGS: Final = tuple(name for name in semconv.IDENTITY if name != semconv.PROJECT_NAME)
 """The project is the experiment already."""
@@ -305,12 +307,29 @@ def _payload(attributes: Mapping[str, AttributeValue], value: str, mime_type: st
     """
     given = attributes.get(value)
     declared = attributes.get(mime_type)
-    if not isinstance(given, str) or not isinstance(declared, str):
+    if not isinstance(given, str):
         return given
     looks_decodable = given.lstrip()[:1] in _DECODED_BY_MLFLOW
+    if not isinstance(declared, str):
+        return _returnable(given) if looks_decodable else given
     if not declared.startswith(semconv.JSON_MIME_TYPE):
         return json.dumps(given, ensure_ascii=False) if looks_decodable else given
-    return given if looks_decodable else _json_scalar(given)
+    return _returnable(given) if looks_decodable else _json_scalar(given)
+
+
+def _returnable(text: str) -> str:
+    """JSON that MLflow can give back: of a trace with an integer beyond 64 bits it shows nobody anything."""
+    if not _LONG_NUMBER.search(text):
+        return text
+    try:
+        return json.dumps(json.loads(text, parse_int=_integer))
+    except (ValueError, RecursionError):  # MLflow cannot decode it either, and leaves it as it is
+        return text
+
+
+def _integer(digits: str) -> int | str:
+    value = int(digits)
+    return value if -_MAX_OTLP_INT <= value < _MAX_OTLP_INT else digits
 
 
 def _json_scalar(text: str) -> AttributeValue | None:

@@ -85,12 +85,20 @@ class Delivery:
         name: the exporter's name, under which its cursor is kept.
         exporter: where spans go.
         node_dir: what is delivered.
+        is_ours: whether it is still ours to deliver: somebody may remove it, and others make it anew.
     """
 
-    def __init__(self, name: str, exporter: SpanExporter, node_dir: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        exporter: SpanExporter,
+        node_dir: Path,
+        is_ours: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.name = name
         self._exporter = exporter
         self._node_dir = node_dir
+        self._is_ours = is_ours
         self._stop = threading.Event()
         self._refused = False
         self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
@@ -148,7 +156,7 @@ class Delivery:
                 troubles += 1
 
     def _deliver_what_there_is(self) -> None:
-        batch = self._next_batch()
+        batch = self._next_batch() if self._is_ours() else []
         try:
             if self._running is not None and not self._refused:
                 self._announce(self._running)

@@ -28,7 +28,7 @@ def forward(node_dir: Path, configured: Settings, election: Election) -> None:
     """Deliver until nothing is left to do. The caller has won the election."""
     healed: set[str] = set()
     while True:
-        deliveries = _deliveries(node_dir, configured)
+        deliveries = _deliveries(node_dir, configured, election)
         try:
             finished = _follow(node_dir, configured, election, deliveries, healed)
         finally:
@@ -44,7 +44,7 @@ def forward(node_dir: Path, configured: Settings, election: Election) -> None:
             return
 
 
-def _deliveries(node_dir: Path, configured: Settings) -> list[Delivery]:
+def _deliveries(node_dir: Path, configured: Settings, election: Election) -> list[Delivery]:
     deliveries = []
     set_aside_unreadable(node_dir)
     ledger = Ledger(node_dir)
@@ -57,7 +57,7 @@ def _deliveries(node_dir: Path, configured: Settings) -> list[Delivery]:
                     "one. What is recorded here travels there when the job ends through Ray; else give all "
                     "machines a server as target, or copy the spool there and run `otel-rollout forward`."
                 )
-            deliveries.append(Delivery(name, exporter, node_dir))
+            deliveries.append(Delivery(name, exporter, node_dir, election.stands))
         except SettingsError as error:
             _logger.error("%s", error)
             ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))

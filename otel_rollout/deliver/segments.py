@@ -18,7 +18,7 @@ MAX_LINE_BYTES = 128 << 20
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether the process that writes this segment lives: it holds a lock that dies with it.
+    """Whether the process that writes this segment or journal lives: it holds a lock that dies with it.
 
     Never a pid: those are reused. Never an age: clocks are set.
     """
@@ -43,9 +43,11 @@ def living_writers(node_dir: Path) -> set[str]:
 def is_dead(node_dir: Path, writer: str) -> bool:
     """Whether a writer will certainly write no more.
 
-    Death is proven on the segment its journal names, looked at before and after: a writer that begins the
-    next segment lets go of the last. One that is being born holds its first before it has a journal.
+    It holds its journal from shortly after that appears, and one segment at any time, the first before it has
+    a journal. Which one the journal says, looked at before and after: with the next it lets go of the last.
     """
+    if is_being_written(node_dir / (writer + spool.JOURNAL_SUFFIX)):
+        return False
     before = _sequence(node_dir, writer)
     held = [node_dir / SegmentName(writer, before).file] if before else _segments_of(node_dir, writer)
     if any(map(is_being_written, held)):
@@ -97,8 +99,12 @@ def discard_buffers(node_dir: Path, writer: str) -> None:
     left as it is: that of a newer version, say.
     """
     path = node_dir / (writer + spool.JOURNAL_SUFFIX)
-    if _state(path) is not None:
-        os.truncate(path, journal.HEADER_BYTES)
+    if _state(path) is None:
+        return
+    fresh = path.with_suffix(".new")  # never cut a file: should a process have it mapped, that would kill it
+    with path.open("rb") as old, open(fresh, "wb", opener=spool.open_private) as file:
+        file.write(old.read(journal.HEADER_BYTES))
+    fresh.replace(path)
     (node_dir / (writer + spool.OPEN_SUFFIX)).unlink(missing_ok=True)
 
 

@@ -32,6 +32,7 @@ in the ring, because a writer overwrites nothing its segment does not have.
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -89,6 +90,7 @@ class Journal:
 
     def __init__(self, path: Path, size: int) -> None:
         self._map = reserved(path, HEADER_BYTES + size)
+        self._descriptor = _locked(path)
         for page in range(0, HEADER_BYTES + size, mmap.PAGESIZE):
             self._map[page] = 0  # fault the pages in here rather than in somebody's span
         self._map[: len(MAGIC)] = MAGIC
@@ -148,7 +150,7 @@ class Journal:
     def move(self, path: Path, sequence: int, forget: bool) -> None:
         """Go on in a new file, with segment ``sequence``, after the segment was removed.
 
-        It has what no segment had yet, from the beginning of a line.
+        It has what no segment had yet, from the beginning of a line. It appears at once, locked.
 
         Args:
             path: the file.
@@ -158,7 +160,10 @@ class Journal:
         Raises:
             OSError: when the file cannot be created; then nothing has changed.
         """
-        fresh = reserved(path, HEADER_BYTES + self.size)
+        hidden = path.with_suffix(".new")
+        hidden.unlink(missing_ok=True)
+        fresh = reserved(hidden, HEADER_BYTES + self.size)
+        descriptor = _locked(hidden)
         fresh[:] = self._map[:]
         self._map = fresh
         self.started = self._view_of_started()
@@ -175,6 +180,20 @@ class Journal:
         self.set_base(self.flushed)
         self._put(_SEQUENCE, sequence)
         self.publish()
+        hidden.replace(path)
+        self.release()
+        self._descriptor = descriptor
+
+    def is_at(self, path: Path) -> bool:
+        """Whether that is our file, or somebody has removed or replaced it."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(path))
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Let go of the lock by which others see that the writer lives."""
+        os.close(self._descriptor)
 
     def set_base(self, base: int) -> None:
         """Note at which byte of the stream the current segment file began.
@@ -232,6 +251,13 @@ def reserved(path: Path, size: int) -> mmap.mmap:
         return mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)
+
+
+def _locked(path: Path) -> int:
+    """A descriptor that holds the file's lock, for as long as it is open in this process."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
 
 
 @dataclass(frozen=True)

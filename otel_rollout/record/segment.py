@@ -293,6 +293,7 @@ class SegmentWriter:
             self._closing = True  # whatever ended this thread, nobody may use the number again
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
+            self._journal.release()
 
     def _wait_for_lines(self) -> None:
         """Sleep while there is nothing to do, then a little more for lines to gather unless in a hurry."""
@@ -346,7 +347,7 @@ class SegmentWriter:
 
     def _is_removed(self) -> bool:
         """Whether somebody has removed our files: clearing up the temporary directory, say."""
-        return os.fstat(self._descriptor).st_nlink == 0 or not self._journal_file.exists()
+        return os.fstat(self._descriptor).st_nlink == 0 or not self._journal.is_at(self._journal_file)
 
     def _begin_anew(self) -> bool:
         """Go on in new files, with what the journal still holds. False when they cannot be made."""
@@ -359,8 +360,7 @@ class SegmentWriter:
             return False
         with self._lock, self._count_lock:
             try:
-                for path in (self._journal_file, self._open_file):
-                    path.unlink(missing_ok=True)
+                self._open_file.unlink(missing_ok=True)
                 self._open.move(self._open_file)
                 self._journal.move(self._journal_file, prepared[0].sequence, forget=is_gone)
             except OSError as error:
@@ -465,9 +465,9 @@ class SegmentWriter:
     def abandon(self) -> None:
         """In a forked child: let go of the parent's files, which are the parent's alone.
 
-        The segment's lock is held as long as any process has the descriptor open, so the child closes its
-        copy. Journal and table are shared memory: spans inherited from the parent, when they end here, must
-        not write there. The parent ends them itself.
+        Their locks are held as long as any process has the descriptors open, so the child closes its copies.
+        Journal and table are shared memory: spans inherited from the parent, when they end here, must not
+        write there. The parent ends them itself.
         """
         self._abandoned = self._closing = True
         self._journal.started = memoryview(bytearray(8)).cast("Q")
@@ -475,3 +475,4 @@ class SegmentWriter:
         self._count_lock = threading.RLock()
         if self._descriptor >= 0:
             os.close(self._descriptor)
+            self._journal.release()

@@ -53,4 +53,4 @@ def test_each_trajectory_is_whole_on_one_of_several_gateways(collector, environm
     first, second = wait_for(whole, what="every span of all trajectories")
     assert first | second == recorded
     assert not set(first) & set(second), "a trajectory on two gateways"
-    assert min(len(first), len(second)) >= 5, "shared between them"
+    assert all((first, second)), "shared between them"

@@ -169,7 +169,7 @@ def run_demo(backend: str, variables: dict[str, str], agent: Collector, place: P
     ran = subprocess.run(
         [*DEMO, "--backend", backend, "--steps", "2", "--samples", "2", "--n", "2"],
         env=training_environment(place / "spool") | variables,
-        cwd=place, capture_output=True, text=True, timeout=180, check=False,
+        cwd=place, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     return Demo(ran.stdout, read_directory(place / "spool"), agent)

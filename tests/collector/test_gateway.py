@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.collector.support import Collector, run_python, running_collectors, training_environment
+from tests.collector.support import ROOT, Collector, run_python, running_collectors, training_environment
 from tests.waiting import wait_for
 
 GROUPS, SIBLINGS = 200, 4
@@ -78,8 +78,11 @@ def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_group
     whole = {group for group, size in by_group.items() if size == SIBLINGS}
     torn = set(by_group) - whole
     by_chance = whole - set(range(5))
-    print(
-        f"{len(kept)} of {GROUPS * SIBLINGS} trajectories kept; groups: {len(whole)} whole, {len(torn)} torn"
+    told = f"{len(kept)} of {GROUPS * SIBLINGS} trajectories are kept; "
+    told += f"{len(whole)} groups are whole, {len(torn)} are not"
+    print(told)
+    assert told in " ".join((ROOT / "docs" / "collector.md").read_text().split()), (
+        "it is told to readers, too"
     )
     assert torn <= {10, 60, 110, 160, 20, 70, 120, 170}, "only an outcome parts siblings"
     assert 0.04 * GROUPS < len(by_chance) < 0.18 * GROUPS, "about a tenth of the rest"

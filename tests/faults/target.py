@@ -22,7 +22,7 @@ import trustme
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 HOST = "localhost"
-TOO_LATE = 6.0
+TOO_LATE = 10.0
 """Seconds a slow target takes: longer than the exporters of these tests wait."""
 
 

@@ -364,6 +364,20 @@ def test_values_that_are_too_long_do_not_cost_the_batch(uri, project, rollouts, 
     assert trace.info.trace_metadata["mlflow.trace.session"] == "s" * 250
 
 
+def test_integers_beyond_64_bits_keep_no_trace_from_being_read(uri, project, rollouts, exporter_for):
+    """They come back as their digits; of numbers MLflow's server gives back neither the trace nor others."""
+    seeds = f'{{"seeds": [{2**64 - 1}, {-(2**63) - 1}, {2**63 - 1}], "text": "{2**70}", "cut": "\\ud83d"}}'
+    with rollouts.span("op", input__value=seeds, input__mime_type="application/json"):
+        pass
+
+    deliver(exporter_for(uri), rollouts.ended())
+
+    [trace] = stored(uri, project)
+    inputs = trace.data.spans[0].inputs
+    assert inputs["seeds"] == [str(2**64 - 1), str(-(2**63) - 1), 2**63 - 1]
+    assert inputs["text"] == str(2**70)
+
+
 @pytest.mark.parametrize(
     ("text", "mime_type", "expected"),
     [

@@ -212,6 +212,19 @@ def test_a_writer_is_alive_from_the_moment_it_can_be_seen(tmp_path, monkeypatch)
     assert segments.living_writers(tmp_path) == set()
 
 
+def test_a_writer_whose_segment_somebody_removed_is_alive(tmp_path):
+    """Its journal says so; and what is done for dead writers never cuts a file that a process has mapped."""
+    writer = writer_in(tmp_path)
+    (name,) = spool.segments(tmp_path)
+    (tmp_path / name.file).unlink()
+    assert segments.living_writers(tmp_path) == {writer.id}
+    segments.discard_buffers(tmp_path, writer.id)
+    for number in range(100):
+        assert writer.write(b"%d" % number + b"x" * 10_000 + b"\n")
+    writer.close(10)
+    assert [line[:2] for line in bodies(tmp_path)][-1] == b"99"
+
+
 def test_a_forked_child_does_not_keep_its_parent_alive(tmp_path):
     """After fork the child lets go of the parent's segment; it neither writes there nor holds its lock."""
     code = (

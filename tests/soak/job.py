@@ -26,8 +26,8 @@ _PATIENCE = 60
 
 
 @rollout_trace_op(name="op", exclude=("account",))
-def operation(account: Account, payload: str) -> tuple[int, str]:
-    return _note("started", account), payload
+def operation(account: Account, payload: str) -> tuple[str, str]:
+    return f"{_note('started', account):x}", payload
 
 
 def _note(kind: str, account: Account) -> int:
@@ -50,8 +50,8 @@ def record(directory: Path, number: int, thread: int, writer: Writer) -> None:
                 if writer.dies_after == done:
                     os.kill(os.getpid(), signal.SIGKILL)
                 ended, _ = operation(account, payload)
-                if ended:
-                    account.note("ended", ended)
+                if int(ended, 16):
+                    account.note("ended", int(ended, 16))
                 if writer.pause:
                     time.sleep(writer.pause)
         if root:

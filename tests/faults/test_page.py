@@ -1,0 +1,18 @@
+"""docs/reliability.md names tests; they are there."""
+
+from __future__ import annotations
+
+import re
+
+from tests.faults.job import ROOT
+
+PAGE = ROOT / "docs" / "reliability.md"
+
+
+def test_every_test_the_page_names_exists() -> None:
+    """A link is to a file, and if it is called like a test, to a file with that test in it."""
+    links = re.findall(r"\[([^\]]+)\]\(\.\./(tests/[^)]+)\)", PAGE.read_text())
+    assert len(links) > 40
+    for text, file in links:
+        source = (ROOT / file).read_text()
+        assert f"def {text}(" in source or not text.startswith("test_") or text.endswith(".py"), text
