@@ -38,7 +38,7 @@ def spans_in(request: ExportTraceServiceRequest) -> list:
     return [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
 
 
-@examples(60)
+@examples(30)
 @given(batch=spans, max_bytes=st.sampled_from([1, 500, 1 << 20]))
 def test_otlp_takes_every_span(batch, max_bytes):
     """Protobuf that reads back, and JSON that Google's own parser takes, each span once."""
@@ -48,7 +48,7 @@ def test_otlp_takes_every_span(batch, max_bytes):
         parse_line(orjson.dumps(strict(encoding.json_of_request(request))))
 
 
-@examples(60)
+@examples(30)
 @given(batch=spans, last=projects, max_bytes=st.sampled_from([1, 500, 1 << 20]))
 def test_mlflow_takes_every_span(batch, last, max_bytes):
     """MLflow's own entities are made of each request, and scores are JSON."""
@@ -93,7 +93,7 @@ def test_weave_takes_every_span():
     """Weave's own models accept each call, marker and score; all is JSON by its standard."""
     validated = []
 
-    @examples(60)
+    @examples(30)
     @given(batch=spans, last=projects)
     def check(batch, last):
         calls, markers, feedback = weave_calls(batch, last)
