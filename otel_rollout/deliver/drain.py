@@ -202,15 +202,30 @@ def drain(node_dir: Path, configured: Settings, timeout: float) -> Report:
     """
     deadline = time.monotonic() + timeout
     try:
-        # The dead first: what they left has to be completed before it can be counted.
-        _wait(node_dir, configured, deadline, lambda: not _is_incomplete(node_dir))
-        target = report(node_dir, configured).recorded
-        with _progress_bar(target) as show:
-            _wait(node_dir, configured, deadline, lambda: _is_done(node_dir, configured, target, show))
+        while True:
+            target = _drain_what_is_recorded(node_dir, configured, deadline)
+            account = report(node_dir, configured)
+            # A killed process seems to live until what it was just starting lets go of its locks; what it
+            # left is completed after that. While others live there is no end to what is recorded.
+            if (
+                account.recorded <= target
+                or segments.living_writers(node_dir)
+                or time.monotonic() >= deadline
+            ):
+                return account
     except FileNotFoundError:
         if node_dir.is_dir():
             raise
     return report(node_dir, configured)
+
+
+def _drain_what_is_recorded(node_dir: Path, configured: Settings, deadline: float) -> int:
+    # The dead first: what they left has to be completed before it can be counted.
+    _wait(node_dir, configured, deadline, lambda: not _is_incomplete(node_dir))
+    target = report(node_dir, configured).recorded
+    with _progress_bar(target) as show:
+        _wait(node_dir, configured, deadline, lambda: _is_done(node_dir, configured, target, show))
+    return target
 
 
 def _wait(node_dir: Path, configured: Settings, deadline: float, is_over: Callable[[], bool]) -> None:
