@@ -11,28 +11,37 @@ define part
 	awk -v s=$$(( $$(date +%s) - began )) 'BEGIN { printf "== $(1): %.1f minutes\n", s / 60 }'
 endef
 
-# What cannot be installed beside the rest has an environment of its own: .venv-NAME, by constraints-NAME.txt.
+# What cannot be installed beside the rest has an environment of its own: .venv-NAME, by constraints-NAME.txt where
+# nothing else is said.
 OLDEST_RAY := .venv-oldest-ray
 OLDEST_OTEL := .venv-oldest-otel
 PHOENIX := .venv-phoenix
 WEAVE := .venv-weave
 WEAVE_SQLITE := .venv-weave-sqlite
 VERL := .venv-verl
+VERL_BENCH := .venv-verl-bench
+VERL_VERSION ?= 0.7.1
+VERL_OLDER := .venv-verl-$(VERL_VERSION)
 
-TESTS := lint types unit collector-tests oldest-ray oldest-otel verl
+TESTS := lint types unit collector-tests oldest-ray oldest-otel verl verl-older
 
-.PHONY: demo test bench bench-verl collector clean $(TESTS)
+.PHONY: demo test soak bench bench-verl collector clean $(TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
 
 test: $(TESTS)  ## Everything CI checks
 
+soak: $(VENV)/.dev  ## Ten rounds of outages and of random kills and faults: hours
+	$(call part,soak,for round in 1 2 3 4 5 6 7 8 9 10; do \
+		$(BIN)/python -m pytest -q tests/soak || exit 1; done)
+
 bench: $(VENV)/.dev $(WEAVE)/.ready $(WEAVE_SQLITE)/.ready  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
+	$(if $(findstring --only,$(ARGS)),,$(MAKE) bench-verl)
 
-bench-verl: $(VERL)/.ready  ## verl's agent loop under its own mlflow backend, and under ours
-	$(VERL)/bin/python -m benchmarks.verl_agent_loop $(ARGS)
+bench-verl: $(VERL_BENCH)/.ready $(WEAVE)/.ready  ## verl's agent loop under its own mlflow and weave backends, and under ours
+	$(VERL_BENCH)/bin/python -m benchmarks.verl_agent_loop $(ARGS)
 
 collector: $(VENV)/.tools  ## An OpenTelemetry Collector for collector-config/, in build/
 	$(call part,the Collector,$(BIN)/python collector-config/get_collector.py)
@@ -44,7 +53,7 @@ types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
 unit: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests,$(BIN)/python -m pytest --ignore tests/collector)
+	$(call part,tests,$(BIN)/python -m pytest --ignore tests/collector --ignore tests/soak)
 
 collector-tests: $(VENV)/.dev $(PHOENIX)/.ready $(WEAVE)/.ready collector
 	$(call part,a Collector that reads the spool,$(BIN)/python -m tests.collector.tailing)
@@ -57,8 +66,12 @@ oldest-otel: $(OLDEST_OTEL)/.ready  # values need Ray and others, and have nothi
 	$(call part,recording on the oldest OpenTelemetry,$(OLDEST_OTEL)/bin/python -m pytest \
 		--ignore tests/capture/test_values.py tests/capture tests/record tests/test_configuration.py tests/test_sdk_variables.py)
 
-verl: $(VERL)/.ready  # both trainers of the real verl
+verl: $(VERL)/.ready $(WEAVE)/.ready  # both trainers of the real verl
 	$(call part,verl,$(VERL)/bin/python -m pytest tests/verl)
+
+verl-older: $(VERL_OLDER)/.ready  ## The same of one trajectory with an older verl: VERL_VERSION=0.8.0
+	$(call part,verl $(VERL_VERSION),VERL_USE_EXTERNAL_MODULES=otel_rollout.integrations.verl \
+		$(VERL_OLDER)/bin/python -m pytest tests/verl/test_worker.py tests/verl/test_surface.py)
 
 $(VENV)/.tools: $(SETUP)
 	$(PYTHON) -m venv $(VENV)
@@ -73,12 +86,12 @@ $(VENV)/.dev: $(VENV)/.tools
 	$(call part,install,$(INSTALL) --editable '.[dev]')
 	@touch $@ $(VENV)/.demo
 
-# $(call environment,DIRECTORY,WHAT TO INSTALL)
+# $(call environment,DIRECTORY,WHAT TO INSTALL,CONSTRAINTS)
 define environment
-$(1)/.ready: $(VENV)/.tools constraints$(patsubst .venv%,%,$(1)).txt
+$(1)/.ready: $(VENV)/.tools $(or $(3),constraints$(patsubst .venv%,%,$(1)).txt)
 	$$(PYTHON) -m venv $(1)
 	$$(call part,install $(1),$$(BIN)/uv pip install --quiet --python $(1)/bin/python \
-		--constraint constraints$(patsubst .venv%,%,$(1)).txt $(2))
+		--constraint $(or $(3),constraints$(patsubst .venv%,%,$(1)).txt) $(2))
 	@touch $$@
 endef
 $(eval $(call environment,$(OLDEST_RAY),--editable '.[oldest-ray]'))
@@ -87,6 +100,10 @@ $(eval $(call environment,$(PHOENIX),arize-phoenix))
 # Without scikit-learn, which nothing here uses and each of a job's many processes would import for seconds.
 $(eval $(call environment,$(VERL),--compile-bytecode --editable '.[verl-tests]' && \
 	$$(BIN)/uv pip uninstall --quiet --python $(VERL)/bin/python scikit-learn))
+$(eval $(call environment,$(VERL_BENCH),--editable '.[verl-tests]' weave==0.53.0 && \
+	$$(BIN)/uv pip uninstall --quiet --python $(VERL_BENCH)/bin/python scikit-learn,constraints-verl.txt))
+$(eval $(call environment,$(VERL_OLDER),--editable '.[verl-older-tests]' verl==$(VERL_VERSION) && \
+	$$(BIN)/uv pip uninstall --quiet --python $(VERL_OLDER)/bin/python scikit-learn,constraints-verl-older.txt))
 
 # Weave's client and trace server, for tests to talk to: 0.53.0 is the last with the ClickHouse server, 0.52.28 the
 # last with the SQLite one.

@@ -1,15 +1,16 @@
-"""``make bench-verl``: a trajectory of verl's agent loop, untraced, under its mlflow backend, under ours.
+"""``make bench-verl``: a trajectory of verl's agent loop, untraced, under its own backends, and under ours.
 
 Each contestant has a process of its own with a real ``AgentLoopWorker``, tool agent and tool; only the engine
-and the reward are objects of the tests that answer at once. Both tracers write to a SQLite file. What arrived
-is read back from it after each contestant has had its time to finish: verl's by flushing its queue, which a
-job that ends by ``ray.kill`` does not do.
+and the reward are objects of the tests that answer at once. To MLflow both tracers write a SQLite file, to
+Weave they send to its own server on this machine. What arrived is read back from there after each contestant
+has had its time to finish: verl's by flushing its queue, which a job that ends by ``ray.kill`` does not do.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -23,14 +24,22 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.local_weave import LocalWeave
+
 RESULTS = Path(__file__).parent / "results" / "verl.json"
+UNTRACED = "untraced"
 CONTESTANTS = {
-    "untraced": {"VERL_USE_EXTERNAL_PLUGINS": "none"},
-    "verl's mlflow backend": {"VERL_USE_EXTERNAL_PLUGINS": "none"},
-    "otel-rollout": {"OTEL_TRACES_EXPORTER": "mlflow"},
+    UNTRACED: (None, None),
+    "verl's mlflow backend": ("verl", "mlflow"),
+    "otel-rollout, to MLflow": ("otel-rollout", "mlflow"),
+    "verl's weave backend": ("verl", "weave"),
+    "otel-rollout, to Weave": ("otel-rollout", "weave"),
 }
+"""Name → who traces, and where to."""
 BATCH = 8
 """Trajectories at once, as a worker runs its part of a batch."""
+PROJECT = "bench-verl"
+FINISH_SECONDS = 300.0
 
 
 def main() -> None:
@@ -41,24 +50,28 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=40)
     chosen = parser.parse_args()
     if chosen.contestant:
-        print(json.dumps(asyncio.run(_run(chosen.contestant, chosen.batches))))
+        print(json.dumps(asyncio.run(_run(*CONTESTANTS[chosen.contestant], chosen.batches))))
         return
     batches = 5 if chosen.quick else chosen.batches
-    results = {name: _measured(name, batches) for name in CONTESTANTS}
+    results = {name: _measured(name, backend, batches) for name, (_, backend) in CONTESTANTS.items()}
     RESULTS.write_text(json.dumps({"batches": batches, "batch": BATCH, **results}, indent=1) + "\n")
-    Console().print(_table(results))
+    Console(width=110).print(_table(results))
 
 
-def _measured(name: str, batches: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as directory:
+def _measured(name: str, backend: str | None, batches: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         environment = {
             **os.environ,
-            **CONTESTANTS[name],
             "MLFLOW_TRACKING_URI": f"sqlite:///{directory}/mlflow.db",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "OTEL_ROLLOUT_SPOOL_DIR": f"{directory}/spool",
-            "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "120",
         }
+        weave = None
+        if backend == "weave":
+            weave = stack.enter_context(LocalWeave(Path(directory)))
+            environment |= weave.environment
+            # A line per trajectory and reports of errors to a host that is not there are no part of it.
+            environment |= {"WEAVE_PRINT_CALL_LINK": "false", "WANDB_ERROR_REPORTING": "false"}
         command = [sys.executable, "-W", "ignore", "-m", __spec__.name, "--contestant", name]
         ran = subprocess.run(
             [*command, "--batches", str(batches)],
@@ -68,17 +81,31 @@ def _measured(name: str, batches: int) -> dict[str, Any]:
             text=True,
         )
         found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+        if weave is not None:
+            found |= _counted([call["parent_id"] for call in weave.calls(PROJECT) if call["ended_at"]])
+        elif backend == "mlflow":
+            found |= _counted(_parents_in_mlflow(environment["MLFLOW_TRACKING_URI"]))
         return found
 
 
-async def _run(name: str, batches: int) -> dict[str, Any]:
+def _counted(parents: list[str | None]) -> dict[str, int]:
+    """Traces and spans, from the ids of all spans' parents."""
+    return {"traces": parents.count(None), "spans": len(parents)}
+
+
+async def _run(tracer: str | None, backend: str | None, batches: int) -> dict[str, Any]:
+    if tracer == "otel-rollout":
+        os.environ["OTEL_TRACES_EXPORTER"] = str(backend)
+    else:
+        os.environ["VERL_USE_EXTERNAL_PLUGINS"] = "none"
     from tests.verl import local
     from tests.verl.configuration import configuration
     from tests.verl.script import rows
 
-    backend = "mlflow" if name == "verl's mlflow backend" else "null"
+    flag = backend if tracer == "verl" else "null"
     with tempfile.TemporaryDirectory() as directory:
-        config = configuration(Path(directory), [f"actor_rollout_ref.rollout.trace.backend={backend}"])
+        overrides = [f"actor_rollout_ref.rollout.trace.backend={flag}", f"trainer.project_name={PROJECT}"]
+        config = configuration(Path(directory), overrides)
         worker = local.worker(config)
 
         async def trajectory(step: int, n: int) -> None:
@@ -92,36 +119,44 @@ async def _run(name: str, batches: int) -> dict[str, Any]:
             await asyncio.gather(*(trajectory(step, n) for n in range(BATCH)))
             wall.append((time.perf_counter() - began) / BATCH * 1e3)
             cpu.append((time.process_time() - spent) / BATCH * 1e3)
+    _finish(tracer, backend)
     return {
         "wall_ms": statistics.median(wall),
         "wall_ms_worst_batch": max(wall),
         "process_cpu_ms": statistics.median(cpu),
         "trajectories": (batches + 1) * BATCH,
-        **_arrived(name),
     }
 
 
-def _arrived(name: str) -> dict[str, int]:
-    """Traces and spans in the database, when the contestant says that it is done."""
-    if name == "untraced":
-        return {"traces": 0, "spans": 0}
-    import mlflow
-
-    if name == "otel-rollout":
+def _finish(tracer: str | None, backend: str | None) -> None:
+    """Give the contestant its time to deliver what it has."""
+    if tracer == "otel-rollout":
         import otel_rollout
 
-        otel_rollout.shutdown(120)
-    else:
+        otel_rollout.shutdown(FINISH_SECONDS)
+    elif backend == "mlflow":
+        import mlflow
+
         mlflow.flush_trace_async_logging()
-    client = mlflow.MlflowClient(tracking_uri=os.environ["MLFLOW_TRACKING_URI"])
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    traces, token = [], None
+    elif backend == "weave":
+        import weave
+
+        weave.finish()  # flushes
+
+
+def _parents_in_mlflow(uri: str) -> list[str | None]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name(PROJECT)
+    assert experiment is not None
+    parents, token = [], None
     while True:
-        page = client.search_traces(locations=experiments, max_results=100, page_token=token)
-        traces += page
+        page = client.search_traces(locations=[experiment.experiment_id], max_results=100, page_token=token)
+        parents += [span.parent_id for trace in page for span in trace.data.spans]
         token = page.token
         if not token:
-            return {"traces": len(traces), "spans": sum(len(trace.data.spans) for trace in traces)}
+            return parents
 
 
 def _table(results: dict[str, dict[str, Any]]) -> Table:
@@ -129,15 +164,15 @@ def _table(results: dict[str, dict[str, Any]]) -> Table:
     for heading in ("", "wall, ms", "worst batch", "process CPU, ms", "traces", "of", "spans in a trace"):
         shown.add_column(heading, justify="right" if heading else "left")
     for name, found in results.items():
-        per_trace = found["spans"] / found["traces"] if found["traces"] else 0
+        per_trace = found["spans"] / found["traces"] if found.get("traces") else 0
         shown.add_row(
             name,
             f"{found['wall_ms']:.1f}",
             f"{found['wall_ms_worst_batch']:.1f}",
             f"{found['process_cpu_ms']:.1f}",
-            str(found["traces"]),
+            str(found.get("traces", "")),
             str(found["trajectories"]),
-            f"{per_trace:.0f}",
+            f"{per_trace:.1f}" if per_trace else "",
         )
     return shown
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from otel_rollout import runtime as _runtime
 from otel_rollout.capture.op import rollout_trace_op
-from otel_rollout.capture.trajectory import Trajectory, rollout_trace_attr, score
+from otel_rollout.capture.scores import score
+from otel_rollout.capture.trajectory import Trajectory, rollout_trace_attr
 from otel_rollout.deliver.report import ExporterCount, Report, StepCount, StepKey
 from otel_rollout.settings import ExporterOptions, SettingsError
 from otel_rollout.version import VERSION as __version__

@@ -28,6 +28,7 @@ from opentelemetry import trace
 from otel_rollout import metrics, semconv, settings, spool
 from otel_rollout.deliver import drain, launch
 from otel_rollout.deliver.report import Report
+from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.provider import RecordingTracer, RecordingTracerProvider
 from otel_rollout.record.redaction import redaction_of
 from otel_rollout.record.sampling import Decision, decision_of
@@ -66,6 +67,7 @@ class Runtime:
             _resource(configured),
             segment_bytes=configured.segment_bytes,
             spool_limit=_spool_limit(configured, node_dir),
+            whole_trajectories=configured.spool_full == "trajectories",
             found=functools.partial(_create_node_directory, configured),
             redact=redaction_of(configured.redact),
         )
@@ -87,7 +89,8 @@ class Runtime:
             return None
         try:
             provider = trace.get_tracer_provider()
-        except Exception:  # noqa: BLE001 - OTEL_PYTHON_TRACER_PROVIDER names none; OpenTelemetry has logged it
+        except Exception as error:  # noqa: BLE001 - OTEL_PYTHON_TRACER_PROVIDER names none, as is logged
+            pass_on(error)
             return None
         if not isinstance(provider, sdk.TracerProvider):
             return None
@@ -210,6 +213,7 @@ def _set_up() -> None:
             _state.runtime = Runtime(configured)
             return
     except OSError as error:
+        pass_on(error)  # TimeoutError, what time limits usually raise, is one
         _logger.error(
             "otel-rollout: tracing is OFF in this process: cannot record in %s: %s. Set "
             "OTEL_ROLLOUT_SPOOL_DIR to a local directory of your own with some room.",
@@ -217,6 +221,7 @@ def _set_up() -> None:
             error.strerror or error,
         )
     except Exception as error:  # noqa: BLE001 - training goes on without tracing, and is told so
+        pass_on(error)
         _logger.error("otel-rollout: tracing is OFF in this process: %s", error)
     off = True
 
@@ -290,16 +295,24 @@ def _adopt(configured: Settings, arguments: dict[str, Any]) -> None:
 def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
     founded = {
         "run_id": configured.run_id or spool.new_run_id(),
-        "working_dir": configured.working_dir or os.getcwd(),
+        "working_dir": configured.working_dir or _working_directory(),
         "home_node": configured.home_node or configured.node or spool.node_id(),
     }
     if not configured.spool_dir.is_absolute():  # other processes may run elsewhere
-        founded["spool_dir"] = str(configured.spool_dir.expanduser().absolute())
+        founded["spool_dir"] = os.path.join(_working_directory(), os.path.expanduser(configured.spool_dir))
     _state.arguments |= arguments
     os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**_state.arguments, **founded})
     _state.is_root = True
     _state.other_nodes = {}
     return dataclasses.replace(configured, **settings.checked_arguments(founded))
+
+
+def _working_directory() -> str:
+    """Where this process is; nowhere, if its directory was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def register_exit() -> None:

@@ -209,6 +209,14 @@ class Settings:
         functools.partial(_number, int, 0),
         0,
     )
+    spool_full: str = _setting(
+        "OTEL_ROLLOUT_SPOOL_FULL",
+        "What goes when the spool fills up: `newest`, the spans that come when it is full; or "
+        "`trajectories`, which from half of the limit on leaves out whole groups, more and more of them, so "
+        "that what has begun stays whole.",
+        functools.partial(_choice, ("newest", "trajectories")),
+        "newest",
+    )
     keep: bool = _setting(
         "OTEL_ROLLOUT_KEEP",
         "`true` keeps delivered segments, compressed, in the run's `archive` instead of removing them.",
@@ -286,6 +294,8 @@ def _inherited(environ: Mapping[str, str]) -> dict[str, Any]:
         return {}
     try:
         arguments = orjson.loads(raw)
+        if not isinstance(arguments, dict):
+            raise TypeError("it holds no object")
         return checked_arguments(arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"cannot be read ({error})") from None

@@ -11,6 +11,7 @@
         forwarder.lock                held by the one forwarder of this directory
         forwarder.log                 what it has to say
         ledger.sqlite                 what it delivered: cursors and counts per exporter
+        unreadable-<time>.ledger.sqlite   one that could not be read, replaced by a new one
         rejected.<exporter>.jsonl     spans a target refuses, with its words
         archive/<segment>.jsonl.zst   segments that are delivered, where they are kept
 
@@ -167,9 +168,12 @@ def read_manifest(node_dir: Path) -> Manifest | None:
     """Read what a directory says of its run; None when it is no node directory."""
     try:
         described = orjson.loads((node_dir / MANIFEST).read_bytes())
-        return Manifest(described["run_id"], described["project_name"], tuple(described["exporters"]))
+        manifest = Manifest(described["run_id"], described["project_name"], tuple(described["exporters"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    said = (manifest.run_id, manifest.project_name, *manifest.exporters)
+    is_ours = isinstance(described["exporters"], list) and all(isinstance(text, str) for text in said)
+    return manifest if is_ours else None
 
 
 def publish_trackers(node_dir: Path, runs: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import otel_rollout
 from otel_rollout import runtime, settings
+from tests.exporters import install
 from tests.local_weave import LocalWeave
 from tests.mlflow_server import server_uri as server_uri
 from tests.otlp import Recorded, read_directory
@@ -19,12 +20,6 @@ from tests.otlp import Recorded, read_directory
 hypothesis.settings.register_profile("here", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
-
-EXPORTER_DISTRIBUTION = """\
-[opentelemetry_traces_exporter]
-test-file = tests.exporters:FileExporter
-test-faulty = tests.exporters:FaultyExporter
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -47,14 +42,9 @@ def local_weave(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalWeave
 @pytest.fixture
 def test_exporters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the exporters of ``tests.exporters`` installed, here and in processes started from here."""
-    site = tmp_path / "site"
-    info = site / "otel_rollout_tests-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: otel-rollout-tests\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(EXPORTER_DISTRIBUTION)
-    root = Path(__file__).parent.parent
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(root)]))
+    path = install(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setenv("PYTHONPATH", path)
 
 
 @pytest.fixture

@@ -12,6 +12,23 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_rollout.exporting import ExportFailure, FailureKind
 
+_ENTRY_POINTS = """\
+[opentelemetry_traces_exporter]
+test-file = tests.exporters:FileExporter
+test-faulty = tests.exporters:FaultyExporter
+test-otlp-0 = tests.soak.sender:SayingWho
+test-otlp-1 = tests.soak.sender:SayingWho
+"""
+
+
+def install(site: Path) -> str:
+    """Make the exporters of tests installed in the folder ``site``; the PYTHONPATH that finds them."""
+    info = site / "otel_rollout_tests-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: otel-rollout-tests\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(_ENTRY_POINTS)
+    return os.pathsep.join([str(site), str(Path(__file__).parent.parent)])
+
 
 class FileExporter(SpanExporter):
     """Appends each span's id and name to a file, in one write."""

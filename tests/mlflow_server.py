@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -19,19 +18,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ports import free_port
+
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before MLflow is imported
 
 if TYPE_CHECKING:
     from mlflow.entities import Trace
 
 START_SECONDS = 180
-
-
-def free_port() -> int:
-    """A TCP port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,14 @@ def segment_lines(path: Path) -> list[bytes]:
 
 def read_segment(path: Path) -> list[Recorded]:
     """Every span of a segment file."""
+    return read_lines(segment_lines(path))
+
+
+def read_lines(lines: Iterable[bytes]) -> list[Recorded]:
+    """Every span of lines of OTLP/JSON."""
     return [
         Recorded(span, plain_attributes(resource.resource.attributes), scope.scope.name)
-        for line in segment_lines(path)
+        for line in lines
         for resource in parse_line(line).resource_spans
         for scope in resource.scope_spans
         for span in scope.spans

@@ -1,13 +1,17 @@
 """Configuration: arguments over environment over defaults; mistakes are told and never stop training."""
 
 import dataclasses
+import json
 import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import otel_rollout
 from otel_rollout import SettingsError, rollout_trace_attr, runtime, settings
@@ -42,6 +46,7 @@ def test_every_setting_is_read_from_its_variable():
         "value_limit": ("7", 7),
         "segment_bytes": ("8", 8),
         "spool_limit": ("0", 0),
+        "spool_full": ("trajectories", "trajectories"),
         "keep": ("true", True),
         "shutdown_timeout": ("1.5", 1.5),
         "forwarder_linger": ("0", 0.0),
@@ -73,6 +78,52 @@ def test_a_wrong_variable_is_named_and_the_default_used(variable, value, message
     assert variable in problem
     assert message in problem
     assert configured == settings.Settings()
+
+
+VARIABLES = [settings.variable_of(field) for field in dataclasses.fields(settings.Settings)]
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from([field.name for field in dataclasses.fields(settings.Settings)])
+            | st.text(max_size=2),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@hypothesis.settings(max_examples=200)
+@given(
+    environ=st.dictionaries(st.sampled_from(VARIABLES), st.text(max_size=6)),
+    config=st.none() | st.text(max_size=4) | json_values.map(json.dumps),
+)
+def test_no_variable_stops_a_program(environ, config):
+    """Whatever variables hold, there are settings, with a sentence for each that could not be used."""
+    if config is not None:
+        environ["OTEL_ROLLOUT_CONFIG"] = config
+    configured, problems = settings.from_environment(environ)
+    assert isinstance(configured, settings.Settings)
+    assert all(any(name in problem for name in environ) for problem in problems)
+
+
+@pytest.mark.parametrize("place", ["~no-such-user/spool", "relative"])
+def test_a_program_in_a_deleted_directory_runs(place, tmp_path):
+    """Neither that, nor a spool in a home that does not exist, stops a program; its calls go through."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = (
+        f"import os; os.rmdir({str(gone)!r})\n"
+        "import otel_rollout\n"
+        "print(otel_rollout.rollout_trace_op(lambda x: x)(5), otel_rollout.shutdown(5).lost)"
+    )
+    environ = {**os.environ, "OTEL_TRACES_EXPORTER": "spool", "OTEL_ROLLOUT_SPOOL_DIR": place}
+    environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=gone, env=environ)
+    assert (ran.returncode, ran.stdout) == (0, "5 0\n"), ran.stderr
 
 
 @pytest.mark.parametrize(

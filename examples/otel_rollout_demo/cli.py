@@ -35,6 +35,7 @@ class Backend(str, Enum):
     mlflow = "mlflow"
     weave = "weave"
     otlp = "otlp"
+    spool = "spool"
 
 
 @dataclass
@@ -55,7 +56,11 @@ class BatchResult:
 
 def demo(
     backend: Annotated[
-        Backend, typer.Option(help="Where the traces go; otlp: a Collector (OTEL_EXPORTER_OTLP_*).")
+        Backend,
+        typer.Option(
+            help="Where the traces go; otlp: a Collector (OTEL_EXPORTER_OTLP_*); spool: nowhere, they stay "
+            "on disk for a Collector that reads them there."
+        ),
     ] = Backend.mlflow,
     tracking_uri: Annotated[
         str,

@@ -33,7 +33,7 @@ def by_project(
     for span in spans:
         project = (span.attributes or {}).get(semconv.PROJECT_NAME)
         if project:
-            project_of_trace.setdefault(trace_id_of(span), str(project))
+            project_of_trace.setdefault(trace_id_of(span), _clean(str(project)))
     rooted = {trace_id_of(span) for span in spans if is_root(span)}
 
     groups: dict[str | None, list[ReadableSpan]] = {}
@@ -42,6 +42,11 @@ def by_project(
         project = project_of_trace.get(trace_id) or (None if trace_id in rooted else last_project)
         groups.setdefault(project, []).append(span)
     return groups
+
+
+def _clean(project: str) -> str:
+    """Without halves of surrogate pairs, which no request can hold."""
+    return project.encode("utf-8", "replace").decode()
 
 
 def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:

@@ -12,7 +12,15 @@ from otel_rollout import semconv
 from otel_rollout.exporting import ExportFailure, FailureKind
 from otel_rollout_mlflow import batching, settings
 from otel_rollout_mlflow.experiments import Experiments
-from otel_rollout_mlflow.mapping import Feedback, feedback_of, is_root, running_trace, to_mlflow, trace_id_of
+from otel_rollout_mlflow.mapping import (
+    Feedback,
+    feedback_of,
+    is_given_outside,
+    is_root,
+    running_trace,
+    to_mlflow,
+    trace_id_of,
+)
 from otel_rollout_mlflow.runs import RunLink
 from otel_rollout_mlflow.server import ServerTarget
 from otel_rollout_mlflow.store import StoreTarget
@@ -36,8 +44,8 @@ class MlflowSpanExporter(SpanExporter):
     spans again is safe: MLflow overwrites them.
 
     Scores become Feedback, written once their spans are stored: ``rollout.score.*`` of a root (a trace tag as
-    well) and evaluation spans, however late. MLflow counts a trace's duration up to the end of its last
-    span, so a late evaluation span lengthens it; the root span's own duration stays as it was.
+    well) and evaluation spans, however late. One given from outside its trajectory is Feedback and a tag but
+    no span, as MLflow counts a trace's duration up to the end of its last span.
 
     Every argument wins over its environment variable. Nothing is connected before the first ``export``.
 
@@ -221,14 +229,28 @@ class MlflowSpanExporter(SpanExporter):
     def _write(self, project: str | None, spans: Sequence[ReadableSpan]) -> None:
         experiment_id = self._experiment_id(project)
         try:
+            feedback = _latest([score for span in spans for score in feedback_of(span)])
+        except Exception as error:
+            raise _unencodable(error) from error
+        self._write_spans(experiment_id, [span for span in spans if not is_given_outside(span)])
+        self._run.link(trace_id_of(span) for span in spans if is_root(span))
+        missing = self._target.write_feedback(feedback) if feedback else []
+        if missing:
+            # Another forwarder writes the trajectory, maybe later: until then its trace is this score.
+            ids = {score.trace_id for score in missing}
+            self._write_spans(experiment_id, [span for span in spans if trace_id_of(span) in ids])
+            if still := self._target.write_feedback(missing):
+                raise UndeliveredError(
+                    FailureKind.REJECTED, f"MLflow has no trace {still[0].trace_id} to score."
+                )
+
+    def _write_spans(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
+        try:
             requests = list(
                 batching.requests_of([to_mlflow(span) for span in spans], self._max_request_bytes)
             )
-            feedback = _latest([score for span in spans for score in feedback_of(span)])
-        except Exception as error:  # whatever cannot be encoded is the batch's fault
-            raise UndeliveredError(
-                FailureKind.REJECTED, f"A span cannot be encoded ({type(error).__name__}: {error})."
-            ) from error
+        except Exception as error:
+            raise _unencodable(error) from error
         try:
             for request in requests:
                 self._target.write_spans(request, experiment_id)
@@ -236,15 +258,19 @@ class MlflowSpanExporter(SpanExporter):
             if error.failure.kind is FailureKind.REFUSED:
                 self._experiments.forget()
             raise
-        self._run.link(trace_id_of(span) for span in spans if is_root(span))
-        if feedback:
-            self._target.write_feedback(feedback)
 
     def _experiment_id(self, project: str | None) -> str:
         if self._settings.experiment_id:
             return self._experiments.check(self._settings.experiment_id)
         name = self._settings.experiment_name or project
         return self._experiments.id_of(name) if name else settings.DEFAULT_EXPERIMENT_ID
+
+
+def _unencodable(error: Exception) -> UndeliveredError:
+    """Whatever cannot be encoded is the batch's fault."""
+    return UndeliveredError(
+        FailureKind.REJECTED, f"A span cannot be encoded ({type(error).__name__}: {error})."
+    )
 
 
 def _latest(feedback: Sequence[Feedback]) -> list[Feedback]:

@@ -17,6 +17,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout import semconv
+from otel_rollout.encodable import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +75,8 @@ _MAPPED_BY_NAME: Final = frozenset(
         semconv.OUTPUT_MIME_TYPE,
     }
 )
+# Tags under this prefix are MLflow's own: an attribute or a score must not overwrite them.
+_BOOKKEEPING: Final = "mlflow."
 _DECODED_BY_MLFLOW: Final = frozenset('{["')
 _MAX_OTLP_INT: Final = 2**63
 _IDENTITY_TAGS: Final = tuple(name for name in semconv.IDENTITY if name != semconv.PROJECT_NAME)
@@ -93,6 +96,7 @@ class Feedback:
         rationale: why, if the scorer said so.
         replaces: whether it wins over one that is there. What a root repeats of the scores given in it does
             not: the evaluation spans know better, and some of them are later than the root.
+        tagged: whether the trace gets a tag of that name as well, since its root span brings none.
     """
 
     trace_id: str
@@ -102,6 +106,7 @@ class Feedback:
     time_ns: int
     rationale: str | None = None
     replaces: bool = True
+    tagged: bool = False
 
     @property
     def id(self) -> str:
@@ -129,6 +134,7 @@ class RunningTrace:
 
 def running_trace(root: ReadableSpan) -> RunningTrace:
     """What is known of a trajectory while it runs, from its root span."""
+    root = encodable(root)
     attributes = root.attributes or {}
     session = attributes.get(semconv.SESSION_ID) or session_of(attributes)
     resource = useful_resource(root.resource).attributes
@@ -154,8 +160,17 @@ def is_root(span: ReadableSpan) -> bool:
     return span.parent is None
 
 
+def is_given_outside(span: ReadableSpan) -> bool:
+    """Whether the span is a score that was given from outside its trajectory, maybe long after it.
+
+    MLflow counts a trace's duration up to the end of its last span, so such a score is Feedback and no span.
+    """
+    return (span.attributes or {}).get(semconv.SCORE_ORIGIN) == semconv.ORIGIN_OUTSIDE
+
+
 def to_mlflow(span: ReadableSpan) -> ReadableSpan:
     """The same span with the attributes MLflow reads, and with nothing said twice."""
+    span = encodable(span)
     source = span.attributes or {}
     attributes = {key: value for key, value in source.items() if key not in _MAPPED_BY_NAME}
     _set(attributes, SPAN_INPUTS, _payload(source, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE))
@@ -218,8 +233,7 @@ def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
     for name in _IDENTITY_TAGS:
         if name in attributes:
             tags[name.removeprefix(semconv.EXTRA_PREFIX)] = _tag_text(attributes[name])
-    # `mlflow.*` tags are MLflow's bookkeeping: an attribute must not overwrite it.
-    return {key: text for key, text in tags.items() if key and not key.startswith("mlflow.")}
+    return {key: text for key, text in tags.items() if key and not key.startswith(_BOOKKEEPING)}
 
 
 def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
@@ -238,6 +252,7 @@ def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
 
 def feedback_of(span: ReadableSpan) -> list[Feedback]:
     """The scores a span carries: a root's ``rollout.score.*``, or the verdict of an evaluation span."""
+    span = encodable(span)
     attributes = span.attributes or {}
     scored: list[Feedback] = []
     if is_root(span):
@@ -267,6 +282,7 @@ def feedback_of(span: ReadableSpan) -> list[Feedback]:
                 value=verdict,
                 time_ns=span.start_time or 0,
                 rationale=str(rationale) if rationale else None,
+                tagged=semconv.SCORE_ORIGIN in attributes and not evaluated.startswith(_BOOKKEEPING),
             )
         )
     return [score for score in scored if 0 < len(score.name) <= MAX_FEEDBACK_NAME_CHARS]

@@ -144,15 +144,15 @@ class ServerTarget:
             )
         self._require(response, f"writing spans to the experiment {experiment_id}", of_batch=True)
 
-    def write_feedback(self, feedback: Sequence[Feedback]) -> None:
+    def write_feedback(self, feedback: Sequence[Feedback]) -> list[Feedback]:
         """See :class:`~otel_rollout_mlflow.target.Target`; one POST each, a few at a time."""
         if len(feedback) == 1:
-            self._write_one_feedback(feedback[0])
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_FEEDBACK_THREADS, thread_name_prefix="mlflow-feedback")
-        for _ in self._pool.map(self._write_one_feedback, feedback):
-            pass
+            written = [self._write_one_feedback(feedback[0])]
+        else:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_FEEDBACK_THREADS, thread_name_prefix="mlflow-feedback")
+            written = list(self._pool.map(self._write_one_feedback, feedback))
+        return [one for one, is_written in zip(feedback, written, strict=True) if not is_written]
 
     def announce(self, trace: RunningTrace, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
@@ -179,10 +179,26 @@ class ServerTarget:
             self._pool.shutdown(cancel_futures=True)
         self._session.close()
 
-    def _write_one_feedback(self, feedback: Feedback) -> None:
+    def _write_one_feedback(self, feedback: Feedback) -> bool:
+        """Write a score; False where its trace is not there."""
+        doing = f"writing the score {feedback.name!r} of {feedback.trace_id}"
         path = f"/api/3.0/mlflow/traces/{feedback.trace_id}/assessments"
         assessment = _assessment(feedback)
         created = self._send("POST", path, json={"assessment": assessment})
+        if _error_code(created) == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        if not self._is_there(created, feedback, path, assessment):
+            self._require(created, doing, of_batch=True)
+        if feedback.tagged:
+            tag = {"key": feedback.name, "value": str(feedback.value)}
+            tags = f"/api/3.0/mlflow/traces/{feedback.trace_id}/tags"
+            self._require(self._send("PATCH", tags, json=tag), doing, of_batch=True)
+        return True
+
+    def _is_there(
+        self, created: requests.Response, feedback: Feedback, path: str, assessment: dict[str, Any]
+    ) -> bool:
+        """Whether the score could not be created because it exists; it is brought up to date then."""
         if created.status_code == requests.codes.internal_server_error:
             # An id that exists is answered like any other trouble. If it is that, this passes.
             if feedback.replaces:
@@ -190,10 +206,8 @@ class ServerTarget:
                 existing = self._send("PATCH", f"{path}/{feedback.id}", json=update)
             else:
                 existing = self._send("GET", f"{path}/{feedback.id}")
-            if existing.ok:
-                return
-        doing = f"writing the score {feedback.name!r} of {feedback.trace_id}"
-        self._require(created, doing, of_batch=True)
+            return existing.ok
+        return False
 
     def _pages(self, path: str, search: dict[str, Any], doing: str) -> Iterator[dict[str, Any]]:
         """Every page of what a search finds."""

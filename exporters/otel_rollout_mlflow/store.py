@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from otel_rollout_mlflow.mapping import Feedback, RunningTrace
     from otel_rollout_mlflow.settings import Settings
 
+_NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
 _REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", "DATA_LOSS"})
 
 
@@ -78,7 +79,7 @@ class StoreTarget:
 
     def experiment_with_id(self, experiment_id: str) -> Experiment | None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
-        with _failures("looking up an experiment", none_if="RESOURCE_DOES_NOT_EXIST"):
+        with _failures("looking up an experiment", none_if=_NOT_THERE):
             return _experiment(self._client.store.get_experiment(experiment_id))
         return None
 
@@ -89,7 +90,7 @@ class StoreTarget:
 
     def has_run(self, run_id: str) -> bool:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
-        with _failures(f"looking up the run {run_id}", none_if="RESOURCE_DOES_NOT_EXIST"):
+        with _failures(f"looking up the run {run_id}", none_if=_NOT_THERE):
             self._client.store.get_run(run_id)
             return True
         return False
@@ -145,22 +146,35 @@ class StoreTarget:
         with _failures(f"writing spans to the experiment {experiment_id}", of_batch=True):
             self._client.log_spans(experiment_id, converted)
 
-    def write_feedback(self, feedback: Sequence[Feedback]) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction each."""
+    def write_feedback(self, feedback: Sequence[Feedback]) -> list[Feedback]:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction each, one more for a tag."""
+        missing = []
+        for one in feedback:
+            written = False
+            with _failures(
+                f"writing the score {one.name!r} of {one.trace_id}", none_if=_NOT_THERE, of_batch=True
+            ):
+                self._write_one_feedback(one)
+                written = True
+            if not written:
+                missing.append(one)
+        return missing
+
+    def _write_one_feedback(self, feedback: Feedback) -> None:
         from mlflow.exceptions import MlflowException
 
-        for one in feedback:
-            assessment = _assessment(one)
-            with _failures(f"writing the score {one.name!r} of {one.trace_id}", of_batch=True):
-                try:
-                    self._client.store.create_assessment(assessment)
-                except MlflowException as error:
-                    if error.error_code != "INTERNAL_ERROR":
-                        raise
-                    # MLflow's answer to an id that exists.
-                    self._client.store.get_assessment(one.trace_id, one.id)
-                    if one.replaces:
-                        self._client.update_assessment(one.trace_id, one.id, assessment)
+        assessment = _assessment(feedback)
+        try:
+            self._client.store.create_assessment(assessment)
+        except MlflowException as error:
+            if error.error_code != "INTERNAL_ERROR":
+                raise
+            # MLflow's answer to an id that exists.
+            self._client.store.get_assessment(feedback.trace_id, feedback.id)
+            if feedback.replaces:
+                self._client.update_assessment(feedback.trace_id, feedback.id, assessment)
+        if feedback.tagged:
+            self._client.store.set_trace_tag(feedback.trace_id, feedback.name, str(feedback.value))
 
     def announce(self, trace: RunningTrace, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -214,7 +228,7 @@ def _failures(doing: str, *, none_if: str | None = None, of_batch: bool = False)
             return
         if error.error_code in _REJECTED:
             kind = FailureKind.REJECTED if of_batch else FailureKind.REFUSED
-        elif error.error_code == "RESOURCE_DOES_NOT_EXIST":
+        elif error.error_code == _NOT_THERE:
             kind = FailureKind.REFUSED
         else:
             kind = FailureKind.UNAVAILABLE

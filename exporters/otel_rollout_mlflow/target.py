@@ -77,8 +77,12 @@ class Target(Protocol):
     def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
         """Store the spans, all or none. Spans stored before are overwritten."""
 
-    def write_feedback(self, feedback: Sequence[Feedback]) -> None:
-        """Store or update scores of traces stored before. Touches nothing else of the trace."""
+    def write_feedback(self, feedback: Sequence[Feedback]) -> list[Feedback]:
+        """Store or update scores, and the tags that go with them. Touches nothing else of the trace.
+
+        Returns:
+            The scores of traces that are not there; the others are stored.
+        """
 
     def announce(self, trace: RunningTrace, experiment_id: str) -> None:
         """List a trace as running. Never to be called for one whose root may have been written."""

@@ -12,6 +12,8 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 
+from otel_rollout.encodable import encodable
+
 _HEAD: Final = b'{"resourceSpans":['
 _TAIL: Final = b"]}"
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
@@ -49,7 +51,7 @@ def _resources_of(line: bytes) -> bytes:
 
 def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:
     """Encode spans into requests of at most ``max_bytes`` of protobuf; a larger span goes alone."""
-    request = encode_spans(spans)
+    request = encode_spans([encodable(span) for span in spans])
     if len(spans) <= 1 or request.ByteSize() <= max_bytes:
         yield request
         return

@@ -31,7 +31,7 @@ def by_project(
         trace_id = trace_id_of(span)
         project = (span.attributes or {}).get(semconv.PROJECT_NAME)
         if project:
-            project_of_trace.setdefault(trace_id, str(project))
+            project_of_trace.setdefault(trace_id, _clean(str(project)))
         if span.parent is None:
             rooted.add(trace_id)
     groups: dict[str | None, list[ReadableSpan]] = {}
@@ -40,6 +40,11 @@ def by_project(
         project = project_of_trace.get(trace_id) or (None if trace_id in rooted else last_project)
         groups.setdefault(project, []).append(span)
     return groups
+
+
+def _clean(project: str) -> str:
+    """Without halves of surrogate pairs, which no request can hold."""
+    return project.encode("utf-8", "replace").decode()
 
 
 def requests_of(calls: Iterable[Call], max_bytes: int = MAX_REQUEST_BYTES) -> Iterator[list[Call]]:

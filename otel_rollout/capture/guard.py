@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import signal
-from types import CodeType
+
+from otel_rollout.record.interrupts import interrupt_in
 
 _logger = logging.getLogger("otel_rollout")
 _reported: set[str] = set()
@@ -14,12 +14,14 @@ def fault(where: str, error: Exception) -> None:
     """Report an internal error, once per place. The caller goes on as if tracing were off.
 
     Raises:
-        Exception: ``error`` itself, if it is not ours: raised by a signal handler of the application (a
+        BaseException: ``error`` itself, if it is not ours: raised by a signal handler of the application (a
             time limit, say) that happened to run while we did.
     """
+    interrupt = interrupt_in(error)
+    if interrupt is not None:
+        raise interrupt
     try:
-        ours = not _is_raised_by_signal_handler(error)
-        if ours and where not in _reported:
+        if where not in _reported:
             _reported.add(where)
             _logger.error(
                 "otel-rollout: internal error while %s; your code is not affected, some spans may be "
@@ -29,8 +31,6 @@ def fault(where: str, error: Exception) -> None:
             )
     except Exception:  # noqa: BLE001 - no memory, no stack, a logging handler that fails
         return
-    if not ours:
-        raise error
 
 
 def warn(what: str) -> None:
@@ -41,21 +41,3 @@ def warn(what: str) -> None:
             _logger.warning("otel-rollout: %s.", what)
     except Exception:  # noqa: BLE001 - a logging handler that fails
         return
-
-
-def _is_raised_by_signal_handler(error: Exception) -> bool:
-    """Whether a function that is installed as a signal handler is where ``error`` comes from."""
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
-    traceback = error.__traceback__
-    while traceback is not None:
-        if traceback.tb_frame.f_code in handlers:
-            return True
-        traceback = traceback.tb_next
-    return False
-
-
-def _code_of(handler: object) -> CodeType | None:
-    code = getattr(handler, "__code__", None)
-    if code is None and callable(handler):
-        code = getattr(type(handler).__call__, "__code__", None)
-    return code if isinstance(code, CodeType) else None

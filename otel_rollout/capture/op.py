@@ -131,8 +131,8 @@ def _traced_function(operation: Operation, function: Callable[..., Any]) -> Call
             fault("beginning an operation", error)
         if recorded is None:
             return function(*args, **kwargs)
-        attach(recorded.inside)
         try:
+            attach(recorded.inside)
             result = function(*args, **kwargs)
         except BaseException as error:
             if get_current().get(SPAN) is recorded.inside.get(SPAN):
@@ -165,8 +165,8 @@ def _traced_coroutine(operation: Operation, function: Callable[..., Any]) -> Cal
             fault("beginning an operation", error)
         if recorded is None:
             return await function(*args, **kwargs)
-        attach(recorded.inside)
         try:
+            attach(recorded.inside)
             result = await function(*args, **kwargs)
         except BaseException as error:
             # Maybe not where it began: a coroutine may be closed from elsewhere, by the garbage collector.

@@ -196,7 +196,7 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def _trajectory_rooted_at(parent: Span, context: otel_context.Context) -> Trajectory | None:
     trajectory = trajectory_in(context)
-    return trajectory if trajectory is not None and trajectory.is_rooted_at(parent) else None
+    return trajectory if trajectory is not None and parent is trajectory.root else None
 
 
 def _is_call_of_super(above: _Running, operation: Operation, receiver: Any) -> bool:

@@ -1,8 +1,7 @@
-"""One trajectory: its identity, its root span, its scores."""
+"""One trajectory: its identity and its root span."""
 
 from __future__ import annotations
 
-import math
 from types import TracebackType
 from typing import Any, Final
 
@@ -14,7 +13,8 @@ from opentelemetry.trace import Span, get_current_span
 from otel_rollout import runtime, semconv
 from otel_rollout.capture import content, spans, values
 from otel_rollout.capture.guard import fault, warn
-from otel_rollout.record.identity import Identity, identity_in, with_identity
+from otel_rollout.record.identity import Identity, with_identity
+from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
 
@@ -91,13 +91,29 @@ class Trajectory:
         return Trajectory, (self._name, self._identity, self._extra, self._recorded)
 
     @property
+    def id(self) -> str | None:
+        """What :func:`otel_rollout.score` knows the trajectory by, in any process and long after it ended.
+
+        A string of 55 characters, to be kept beside the sample in the training batch: the W3C ``traceparent``
+        of the root span (https://www.w3.org/TR/trace-context/). It says too when the trajectory is sampled
+        out. None before the trajectory is entered, and where tracing is off.
+        """
+        if self._span is None:
+            return None
+        root = self._span.get_span_context()
+        return f"00-{root.trace_id:032x}-{root.span_id:016x}-{root.trace_flags:02x}"
+
+    @property
     def trace_id(self) -> str | None:
         """The trace id, 32 hex digits; None when nothing is recorded."""
-        return None if self._span is None else f"{self._span.get_span_context().trace_id:032x}"
+        if self._span is None or not self._span.get_span_context().trace_flags.sampled:
+            return None
+        return f"{self._span.get_span_context().trace_id:032x}"
 
-    def is_rooted_at(self, span: Span) -> bool:
-        """Whether ``span`` is the trajectory's root span."""
-        return span is self._span
+    @property
+    def root(self) -> Span | None:
+        """The root span; one that does not record where the trajectory is left out, None before it begins."""
+        return self._span
 
     # --- the block ----------------------------------------------------------------------------------------
 
@@ -156,7 +172,8 @@ class Trajectory:
         parent = trace.get_current_span(context)
         if not self._recorded:
             active.writer.skip("switched_off")
-            self._step_inside(context, context, active.tracer.unrecorded(parent))
+            self._span = active.tracer.unrecorded(parent)
+            self._step_inside(context, context, self._span)
             return
         settings = active.settings
         identity = Identity(
@@ -166,9 +183,14 @@ class Trajectory:
                 **{key: _scalar(value) for key, value in self._identity.items()},
             }
         )
+        if self._makes_room(active, parent, identity):
+            active.writer.skip("spool_full")
+            self._step_inside(context, context, active.tracer.unrecorded(parent))
+            return
         identified = with_identity(identity, context)
         span = spans.start(active, self._name, semconv.KIND_AGENT, parent, identified)
         if span is None:
+            self._span = active.tracer.unrecorded(parent)
             if parent.get_span_context().is_remote:
                 active.writer.skip("caller")
             return
@@ -182,6 +204,18 @@ class Trajectory:
                 span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
             self._writer = active.writer
             self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
+
+    def _makes_room(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
+        """Whether the trajectory is left out because the spool fills up.
+
+        Not where it is part of a trace already; nor in an application's own provider, whose other exporters
+        have nothing to do with our spool.
+        """
+        return (
+            not active.writer.has_room_for(identity)
+            and not parent.get_span_context().is_valid
+            and active.application_tracer() is None
+        )
 
     def _step_inside(
         self, outside: otel_context.Context, identified: otel_context.Context, span: Span
@@ -252,41 +286,6 @@ class Trajectory:
         """An operation directly below returned; the last one's output stands for the trajectory's."""
         self._output = _preview(encoded)
 
-    def add_score(
-        self, context: otel_context.Context, name: str, value: float | bool | str, comment: str | None
-    ) -> None:
-        """Record a score below the root, and on the root itself; ``context`` is inside the trajectory."""
-        active = runtime.current()
-        if self._span is not None and active is not None:
-            _record_score(active, self._span, context, name, value, comment)
-            self._span.set_attribute(semconv.SCORE_PREFIX + name, value)
-
-
-def _record_score(
-    active: runtime.Runtime,
-    scored: Span,
-    context: otel_context.Context,
-    name: str,
-    value: float | bool | str,
-    comment: str | None,
-) -> None:
-    """Record a score as a zero-length evaluation span below what is scored."""
-    below = trace.set_span_in_context(scored, context)
-    span = spans.start(active, f"score {name}", semconv.KIND_EVALUATOR, scored, below)
-    if span is None:
-        return
-    try:
-        span.set_attribute(semconv.GEN_AI_EVALUATION_NAME, name)
-        if isinstance(value, (bool, str)):
-            span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_LABEL, str(value))
-        if not isinstance(value, str):
-            span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_VALUE, float(value))
-        if comment is not None:
-            span.set_attribute(semconv.GEN_AI_EVALUATION_EXPLANATION, comment)
-        spans.put_json(span, semconv.OUTPUT_VALUE, values.to_json(value, PREVIEW_BYTES))
-    finally:
-        span.end()
-
 
 def trajectory_in(context: otel_context.Context) -> Trajectory | None:
     """The trajectory that ``context`` is inside of, in this process."""
@@ -300,7 +299,8 @@ def _scalar(value: Any) -> bool | int | float | str | None:
         return value
     try:
         held = value.item()  # numpy and torch scalars
-    except Exception:  # noqa: BLE001 - neither, or not a scalar
+    except Exception as error:  # noqa: BLE001 - neither, or not a scalar
+        pass_on(error)
         held = None
     if isinstance(held, (bool, int, float, str)):
         return held
@@ -313,35 +313,3 @@ def _preview(encoded: bytes) -> bytes:
         return encoded
     text = encoded[:PREVIEW_BYTES].decode("utf-8", "ignore")
     return values.to_json(f"{text}… ({len(encoded) - PREVIEW_BYTES} more bytes)", 2 * PREVIEW_BYTES)
-
-
-def score(name: str, value: Any, *, comment: str | None = None) -> None:
-    """Score the trajectory the caller is inside of: a reward, a verdict, a label.
-
-    In the process that runs the trajectory the score is also put on its root span. In another one, which
-    a Ray call has reached, it is recorded below the current span. Outside any trajectory it is ignored.
-
-    Args:
-        name: what is scored, e.g. ``"reward"``.
-        value: a number, a bool or a label; numpy and torch scalars are numbers.
-        comment: why, in words.
-    """
-    try:
-        context = otel_context.get_current()
-        trajectory = trajectory_in(context)
-        if trajectory is not None:
-            trajectory.add_score(context, name, _score_value(value), comment)
-            return
-        active = runtime.current()
-        if active is not None and identity_in(context).attributes:
-            scored = trace.get_current_span(context)
-            _record_score(active, scored, context, name, _score_value(value), comment)
-    except Exception as error:  # noqa: BLE001
-        fault("recording a score", error)
-
-
-def _score_value(value: Any) -> float | bool | str:
-    if isinstance(value, (bool, str)):
-        return value
-    number = float(value)
-    return number if math.isfinite(number) else str(number)

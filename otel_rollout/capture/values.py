@@ -2,7 +2,7 @@
 
 Two ways. Most values go straight through orjson, in well under a microsecond per kilobyte. Whatever orjson
 refuses (huge integers, cycles, odd keys, lone surrogates …) and whatever is larger than the limit is written
-piece by piece, until the limit is reached.
+piece by piece, until the limit is reached. Only what a signal handler raises meanwhile goes through.
 
 A look at few of a value's parts tells whether it may be too large. If so it is measured, from below: what is
 found too large *is* too large, so that looking decides how much time is spent, never what is recorded.
@@ -27,6 +27,8 @@ from itertools import islice
 from typing import Any, cast
 
 import orjson
+
+from otel_rollout.record.interrupts import pass_on
 
 MAX_DEPTH = 16
 """Levels of nesting kept when a value has to be written piece by piece."""
@@ -76,8 +78,8 @@ def to_json(value: Any, limit: int) -> bytes:
         if len(encoded) <= limit:
             return encoded
         _watched = _WATCHED
-    except Exception:  # noqa: BLE001, S110 - user values: any of their methods may have been called
-        pass
+    except Exception as error:  # noqa: BLE001 - user values: any of their methods may have been called
+        pass_on(error)
     return _piecewise(value, limit)
 
 
@@ -138,13 +140,16 @@ class _TooLarge(Exception):
 
 def _held(value: Any) -> Any:
     """For orjson: what an object holds, unless that is large."""
-    kind = type(value)
-    if issubclass(kind, (set, frozenset, deque, Set, Mapping)):
-        return _few(value, kind)
-    held = _content(value, kind)
-    if _seems_larger(held, _HELD):
-        raise _TooLarge
-    return held
+    try:
+        kind = type(value)
+        if issubclass(kind, (set, frozenset, deque, Set, Mapping)):
+            return _few(value, kind)
+        held = _content(value, kind)
+        if _seems_larger(held, _HELD):
+            raise _TooLarge
+        return held
+    except BaseException:  # caught, it has a traceback for `pass_on` to look at; orjson keeps none
+        raise
 
 
 def _few(value: Any, kind: type) -> Any:
@@ -185,6 +190,7 @@ def safe_repr(value: Any, limit: int = _REPR) -> str:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a user's __repr__
+        pass_on(error)
         return f"<a {_type_name(kind)} whose repr raises {_type_name(type(error))}>"
 
 
@@ -288,7 +294,8 @@ def _partial(value: Any) -> dict[str, Any]:
 def _shape_and_type(what: str, value: Any) -> str:
     try:
         shape = f"{tuple(value.shape)} "
-    except Exception:  # noqa: BLE001 - nested tensors have none
+    except Exception as error:  # noqa: BLE001 - nested tensors have none
+        pass_on(error)
         shape = ""
     return f"<{what} {shape}{value.dtype}"
 
@@ -299,8 +306,8 @@ def _tensor(value: Any) -> Any:
     try:
         if device.type == "cpu" and value.numel() <= _SMALL_ARRAY and (value.dim() < 2 or value.numel()):
             return value.detach().tolist()
-    except Exception:  # noqa: BLE001, S110 - sparse, quantised, fake …: they have no plain numbers
-        pass
+    except Exception as error:  # noqa: BLE001 - sparse, quantised, fake …: they have no plain numbers
+        pass_on(error)
     where = "" if device.type == "cpu" else f" on {device}"
     grad = " with gradient" if value.requires_grad else ""
     return f"{_shape_and_type('tensor', value)}{where}{grad}>"
@@ -374,7 +381,8 @@ _KINDS: tuple[tuple[Callable[[type], bool], Callable[[Any], Any]], ...] = (
 def _piecewise(value: Any, limit: int) -> bytes:
     try:
         return _Pieces(limit).json(value, MAX_DEPTH)
-    except Exception:  # noqa: BLE001 - the last line of defence, without memory or stack, say
+    except Exception as error:  # noqa: BLE001 - the last line of defence, without memory or stack, say
+        pass_on(error)
         return b'"<a value that cannot be shown>"'
 
 
@@ -406,7 +414,8 @@ class _Pieces:
             return self._container(value, kind, depth)
         except KeyboardInterrupt:
             raise
-        except BaseException:  # noqa: BLE001 - a user's method; what surrounds it is still worth showing
+        except BaseException as error:  # noqa: BLE001 - a user's method; what surrounds it is worth showing
+            pass_on(error)
             return self._text(safe_repr(value))
         finally:
             self._above.discard(id(value))
@@ -439,7 +448,8 @@ class _Pieces:
             if not set(map(type, members)) <= _LEAVES and _is_larger(members, self._left):
                 return None
             written = _dumps(members, _held)
-        except Exception:  # noqa: BLE001 - one by one then
+        except Exception as error:  # noqa: BLE001 - one by one then
+            pass_on(error)
             return None
         return self._spend(written[1:-1]) if len(written) <= self._left else None
 
@@ -567,4 +577,5 @@ def _until_it_raises(members: Iterator[Any], said: Callable[[str], Any]) -> Iter
     try:
         yield from members
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's, or it changed meanwhile
+        pass_on(error)
         yield said(f"(the rest raises {_type_name(type(error))})")

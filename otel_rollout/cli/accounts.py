@@ -20,18 +20,18 @@ _WATCH_INTERVAL = 2.0
 _PROGRESS_INTERVAL = 0.5
 
 
-def show(reports: Sequence[Report], console: Console) -> None:
-    """Print accounts, one below the other."""
+def show(reports: Sequence[Report], console: Console, steps: bool = False) -> None:
+    """Print accounts, one below the other; with ``steps``, each per step as well."""
     for report in reports:
-        console.print(_account(report), soft_wrap=True)
+        console.print(_account(report, steps), soft_wrap=True)
 
 
-def watch(reports: Callable[[], Sequence[Report]]) -> None:
+def watch(reports: Callable[[], Sequence[Report]], steps: bool = False) -> None:
     """Show accounts anew every two seconds, until Ctrl-C."""
     try:
         with Live(auto_refresh=False) as live:
             while True:
-                live.update(Group(*map(_account, reports())), refresh=True)
+                live.update(Group(*(_account(report, steps) for report in reports())), refresh=True)
                 time.sleep(_WATCH_INTERVAL)
     except KeyboardInterrupt:
         pass
@@ -71,7 +71,7 @@ def progress(report: Callable[[], Report]) -> Iterator[None]:
             thread.join()
 
 
-def _account(report: Report) -> RenderableType:
+def _account(report: Report, steps: bool) -> RenderableType:
     dropped = sum(report.dropped.values())
     lines = [
         Text(report.place, style="bold"),
@@ -86,7 +86,23 @@ def _account(report: Report) -> RenderableType:
         for reason, number in report.left_out.items()
     ]
     problems = [Text(f"{name}: {count.problem}") for name, count in report.exporters.items() if count.problem]
-    return Group(*lines, _table(report), *problems)
+    return Group(*lines, _table(report), *problems, *([_steps(report)] if steps else []))
+
+
+def _steps(report: Report) -> Table:
+    reasons = list(report.dropped)
+    table = Table(
+        caption="recorded = delivered + rejected + pending, at the exporter that is furthest behind",
+        caption_justify="left",
+    )
+    table.add_column("step", no_wrap=True)
+    for heading in ("recorded", "delivered", "rejected", "pending", *(f"dropped: {r}" for r in reasons)):
+        table.add_column(heading, justify="right")
+    for key, count in report.by_step.items():
+        name = f"{key.step or 'outside any'}{' (validation)' if key.validate else ''}"
+        numbers = (count.recorded, count.delivered, count.rejected, count.pending)
+        table.add_row(name, *map(str, numbers), *(str(count.dropped.get(reason, 0)) for reason in reasons))
+    return table
 
 
 def _table(report: Report) -> Table:

@@ -55,6 +55,7 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     all_runs: Annotated[bool, typer.Option("--all", help="Every run, not only the latest.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Again every two seconds, until Ctrl-C.")] = False,
+    steps: Annotated[bool, typer.Option("--steps", help="Per step as well; reads what is pending.")] = False,
 ) -> None:
     """Show what was recorded on this machine and what of it was delivered."""
     configured, _ = settings.from_environment(os.environ)
@@ -66,9 +67,9 @@ def status(
     if json:
         typer.echo(orjson.dumps([_as_json(report) for report in reports()], option=orjson.OPT_INDENT_2))
     elif watch:
-        accounts.watch(reports)
+        accounts.watch(reports, steps)
     else:
-        accounts.show(reports(), Console())
+        accounts.show(reports(), Console(), steps)
 
 
 @app.command()

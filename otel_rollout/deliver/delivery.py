@@ -41,6 +41,7 @@ REFUSED_PAUSE = 60.0
 
 _STEP = b'{"key":"%b","value":{"' % semconv.STEP.encode()
 _INTEGER = b'intValue":"'
+_INTEGER_DIGITS = 20
 _VALIDATE = b'{"key":"%b","value":{"boolValue":true}}' % semconv.VALIDATE.encode()
 """How the recorder writes a trajectory's identity."""
 
@@ -102,6 +103,7 @@ class Delivery:
         self._refused = False
         self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
         self._positions: dict[str, int] = {}
+        self._unreadable: set[SegmentName] = set()
         self._running = Running(node_dir) if hasattr(exporter, "announce") else None
         self._link = RunLink(node_dir, name, exporter)
         self._export_lines: Callable[[Sequence[bytes]], SpanExportResult] | None = getattr(
@@ -183,15 +185,24 @@ class Delivery:
         size = 0
         for name in spool.segments(self._node_dir):
             position = self._positions.get(name.stem, 0)
-            for raw in segments.complete_lines(self._node_dir / name.file, position, BATCH_BYTES - size):
-                position += len(raw)
-                size += len(raw)
-                batch.append(self._read_line(name.stem, position, raw))
-                if len(batch) >= BATCH_SPANS:
-                    return batch
+            try:
+                for raw, end in segments.complete_lines(
+                    self._node_dir / name.file, position, BATCH_BYTES - size
+                ):
+                    size += len(raw)
+                    batch.append(self._read_line(name.stem, end, raw))
+                    if len(batch) >= BATCH_SPANS:
+                        return batch
+            except OSError as error:  # a bad block, say: what other segments hold is delivered all the same
+                self._cannot_read(name, error)
             if size >= BATCH_BYTES:
                 break
         return batch
+
+    def _cannot_read(self, name: SegmentName, error: OSError) -> None:
+        if name not in self._unreadable:
+            _logger.error("cannot read %s: %s; what it holds stays where it is", name.file, error)
+        self._unreadable.add(name)
 
     def _deliver(self, lines: Sequence[Line]) -> None:
         """Export lines until they are delivered or set aside, or until we are told to stop."""
@@ -292,8 +303,10 @@ def step_of(line: bytes) -> StepKey:
     if not line.startswith(_INTEGER, start + len(_STEP)):  # text, which may hold escapes
         return Line.decoded("", 0, line).step
     begin = start + len(_STEP) + len(_INTEGER)
-    end = line.find(b'"', begin)
-    return StepKey(line[begin:end].decode("ascii", "replace") if end >= 0 else "", validate)
+    end = line.find(b'"', begin, begin + _INTEGER_DIGITS + 1)
+    if end < 0:  # no line of ours, or half of one
+        return Line.decoded("", 0, line).step
+    return StepKey(line[begin:end].decode("ascii", "replace"), validate)
 
 
 def _step_of_spans(spans: Sequence[ReadableSpan]) -> StepKey:

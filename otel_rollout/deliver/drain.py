@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections import Counter
@@ -121,33 +122,34 @@ def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> Exporte
         delivered=sum(tally.delivered for tally in done),
         rejected=sum(tally.rejected for tally in done),
         pending=pending,
-        problem=failure.message if failure else not_linked,
+        problem=ledger.problem or (failure.message if failure else not_linked),
     )
 
 
 def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
     """What lies beyond an exporter's cursors: in the segments, and in the journals of their writers."""
-    sizes: dict[str, int] = {}
     for name in spool.segments(node_dir):
+        size = cursors.get(name.stem, 0)
         try:
-            file = (node_dir / name.file).open("rb")
-        except FileNotFoundError:  # everybody is done with it
+            with (node_dir / name.file).open("rb") as file:
+                file.seek(size)
+                while chunk := file.read(1 << 20):
+                    size += len(chunk)
+                    yield chunk
+        except OSError:  # everybody is done with it; or nobody can read it
             continue
-        with file:
-            sizes[name.stem] = file.seek(cursors.get(name.stem, 0))
-            while chunk := file.read(1 << 20):
-                sizes[name.stem] += len(chunk)
-                yield chunk
-    for writer in spool.journals(node_dir):
-        path = node_dir / (writer + spool.JOURNAL_SUFFIX)
-        state = journal.read_state(path)
-        if state is not None:
-            stem = spool.SegmentName(writer, state.sequence).stem
-            yield journal.owed_bytes(path, state, sizes.get(stem, 0))
+        yield _owed(node_dir, name, size)
+
+
+def _owed(node_dir: Path, name: spool.SegmentName, size: int) -> bytes:
+    """What the journal of its writer has beyond ``size`` bytes of a segment, if it is the writer's last."""
+    path = node_dir / (name.writer + spool.JOURNAL_SUFFIX)
+    state = journal.read_state(path) if path.exists() else None
+    return journal.owed_bytes(path, state, size) if state and state.sequence == name.sequence else b""
 
 
 def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
-    """Recorded and delivered spans per step, pending ones read from the segments."""
+    """Recorded, delivered and dropped spans per step: from segments, ledger and journals."""
     from otel_rollout.deliver.delivery import step_of
     from otel_rollout.deliver.ledger import Tally, read_ledger
 
@@ -164,17 +166,32 @@ def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCo
             known = counts.get(key)
             if known is None or tally.delivered < known.delivered:
                 counts[key] = StepCount(recorded, tally.delivered, tally.rejected)
+    for key, dropped in _dropped_by_step(node_dir).items():
+        counts[key] = dataclasses.replace(counts.get(key, StepCount()), dropped=dropped)
     return dict(sorted(counts.items()))
+
+
+def _dropped_by_step(node_dir: Path) -> dict[StepKey, dict[str, int]]:
+    found: dict[StepKey, Counter[str]] = {}
+    for writer in spool.journals(node_dir):
+        state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
+        for (step, validate), drops in state.drops_of_steps.items() if state else ():
+            found.setdefault(StepKey(step, validate), Counter()).update(drops)
+    return {key: {reason: n for reason, n in drops.items() if n} for key, drops in found.items()}
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a stream, one at a time: what is pending may be half a disk."""
-    rest = b""
+    parts: list[bytes] = []
+    size = 0
     for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            yield b"".join((*parts, line))
+            parts, size = [], 0
+        if size < segments.MAX_LINE_BYTES:  # no line; but there is an end to everything
+            parts.append(rest)
+            size += len(rest)
 
 
 def drain(node_dir: Path, configured: Settings, timeout: float) -> Report:

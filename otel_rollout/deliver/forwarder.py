@@ -6,12 +6,11 @@ import logging
 import time
 from pathlib import Path
 
-from otel_rollout import spool
 from otel_rollout.deliver import retention, segments
 from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.deliver.election import Election
 from otel_rollout.deliver.exporters import is_for_another_machine, load
-from otel_rollout.deliver.ledger import Ledger
+from otel_rollout.deliver.ledger import Ledger, set_aside_unreadable
 from otel_rollout.deliver.unfinished import close_unfinished
 from otel_rollout.exporting import ExportFailure, FailureKind
 from otel_rollout.settings import Settings, SettingsError
@@ -47,6 +46,7 @@ def forward(node_dir: Path, configured: Settings, election: Election) -> None:
 
 def _deliveries(node_dir: Path, configured: Settings, election: Election) -> list[Delivery]:
     deliveries = []
+    set_aside_unreadable(node_dir)
     ledger = Ledger(node_dir)
     for name, options in configured.exporters.items():
         try:
@@ -119,7 +119,7 @@ def _heal_the_dead(node_dir: Path, healed: set[str]) -> tuple[bool, bool]:
         Whether any writer lives, and whether all that do not are complete.
     """
     alive, complete = False, True
-    for writer in set(spool.journals(node_dir)) - healed:
+    for writer in segments.writers(node_dir) - healed:
         try:
             if segments.is_dead(node_dir, writer):
                 segments.heal(node_dir, writer)
@@ -128,9 +128,10 @@ def _heal_the_dead(node_dir: Path, healed: set[str]) -> tuple[bool, bool]:
                 healed.add(writer)
             else:
                 alive = True
-        except Exception as error:  # noqa: BLE001 - a full disk, say: the others go on, and this one is tried again
+        except Exception as error:  # a full disk, say: the others go on, and this one is tried again
             if writer not in _incomplete:
-                _logger.warning("cannot complete what %s recorded: %s", writer, error)
+                unforeseen = not isinstance(error, OSError)
+                _logger.warning("cannot complete what %s recorded: %s", writer, error, exc_info=unforeseen)
             _incomplete.add(writer)
             complete = False
     return alive, complete

@@ -97,17 +97,21 @@ def _read(node_dir: Path, files: Iterable[str], limit: int = -1) -> dict[str, by
 def _bytes_from(
     node_dir: Path, name: SegmentName, state: journal.JournalState | None, start: int, limit: int
 ) -> bytes:
-    """At most ``limit`` bytes of a segment from byte ``start``; its writer's journal has the last of them."""
+    """Whole lines of a segment from byte ``start``, of ``limit`` bytes; its journal has the last ones.
+
+    Whole, because a forwarder may be at work on the copy, and takes half a line without a journal for damage.
+    """
     path = node_dir / name.file
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(start)
         data = file.read(limit)
     end = start + len(data)
-    if state is None or name.sequence != state.sequence or end < size:
-        return data
-    owed = journal.owed_bytes(node_dir / (name.writer + spool.JOURNAL_SUFFIX), state, size)
-    return data + owed[end - size :]  # of these, too, the copy may have some
+    if state is not None and name.sequence == state.sequence and end >= size:
+        owed = journal.owed_bytes(node_dir / (name.writer + spool.JOURNAL_SUFFIX), state, size)
+        data += owed[end - size :]  # of these, too, the copy may have some
+    whole = data[: data.rfind(b"\n") + 1]
+    return whole or (data if len(data) >= limit else b"")  # a line of which more comes with the next piece
 
 
 def _state(node_dir: Path, writer: str) -> journal.JournalState | None:

@@ -7,7 +7,9 @@ the forwarder alone and read by anybody.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from otel_rollout.exporting import ExportFailure, FailureKind
 
 FILE = "ledger.sqlite"
 _BUSY_TIMEOUT = 10.0
+_logger = logging.getLogger("otel_rollout.deliver")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS cursor (
     exporter TEXT, segment TEXT, position INTEGER NOT NULL, PRIMARY KEY (exporter, segment)) WITHOUT ROWID;
@@ -106,12 +109,14 @@ class LedgerState:
         steps: exporter → step → spans done.
         failures: exporter → why it cannot deliver at present.
         links: exporter → the tracker's run that its spans are linked to, and why they are not, if so.
+        problem: why it says nothing of all this, if it cannot be read.
     """
 
     cursors: dict[str, dict[str, int]]
     steps: dict[str, dict[StepKey, Tally]]
     failures: dict[str, ExportFailure]
     links: dict[str, tuple[str, str | None]]
+    problem: str | None = None
 
     def done(self, exporter: str) -> int:
         """Spans that an exporter is done with."""
@@ -128,16 +133,35 @@ def read_ledger(node_dir: Path) -> LedgerState:
         except sqlite3.OperationalError as error:
             if path.exists() and "no such table" not in str(error):
                 raise
+        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+            return LedgerState({}, {}, {}, {}, f"{path} cannot be read: {error}")
     return state
+
+
+def set_aside_unreadable(node_dir: Path) -> None:
+    """Give a ledger that cannot be read another name, so that delivery goes on with a new one.
+
+    What was delivered is not known then, and what lies in segments is delivered again: rather twice than
+    never. To be called by the holder of the forwarder's lock.
+    """
+    problem = read_ledger(node_dir).problem
+    if problem is None:
+        return
+    name = f"unreadable-{time.time_ns()}.{FILE}"
+    _logger.error("%s. It is kept as %s; what still lies in segments is delivered again", problem, name)
+    for suffix in ("-wal", "-shm", ""):
+        path = node_dir / (FILE + suffix)
+        if path.exists():
+            path.rename(node_dir / (name + suffix))
 
 
 def _read(path: Path, state: LedgerState) -> None:
     with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as db:
         db.execute("BEGIN")  # all of it at one moment
         for exporter, segment, position in db.execute("SELECT * FROM cursor"):
-            state.cursors.setdefault(exporter, {})[segment] = position
+            state.cursors.setdefault(exporter, {})[segment] = int(position)
         for exporter, step, validate, delivered, rejected in db.execute("SELECT * FROM step"):
-            tally = Tally(delivered, rejected)
+            tally = Tally(int(delivered), int(rejected))
             state.steps.setdefault(exporter, {})[StepKey(step, bool(validate))] = tally
         for exporter, kind, message, _ in db.execute("SELECT * FROM failure"):
             state.failures[exporter] = ExportFailure(FailureKind(kind), message)

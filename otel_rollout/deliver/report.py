@@ -56,11 +56,24 @@ class ExporterCount:
 
 @dataclass(frozen=True)
 class StepCount:
-    """Spans of one step; ``delivered`` and ``rejected`` by the exporter that is furthest behind."""
+    """Spans of one step; ``delivered`` and ``rejected`` by the exporter that is furthest behind.
 
-    recorded: int
-    delivered: int
-    rejected: int
+    Attributes:
+        recorded: spans that ended and were recorded.
+        delivered: of these, what the target has acknowledged.
+        rejected: of these, what the target refuses for good.
+        dropped: reason → spans that ended and could not be recorded.
+    """
+
+    recorded: int = 0
+    delivered: int = 0
+    rejected: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def pending(self) -> int:
+        """Recorded spans that lie on disk and wait."""
+        return self.recorded - self.delivered - self.rejected
 
 
 @dataclass(frozen=True)
@@ -165,10 +178,11 @@ def _merged_steps(steps: Sequence[Mapping[StepKey, StepCount]]) -> dict[StepKey,
     merged: dict[StepKey, StepCount] = {}
     for of_one in steps:
         for key, count in of_one.items():
-            known = merged.get(key, StepCount(0, 0, 0))
+            known = merged.get(key, StepCount())
             merged[key] = StepCount(
                 known.recorded + count.recorded,
                 known.delivered + count.delivered,
                 known.rejected + count.rejected,
+                _sum([known.dropped, count.dropped]),
             )
     return dict(sorted(merged.items()))

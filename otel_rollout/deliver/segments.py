@@ -13,6 +13,8 @@ from otel_rollout.record import journal
 from otel_rollout.spool import SegmentName
 
 READ_BYTES = 1 << 20
+MAX_LINE_BYTES = 128 << 20
+"""What is read of one line at most: no span is that large, but a damaged file may have no newline at all."""
 
 
 def is_being_written(path: Path) -> bool:
@@ -47,30 +49,47 @@ def is_dead(node_dir: Path, writer: str) -> bool:
     if is_being_written(node_dir / (writer + spool.JOURNAL_SUFFIX)):
         return False
     before = _sequence(node_dir, writer)
-    if is_being_written(node_dir / SegmentName(writer, max(before, 1)).file):
+    held = [node_dir / SegmentName(writer, before).file] if before else _segments_of(node_dir, writer)
+    if any(map(is_being_written, held)):
         return False
     return _sequence(node_dir, writer) == before
 
 
 def _sequence(node_dir: Path, writer: str) -> int:
-    """Number of the segment that a writer is at; 0 while it is being born."""
-    state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
+    """Number of the segment that a writer is at; 0 while it is being born, and where no journal tells."""
+    state = _state(node_dir / (writer + spool.JOURNAL_SUFFIX))
     return state.sequence if state is not None else 0
+
+
+def _segments_of(node_dir: Path, writer: str) -> list[Path]:
+    return [node_dir / name.file for name in spool.segments(node_dir) if name.writer == writer]
+
+
+def _state(path: Path) -> journal.JournalState | None:
+    return journal.read_state(path) if path.exists() else None
+
+
+def writers(node_dir: Path) -> set[str]:
+    """Whoever has left something here, a journal or segments alone."""
+    return {*spool.journals(node_dir), *(name.writer for name in spool.segments(node_dir))}
 
 
 def heal(node_dir: Path, writer: str) -> None:
     """Complete the last segment of a dead writer from its journal; cut off a line that was never finished.
 
-    Idempotent. To be called by the holder of the forwarder's lock, so by one process at a time.
+    Half a line elsewhere is damage: it is ended, and so counted among what cannot be read. Idempotent. To be
+    called by the holder of the forwarder's lock, so by one process at a time.
     """
-    state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
-    name = SegmentName(writer, state.sequence) if state else None
-    if state is None or name is None or not (node_dir / name.file).exists():
-        return
-    with (node_dir / name.file).open("r+b") as segment:
-        size = segment.seek(0, os.SEEK_END)
-        segment.write(journal.owed_bytes(node_dir / (writer + spool.JOURNAL_SUFFIX), state, size))
-        segment.truncate(_end_of_last_line(segment))
+    path = node_dir / (writer + spool.JOURNAL_SUFFIX)
+    state = _state(path)
+    for name in spool.segments(node_dir):
+        if name.writer == writer and (state is None or name.sequence <= state.sequence):
+            with (node_dir / name.file).open("r+b") as segment:
+                if state is None or name.sequence < state.sequence:
+                    _end_last_line(segment)
+                else:
+                    segment.write(journal.owed_bytes(path, state, segment.seek(0, os.SEEK_END)))
+                    segment.truncate(_end_of_last_line(segment))
 
 
 def discard_buffers(node_dir: Path, writer: str) -> None:
@@ -80,13 +99,19 @@ def discard_buffers(node_dir: Path, writer: str) -> None:
     left as it is: that of a newer version, say.
     """
     path = node_dir / (writer + spool.JOURNAL_SUFFIX)
-    if journal.read_state(path) is None:
-        return
-    fresh = path.with_suffix(".new")  # never cut a file: should a process have it mapped, that would kill it
-    with path.open("rb") as old, open(fresh, "wb", opener=spool.open_private) as file:
-        file.write(old.read(journal.HEADER_BYTES))
-    fresh.replace(path)
+    if _state(path) is not None:
+        fresh = path.with_suffix(".new")  # never cut a file: a process that has it mapped would die of it
+        with path.open("rb") as old, open(fresh, "wb", opener=spool.open_private) as file:
+            file.write(old.read(journal.HEADER_BYTES))
+        fresh.replace(path)
     (node_dir / (writer + spool.OPEN_SUFFIX)).unlink(missing_ok=True)
+
+
+def _end_last_line(segment: BinaryIO) -> None:
+    if segment.seek(0, os.SEEK_END):
+        segment.seek(-1, os.SEEK_END)
+        if segment.read(1) != b"\n":
+            segment.write(b"\n")
 
 
 def _end_of_last_line(segment: BinaryIO) -> int:
@@ -118,21 +143,36 @@ def append_line(path: Path, line: bytes) -> None:
             raise
 
 
-def complete_lines(path: Path, position: int, limit: int) -> Iterator[bytes]:
-    """Whole lines of a segment from byte ``position``, each with its newline.
+def complete_lines(path: Path, position: int, limit: int) -> Iterator[tuple[bytes, int]]:
+    """Whole lines of a segment from byte ``position``, each with its newline and with where it ends.
 
     Stops after ``limit`` bytes, but not before the first line; what follows the last newline is not
-    finished and not yielded.
+    finished and not yielded. Of a line longer than ``MAX_LINE_BYTES`` its beginning is, without a newline.
     """
     try:
         file = path.open("rb")
     except FileNotFoundError:  # everybody is done with it
         return
     with file:
-        file.seek(position)
-        taken = 0
-        for line in file:
-            if not line.endswith(b"\n") or (taken and taken + len(line) > limit):
+        begin = file.seek(position)
+        while line := file.readline(MAX_LINE_BYTES):
+            end = begin + len(line)
+            if not line.endswith(b"\n"):
+                rest = _rest_of_line(file) if len(line) == MAX_LINE_BYTES else 0
+                if not rest:
+                    return
+                line, end = line[:READ_BYTES], end + rest
+            if begin > position and end - position > limit:
                 return
-            taken += len(line)
-            yield line
+            yield line, end
+            begin = end
+
+
+def _rest_of_line(file: BinaryIO) -> int:
+    """Bytes up to and with the next newline; 0 when there is none."""
+    length = 0
+    while piece := file.readline(READ_BYTES):
+        length += len(piece)
+        if piece.endswith(b"\n"):
+            return length
+    return 0

@@ -7,17 +7,20 @@ the rest.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from otel_rollout import spool
+from otel_rollout.deliver import segments
+from otel_rollout.deliver.decode import spans_of
 from otel_rollout.record.open_trajectories import read_open
 from otel_rollout.spool import SegmentName
 
 _IDS = re.compile(rb'"traceId":"([0-9a-f]{32})","spanId":"([0-9a-f]{16})"')
-_END = re.compile(rb'"endTimeUnixNano":"(\d+)"')
+_END = re.compile(rb'"endTimeUnixNano":"(\d{1,19})"')
 
 
 def close_unfinished(node_dir: Path, writer: str) -> None:
@@ -28,14 +31,14 @@ def close_unfinished(node_dir: Path, writer: str) -> None:
     name = SegmentName(writer, spool.CLOSING_SEQUENCE)
     if (node_dir / name.file).exists():
         return
-    open_roots = {_ids(line): line for line in read_open(node_dir / (writer + spool.OPEN_SUFFIX))}
+    table = node_dir / (writer + spool.OPEN_SUFFIX)
+    open_roots = {_ids(line): line for line in read_open(table) if _is_readable(line)}
     if not open_roots:
         return
     last_seen = _last_ends(node_dir, writer, open_roots)
-    ended = [
+    lines = [
         _ended(line, last_seen.get(trace_id, 0), name.stem) for (trace_id, _), line in open_roots.items()
     ]
-    lines = [line for line in ended if line is not None]
     if lines:
         fresh = node_dir / (name.stem + ".new")
         with open(fresh, "wb", opener=spool.open_private) as file:
@@ -53,13 +56,22 @@ def _last_ends(node_dir: Path, writer: str, open_roots: dict[tuple[bytes, bytes]
     for name in spool.segments(node_dir):
         if name.writer != writer:
             continue
-        with (node_dir / name.file).open("rb") as file:
-            for line in file:
-                ids, end = _ids(line), _END.search(line)
-                if end and ids[0] in traces:
-                    open_roots.pop(ids, None)
-                    last[ids[0]] = max(last.get(ids[0], 0), int(end[1]))
+        for line, _ in segments.complete_lines(node_dir / name.file, 0, sys.maxsize):
+            ids = _ids(line)
+            ended = _END.search(line)
+            if ids[0] in traces and ended is not None:
+                open_roots.pop(ids, None)
+                last[ids[0]] = max(last.get(ids[0], 0), int(ended[1]))
     return last
+
+
+def _is_readable(line: bytes) -> bool:
+    """Whether a line of the table can be ended; what was damaged counts among the unfinished spans."""
+    try:
+        (root,) = spans_of(_ended(line, 0, ""))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False
+    return _ids(line) == (b"%032x" % root.context.trace_id, b"%016x" % root.context.span_id)
 
 
 def _ids(line: bytes) -> tuple[bytes, bytes]:
@@ -67,14 +79,11 @@ def _ids(line: bytes) -> tuple[bytes, bytes]:
     return (found[1], found[2]) if found else (b"", b"")
 
 
-def _ended(line: bytes, end_ns: int, segment: str) -> bytes | None:
-    """A line of the table with an end time, naming the segment it now lies in; None when it is damaged."""
-    try:
-        data: dict[str, Any] = orjson.loads(line)
-        (of_resource,) = data["resourceSpans"]
-        of_resource["resource"]["attributes"][0]["value"] = {"stringValue": segment}
-        (span,) = of_resource["scopeSpans"][0]["spans"]
-        span["endTimeUnixNano"] = str(max(end_ns, int(span["startTimeUnixNano"])))
-    except (ValueError, LookupError, TypeError):
-        return None
+def _ended(line: bytes, end_ns: int, segment: str) -> bytes:
+    """A line of the table with an end time, naming the segment it now lies in."""
+    data: dict[str, Any] = orjson.loads(line)
+    (of_resource,) = data["resourceSpans"]
+    of_resource["resource"]["attributes"][0]["value"] = {"stringValue": segment}
+    (span,) = of_resource["scopeSpans"][0]["spans"]
+    span["endTimeUnixNano"] = str(max(end_ns, int(span["startTimeUnixNano"])))
     return orjson.dumps(data) + b"\n"

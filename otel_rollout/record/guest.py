@@ -17,6 +17,7 @@ from opentelemetry.trace import StatusCode
 
 from otel_rollout.record import otlp_json
 from otel_rollout.record.identity import NO_IDENTITY, Identity, identity_in
+from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.span import UNFINISHED
 
 if TYPE_CHECKING:
@@ -134,10 +135,11 @@ class SpoolSpanProcessor(IdentityProcessor):
             assert span.end_time is not None
             status = span.status
             body = _line(span, known, span.end_time, status.status_code.value, status.description)
-        except Exception:  # noqa: BLE001 - we are inside user code
-            writer.drop("encoding")
+        except Exception as error:  # noqa: BLE001 - we are inside user code
+            writer.drop("encoding", known.identity)
+            pass_on(error)
         else:
-            writer.write(body)
+            writer.write(body, known.identity)
 
     def shutdown(self) -> None:
         """The writer belongs to the runtime, which closes it."""

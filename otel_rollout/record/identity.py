@@ -11,6 +11,7 @@ from typing import Final
 
 from opentelemetry import context as otel_context
 
+from otel_rollout import semconv
 from otel_rollout.record import otlp_json
 
 _KEY: Final = otel_context.create_key("otel-rollout-identity")
@@ -28,6 +29,12 @@ class Identity:
     def __init__(self, attributes: Mapping[str, otlp_json.AttributeInput]) -> None:
         self.attributes = {key: value for key, value in attributes.items() if value is not None}
         self.encoded = b",".join(otlp_json.attribute(*item) for item in self.attributes.items())
+
+    @property
+    def step(self) -> tuple[str, bool]:
+        """The trajectory's step as the account has it, and whether it is one of validation."""
+        known = self.attributes
+        return str(known.get(semconv.STEP, "")), bool(known.get(semconv.VALIDATE, False))
 
 
 NO_IDENTITY: Final = Identity({})

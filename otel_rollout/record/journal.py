@@ -9,15 +9,22 @@ File layout, little-endian::
 
     0     8   magic
     8     8   which of the two places below holds (0 or 1)
-    16    24  place 0: written (bytes ever appended), recorded (lines), started (spans ever started)
-    40    24  place 1: the same
-    64    8   base: value of `written` at which the current segment file began (signed)
-    72    8   sequence of the current segment file; 0 while the writer is being born
-    80    8×n dropped spans, in the order of DROP_REASONS, then trajectories left out, in that of SKIP_REASONS
-    4096  …   the ring; byte i of the stream lies at 4096 + i % size
+    16    16  place 0: written (bytes ever appended), recorded (lines)
+    32    16  place 1: the same
+    48    8   spans ever started
+    56    8   base: value of `written` at which the current segment file began (signed)
+    64    8   sequence of the current segment file; 0 while the writer is being born
+    72    8×n what was left out, in the order of SKIP_REASONS
+    4096  128×96 dropped spans, a row for each step of which some were:
+              0  1  length of the step's name, plus one; 0 in rows that are free
+              1  1  whether it is a step of validation
+              2  62 the step's name
+              64 8×n dropped spans, in the order of DROP_REASONS
+    16384 …   the ring; byte i of the stream lies at 16384 + i % size
 
-Length and counts are written to the place that does not hold, then one byte says that it does: a kill never
-parts them. (``struct.pack_into`` would not do: it clears its target first.)
+Length and number of lines are written to the place that does not hold, then one byte says that it does: a
+kill never parts them. (``struct.pack_into`` would not do: it clears its target first.) Spans are counted as
+started where the count lies, at once: what is recorded was started before, whenever one looks.
 
 `written` minus `base` minus the segment's length is what a dead writer still owes its segment. It is all
 in the ring, because a writer overwrites nothing its segment does not have.
@@ -29,24 +36,40 @@ import fcntl
 import mmap
 import os
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-MAGIC = b"ORJRNL03"
-HEADER_BYTES = 4096
-_ACTIVE, _PLACES, _BASE, _SEQUENCE, _COUNTS = 8, (16, 40), 64, 72, 80
-_published = struct.Struct("<3Q")
+MAGIC = b"ORJRNL04"
+HEADER_BYTES = 16384
+OTHER_STEPS = "other steps"
+"""Where drops are counted whose step has no row: the last of ``STEP_ROWS`` is for all of those."""
+STEP_ROWS = 96
+_ACTIVE, _PLACES, _STARTED, _BASE, _SEQUENCE, _SKIPS, _ROWS = 8, (16, 32), 48, 56, 64, 72, 4096
+_NAME, _ROW_DROPS, _ROW_BYTES = 2, 64, 128
+_NAME_BYTES = _ROW_DROPS - _NAME
+_published = struct.Struct("<2Q")
 _number = struct.Struct("<q")
 
 DROP_REASONS = ("journal_full", "disk", "encoding", "spool_limit", "redaction")
 """Why a span that ended was not recorded: the ring was full and stayed full; the segment could not be
 written; the span could not be encoded; the run has as much on this machine as it may; what was to make
 secrets unreadable failed."""
-SKIP_REASONS = ("switched_off", "sampled_out", "application_sampler", "caller")
+SKIP_REASONS = (
+    "switched_off",
+    "sampled_out",
+    "application_sampler",
+    "caller",
+    "spool_full",
+    "score_of_unrecorded",
+    "score_of_unknown",
+)
 """Why a trajectory was left out on purpose: by ``trace=False``; by ``OTEL_TRACES_SAMPLER``; by the sampler
-of the application's own OpenTelemetry; because its caller, in another process, is not recorded."""
-_COUNTED = (*DROP_REASONS, *SKIP_REASONS)
-_HEADER = struct.Struct(f"<8sQ6Q2q{len(_COUNTED)}q")
+of the application's own OpenTelemetry; because its caller, in another process, is not recorded; because the
+run has nearly as much on this machine as it may (``OTEL_ROLLOUT_SPOOL_FULL``). Why a score was left out: its
+trajectory is; what was given is no trajectory's id."""
+_HEADER = struct.Struct(f"<8sQ5Q2q{len(SKIP_REASONS)}q")
+_DROPS = struct.Struct(f"<{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000
 _NEWLINE = ord("\n")
 
@@ -57,6 +80,9 @@ class Journal:
     Args:
         path: file to create; must not exist.
         size: bytes of the ring.
+
+    Attributes:
+        started: one number, the spans ever started, in the file itself; any thread may add to it.
 
     Raises:
         OSError: when the file cannot be created or its space not be reserved.
@@ -69,11 +95,12 @@ class Journal:
             self._map[page] = 0  # fault the pages in here rather than in somebody's span
         self._map[: len(MAGIC)] = MAGIC
         self._active = 0
+        self._rows: dict[tuple[str, bool], int] = {}
         self.size = size
         self.written = 0
         self.flushed = 0
         self.recorded = 0
-        self.started = 0
+        self.started = self._view_of_started()
 
     @property
     def room(self) -> int:
@@ -103,10 +130,10 @@ class Journal:
         return True
 
     def publish(self) -> None:
-        """Make length and counts visible outside."""
+        """Make length and number of lines visible outside."""
         place = 1 - self._active
         at = _PLACES[place]
-        self._map[at : at + 24] = _published.pack(self.written, self.recorded, self.started)
+        self._map[at : at + 16] = _published.pack(self.written, self.recorded)
         self._map[_ACTIVE] = self._active = place
 
     def unflushed(self, limit: int) -> memoryview:
@@ -139,6 +166,7 @@ class Journal:
         descriptor = _locked(hidden)
         fresh[:] = self._map[:]
         self._map = fresh
+        self.started = self._view_of_started()
         at = self.flushed % self.size
         ring = fresh[HEADER_BYTES:]
         waiting = (ring[at:] + ring[:at])[: self.written - self.flushed]
@@ -148,7 +176,7 @@ class Journal:
         if forget:
             gone = self.recorded - waiting.count(b"\n")
             self.recorded -= gone
-            self.started -= gone
+            self.started[0] -= gone
         self.set_base(self.flushed)
         self._put(_SEQUENCE, sequence)
         self.publish()
@@ -174,9 +202,37 @@ class Journal:
         """
         self._put(_BASE, base)
 
-    def count(self, reason: str, total: int) -> None:
-        """Publish how often something was not recorded for ``reason``; in any thread, so nothing else."""
-        self._put(_COUNTS + 8 * _COUNTED.index(reason), total)
+    # These two may be called in any thread, without the owner's serialising, but not both at once.
+
+    def skip(self, reason: str, total: int) -> None:
+        """Publish how many trajectories were left out for ``reason``."""
+        self._put(_SKIPS + 8 * SKIP_REASONS.index(reason), total)
+
+    def drop(self, step: str, validate: bool, reason: str) -> None:
+        """Count a span of a step that was not recorded for ``reason``."""
+        at = self._row_of(step, validate) + _ROW_DROPS + 8 * DROP_REASONS.index(reason)
+        (number,) = _number.unpack_from(self._map, at)
+        self._put(at, number + 1)
+
+    def _row_of(self, step: str, validate: bool) -> int:
+        """Where the row of a step begins. There are few: a process may go on for a million steps."""
+        known = self._rows.get((step, validate))
+        if known is not None:
+            return known
+        name = step.encode("utf-8", "replace")
+        number = len(self._rows)
+        if number == STEP_ROWS - 1 or len(name) > _NAME_BYTES:
+            number, name, validate = STEP_ROWS - 1, OTHER_STEPS.encode(), False
+        else:
+            self._rows[step, validate] = _ROWS + number * _ROW_BYTES
+        row = _ROWS + number * _ROW_BYTES
+        self._map[row + 1] = validate
+        self._map[row + _NAME : row + _NAME + len(name)] = name
+        self._map[row] = len(name) + 1  # last: from here on the row exists
+        return row
+
+    def _view_of_started(self) -> memoryview:
+        return memoryview(self._map)[_STARTED : _STARTED + 8].cast("Q")
 
     def _put(self, at: int, value: int) -> None:
         self._map[at : at + 8] = _number.pack(value)
@@ -213,27 +269,46 @@ class JournalState:
     started: int
     base: int
     sequence: int
-    drops: dict[str, int]
+    drops_of_steps: dict[tuple[str, bool], dict[str, int]]
+    """Step, and whether it is one of validation → dropped spans by reason."""
     skips: dict[str, int]
+
+    @property
+    def drops(self) -> dict[str, int]:
+        """Dropped spans of all steps, by reason."""
+        total = Counter(dict.fromkeys(DROP_REASONS, 0))
+        for drops in self.drops_of_steps.values():
+            total.update(drops)
+        return dict(total)
 
 
 def read_state(path: Path) -> JournalState | None:
     """Read a journal's header; None when the file is not (yet) a journal."""
     with path.open("rb", buffering=0) as file:
-        header = file.read(_HEADER.size)
+        header = file.read(HEADER_BYTES)
         for _ in range(_READ_ATTEMPTS):  # until it was not written to in between
             file.seek(0)
-            before, header = header, file.read(_HEADER.size)
+            before, header = header, file.read(HEADER_BYTES)
             if header == before:
                 break
-    if len(header) < _HEADER.size or not header.startswith(MAGIC):
+    if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
         return None
-    _, active, *rest = _HEADER.unpack(header)
-    written, recorded, started = rest[3:6] if active else rest[:3]
-    base, sequence, *counts = rest[6:]
-    drops = dict(zip(DROP_REASONS, counts, strict=False))
-    skips = dict(zip(SKIP_REASONS, counts[len(DROP_REASONS) :], strict=True))
-    return JournalState(written, recorded, started, base, sequence, drops, skips)
+    _, active, *rest = _HEADER.unpack_from(header)
+    written, recorded = rest[2:4] if active else rest[:2]
+    started, base, sequence, *skips = rest[4:]
+    skipped = dict(zip(SKIP_REASONS, skips, strict=True))
+    return JournalState(written, recorded, started, base, sequence, _drops_in(header), skipped)
+
+
+def _drops_in(header: bytes) -> dict[tuple[str, bool], dict[str, int]]:
+    found = {}
+    for row in range(_ROWS, HEADER_BYTES, _ROW_BYTES):
+        end = row + _NAME + header[row] - 1
+        if row + _NAME <= end <= row + _ROW_DROPS:
+            key = header[row + _NAME : end].decode("utf-8", "replace"), bool(header[row + 1])
+            drops = _DROPS.unpack_from(header, row + _ROW_DROPS)
+            found[key] = dict(zip(DROP_REASONS, drops, strict=True))
+    return found
 
 
 def owed_bytes(path: Path, state: JournalState, segment_bytes: int) -> bytes:

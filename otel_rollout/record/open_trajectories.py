@@ -82,9 +82,9 @@ def read_open(path: Path) -> Iterator[bytes]:
     except (FileNotFoundError, ValueError):  # not there, or just being made
         return
     with table:
-        for at in range(0, len(table), SLOT_BYTES):
+        for at in range(0, len(table) - SLOT_BYTES + 1, SLOT_BYTES):
             version, length = _HEAD.unpack_from(table, at)
-            if not length or version % 2:
+            if not 0 < length <= SLOT_BYTES - _HEAD.size or version % 2:
                 continue
             line = bytes(table[at + _HEAD.size : at + _HEAD.size + length])
             if _HEAD.unpack_from(table, at) == (version, length):

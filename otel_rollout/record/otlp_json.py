@@ -34,6 +34,8 @@ _dumps = orjson.dumps
 
 def json_string(text: str) -> bytes:
     """A JSON string. Lone surrogates, which no UTF-8 can hold, become question marks."""
+    if type(text) is not str:  # nobody checks what an application gives as a name or a key
+        text = str(text)
     try:
         return _dumps(text)
     except orjson.JSONEncodeError:

@@ -1,17 +1,34 @@
-"""Which traces are recorded, by OpenTelemetry's own samplers (``OTEL_TRACES_SAMPLER``)."""
+"""Which traces are recorded: by OpenTelemetry's own samplers (``OTEL_TRACES_SAMPLER``), or by group."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from otel_rollout import semconv
+
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
 
+    from otel_rollout.record.identity import Identity
+
 GROUP = "opentelemetry_traces_sampler"
+_GROUP = (semconv.EXPERIMENT_NAME, semconv.STEP, semconv.SAMPLE_INDEX, semconv.VALIDATE)
 Decision = Callable[[int, str], bool]
 """Whether the trace with this id, whose first span has this name, is recorded."""
+
+
+def place_of_group(identity: Identity) -> float:
+    """A number from 0 to 1 that is the same for all trajectories of a group, in whatever process they run.
+
+    A group is what was sampled for one dataset row in one step. Numbers of groups are spread evenly, and
+    those of trajectories that name neither row nor step are all one.
+    """
+    named = [identity.attributes.get(key) for key in _GROUP]
+    digest = hashlib.blake2b(repr(named).encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / (1 << 64)
 
 
 def decision_of(name: str, argument: str) -> Decision | None:

@@ -19,9 +19,12 @@ from typing import NamedTuple
 
 from otel_rollout import semconv, spool
 from otel_rollout.record import otlp_json
+from otel_rollout.record.identity import NO_IDENTITY, Identity
+from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.journal import DROP_REASONS, SKIP_REASONS, Journal
 from otel_rollout.record.open_trajectories import OpenTrajectories
 from otel_rollout.record.redaction import Redaction
+from otel_rollout.record.sampling import place_of_group
 
 JOURNAL_BYTES = 4 << 20
 FLUSH_INTERVAL = 0.02
@@ -35,7 +38,17 @@ RETRY_INTERVAL = 0.5
 
 _WAIT_STEP = 0.0005
 _LOOK_INTERVAL = 1.0
+_SOME_LEFT_OUT, _ALL_LEFT_OUT = 0.5, 0.75
+"""Shares of the spool's limit from which on trajectories are left out, where whole ones are to be: first some
+groups, then all. The last quarter is for trajectories that have begun."""
 _WAKE, _HURRY = False, True
+_TOLD = {
+    "application_sampler": "the sampler of the application's own OpenTelemetry leaves out a trajectory, "
+    "which reaches no exporter",
+    "spool_full": "the run has nearly as much on this machine as it may; a trajectory is left out so that "
+    "others stay whole (OTEL_ROLLOUT_SPOOL_LIMIT, OTEL_ROLLOUT_SPOOL_FULL)",
+}
+"""What is said when trajectories begin to be left out for a reason that nobody has asked for."""
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -57,6 +70,7 @@ class SegmentWriter:
         resource: attributes of the entity that records, the same on every line.
         segment_bytes: size at which a new segment file is begun.
         spool_limit: bytes that the segments of all writers in ``node_dir`` may have together.
+        whole_trajectories: whether trajectories are left out on the way there, so that others stay whole.
         found: makes ``node_dir`` again, should somebody remove it.
         redact: what lines go through before they are written anywhere.
         journal_bytes: size of the ring between the caller and the disk.
@@ -72,6 +86,7 @@ class SegmentWriter:
         *,
         segment_bytes: int,
         spool_limit: float = math.inf,
+        whole_trajectories: bool = False,
         found: Callable[[], object] = lambda: None,
         redact: Redaction | None = None,
         journal_bytes: int = JOURNAL_BYTES,
@@ -82,6 +97,8 @@ class SegmentWriter:
         self._high_water = journal_bytes // 2
         self._segment_bytes = segment_bytes
         self._spool_limit = spool_limit
+        self._whole_trajectories = whole_trajectories
+        self._used = 0
         self._found = found
         self._redact = redact
         self._next_look = 0.0
@@ -93,10 +110,10 @@ class SegmentWriter:
         self._closing = False
         self._abandoned = False
         self._idle = False
-        self._is_full = False
         self._stalled = False
         self._obstacle: str | None = None
-        self._counts: dict[str, int] = {}
+        self._drops = dict.fromkeys(DROP_REASONS, 0)
+        self._skips = dict.fromkeys(SKIP_REASONS, 0)
         self._count_lock = threading.RLock()  # a signal handler may count while its thread does
         self._sequence = 0
         self._length = 0
@@ -112,6 +129,7 @@ class SegmentWriter:
             self._journal_file.unlink(missing_ok=True)
             self._open_file.unlink(missing_ok=True)
             raise
+        self._look_at_spool()
         self._begin_segment(*first)
         self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
         self._flusher.start()
@@ -119,11 +137,15 @@ class SegmentWriter:
     # --- inside user code ---------------------------------------------------------------------------------
 
     def started(self) -> None:
-        """Count a span that was started; published with the next line that is written."""
-        self._journal.started += 1
+        """Count a span that was started."""
+        self._journal.started[0] += 1
 
-    def write(self, body: bytes) -> bool:
+    def write(self, body: bytes, identity: Identity = NO_IDENTITY) -> bool:
         """Record one line given without its resource head.
+
+        Args:
+            body: the line.
+            identity: of the trajectory it belongs to, by whose step it is counted if it cannot be recorded.
 
         Returns:
             Whether it was recorded. If not, it was counted as dropped, unless the writer is closed.
@@ -131,19 +153,22 @@ class SegmentWriter:
         if self._redact is not None:
             try:
                 body = self._redact(body)
-            except Exception:  # noqa: BLE001 - the application's function; what it did not see stays unwritten
-                return self.drop("redaction")
+            except Exception as error:  # noqa: BLE001 - the application's; what it did not see stays unwritten
+                self.drop("redaction", identity)
+                pass_on(error)
+                return False
         lock = self._lock
-        # Non-blocking first: it is the cheap and the usual case. The bounded wait also ends the only way
-        # this could deadlock, a signal handler that records while its own thread holds the lock.
-        if not lock.acquire(False) and (self._stalled or not lock.acquire(timeout=MAX_WAIT)):
+        # Looked at first, because `with` waits as long as it takes, and whoever has the lock may be stuck in
+        # the disk; or be this very thread, in the middle of whose write a signal handler records. And `with`,
+        # because what such a handler raises may strike between an `acquire` and the `try` after it.
+        if lock.locked() and (self._stalled or not self._is_free_soon()):
             self._stalled = True
-            return self.drop("journal_full")
-        try:
+            return self.drop("journal_full", identity)
+        with lock:
             if self._closing:  # ended after shutdown(): it stays among the unfinished
                 return False
             journal, head = self._journal, self._head
-            if not journal.append(head, body) and not self._append_when_possible(head, body):
+            if not journal.append(head, body) and not self._append_when_possible(head, body, identity):
                 return False
             if self._idle:
                 self._idle = False
@@ -151,8 +176,28 @@ class SegmentWriter:
             elif not self._hurried and journal.written - journal.flushed > self._high_water:
                 self._hurry()
             return True
-        finally:
-            lock.release()
+
+    def _is_free_soon(self) -> bool:
+        """Whether whoever writes is done in MAX_WAIT."""
+        deadline = time.monotonic() + MAX_WAIT
+        while self._lock.locked():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_WAIT_STEP)
+        return True
+
+    def has_room_for(self, identity: Identity) -> bool:
+        """Whether a trajectory may begin: not where its group is one of those that make room for others.
+
+        The fuller the spool, the more groups; and every process that looks at it leaves out the same.
+        """
+        fullness = self._used / self._spool_limit
+        if not self._whole_trajectories or fullness < _SOME_LEFT_OUT:
+            return True
+        if time.monotonic() >= self._next_look:  # with nothing recorded nobody else would look again
+            self._signals.put(_WAKE)
+        left_out = (fullness - _SOME_LEFT_OUT) / (_ALL_LEFT_OUT - _SOME_LEFT_OUT)
+        return place_of_group(identity) >= left_out
 
     def trajectory_began(self, body: bytes) -> int | None:
         """Note a trajectory that is running, by the line that is to be recorded should this process die.
@@ -163,7 +208,8 @@ class SegmentWriter:
         if self._redact is not None:
             try:
                 body = self._redact(body)
-            except Exception:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001
+                pass_on(error)
                 return None
         return None if self._abandoned else self._open.enter(self._head + body)
 
@@ -172,36 +218,35 @@ class SegmentWriter:
         if not self._abandoned:
             self._open.leave(slot)
 
-    def drop(self, reason: str) -> bool:
+    def drop(self, reason: str, identity: Identity) -> bool:
         """Count a span that was not recorded. Returns False, for ``return drop(...)``."""
         if self._abandoned:
             return False
-        if self._count(reason) == 1:
+        with self._count_lock:
+            total = self._drops[reason] = self._drops[reason] + 1
+            self._journal.drop(*identity.step, reason)
+        if total == 1:
             _logger.warning("otel-rollout: a span was not recorded (%s); further ones are counted", reason)
         return False
 
     def skip(self, reason: str) -> None:
         """Count a trajectory that is left out on purpose."""
-        if not self._abandoned and self._count(reason) == 1 and reason == "application_sampler":
-            _logger.warning(
-                "otel-rollout: the sampler of the application's own OpenTelemetry leaves out a trajectory, "
-                "which reaches no exporter; further ones are counted"
-            )
-
-    def _count(self, reason: str) -> int:
+        if self._abandoned:
+            return
         with self._count_lock:
-            total = self._counts[reason] = self._counts.get(reason, 0) + 1
-            self._journal.count(reason, total)
-            return total
+            total = self._skips[reason] = self._skips[reason] + 1
+            self._journal.skip(reason, total)
+        if total == 1 and reason in _TOLD:
+            _logger.warning("otel-rollout: %s; further ones are counted", _TOLD[reason])
 
-    def _append_when_possible(self, head: bytes, body: bytes) -> bool:
+    def _append_when_possible(self, head: bytes, body: bytes, identity: Identity) -> bool:
         """Append a line for which the journal had no room; False when it had to be dropped."""
         size = len(head) + len(body)
         journal = self._journal
         self._wait_for_room(min(size, journal.size))
         if size > journal.size:
-            return self._write_past_journal(head + body)
-        return journal.append(head, body) or self.drop(self._obstacle or "journal_full")
+            return self._write_past_journal(head + body, identity)
+        return journal.append(head, body) or self.drop(self._obstacle or "journal_full", identity)
 
     def _wait_for_room(self, size: int) -> None:
         """Wait for the flusher to free ``size`` bytes: MAX_WAIT at most, and not at all while it is stuck."""
@@ -216,17 +261,17 @@ class SegmentWriter:
         self._hurried = True
         self._signals.put(_HURRY)
 
-    def _write_past_journal(self, line: bytes) -> bool:
+    def _write_past_journal(self, line: bytes, identity: Identity) -> bool:
         """Write a line larger than the journal straight to the segment, the journal being empty."""
         if self._journal.room < self._journal.size:
-            return self.drop("journal_full")
+            return self.drop("journal_full", identity)
         written = 0
         try:
             while written < len(line):
                 written += os.write(self._descriptor, memoryview(line)[written:])
         except OSError:
             os.ftruncate(self._descriptor, self._length)  # freeing space does not fail for lack of it
-            return self.drop("disk")
+            return self.drop("disk", identity)
         self._length += written
         self._journal.recorded += 1
         self._journal.set_base(self._journal.written - self._length)
@@ -239,6 +284,7 @@ class SegmentWriter:
         try:
             while not self._closing:
                 self._wait_for_lines()
+                self._look_at_spool()
                 if (self._is_removed() and not self._begin_anew()) or not self._flush():
                     time.sleep(RETRY_INTERVAL)
                 elif self._length >= self._segment_bytes:
@@ -278,9 +324,26 @@ class SegmentWriter:
                 return False
             journal.flushed += written
             self._length += written
+            self._used += written
             self._obstacle = None
         self._stalled = False
         return True
+
+    def _look_at_spool(self) -> None:
+        """See how much the run has on this machine; once a second, what others write too."""
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_INTERVAL
+            try:
+                self._used = spool.segment_bytes(self._node_dir)
+            except OSError:  # the directory is gone; writing will tell
+                self._used = 0
+
+    def _has_room(self) -> bool:
+        """Whether the run may have more on this machine."""
+        self._look_at_spool()
+        if self._used >= self._spool_limit:
+            self._meet_obstacle("spool_limit", f"the run has {self._spool_limit} bytes here, all it may")
+        return self._used < self._spool_limit
 
     def _is_removed(self) -> bool:
         """Whether somebody has removed our files: clearing up the temporary directory, say."""
@@ -312,18 +375,6 @@ class SegmentWriter:
             self._node_dir,
         )
         return True
-
-    def _has_room(self) -> bool:
-        """Whether the run may have more on this machine; looked up once a second."""
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _LOOK_INTERVAL
-            try:
-                self._is_full = spool.segment_bytes(self._node_dir) >= self._spool_limit
-            except OSError:  # the directory is gone; we will see
-                self._is_full = False
-            if self._is_full:
-                self._meet_obstacle("spool_limit", f"the run has {self._spool_limit} bytes here, all it may")
-        return not self._is_full
 
     def _meet_obstacle(self, reason: str, described: str) -> None:
         if self._obstacle is None:
@@ -382,9 +433,7 @@ class SegmentWriter:
 
     def counts(self) -> Counts:
         """What this writer has done so far."""
-        drops = {reason: self._counts.get(reason, 0) for reason in DROP_REASONS}
-        skips = {reason: self._counts.get(reason, 0) for reason in SKIP_REASONS}
-        return Counts(self._journal.started, self._journal.recorded, drops, skips)
+        return Counts(self._journal.started[0], self._journal.recorded, dict(self._drops), dict(self._skips))
 
     # --- ends ---------------------------------------------------------------------------------------------
 
@@ -421,6 +470,7 @@ class SegmentWriter:
         write there. The parent ends them itself.
         """
         self._abandoned = self._closing = True
+        self._journal.started = memoryview(bytearray(8)).cast("Q")
         self._lock = threading.Lock()  # some thread of the parent may have held it
         self._count_lock = threading.RLock()
         if self._descriptor >= 0:

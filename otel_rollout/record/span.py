@@ -12,6 +12,7 @@ from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlag
 
 from otel_rollout import semconv
 from otel_rollout.record import otlp_json
+from otel_rollout.record.interrupts import pass_on
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,7 +47,8 @@ def _harmless(method: Method) -> Method:
     def guarded(self: RecordingSpan, *args: Any, **kwargs: Any) -> None:
         try:
             method(self, *args, **kwargs)
-        except Exception:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
+            pass_on(error)
             self._count_dropped(0 if method.__name__.startswith("set_attribute") else 1)
 
     return cast("Method", guarded)
@@ -228,10 +230,11 @@ class RecordingSpan(Span):
         try:
             # The machine's clock may have been set back meanwhile.
             body = self._line(end_time or max(time_ns(), self.start_ns), self._status, self._message)
-        except Exception:  # noqa: BLE001 - we are inside user code
-            self.writer.drop("encoding")
+        except Exception as error:  # noqa: BLE001 - we are inside user code
+            self.writer.drop("encoding", self.identity)
+            pass_on(error)
         else:
-            self.writer.write(body)
+            self.writer.write(body, self.identity)
         # A task started inside keeps its context, and this span with it, for as long as it runs.
         self._attributes = self._events = self._links = None
 
@@ -298,14 +301,16 @@ def message_of(exception: BaseException) -> str:
     """What an exception says, cut to a bounded length. Never raises."""
     try:
         return _cut(str(exception))
-    except Exception:  # noqa: BLE001 - a user's __str__ may do anything
+    except Exception as error:  # noqa: BLE001 - a user's __str__ may do anything
+        pass_on(error)
         return "<its message could not be read>"
 
 
 def _stack_of(exception: BaseException) -> str:
     try:
         return _cut("".join(traceback.format_exception(type(exception), exception, exception.__traceback__)))
-    except Exception:  # noqa: BLE001 - formatting calls the user's __str__
+    except Exception as error:  # noqa: BLE001 - formatting calls the user's __str__
+        pass_on(error)
         return "".join(traceback.format_tb(exception.__traceback__))
 
 

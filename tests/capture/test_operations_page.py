@@ -23,6 +23,7 @@ def test_the_examples_record_what_the_page_says(recorded):
         {"rollout_trace": ["stream"]},
         {"rollout_trace": ["RetryingClient.generate"]},
         {"debate": [{"opponent": ["search", "score reward"]}, "score reward"]},
+        {"rollout_trace": ["search", "score reward", "score solved", "score advantage", "score trained_at"]},
         {"rollout_trace": ["divide"]},
     ]
     by_name = {span.name: span for span in spans}

@@ -1,8 +1,7 @@
-"""Trajectories: identity, what the root shows, scores, and switching off."""
+"""Trajectories: identity, what the root shows, and switching off."""
 
 import asyncio
 import gc
-import math
 import os
 import threading
 import weakref
@@ -17,7 +16,6 @@ from opentelemetry import context as otel_context
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
 from otel_rollout.capture import guard, values
-from otel_rollout.propagate.carrier import extract, inject
 from tests.otlp import read_directory
 
 IDENTITY = {
@@ -120,52 +118,6 @@ def test_a_large_input_is_previewed_on_the_root(recorded):
     assert len(call.input["text"]) == 100_000
     assert len(root.input) < 20_000
     assert root.input.endswith("more bytes)")
-
-
-@pytest.mark.parametrize(
-    ("value", "attributes"),
-    [
-        (1.5, {"gen_ai.evaluation.score.value": 1.5}),
-        (np.float32(0.5), {"gen_ai.evaluation.score.value": 0.5}),
-        (True, {"gen_ai.evaluation.score.value": 1.0, "gen_ai.evaluation.score.label": "True"}),
-        ("correct", {"gen_ai.evaluation.score.label": "correct"}),
-        (math.nan, {"gen_ai.evaluation.score.label": "nan"}),
-    ],
-)
-def test_a_score_is_an_evaluation_span_and_an_attribute_of_the_root(recorded, value, attributes):
-    """Numbers, verdicts and labels are recorded in GenAI terms, as a zero-length span below the root."""
-    with rollout_trace_attr():
-        score("reward", value, comment="because")
-    span, root = recorded()
-    assert span.name == "score reward"
-    assert span.span.parent_span_id == root.span.span_id
-    found = {k: v for k, v in span.attributes.items() if k.startswith("gen_ai.evaluation.")}
-    assert found == {
-        "gen_ai.evaluation.name": "reward",
-        "gen_ai.evaluation.explanation": "because",
-        **attributes,
-    }
-    assert root.attributes["rollout.score.reward"] == value or math.isnan(float(value))
-
-
-def test_a_score_given_in_another_process_is_recorded_below_what_runs_there(recorded):
-    """Where only context and identity have arrived, the score joins the trace all the same."""
-    with rollout_trace_attr(step=1):
-        arrived = extract(inject())
-    token = otel_context.attach(arrived)
-    score("reward", 0.5)
-    otel_context.detach(token)
-    score("reward", 1.0)  # outside any trajectory: nobody's
-    root, evaluation = recorded()
-    assert evaluation.span.parent_span_id == root.span.span_id
-    assert evaluation.attributes["rollout.step"] == 1
-
-
-def test_a_score_that_is_no_score_is_harmless(recorded):
-    """Scoring with something that is not a number, bool or label records nothing and raises nothing."""
-    with rollout_trace_attr():
-        score("reward", object())
-    assert [s.name for s in recorded()] == ["rollout_trace"]
 
 
 def test_trace_false_switches_off_everything_inside_and_only_there(recorded):

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry import context as otel_context
 
-from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout.deliver import launch
 from tests.capture.test_binding import PIECES, arguments, function_of
 
 BODY = """\
@@ -223,6 +224,73 @@ def test_traced_does_what_plain_does(recorded, kind, chosen, body, call, script,
         assert otel_context.get_current() is inside
     assert same(traced, plain), (traced, plain)
     assert otel_context.get_current() == {}
+
+
+SETTINGS = {
+    "OTEL_TRACES_EXPORTER": ["test-file", "spool", "none", "no-such-exporter"],
+    "OTEL_SDK_DISABLED": ["true", "false"],
+    "OTEL_TRACES_SAMPLER": ["always_off", "traceidratio", "parentbased_always_on", "no-such-sampler"],
+    "OTEL_TRACES_SAMPLER_ARG": ["0.5", "0", "much"],
+    "OTEL_RESOURCE_ATTRIBUTES": ["a=b", "a"],
+    "OTEL_ROLLOUT_SPOOL_DIR": ["/proc/nowhere", "/dev/null/nowhere"],
+    "OTEL_ROLLOUT_CAPTURE_CONTENT": ["full", "metadata", "none"],
+    "OTEL_ROLLOUT_REDACT": ["secrets", "no.such:function", "os:getcwd"],
+    "OTEL_ROLLOUT_VALUE_LIMIT": ["1", "100", "-1"],
+    "OTEL_ROLLOUT_SEGMENT_BYTES": ["1", "5000"],
+    "OTEL_ROLLOUT_SPOOL_LIMIT": ["1", "100"],
+    "OTEL_ROLLOUT_SPOOL_FULL": ["newest", "trajectories"],
+    "OTEL_ROLLOUT_PROJECT": ["p", "\U0001f600"],
+    "OTEL_ROLLOUT_IDENTITY_HOSTS": ["*"],
+    "OTEL_ROLLOUT_CONFIG": [
+        "[1]",
+        "{}",
+        '{"value_limit": null}',
+        '{"exporters": {"test-file": {}}}',
+        '{"x": 1}',
+    ],
+}
+"""What may be set, to something that works and to something that does not."""
+configurations = st.fixed_dictionaries(
+    {}, optional={name: st.sampled_from(chosen) for name, chosen in SETTINGS.items()}
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@given(
+    configuration=configurations,
+    kind=st.sampled_from(sorted(KINDS)),
+    chosen=parameters,
+    body=actions,
+    call=arguments,
+    script=told,
+    interrupt=interrupts,
+)
+def test_no_configuration_changes_what_it_does(
+    fresh_process, test_exporters, monkeypatch, tmp_path, **given_
+):
+    """Right or wrong, on or off, in a directory that cannot be: only what is recorded depends on it."""
+    configuration = {"OTEL_TRACES_EXPORTER": "spool", **given_.pop("configuration")}
+    monkeypatch.setattr(
+        launch, "ensure_forwarder", lambda node_dir, configured: None
+    )  # who delivers is not asked
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
+    with monkeypatch.context() as environment:
+        environment.delenv("OTEL_ROLLOUT_CONFIG", raising=False)
+        for name, value in configuration.items():
+            environment.setenv(name, value)
+        environment.setattr(runtime, "_state", runtime._State())
+        environment.setattr(runtime, "off", False)
+        plain = everything(lambda function: function, **given_)
+        try:
+            before = otel_context.get_current()
+            with rollout_trace_attr(step=1):
+                traced = everything(rollout_trace_op, **given_)
+            assert otel_context.get_current() is before
+            assert same(traced, plain), (traced, plain)
+        finally:
+            active = runtime._state.runtime
+            if active is not None:
+                active.close(5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

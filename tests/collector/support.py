@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.otlp import Recorded, read_segment
+from tests.otlp import Recorded, read_lines
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATIONS = ROOT / "collector-config"
-START_SECONDS = 30
+START_SECONDS = 60
 
-
-def free_port() -> int:
-    """A TCP port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+Sample = tuple[str, dict[str, str], float]
+"""Name, labels and value of a metric."""
+_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def get(url: str) -> str | None:
@@ -47,7 +47,9 @@ class Collector:
 
     def __init__(self, binary: Path, place: Path, configurations: Iterable[str | Path], **variables: str):
         self.place = place
-        self.grpc, self.http, self.health, self.own_metrics, self.prometheus = (free_port() for _ in range(5))
+        self.grpc, self.http, self.health, self.own_metrics_port, self.prometheus = (
+            free_port() for _ in range(5)
+        )
         self.endpoint = f"http://127.0.0.1:{self.http}"
         self.spans_file = place / "spans.jsonl"
         self.log = place / "collector.log"
@@ -59,13 +61,15 @@ class Collector:
             "COLLECTOR_GRPC": f"127.0.0.1:{self.grpc}",
             "COLLECTOR_HTTP": f"127.0.0.1:{self.http}",
             "COLLECTOR_HEALTH": f"127.0.0.1:{self.health}",
-            "COLLECTOR_METRICS_PORT": str(self.own_metrics),
+            "COLLECTOR_METRICS_PORT": str(self.own_metrics_port),
             "COLLECTOR_STORAGE": str(place / "storage"),
             "PROMETHEUS_ENDPOINT": f"127.0.0.1:{self.prometheus}",
             "SPANS_FILE": str(self.spans_file),
             **variables,
         }
         self._process: subprocess.Popen[bytes] | None = None
+        self._ids: list[tuple[bytes, bytes]] = []
+        self._read = 0
         place.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> Collector:
@@ -109,20 +113,94 @@ class Collector:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def spans(self) -> list[Recorded]:
-        """What it has written into its file so far; a line under way is left out."""
-        return read_segment(self.spans_file) if self.spans_file.exists() else []
+    def spans(self, file: str = "spans.jsonl") -> list[Recorded]:
+        """What it has written into a file so far; a line under way is left out."""
+        try:
+            *whole, _ = (self.place / file).read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+        return read_lines(whole)
+
+    def ids(self) -> list[tuple[bytes, bytes]]:
+        """Trace and span id of every span in its file; reads on from where it got to when asked before."""
+        if self.spans_file.exists():
+            with self.spans_file.open("rb") as file:
+                file.seek(self._read)
+                *whole, _ = file.read().split(b"\n")
+            self._read += sum(len(line) + 1 for line in whole)
+            self._ids += [ids for line in whole for ids in _ids_in(line)]
+        return self._ids
 
     def span_ids(self) -> Counter[bytes]:
         """Span id → how often it lies in the file."""
-        return Counter(span.span.span_id for span in self.spans())
+        return Counter(span_id for _, span_id in self.ids())
 
-    def metrics(self) -> list[tuple[str, dict[str, str], float]]:
-        """Its span metrics, as Prometheus would read them."""
-        from prometheus_client.parser import text_string_to_metric_families as families
+    def traces(self) -> dict[bytes, set[bytes]]:
+        """Trace id → ids of its spans in the file."""
+        found = defaultdict(set)
+        for trace_id, span_id in self.ids():
+            found[trace_id].add(span_id)
+        return found
 
-        text = get(f"http://127.0.0.1:{self.prometheus}/metrics") or ""
-        return [(s.name, dict(s.labels), s.value) for family in families(text) for s in family.samples]
+    def span_metrics(self) -> list[Sample]:
+        """What Prometheus would read of the spans that passed it."""
+        return samples(self.prometheus)
+
+    def own_metrics(self) -> list[Sample]:
+        """What Prometheus would read of itself."""
+        return samples(self.own_metrics_port)
+
+
+def samples(port: int) -> list[Sample]:
+    """What stands on a Prometheus page of this machine, by the names that Prometheus itself takes over.
+
+    Prometheus' client for Python would add a `_total` to those of counters.
+    """
+    page = get(f"http://127.0.0.1:{port}/metrics") or ""
+    return [
+        (name, dict(_LABEL.findall(labels)), float(value)) for name, labels, value in _SAMPLE.findall(page)
+    ]
+
+
+def _ids_in(line: bytes) -> Iterator[tuple[bytes, bytes]]:
+    for resource in json.loads(line)["resourceSpans"]:
+        for scope in resource["scopeSpans"]:
+            for span in scope["spans"]:
+                yield bytes.fromhex(span["traceId"]), bytes.fromhex(span["spanId"])
+
+
+@contextmanager
+def running_collectors(binary: Path, place: Path) -> Iterator[Callable[..., Collector]]:
+    """A function that starts Collectors; they end with the block, and have nothing to warn of."""
+    made: list[Collector] = []
+
+    def start(*configurations: str | Path, program: Path = binary, **variables: str) -> Collector:
+        number = f"collector-{len(made)}"
+        made.append(Collector(program, place / number, ("base.yaml", *configurations), **variables))
+        return made[-1].start()
+
+    try:
+        yield start
+    finally:
+        for one in made:
+            one.stop()
+    for one in made:
+        assert "deprecated" not in one.log.read_text().lower()
+
+
+def training_environment(spool: Path) -> dict[str, str]:
+    """The environment of a training script that delivers over OTLP; its endpoint is to be added."""
+    ours = ("OTEL_", "MLFLOW_", "WANDB_", "WF_")
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(ours)},
+        "OTEL_TRACES_EXPORTER": "otlp",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
+        "OTEL_ROLLOUT_SPOOL_DIR": str(spool),
+        "OTEL_ROLLOUT_KEEP": "true",  # tests look at what was delivered, too
+        "OTEL_ROLLOUT_PROJECT": "collector-tests",
+        "OTEL_ROLLOUT_EXPERIMENT": "grpo",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # silences a FutureWarning of Ray's
+    }
 
 
 def run_python(code: str, environment: dict[str, str], seconds: float = 120) -> str:

@@ -100,21 +100,21 @@ def test_all_arrives_though_collectors_go_down_and_are_killed(collector, environ
 BIG_SPAN = """
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-otel_rollout.configure(value_limit=8 << 20)
+otel_rollout.configure(value_limit=24 << 20)
 
 @rollout_trace_op
 def turn(text): return len(text)
 
 with rollout_trace_attr(sample_index=1, step=1, rollout_n=0):
-    turn("x" * (5 << 20))
+    turn("x" * (20 << 20))
 report = otel_rollout.shutdown(60)
 assert not report.undelivered and not report.lost, report.summary()
 """
 
 
 @pytest.mark.parametrize("protocol", ["http/json", "http/protobuf", "grpc"])
-def test_a_span_of_5_mib_arrives_whole(collector, environment, protocol):
-    """A span larger than what gRPC servers take by default gets through both hops."""
+def test_a_span_of_20_mib_arrives_whole(collector, environment, protocol):
+    """A span larger than what servers take by default, and than any batch, gets through both hops."""
     gateway = collector("gateway.yaml", "to-file.yaml")
     agent = collector("agent.yaml", GATEWAY_ENDPOINT=gateway.endpoint)
     port = agent.grpc if protocol == "grpc" else agent.http
@@ -123,7 +123,7 @@ def test_a_span_of_5_mib_arrives_whole(collector, environment, protocol):
     run_python(BIG_SPAN, environment)
     wait_for(lambda: len(gateway.span_ids()) == 2, what="both spans")
     (turn,) = [span for span in gateway.spans() if span.name == "turn"]
-    assert len(turn.input["text"]) == 5 << 20
+    assert len(turn.input["text"]) == 20 << 20
 
 
 def test_the_collector_answers_when_asked_whether_it_lives(collector):

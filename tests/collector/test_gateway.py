@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 import pytest
 
-from tests.collector.support import Collector, run_python
+from tests.collector.support import ROOT, Collector, run_python, running_collectors, training_environment
 from tests.waiting import wait_for
 
 GROUPS, SIBLINGS = 200, 4
@@ -30,37 +31,40 @@ assert not otel_rollout.shutdown(60).undelivered
 """
 
 
-@pytest.fixture
-def sampling(collector, environment) -> Collector:
-    """A gateway that samples, after {GROUPS} groups of trajectories."""
-    gateway = collector(
-        "gateway.yaml", "sampling.yaml", "to-file.yaml", DECISION_AFTER_ROOT="2s", METRICS_INTERVAL="1s"
-    )
-    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
+@pytest.fixture(scope="module")
+def sampling(binary, tmp_path_factory) -> Iterator[Collector]:
+    """A gateway that samples, after all groups of trajectories."""
+    place = tmp_path_factory.mktemp("sampling")
+    names = ("gateway.yaml", "sampling.yaml", "to-file.yaml")
+    environment = training_environment(place / "spool")
     environment["OTEL_ROLLOUT_SEGMENT_BYTES"] = "500000"  # several segments, so several resources
-    run_python(ROLLOUTS, environment)
-    return gateway
+    with running_collectors(binary, place) as start:
+        gateway = start(*names, DECISION_AFTER_ROOT="2s", METRICS_INTERVAL="1s")
+        environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
+        run_python(ROLLOUTS, environment)
+        yield gateway
 
 
 def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_groups(sampling):
     """Errors, rewards of 1 and validation are kept; of the rest about a tenth, by whole groups."""
 
-    def traces() -> dict[bytes, list]:
-        found = defaultdict(list)
-        for span in sampling.spans():
-            found[span.span.trace_id].append(span)
-        return found
+    def decided() -> Counter[str]:
+        counted = Counter()
+        for name, labels, value in sampling.own_metrics():
+            if name == "otelcol_processor_tail_sampling_global_count_traces_sampled":
+                counted[labels["decision"]] += int(value)
+        return counted
 
-    def told() -> bool:  # a trajectory of the last group that is kept for its outcome has come
-        return any(trace[0].attributes["rollout.sample_index"] == 170 for trace in traces().values())
-
-    wait_for(told, what="the last decisions")
-    wait_for(lambda: len(traces()) == _kept_when_settled(sampling), what="a settled count")
+    wait_for(lambda: decided().total() == GROUPS * SIBLINGS, what="every decision")
+    wait_for(lambda: len(sampling.traces()) == decided()["sampled"], what="what is kept")
+    traces = defaultdict(list)
+    for span in sampling.spans():
+        traces[span.span.trace_id].append(span)
     kept = {}
-    for trace in traces().values():
+    for trace in traces.values():
         identity = trace[0].attributes
         kept[identity["rollout.sample_index"], identity["rollout.rollout_n"]] = trace
-    assert len(kept) == len(traces())
+    assert len(kept) == len(traces)
     assert {len(trace) for trace in kept.values()} == {5}, "a kept trace is whole: root, 3 tools, score"
 
     for group in (10, 60, 110, 160):
@@ -74,22 +78,14 @@ def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_group
     whole = {group for group, size in by_group.items() if size == SIBLINGS}
     torn = set(by_group) - whole
     by_chance = whole - set(range(5))
-    print(
-        f"{len(kept)} of {GROUPS * SIBLINGS} trajectories kept; groups: {len(whole)} whole, {len(torn)} torn"
+    told = f"{len(kept)} of {GROUPS * SIBLINGS} trajectories are kept; "
+    told += f"{len(whole)} groups are whole, {len(torn)} are not"
+    print(told)
+    assert told in " ".join((ROOT / "docs" / "collector.md").read_text().split()), (
+        "it is told to readers, too"
     )
     assert torn <= {10, 60, 110, 160, 20, 70, 120, 170}, "only an outcome parts siblings"
     assert 0.04 * GROUPS < len(by_chance) < 0.18 * GROUPS, "about a tenth of the rest"
-
-
-def _kept_when_settled(gateway: Collector) -> int:
-    """How many traces there are once two seconds brought no more."""
-    import time
-
-    before = -1
-    while (now := len({span.span.trace_id for span in gateway.spans()})) != before:
-        before = now
-        time.sleep(2)
-    return now
 
 
 SECRETS = """
@@ -133,7 +129,7 @@ def test_prometheus_reads_latency_errors_and_scores_of_every_trajectory(sampling
 
     def count(name: str, **labels: str) -> float:
         return sum(
-            value for n, has, value in sampling.metrics() if n == name and labels.items() <= has.items()
+            value for n, has, value in sampling.span_metrics() if n == name and labels.items() <= has.items()
         )
 
     everything = float(GROUPS * SIBLINGS)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout import StepKey, rollout_trace_attr, rollout_trace_op, runtime, spool
+from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op, runtime, spool
 from otel_rollout.deliver import delivery, launch, ledger, segments
 from otel_rollout.deliver.election import Election
 from otel_rollout.settings import SettingsError
@@ -351,9 +351,38 @@ def test_status_on_the_command_line(tracing, tmp_path):
     report = otel_rollout.shutdown(30)
     (found,) = json.loads(otel_rollout_command("status", "--json"))
     assert (found["recorded"], found["lost"], found["exporters"]["test-file"]["delivered"]) == (3, 0, 3)
-    assert found["steps"] == [{"step": "1", "validate": False, "recorded": 3, "delivered": 3, "rejected": 0}]
+    assert found["steps"] == [
+        {"step": "1", "validate": False, "recorded": 3, "delivered": 3, "rejected": 0, "dropped": {}}
+    ]
     assert report.place == found["place"]
     assert "test-file" in otel_rollout_command("status")
+
+
+def refuse_step_2(text: str) -> str:
+    """What OTEL_ROLLOUT_REDACT names: it fails for one step."""
+    if '"intValue":"2"' in text:
+        raise ValueError("not this one")
+    return text
+
+
+def test_dropped_spans_are_shown_by_step(tracing, monkeypatch):
+    """The account of a step says what was recorded, delivered and dropped, and why."""
+    otel_rollout.configure(redact="tests.deliver.test_delivery:refuse_step_2")
+    record(2, step=1)
+    record(3, step=2)
+    report = otel_rollout.shutdown(30)
+    assert (report.recorded, report.dropped) == (3, {"redaction": 4})
+    assert report.by_step == {
+        StepKey("1", False): StepCount(recorded=3, delivered=3),
+        StepKey("2", False): StepCount(dropped={"redaction": 4}),
+    }
+    assert Counter(report.dropped) == sum((Counter(c.dropped) for c in report.by_step.values()), Counter())
+    shown = otel_rollout_command("status", "--steps")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    assert [row for row in rows if row[0] in ("1", "2")] == [
+        ["1", "3", "3", "0", "0", "0"],
+        ["2", "0", "0", "0", "0", "4"],
+    ]
 
 
 def test_unknown_exporters_are_told_at_once(fresh_process):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import zstandard
 
 import otel_rollout
-from otel_rollout import runtime, spool
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, spool
 from otel_rollout.deliver import launch, retention, segments
-from otel_rollout.record.segment import SegmentWriter
+from otel_rollout.record import segment
+from otel_rollout.record.identity import Identity
+from otel_rollout.record.segment import FLUSH_CHUNK, JOURNAL_BYTES, SegmentWriter
 from tests.deliver.test_delivery import node_directory, record
 from tests.otlp import read_directory
 from tests.waiting import wait_for
@@ -127,7 +131,7 @@ FILLER = """
 import otel_rollout
 from otel_rollout import rollout_trace_op
 op = rollout_trace_op(lambda text: text)
-for _ in range(400):
+for _ in range(1000):  # more than the limit and the journal together
     op("x" * 10_000)
 print(otel_rollout.status().dropped)
 """
@@ -136,18 +140,96 @@ print(otel_rollout.status().dropped)
 def test_a_spool_does_not_grow_beyond_its_limit(
     fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With nobody taking spans, what is beyond the limit is dropped, and counted under that name."""
+    """With nobody taking spans, what is beyond the limit is dropped at once, and counted under that name."""
     (tmp_path / "delivered.fault").write_text("unavailable")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-faulty")
     monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "delivered"))
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_LIMIT", "200000")
     monkeypatch.setenv("OTEL_ROLLOUT_SHUTDOWN_TIMEOUT", "1")
     monkeypatch.setenv("OTEL_ROLLOUT_RUN_ID", "run")
-    for _ in range(2):  # the limit is looked at once a second: the second process finds it exceeded
-        ran = subprocess.run([sys.executable, "-c", FILLER], capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, "-c", FILLER], capture_output=True, text=True, check=True)
+    (node_dir,) = spool.node_directories(tmp_path / "spool")
+    assert spool.segment_bytes(node_dir) <= 200_000 + FLUSH_CHUNK + JOURNAL_BYTES
     assert "spool_limit" in ran.stdout
     assert "cannot write to" in ran.stderr
     assert "200000 bytes here, all it may" in ran.stderr
+
+
+def identity_of(row: int) -> Identity:
+    return Identity({"rollout.step": 1, "rollout.sample_index": row, "rollout.validate": False})
+
+
+def fill(node_dir: Path, size: int) -> None:
+    """Let the segments in a directory take ``size`` bytes."""
+    with (node_dir / "1-0000000000000000.000001.jsonl").open("wb") as segment:
+        segment.truncate(size)
+
+
+def test_a_spool_that_fills_up_leaves_out_whole_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None below half of the limit, then more and more, from three quarters all; and back again."""
+    monkeypatch.setattr(segment, "_LOOK_INTERVAL", 0.0)
+    fill(tmp_path, 0)
+    limit = 100 << 20
+    writers = [
+        SegmentWriter(tmp_path, {}, segment_bytes=1 << 20, spool_limit=limit, whole_trajectories=True)
+        for _ in range(2)
+    ]
+
+    def taken(share: float) -> list[set[int]]:
+        fill(tmp_path, int(share * limit))
+        for writer in writers:
+            assert writer.write(b"x\n")
+            wait_for(
+                lambda w=writer: w._used / w._spool_limit == pytest.approx(share, abs=0.01), what="a look"
+            )
+        return [{row for row in range(300) if w.has_room_for(identity_of(row))} for w in writers]
+
+    everything = set(range(300))
+    assert taken(0.4) == [everything, everything]
+    some, others = taken(0.6)
+    assert some == others, "every process decides alike"
+    assert 0.4 < len(some) / 300 < 0.8
+    fewer, _ = taken(0.7)
+    assert fewer < some, "who was left out stays left out while it gets fuller"
+    assert taken(0.8) == [set(), set()]
+    fill(tmp_path, 0)  # delivered; and nobody records anything
+    wait_for(lambda: all(writer.has_room_for(identity_of(0)) for writer in writers), what="room")
+    for writer in writers:
+        writer.close(10)
+
+
+def test_what_is_recorded_in_a_spool_that_fills_up_is_whole(
+    fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By OTEL_ROLLOUT_SPOOL_FULL=trajectories they are there whole or not at all, and so are groups."""
+    monkeypatch.setattr(segment, "_LOOK_INTERVAL", math.inf)
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_FULL", "trajectories")
+    node_dir = spool.node_directory(tmp_path / "spool", "run", "")
+    spool.create_private(node_dir, tmp_path / "spool")
+    fill(node_dir, 60 << 20)
+    otel_rollout.configure(
+        "spool", run_id="run", spool_limit=100 << 20, shutdown_timeout=1, experiment_name="e"
+    )
+    for row in range(40):
+        for sibling in range(4):
+            with rollout_trace_attr(step=1, sample_index=row, rollout_n=sibling):
+                rollout_trace_op(lambda: None)()
+    report = otel_rollout.shutdown(None)
+    (node_dir / "1-0000000000000000.000001.jsonl").unlink()
+    found = Counter(
+        (span.attributes["rollout.sample_index"], span.attributes["rollout.rollout_n"])
+        for span in read_directory(node_dir)
+    )
+    assert 0 < len(found) < 160
+    assert set(found.values()) == {2}, "root and operation"
+    groups = Counter(row for row, _ in found)
+    # What is recorded here is 1/100 of what the share of groups goes by: it passes that of one at most.
+    assert len([row for row, siblings in groups.items() if siblings < 4]) <= 1
+    assert report.left_out["spool_full"] == 160 - len(found)
+    assert (report.dropped, report.open) == ({}, 0)
+    assert "nearly as much on this machine as it may" in caplog.text
 
 
 def test_the_empty_segment_of_a_living_writer_stays(tmp_path: Path) -> None:

@@ -20,6 +20,12 @@ from tests.deliver.test_delivery import delivered, node_directory, record
 from tests.waiting import wait_for
 
 COMMAND = [sys.executable, "-c", "from otel_rollout.cli import app; app()"]
+ON_A_TERMINAL = [  # what a shell starts in the background ignores Ctrl-C, and so do its children
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from otel_rollout.cli import app; app()",
+]
 
 
 @pytest.fixture
@@ -121,11 +127,12 @@ def test_a_service_forwards_every_run_that_comes(
 def test_status_is_watched_on_a_terminal(kept: Path) -> None:
     """`status --watch` shows the account again and again, and Ctrl-C ends it quietly."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([*COMMAND, "status", "--watch"], stdout=theirs, stderr=theirs, close_fds=True)
-    os.close(theirs)
-    seen = ""
-    while seen.count("recorded = delivered") < 2:
-        seen += os.read(ours, 4096).decode()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    command = [*ON_A_TERMINAL, "status", "--watch"]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, close_fds=True) as process:
+        os.close(theirs)
+        seen = ""
+        while seen.count("recorded = delivered") < 2:
+            seen += os.read(ours, 4096).decode()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
     os.close(ours)

@@ -21,6 +21,8 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from opentelemetry.context import Context
+
     from otel_rollout_mlflow import MlflowSpanExporter
 
 
@@ -52,12 +54,14 @@ class Rollouts:
         self._tracer = provider.get_tracer("tests.mlflow")
 
     @contextmanager
-    def span(self, name: str, kind: str | None = None, **attributes: Any) -> Iterator[Span]:
+    def span(
+        self, name: str, kind: str | None = None, context: Context | None = None, **attributes: Any
+    ) -> Iterator[Span]:
         """A span with the trajectory's identity; dots in attribute names are written as ``__``."""
         given = {key.replace("__", "."): value for key, value in attributes.items()}
         if kind:
             given["openinference.span.kind"] = kind
-        with self._tracer.start_as_current_span(name, attributes={**self.identity, **given}) as span:
+        with self._tracer.start_as_current_span(name, context, attributes={**self.identity, **given}) as span:
             yield span
 
     @contextmanager

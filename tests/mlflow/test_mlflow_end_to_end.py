@@ -110,6 +110,7 @@ def test_a_running_trajectory_is_seen_and_a_killed_one_ends_as_an_error(
 
 
 SCORES = """
+import time
 import otel_rollout
 from otel_rollout import rollout_trace_attr, score
 with rollout_trace_attr(sample_index=1, step=1):
@@ -123,6 +124,13 @@ with rollout_trace_attr(sample_index=1, step=1):
 with rollout_trace_attr(sample_index=2, step=1):
     score("reward", 0.1)
     score("solved", False)
+with rollout_trace_attr(sample_index=3, step=1) as over:
+    pass
+while otel_rollout.status().exporters["mlflow"].pending:
+    time.sleep(0.1)
+score("reward", -0.5, trajectory=over.id)
+score("reward", 0.9, trajectory=over.id, comment="on second thoughts")
+score("filtered", True, trajectory=over.id)
 report = otel_rollout.shutdown(60)
 assert report.lost == 0 and not report.exporters["mlflow"].pending, report
 """
@@ -131,7 +139,7 @@ assert report.lost == 0 and not report.exporters["mlflow"].pending, report
 @pytest.mark.parametrize(
     "matching",
     [
-        "feedback.reward > 0.2",
+        "feedback.reward > 0.2 AND feedback.reward < 0.3",
         "feedback.turns >= 3 AND feedback.turns < 4",
         "feedback.solved = 'true'",
         "feedback.cheated = 'false'",
@@ -160,6 +168,25 @@ def test_scores_of_every_kind_keep_value_type_and_comment(scored: tuple[str, str
         "style": (0.9, float, "second thoughts"),
     }
     assert len(found.info.assessments) == 6
+
+
+@pytest.mark.parametrize(
+    "matching", ["feedback.reward > 0.8", "tags.reward = '0.9'", "tags.filtered = 'True'"]
+)
+def test_a_score_of_a_trajectory_delivered_before_is_found_like_any_other(
+    scored: tuple[str, str], matching: str
+) -> None:
+    """It is Feedback and a tag, the last one counts, and state, duration and spans stay as they were."""
+    uri, project = scored
+    [found] = traces_of(uri, project, matching)
+    assert {one.name: (one.value, one.rationale) for one in found.info.assessments} == {
+        "reward": (0.9, "on second thoughts"),
+        "filtered": (True, None),
+    }
+    [root] = found.data.spans
+    assert found.info.tags["sample_index"] == "3"
+    assert found.info.state.value == "OK"
+    assert found.info.execution_duration == (root.end_time_ns - root.start_time_ns) // 10**6
 
 
 @pytest.fixture(scope="module", params=["server", "sqlite"])

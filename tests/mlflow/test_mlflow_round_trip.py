@@ -207,6 +207,30 @@ def test_a_late_score_becomes_feedback(uri, project, rollouts, exporter_for):
     assert (after.info.state, after.info.request_time) == (before.info.state, before.info.request_time)
 
 
+def test_a_score_that_comes_before_its_trajectory_is_kept(uri, project, rollouts, exporter_for):
+    """Given by id and delivered first, by another node, it begins the trace; the root completes it."""
+    with rollouts.span("Agent.run", "AGENT") as root:
+        pass
+    above = otel.set_span_in_context(otel.NonRecordingSpan(root.get_span_context()))
+    with rollouts.span(
+        "score reward",
+        "EVALUATOR",
+        above,
+        rollout__score_origin="outside",
+        gen_ai__evaluation__name="reward",
+        gen_ai__evaluation__score__value=0.75,
+    ):
+        pass
+    ended, score = rollouts.ended()
+    exporter = exporter_for(uri)
+    deliver(exporter, [score])
+    deliver(exporter, [ended])
+    [found] = stored(uri, project)
+    assert found.info.state.value == "OK"
+    assert [(one.name, one.value) for one in found.info.assessments] == [("reward", 0.75)]
+    assert (found.info.tags["reward"], found.info.tags["step"]) == ("0.75", "1")
+
+
 def test_a_score_given_again_replaces_the_first(uri, project, rollouts, exporter_for):
     """Root attribute and evaluation span of one name are one Feedback, with the value given last."""
     with rollouts.span("Agent.run", "AGENT", rollout__score__reward=0.1) as root:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -133,12 +134,12 @@ def dying_publish(self, publish=journal.Journal.publish):
     publish(self)
 
 class Places:
-    def pack(self, written, recorded, started, pack=journal._published.pack):
+    def pack(self, written, recorded, pack=journal._published.pack):
         if recorded == 50:  # a half of the place that does not hold yet
             at = journal._PLACES[1 - writer._journal._active]
-            writer._journal._map[at : at + 12] = b"?" * 12
+            writer._journal._map[at : at + 8] = b"?" * 8
             die()
-        return pack(written, recorded, started)
+        return pack(written, recorded)
 
 def half_a_write(descriptor, data, write=os.write):
     if acknowledged >= 49:
@@ -310,12 +311,46 @@ def test_after_closing_nothing_is_written(tmp_path):
     assert sum(journal.read_state(tmp_path / f"{writer.id}.journal").drops.values()) == 0
 
 
+STEPS = st.text(max_size=70) | st.integers().map(str)
+
+
+@settings(max_examples=30, deadline=None)
+@given(drops=st.lists(st.tuples(STEPS, st.booleans(), st.sampled_from(journal.DROP_REASONS)), max_size=40))
+def test_dropped_spans_are_counted_by_step(drops, tmp_path_factory):
+    """Each reason under its step, on disk at once; the rows add up to the total."""
+    path = tmp_path_factory.mktemp("drops") / "1.journal"
+    written = journal.Journal(path, 4096)
+    for drop in drops:
+        written.drop(*drop)
+    state = journal.read_state(path)
+    expected: dict[tuple[str, bool], Counter[str]] = {}
+    for step, validate, reason in drops:
+        fits = len(step.encode()) <= 62
+        key = (step, validate) if fits else (journal.OTHER_STEPS, False)
+        expected.setdefault(key, Counter())[reason] += 1
+    found = {key: Counter(reasons) for key, reasons in state.drops_of_steps.items()}
+    assert found == expected
+    assert Counter(state.drops) == Counter(reason for _, _, reason in drops)
+
+
+def test_a_million_steps_take_no_more_room_than_a_hundred(tmp_path):
+    """What has no row of its own is counted all the same, under a name that says so."""
+    written = journal.Journal(tmp_path / "1.journal", 4096)
+    for step in range(1000):
+        written.drop(f"{step}", False, "disk")
+    state = journal.read_state(tmp_path / "1.journal")
+    assert len(state.drops_of_steps) == journal.STEP_ROWS
+    assert state.drops_of_steps["94", False]["disk"] == 1
+    assert state.drops_of_steps[journal.OTHER_STEPS, False]["disk"] == 1000 - 95
+    assert state.drops["disk"] == 1000
+
+
 ENDLESS_JOURNAL = """
 import sys
 from pathlib import Path
 from otel_rollout.record.journal import Journal
 journal = Journal(Path(sys.argv[1]), 1 << 20)
-journal.started = 7
+journal.started[0] = 7
 journal.append(b"", b"x" * 10)
 print("ready", flush=True)
 while True:

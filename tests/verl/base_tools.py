@@ -26,3 +26,12 @@ class BrokenTool(BaseTool):
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict]:
         raise RuntimeError("the tool broke")
+
+
+class AddTool(BaseTool):
+    """Adds two numbers, where verl takes no functions for tools."""
+
+    async def execute(
+        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
+    ) -> tuple[ToolResponse, float, dict]:
+        return ToolResponse(text=str(parameters["a"] + parameters["b"])), 0.0, {}

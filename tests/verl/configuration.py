@@ -10,8 +10,22 @@ from typing import Any
 from hydra import compose, initialize_config_module
 
 from otel_rollout_demo.tokenizer import TOKENIZER_DIR
+from tests.verl.versions import VERL
 
 HERE = Path(__file__).parent
+_ADD = """\
+  - class_name: tests.verl.base_tools.AddTool
+    config: {type: native}
+    tool_schema:
+      type: function
+      function:
+        name: add
+        description: Add two numbers.
+        parameters:
+          type: object
+          properties: {a: {type: integer}, b: {type: integer}}
+          required: [a, b]
+"""
 TOOLS = """\
 tools:
   - class_name: tests.verl.base_tools.NoteTool
@@ -33,6 +47,13 @@ tools:
 """
 
 
+_LATER = [
+    f"actor_rollout_ref.rollout.multi_turn.function_tool_path={HERE / 'function_tools.py'}",
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+] * (VERL >= (0, 8))
+"""What older versions do not have."""
+
+
 def make_model(directory: Path) -> Path:
     """A model without weights: the demo's tokenizer and what verl asks of a model's configuration."""
     shutil.copytree(TOKENIZER_DIR, directory, dirs_exist_ok=True)
@@ -45,7 +66,8 @@ def make_model(directory: Path) -> Path:
 def configuration(directory: Path, overrides: list[str]) -> Any:
     """What ``python -m verl.trainer.main_ppo`` would be started with."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "tools.yaml").write_text(TOOLS)
+    # before 0.8, `add` of function_tools.py is a class
+    (directory / "tools.yaml").write_text(TOOLS if VERL >= (0, 8) else TOOLS + _ADD)
     with initialize_config_module("verl.trainer.config", version_base=None):
         return compose(
             "ppo_trainer",
@@ -61,14 +83,13 @@ def configuration(directory: Path, overrides: list[str]) -> Any:
                 "actor_rollout_ref.rollout.multi_turn.enable=True",
                 "actor_rollout_ref.rollout.multi_turn.format=hermes",
                 f"actor_rollout_ref.rollout.multi_turn.tool_config_path={directory / 'tools.yaml'}",
-                f"actor_rollout_ref.rollout.multi_turn.function_tool_path={HERE / 'function_tools.py'}",
                 f"reward.custom_reward_function.path={HERE / 'reward.py'}",
-                "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
                 "trainer.project_name=verl-tests",
                 "trainer.experiment_name=scripted",
-                "ray_kwargs.ray_init.num_cpus=16",
+                "ray_kwargs.ray_init.num_cpus=4",
                 "+ray_kwargs.ray_init.include_dashboard=False",
                 "+ray_kwargs.ray_init.address=local",  # never a cluster that others have started here
+                *_LATER,
                 *overrides,
             ],
         )

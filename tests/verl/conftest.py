@@ -24,7 +24,7 @@ def _import_verl_as_if_tracing() -> None:
         warnings.simplefilter("ignore")  # what verl and its dependencies warn of is not ours to fix
         importlib.import_module("verl.experimental.agent_loop")
     for name in ("OTEL_TRACES_EXPORTER", settings.CONFIG_VARIABLE):
-        del os.environ[name]
+        os.environ.pop(name, None)
     runtime._state = runtime._State()
 
 

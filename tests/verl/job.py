@@ -1,6 +1,9 @@
 """A training job of verl's without training: its launcher, agent loops, tools, rewards; a scripted engine.
 
-Run as ``python -m tests.verl.job DIRECTORY TRAINERS HARM [OVERRIDE …]``. What the trainers got is written to
+Each trainer has two steps and a validation, a trajectory that is cancelled while the engine works on it, and
+a step in which the tokenizer that token2text uses raises. One of the tools raises all the time.
+
+Run as ``python -m tests.verl.job DIRECTORY [OVERRIDE …]``. What the trainers got is written to
 ``DIRECTORY/outputs.json``.
 """
 
@@ -21,7 +24,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from otel_rollout import rollout_trace_op
 from tests.verl.configuration import configuration
-from tests.verl.script import POLICY_VERSION, QUESTIONS, Script, rows
+from tests.verl.script import POLICY_VERSION, QUESTIONS, UNANSWERED, Script, rows
 
 DEADLINE = 300.0
 
@@ -32,11 +35,20 @@ class Server(RewardLoopWorker):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.script = Script()
+        self.unanswered = 0
+
+    async def waiting(self) -> int:
+        """How many requests have come that are never answered."""
+        return self.unanswered
 
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **media: Any
     ) -> TokenOutput:
-        tokens, reason = await self.forward(prompt_ids)
+        reply = await self.forward(prompt_ids)
+        if reply is None:
+            self.unanswered += 1
+            await asyncio.Event().wait()
+        tokens, reason = reply
         return TokenOutput(
             token_ids=tokens,
             log_probs=[-0.5] * len(tokens),
@@ -46,11 +58,11 @@ class Server(RewardLoopWorker):
         )
 
     @rollout_trace_op(name="engine.forward")
-    async def forward(self, prompt_ids: list[int]) -> tuple[list[int], str]:
+    async def forward(self, prompt_ids: list[int]) -> tuple[list[int], str] | None:
         return self.script.reply(prompt_ids)
 
 
-def tokenizer_that_raises(worker: Any) -> None:
+def break_tokenizer(worker: Any) -> None:
     """Have the tokenizer that token2text uses raise, and no other."""
 
     class Raising:
@@ -58,6 +70,28 @@ def tokenizer_that_raises(worker: Any) -> None:
             raise RuntimeError("this tokenizer cannot decode")
 
     worker.llm_client.tokenizer = Raising()
+
+
+def integrations_imported() -> list[str]:
+    """The modules of our integrations in a process."""
+    return sorted(name for name in sys.modules if name.startswith("otel_rollout.integrations."))
+
+
+def cancel_one(worker: Any, server: Any, step: int) -> str:
+    """In a worker: cancel a trajectory when the server has its request, and say how it ended."""
+
+    async def run() -> str:
+        described = {"step": step, "sample_index": UNANSWERED, "rollout_n": 0, "validate": False}
+        row = rows([UNANSWERED], step, False, False)[0]
+        requests = await server.waiting.remote()
+        trajectory = asyncio.create_task(worker._run_agent_loop({}, trajectory=described, **row))
+        while await server.waiting.remote() == requests and not trajectory.done():
+            await asyncio.sleep(0.05)
+        trajectory.cancel()
+        (ended,) = await asyncio.gather(trajectory, return_exceptions=True)
+        return type(ended).__name__
+
+    return asyncio.run(asyncio.wait_for(run(), DEADLINE))
 
 
 @ray.remote
@@ -70,18 +104,12 @@ class TaskRunner:
 
         server = ray.remote(Server).remote(config)
         balancer = get_router_handle(servers={"server": server})
-        outputs: dict[str, Any] = {}
-        if "legacy" in config.trainers:
-            client = LLMServerClient(config, balancer)
-            manager = Legacy(config, client, server)
-            self.start_run(config)
-            outputs["legacy"] = manager.outputs()
-        if "v1" in config.trainers:
-            client = FullyAsyncLLMServerClient(config, balancer)
-            manager = V1(config, client, server)
-            if not outputs:
-                self.start_run(config)
-            outputs["v1"] = manager.outputs()
+        legacy = Legacy(config, LLMServerClient(config, balancer), server)
+        self.start_run(config)
+        v1 = V1(config, FullyAsyncLLMServerClient(config, balancer), server)
+        (worker, *_) = legacy.manager.agent_loop_workers
+        integrations = ray.get(worker.__ray_call__.remote(lambda _: integrations_imported()))
+        outputs = {"integrations": integrations, "legacy": legacy.outputs(), "v1": v1.outputs()}
         Path(config.directory, "outputs.json").write_text(json.dumps(outputs, indent=1, sort_keys=True))
         self.tracking.finish()
 
@@ -96,23 +124,23 @@ class Legacy:
     """The legacy trainer's use of agent loops."""
 
     def __init__(self, config: Any, client: Any, server: Any) -> None:
-        from verl.experimental.agent_loop import AgentLoopManager, AgentLoopWorker
+        from verl.experimental.agent_loop import AgentLoopManager
 
-        class Manager(AgentLoopManager):
-            def __init__(self, *args: Any, **kwargs: Any) -> None:
-                if config.harm:
-                    self.agent_loop_workers_class = ray.remote(harmed(AgentLoopWorker))
-                super().__init__(*args, **kwargs)
-
-        self.manager = Manager.create(
+        self.server = server
+        self.manager = AgentLoopManager.create(
             config=config, llm_client=client, teacher_client=None, reward_loop_worker_handles=[server]
         )
 
-    def outputs(self) -> list[Any]:
-        found = []
-        for step in (1, 2):
-            found.append(self._generate(rows(list(QUESTIONS), step, False, False), step, False, 4))
-        found.append(self._generate(rows([0, 1], 2, True, False), 2, True, 1))
+    def outputs(self) -> dict[str, Any]:
+        workers = self.manager.agent_loop_workers
+        found = {
+            str(step): self._generate(rows(list(QUESTIONS), step, False, False), step, False, 4)
+            for step in (1, 2)
+        }
+        found["validation"] = self._generate(rows([0, 1], 2, True, False), 2, True, 1)
+        found["cancelled"] = ray.get(workers[0].__ray_call__.remote(cancel_one, self.server, 3))
+        ray.get([worker.__ray_call__.remote(break_tokenizer) for worker in workers])
+        found["tokenizer raises"] = self._generate(rows(list(QUESTIONS), 4, False, False), 4, False, 4)
         return found
 
     def _generate(self, samples: list[dict[str, Any]], step: int, validate: bool, n: int) -> Any:
@@ -144,19 +172,22 @@ class V1:
         from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
         tq.init(config.transfer_queue)
+        self.server = server
         config.actor_rollout_ref.rollout.agent.num_workers = 1
         self.manager = AgentLoopManagerTQ.create(
             config=config, llm_client=client, teacher_client=None, reward_loop_worker_handles=[server]
         )
-        if config.harm:
-            for worker in self.manager.agent_loop_workers:
-                ray.get(worker.__ray_call__.remote(tokenizer_that_raises))
 
     def outputs(self) -> dict[str, Any]:
+        (worker,) = self.manager.agent_loop_workers
         for step in (11, 12):
             self._generate(rows(list(QUESTIONS), step, False, True), step, False)
         self._generate(rows([0, 1], 12, True, False), 12, True)
-        return {**self._made("train", 2 * len(QUESTIONS)), **self._made("val", 2)}
+        found = {**self._made("train", 2 * len(QUESTIONS)), **self._made("val", 2)}
+        found["cancelled"] = ray.get(worker.__ray_call__.remote(cancel_one, self.server, 13))
+        ray.get(worker.__ray_call__.remote(break_tokenizer))
+        self._generate(rows(list(QUESTIONS), 14, False, True), 14, False)
+        return {**found, **self._made("train", 3 * len(QUESTIONS))}
 
     def _generate(self, samples: list[dict[str, Any]], step: int, validate: bool) -> None:
         from verl.utils import tensordict_utils as tu
@@ -191,23 +222,9 @@ class V1:
         }
 
 
-def harmed(worker: type) -> type:
-    """A worker of the legacy trainer with a tokenizer that raises."""
-
-    class Harmed(worker):  # type: ignore[misc, valid-type]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            tokenizer_that_raises(self)
-
-    return Harmed
-
-
 def main() -> None:
-    directory, trainers, harm, *overrides = sys.argv[1:]
-    config = configuration(
-        Path(directory),
-        [f"+directory={directory}", f"+trainers=[{trainers}]", f"+harm={harm}", *overrides],
-    )
+    directory, *overrides = sys.argv[1:]
+    config = configuration(Path(directory), [f"+directory={directory}", *overrides])
     run_ppo(config, TaskRunner)
 
 

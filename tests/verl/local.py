@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from verl.experimental.agent_loop import AgentLoopWorker
-from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
+from verl.protocol import DataProto
 from verl.workers.rollout.replica import TokenOutput
 
-from tests.verl.script import POLICY_VERSION, Script
+from tests.verl.script import POLICY_VERSION, Script, rows
+from tests.verl.versions import VERL
+
+if VERL >= (0, 8):
+    from verl.workers.rollout.llm_server import LLMServerClient as Client
+else:
+    from verl.experimental.agent_loop.agent_loop import AsyncLLMServerManager as Client
+
+GENERATE = f"{Client.__name__}.generate"
+"""What a model call is called."""
 
 
 class Remote:
@@ -39,8 +50,8 @@ class Balancer:
     async def require_release_fields(self) -> list[str]:
         return []
 
-    async def acquire_server(self, request_id: str) -> tuple[str, Any]:
-        return "server", self.server
+    async def acquire_server(self, request_id: str) -> Any:
+        return ("server", self.server) if VERL >= (0, 8) else "server"
 
     def release_server(self, server_id: str) -> None:
         pass
@@ -51,9 +62,16 @@ class Engine:
 
     def __init__(self) -> None:
         self.script = Script()
+        self.is_waiting = asyncio.Event()
+        self.request_ids: list[str] = []
 
     async def generate(self, request_id: str, prompt_ids: list[int], **rest: Any) -> TokenOutput:
-        tokens, reason = self.script.reply(prompt_ids)
+        self.request_ids.append(request_id)
+        reply = self.script.reply(prompt_ids)
+        if reply is None:
+            self.is_waiting.set()
+            await asyncio.Event().wait()
+        tokens, reason = reply
         return TokenOutput(
             token_ids=tokens,
             log_probs=[-0.5] * len(tokens),
@@ -70,8 +88,23 @@ class Rewards:
         return {"reward_score": 0.5, "reward_extra_info": {"acc": True, "answer": "42", "list": [1, 2]}}
 
 
-def worker(config: Any, *, partial: bool = False) -> AgentLoopWorker:
+def worker(config: Any, engine: Engine | None = None, *, partial: bool = False) -> AgentLoopWorker:
     """A real worker; ``partial`` gives it the client that resumes aborted requests."""
-    client_class = FullyAsyncLLMServerClient if partial else LLMServerClient
-    client = client_class(config, Remote(Balancer(Remote(Engine()))))
-    return AgentLoopWorker(config, client, None, [Remote(Rewards())])
+    server = Remote(engine or Engine())
+    balancer, rewards = Remote(Balancer(server)), [Remote(Rewards())]
+    if VERL < (0, 8):
+        return AgentLoopWorker(config, [("server", server)], balancer, rewards)
+    client = Client
+    if partial:
+        from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient as client
+    return AgentLoopWorker(config, client(config, balancer), None, rewards)
+
+
+def batch(indices: list[int], step: int, siblings: int, *, validate: bool = False) -> DataProto:
+    """Rows as the legacy trainer hands them to a worker, each as often as it has siblings."""
+    samples = rows(indices, step, validate, False)
+    columns = {name: np.empty(len(samples), dtype=object) for name in samples[0]}
+    for name, column in columns.items():
+        column[:] = [row[name] for row in samples]
+    meta = {"global_steps": step, "validate": validate}
+    return DataProto(non_tensor_batch=columns, meta_info=meta).repeat(siblings, interleave=True)

@@ -15,6 +15,8 @@ QUESTIONS = {
     4: "say: hello",  # no tool
 }
 """Sample index → question."""
+UNANSWERED = 5
+"""A sample whose question the engine never answers."""
 AGENTS = {index: "single_turn_agent" if index == 4 else "tool_agent" for index in QUESTIONS}
 POLICY_VERSION = 7
 
@@ -28,8 +30,11 @@ REPLIES = {
     "note": [_call("note", '{"text": "42"}'), "#### 42"],
     "break": [_call("broken", "{}"), "#### 0"],
     "lost": [_call("nowhere", "{}"), _call("add", "{not json") + _call("add", '"no object"'), "#### 0"],
-    "say": ["hello"],
+    "say": ["hello", "hello again"],
 }
+
+
+_NO_ANSWER = "wait: for what never comes"
 
 
 class Script:
@@ -38,14 +43,16 @@ class Script:
     def __init__(self) -> None:
         self._tokenizer = load_tokenizer()
 
-    def reply(self, prompt_ids: list[int]) -> tuple[list[int], str]:
-        """The tokens that follow a prompt, and why they end.
+    def reply(self, prompt_ids: list[int]) -> tuple[list[int], str] | None:
+        """The tokens that follow a prompt, and why they end; None if there will never be any.
 
         A question with "twice" in it is aborted after its first two tokens and resumed by the client.
         """
         conversation: str = self._tokenizer.decode(prompt_ids)
         before, _, begun = conversation.rpartition("<|im_start|>assistant\n")
         question = conversation.split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
+        if question == _NO_ANSWER:
+            return None
         turn = before.count("<|im_start|>assistant\n")
         text = REPLIES[question.split(":")[0]][turn] + "<|im_end|>"
         tokens = self._tokenizer.encode(text[len(begun) :], add_special_tokens=False)
@@ -61,9 +68,9 @@ def rows(indices: list[int], step: int, validate: bool, twice: bool) -> list[dic
         {
             "raw_prompt": [
                 {"role": "system", "content": SYSTEM},
-                {"role": "user", "content": QUESTIONS[index] + (" (twice)" if twice and index == 0 else "")},
+                {"role": "user", "content": _question(index, twice)},
             ],
-            "agent_name": AGENTS[index],
+            "agent_name": AGENTS.get(index, "tool_agent"),
             "data_source": "script",
             "reward_model": {"style": "rule", "ground_truth": "42"},
             "extra_info": {"index": index},
@@ -73,3 +80,9 @@ def rows(indices: list[int], step: int, validate: bool, twice: bool) -> list[dic
         }
         for index in indices
     ]
+
+
+def _question(index: int, twice: bool) -> str:
+    if index == UNANSWERED:
+        return _NO_ANSWER
+    return QUESTIONS[index] + (" (twice)" if twice and index == 0 else "")

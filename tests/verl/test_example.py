@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_module
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.experimental.agent_loop.tool_parser import FunctionCall
 from verl.tools.tool_registry import load_all_tools
@@ -32,3 +35,24 @@ async def test_the_tool_checks_a_row_of_the_dataset(
     call = FunctionCall(name="check_answer", arguments=f'{{"answer": "{answer}"}}')
     response, reward, metrics = await loop._call_tool(call, row["extra_info"]["tools_kwargs"], None)
     assert (response.text, reward, metrics) == (said, 0.0, {"right": said == "right"})
+
+
+def test_verl_takes_the_launch_script_s_flags(tmp_path: Path) -> None:
+    """Each key of ``train.sh`` exists in verl's configuration, and those added behind it win."""
+    python = tmp_path / "python3"  # says what verl would be started with
+    python.write_text('#!/bin/sh\necho "$OTEL_TRACES_EXPORTER $MLFLOW_TRACKING_URI"\nprintf "%s\\n" "$@"\n')
+    python.chmod(0o700)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [str(EXAMPLE / "train.sh"), "trainer.total_epochs=1"]
+    said = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    variables, option, module, *overrides = said.splitlines()
+    assert variables == "mlflow http://127.0.0.1:5000"
+    assert (option, module) == ("-m", "verl.trainer.main_ppo")
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=overrides)
+    rollout = config.actor_rollout_ref.rollout
+    assert (rollout.mode, rollout.multi_turn.enable, rollout.trace.token2text) == ("async", True, True)
+    assert rollout.trace.project_name == "gsm8k-tool-agent"
+    assert config.trainer.total_epochs == 1

@@ -16,6 +16,7 @@ from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rol
 import otel_rollout
 from otel_rollout import runtime
 from tests.otlp import Recorded, tree
+from tests.verl.versions import needs_trackio
 
 
 class Traced:
@@ -161,6 +162,7 @@ def test_functions_and_generators_can_be_decorated(
     assert "function" in [span.name for span in recorded()]
 
 
+@needs_trackio
 async def test_trackio_is_left_to_verls_own_code(
     trace_config: Any,
     recorded: Callable[[], list[Recorded]],

@@ -1,6 +1,8 @@
 """Both of verl's trainers on Ray, through its launcher, its workers, tools and rewards, into MLflow.
 
-Three jobs run the same rollouts: traced, without tracing, and traced with what can break broken.
+Two jobs run the same rollouts, one traced, one without tracing. In both a tool raises, a trajectory is
+cancelled, and in the last step the tokenizer that token2text uses raises (:mod:`tests.verl.job`). Of the two
+backends of the traced one, one is dead.
 """
 
 from __future__ import annotations
@@ -15,80 +17,80 @@ from typing import Any
 
 import pytest
 
-from tests.verl.script import AGENTS
+from tests.verl.script import AGENTS, UNANSWERED
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 900
-BOTH = {"legacy": (1, 2), "v1": (11, 12)}
-"""Trainer → its steps in the job."""
+STEPS = {"legacy": (1, 2, 3, 4), "v1": (11, 12, 13, 14)}
+"""Trainer → its steps in the job: two, the second with a validation; a cancelled one; a broken tokenizer."""
 
 
 class Job:
     """A job that has run."""
 
-    def __init__(
-        self, directory: Path, environment: dict[str, str], trainers: str, harm: bool, *overrides: str
-    ) -> None:
+    def __init__(self, directory: Path, environment: dict[str, str], *overrides: str) -> None:
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "MLFLOW_TR", "WANDB_"))}
-        arguments = [str(directory), trainers, str(harm), *overrides]
-        with (directory / "log").open("wb") as log:
+        self.environment = {
+            **kept,
+            "OTEL_ROLLOUT_SPOOL_DIR": str(directory / "spool"),
+            "PYTHONPATH": str(ROOT),
+            **environment,
+        }
+        self.log = ""
+        ran = self.run("-W", "ignore", "-m", "tests.verl.job", str(directory), *overrides)
+        assert ran == 0, self.log[-5000:]
+        self.outputs: dict[str, Any] = json.loads((directory / "outputs.json").read_text())
+
+    def run(self, *arguments: str) -> int:
+        """Run Python in the job's environment."""
+        with (self.directory / "log").open("wb") as log:
             ran = subprocess.run(
-                [sys.executable, "-W", "ignore", "-m", "tests.verl.job", *arguments],
+                [sys.executable, *arguments],
                 cwd=ROOT,
-                env={
-                    **kept,
-                    "OTEL_ROLLOUT_SPOOL_DIR": str(directory / "spool"),
-                    "PYTHONPATH": str(ROOT),
-                    **environment,
-                },
+                env=self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 timeout=SECONDS,
             )
-        self.log = (directory / "log").read_text(errors="replace")
-        assert ran.returncode == 0, self.log[-5000:]
-        self.outputs: dict[str, Any] = json.loads((directory / "outputs.json").read_text())
+        self.log += (self.directory / "log").read_text(errors="replace")
+        return ran.returncode
+
+    def forward(self, exporter: str) -> bool:
+        """Have what the job has left on disk delivered; whether all of it was."""
+        self.environment["OTEL_ROLLOUT_FORWARDER_LINGER"] = str(SECONDS)
+        return self.run("-c", FORWARD, "forward", "--to", exporter) == 0
+
+
+FORWARD = "from otel_rollout.cli import app; app()"
 
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """Traced, as ``trace.backend=mlflow trace.token2text=True trainer.logger=[mlflow]`` alone says."""
+    """Traced by verl's flags alone, to MLflow and to a Collector that is not there."""
     directory = tmp_path_factory.mktemp("traced")
-    return Job(
+    job = Job(
         directory,
-        {"MLFLOW_TRACKING_URI": f"sqlite:///{directory}/mlflow.db"},
-        "legacy,v1",
-        False,
+        {
+            "MLFLOW_TRACKING_URI": f"sqlite:///{directory}/mlflow.db",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+            # or the job would wait for the one that is dead
+            "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "1",
+            "OTEL_ROLLOUT_FORWARDER_LINGER": "1",
+        },
         "trainer.logger=[mlflow]",
-        "actor_rollout_ref.rollout.trace.backend=mlflow",
+        "actor_rollout_ref.rollout.trace.backend='mlflow,otlp'",
         "actor_rollout_ref.rollout.trace.token2text=True",
     )
+    wait_for(lambda: job.forward("mlflow"), SECONDS, "delivery to MLflow")
+    return job
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """Not configured."""
-    return Job(tmp_path_factory.mktemp("plain"), {}, "legacy,v1", False, "trainer.logger=[]")
-
-
-@pytest.fixture(scope="module")
-def harmed(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The default trainer, traced to a server that does not exist, with a tokenizer that raises."""
-    return Job(
-        tmp_path_factory.mktemp("harmed"),
-        {
-            "OTEL_TRACES_EXPORTER": "mlflow",
-            "MLFLOW_TRACKING_URI": "http://127.0.0.1:9",
-            "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "1",
-            "OTEL_ROLLOUT_FORWARDER_LINGER": "1",
-        },
-        "v1",
-        True,
-        "trainer.logger=[]",
-        "actor_rollout_ref.rollout.trace.token2text=True",
-    )
+    return Job(tmp_path_factory.mktemp("plain"), {}, "trainer.logger=[]")
 
 
 @pytest.fixture(scope="module")
@@ -102,26 +104,37 @@ def traces(traced: Job) -> list[Any]:
     return list(client.search_traces(locations=[experiment.experiment_id], max_results=500))
 
 
+@pytest.fixture(scope="module")
+def answered(traces: list[Any]) -> list[Any]:
+    """Those of trajectories that were not cancelled."""
+    return [trace for trace in traces if trace.info.tags["sample_index"] != str(UNANSWERED)]
+
+
 def _tags(trace: Any) -> tuple[str, ...]:
     return tuple(trace.info.tags[name] for name in ("step", "sample_index", "rollout_n", "validate"))
 
 
-@pytest.mark.parametrize("trainer", BOTH)
+@pytest.mark.parametrize("trainer", STEPS)
 def test_every_trajectory_has_a_trace_of_its_own(traces: list[Any], trainer: str) -> None:
     """Four siblings of each sample in each step, and the validation; each once, in either trainer."""
-    first, second = BOTH[trainer]
-    steps = (str(first), str(second))
-    expected = [(step, str(index), str(n), "False") for step in steps for index in AGENTS for n in range(4)]
-    expected += [(str(second), str(index), "0", "True") for index in (0, 1)]
-    found = Counter(_tags(trace) for trace in traces if int(trace.info.tags["step"]) in (first, second))
+    first, second, third, fourth = map(str, STEPS[trainer])
+    expected = [
+        (step, str(index), str(n), "False")
+        for step in (first, second, fourth)
+        for index in AGENTS
+        for n in range(4)
+    ]
+    expected += [(second, str(index), "0", "True") for index in (0, 1)]
+    expected += [(third, str(UNANSWERED), "0", "False")]
+    found = Counter(_tags(trace) for trace in traces if int(trace.info.tags["step"]) in STEPS[trainer])
     assert found == Counter(expected)
 
 
-@pytest.mark.parametrize("trainer", BOTH)
-def test_every_trajectory_is_complete(traces: list[Any], trainer: str) -> None:
+@pytest.mark.parametrize("trainer", STEPS)
+def test_every_trajectory_is_complete(answered: list[Any], trainer: str) -> None:
     """Run, model calls, parsing, tools and the engine's own spans: one tree with one root."""
-    for trace in traces:
-        if int(trace.info.tags["step"]) not in BOTH[trainer]:
+    for trace in answered:
+        if int(trace.info.tags["step"]) not in STEPS[trainer]:
             continue
         spans = trace.data.spans
         ids = {span.span_id for span in spans}
@@ -143,15 +156,15 @@ def test_every_trajectory_is_complete(traces: list[Any], trainer: str) -> None:
         run = "SingleTurnAgentLoop.run" if index == 4 else "ToolAgentLoop.run"
         assert names[run] == 1
         by_name = {span.name: span for span in spans}
-        assert "response_text" in by_name[run].outputs
+        assert "response_text" in by_name[run].outputs  # its own tokenizer does not raise
         assert by_name["engine.forward"].parent_id in {
             span.span_id for span in spans if span.name == f"{generate}.generate"
         }
 
 
-def test_tags_say_what_verl_knows(traces: list[Any]) -> None:
+def test_tags_say_what_verl_knows(answered: list[Any]) -> None:
     """Agent, group, policy versions and turns; the verl project is the experiment."""
-    for trace in traces:
+    for trace in answered:
         tags = trace.info.tags
         assert tags["agent_name"] == AGENTS[int(tags["sample_index"])]
         kind = "val" if tags["validate"] == "True" else "train"
@@ -161,27 +174,27 @@ def test_tags_say_what_verl_knows(traces: list[Any]) -> None:
         assert int(tags["num_turns"]) >= 2
 
 
-def test_rewards_are_assessments(traces: list[Any]) -> None:
+def test_rewards_are_assessments(answered: list[Any]) -> None:
     """``reward_score`` and each scalar of ``reward_extra_info`` is on its trajectory."""
-    for trace in traces:
+    for trace in answered:
         given = {assessment.name: assessment.value for assessment in trace.info.assessments}
         right = trace.info.tags["sample_index"] in ("0", "1")
         assert given["reward"] == (1.0 if right else 0.0)
         assert given.keys() >= {"reward", "acc", "answer", "score"}
 
 
-def test_failed_calls_are_errors(traces: list[Any]) -> None:
+def test_failed_calls_are_errors(answered: list[Any]) -> None:
     """The tool that raises, the one that does not exist, and arguments that are no object."""
     states = Counter(
         (span.name, span.status.status_code.value)
-        for trace in traces
+        for trace in answered
         for span in trace.data.spans
         if span.name.startswith("execute_tool") and trace.info.tags["sample_index"] in ("2", "3")
     )
     assert states == {
-        ("execute_tool broken", "ERROR"): 16,
-        ("execute_tool nowhere", "ERROR"): 16,
-        ("execute_tool add", "ERROR"): 16,
+        ("execute_tool broken", "ERROR"): 24,
+        ("execute_tool nowhere", "ERROR"): 24,
+        ("execute_tool add", "ERROR"): 24,
     }
 
 
@@ -199,19 +212,51 @@ def test_traces_are_linked_to_verls_run(traces: list[Any], traced: Job) -> None:
     assert {trace.info.trace_id for trace in linked} == {trace.info.trace_id for trace in traces}
 
 
-def test_tracing_changes_no_output(traced: Job, plain: Job) -> None:
-    """Responses, masks, rewards and turns are those of the same job without tracing."""
-    assert traced.outputs == plain.outputs
-    assert len(plain.outputs["legacy"][0]["responses"]) == 20
-    assert len(plain.outputs["v1"]) == 42
+def test_cancelled_trajectories_end_as_errors(traces: list[Any]) -> None:
+    """In either trainer, with what ran when the cancellation came; nothing of them stays open."""
+    found = [trace for trace in traces if trace.info.tags["sample_index"] == str(UNANSWERED)]
+    assert len(found) == len(STEPS)
+    for trace in found:
+        assert trace.info.state.value == "ERROR"
+        states = {span.name: span.status.status_code.value for span in trace.data.spans}
+        assert states.pop("engine.forward") != "ERROR"
+        assert len(states) == 3
+        assert set(states.values()) == {"ERROR"}
 
 
-def test_what_breaks_in_tracing_changes_no_output(harmed: Job, plain: Job) -> None:
-    """A dead backend, and a tokenizer that raises."""
-    assert harmed.outputs["v1"] == plain.outputs["v1"]
+@pytest.mark.parametrize("trainer", STEPS)
+def test_tracing_changes_no_output(traced: Job, plain: Job, trainer: str) -> None:
+    """Responses, masks, rewards and turns are those of the same job without tracing, whatever breaks.
+
+    What breaks: a backend, a tool, the tokenizer that token2text uses; and a trajectory is cancelled.
+    """
+    assert traced.outputs[trainer] == plain.outputs[trainer]
+    assert plain.outputs[trainer]["cancelled"] == "CancelledError"
 
 
-def test_what_breaks_is_said(harmed: Job) -> None:
-    """Once per process, with the reason."""
-    assert "decoding tokens for token2text" in harmed.log
-    assert "this tokenizer cannot decode" in harmed.log
+def test_the_outputs_compared_are_all(plain: Job) -> None:
+    """Each trajectory of each step is among them."""
+    legacy, v1 = plain.outputs["legacy"], plain.outputs["v1"]
+    assert [len(legacy[step]["responses"]) for step in ("1", "2", "tokenizer raises")] == [20, 20, 20]
+    assert len(legacy["validation"]["responses"]) == 2
+    assert len([name for name in v1 if name.startswith("train")]) == 60
+    assert len([name for name in v1 if name.startswith("val")]) == 2
+
+
+def test_what_breaks_is_said(traced: Job) -> None:
+    """With the reason."""
+    assert "decoding tokens for token2text" in traced.log
+    assert "this tokenizer cannot decode" in traced.log
+    assert "otlp" in traced.log
+
+
+def test_the_job_without_tracing_has_none_of_ours(plain: Job) -> None:
+    """No spool, no forwarder, no line; a worker has imported what waits for a flag, and nothing else."""
+    assert not (plain.directory / "spool").exists()
+    assert "otel-rollout:" not in plain.log
+    assert plain.outputs["integrations"] == [
+        "otel_rollout.integrations.verl",
+        "otel_rollout.integrations.verl.imports",
+        "otel_rollout.integrations.verl.seams",
+        "otel_rollout.integrations.verl.unasked",
+    ]

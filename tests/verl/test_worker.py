@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.otlp import Recorded, tree
 from tests.verl import local
-from tests.verl.script import rows
+from tests.verl.script import UNANSWERED, rows
+from tests.verl.versions import (
+    needs_interactions,
+    needs_request_ids,
+    needs_resuming_client,
+    needs_text_of_calls,
+    needs_v1,
+)
+
+INTERACTIONS = Path(__file__).with_name("interactions.yaml")
+INTERACTING = {"index": 4, "interaction_kwargs": {"name": "impatient"}}
 
 
 async def _run(worker: Any, index: int, *, twice: bool = False, **extra: Any) -> Any:
-    row = rows([index], 3, False, twice)[0]
+    row = {**rows([index], 3, False, twice)[0], **extra}
     trajectory = {"step": 3, "sample_index": index, "rollout_n": 0, "validate": False}
-    return await worker._run_agent_loop({"temperature": 0.7, "top_p": 0.9}, trajectory, **row, **extra)
+    return await worker._run_agent_loop({"temperature": 0.7, "top_p": 0.9}, trajectory, **row)
 
 
 def _named(spans: list[Recorded], name: str) -> list[Recorded]:
@@ -33,10 +45,10 @@ async def test_a_trajectory_is_one_complete_tree(
         "agent_loop": [
             {
                 "ToolAgentLoop.run": [
-                    "LLMServerClient.generate",
+                    local.GENERATE,
                     "HermesToolParser.extract_tool_calls",
                     "execute_tool add",
-                    "LLMServerClient.generate",
+                    local.GENERATE,
                     "HermesToolParser.extract_tool_calls",
                 ]
             },
@@ -53,7 +65,7 @@ async def test_a_model_call_says_what_is_known_of_it(
 ) -> None:
     """Sampling parameters, token counts, cached tokens, stop reason, preemptions and the policy's version."""
     await _run(local.worker(verl_config), 4)
-    (call,) = _named(recorded(), "LLMServerClient.generate")
+    (call,) = _named(recorded(), local.GENERATE)
     described = call.attributes
     assert described["openinference.span.kind"] == "LLM"
     assert described["gen_ai.operation.name"] == "text_completion"
@@ -64,9 +76,20 @@ async def test_a_model_call_says_what_is_known_of_it(
     assert described["gen_ai.usage.output_tokens"] == len(call.output["token_ids"])
     assert described["gen_ai.usage.cache_read.input_tokens"] == 3
     assert described["gen_ai.response.finish_reasons"] == ["completed"]
-    assert len(described["gen_ai.request.id"]) == 32
     assert described["rollout.num_preempted"] == 1
     assert (described["rollout.policy_version_min"], described["rollout.policy_version_max"]) == (7, 7)
+
+
+@needs_request_ids
+async def test_a_model_call_says_under_which_id_the_engine_knows_it(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """By that id the engine's own spans are found: it is what its server was called with."""
+    engine = local.Engine()
+    await _run(local.worker(verl_config, engine), 0)
+    calls = _named(recorded(), local.GENERATE)
+    assert [call.attributes["gen_ai.request.id"] for call in calls] == engine.request_ids
+    assert len(set(engine.request_ids)) == 2
 
 
 async def test_the_root_says_which_trajectory_it_is_and_what_came_of_it(
@@ -89,6 +112,7 @@ async def test_the_root_says_which_trajectory_it_is_and_what_came_of_it(
     assert root.output["reward"] == 0.5
 
 
+@needs_resuming_client
 async def test_a_resumed_request_is_one_model_call(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
@@ -96,7 +120,7 @@ async def test_a_resumed_request_is_one_model_call(
     await _run(local.worker(verl_config, partial=True), 0, twice=True)
     calls = _named(recorded(), "FullyAsyncLLMServerClient.generate")
     assert [call.attributes["gen_ai.response.finish_reasons"] for call in calls] == [["completed"]] * 2
-    assert not _named(recorded(), "LLMServerClient.generate")
+    assert not _named(recorded(), local.GENERATE)
 
 
 async def test_failed_tool_calls_are_errors(
@@ -112,7 +136,7 @@ async def test_failed_tool_calls_are_errors(
     assert "the tool broke" in failed["execute_tool broken"].span.status.message
     (event,) = failed["execute_tool broken"].span.events
     assert {a.key: a.value.string_value for a in event.attributes}["exception.type"] == "RuntimeError"
-    assert "Unknown function 'nowhere'" in failed["execute_tool nowhere"].span.status.message
+    assert "nowhere" in failed["execute_tool nowhere"].span.status.message
 
 
 async def test_a_failed_call_is_seen_where_verls_logger_is_silent(
@@ -170,18 +194,28 @@ def test_siblings_of_a_group_split_between_workers(
     assert trajectory._sibling(worker, described, {"priority": np.int64(place)}) == sibling
 
 
-async def test_text_beside_tokens(
+@needs_text_of_calls
+async def test_text_beside_the_tokens_of_a_model_call(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """With token2text, model calls and agent loops show ``prompt_text`` and ``response_text``."""
+    """With token2text, model calls show ``prompt_text`` and ``response_text``."""
     verl_config.actor_rollout_ref.rollout.trace.token2text = True
-    await _run(local.worker(verl_config), 4)
-    (call,) = _named(recorded(), "LLMServerClient.generate")
-    (run,) = _named(recorded(), "SingleTurnAgentLoop.run")
-    for output in (call.output, run.output):
-        assert "say: hello" in output["prompt_text"]
-        assert output["response_text"].startswith("hello")
-    assert call.output["token_ids"] == run.output["response_ids"]
+    output = await _run(local.worker(verl_config), 4)
+    (call,) = _named(recorded(), local.GENERATE)
+    assert "say: hello" in call.output["prompt_text"]
+    assert call.output["response_text"].startswith("hello")
+    assert output.response_ids[0][: len(call.output["token_ids"])].tolist() == call.output["token_ids"]
+
+
+async def test_text_beside_the_tokens_of_an_agent_loop(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """With token2text, agent loops show ``prompt_text`` and ``response_text``, and the root the answer."""
+    verl_config.actor_rollout_ref.rollout.trace.token2text = True
+    await _run(local.worker(verl_config), 1)
+    (run,) = _named(recorded(), "ToolAgentLoop.run")
+    assert "note: keep 42 in mind" in run.output["prompt_text"]
+    assert run.output["response_text"].endswith("#### 42<|im_end|>")
     (root,) = _named(recorded(), "agent_loop")
     assert root.output["response_text"] == run.output["response_text"]
 
@@ -197,10 +231,11 @@ async def test_a_tokenizer_that_raises_costs_the_text_only(
 
     verl_config.actor_rollout_ref.rollout.trace.token2text = True
     worker = local.worker(verl_config)
-    worker.llm_client.tokenizer = Raising()
+    client = worker.llm_client if hasattr(worker, "llm_client") else worker.server_manager
+    client.tokenizer = Raising()
     output = await _run(worker, 4)
     assert output.reward_score == 0.5
-    (call,) = _named(recorded(), "LLMServerClient.generate")
+    (call,) = _named(recorded(), local.GENERATE)
     assert call.output["token_ids"]
 
 
@@ -208,26 +243,20 @@ async def test_a_cancelled_trajectory_ends_as_an_error(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
     """The cancellation reaches the caller, and no span stays open."""
-    worker = local.worker(verl_config)
-    arrived = asyncio.Event()
-
-    async def never(**_: Any) -> None:
-        arrived.set()
-        await asyncio.Event().wait()
-
-    worker.llm_client._load_balancer.target.server.target.generate = never
-    task = asyncio.create_task(_run(worker, 0))
-    await asyncio.wait_for(arrived.wait(), 30)
+    engine = local.Engine()
+    task = asyncio.create_task(_run(local.worker(verl_config, engine), UNANSWERED))
+    await asyncio.wait_for(engine.is_waiting.wait(), 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert {span.name: span.span.status.code for span in recorded()} == {
         "agent_loop": 2,
         "ToolAgentLoop.run": 2,
-        "LLMServerClient.generate": 2,
+        local.GENERATE: 2,
     }
 
 
+@needs_v1
 async def test_an_agent_loop_with_several_outputs(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
@@ -279,16 +308,10 @@ async def test_samples_are_chosen_without_the_trainings_generators(
     """With a limit, whole groups are traced, as many as it says, and NumPy's global state is not touched."""
     import random
 
-    from verl.protocol import DataProto
-
     verl_config.actor_rollout_ref.rollout.trace.max_samples_per_step_per_worker = 2
     worker = local.worker(verl_config)
     assert trace_config.get_instance().max_samples_per_step_per_worker == 2
-    samples = rows([0, 1, 4], 5, False, False)
-    columns = {name: np.empty(3, dtype=object) for name in samples[0]}
-    for name, column in columns.items():
-        column[:] = [row[name] for row in samples]
-    batch = DataProto(non_tensor_batch=columns, meta_info={"global_steps": 5}).repeat(4, interleave=True)
+    batch = local.batch([0, 1, 4], 5, 4)
     worker.reward_loop_worker_handles = None  # verl picks one by the global generator itself
     before = np.random.get_state()[1].tolist(), random.getstate()
     made = await worker.generate_sequences(batch)
@@ -297,3 +320,43 @@ async def test_samples_are_chosen_without_the_trainings_generators(
     roots = [span.attributes for span in _named(recorded(), "agent_loop")]
     assert len({root["rollout.sample_index"] for root in roots}) == 2
     assert sorted(root["rollout.rollout_n"] for root in roots) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@needs_v1
+async def test_samples_are_chosen_in_the_v1_trainer_too(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """It says ``trace=False`` of every trajectory; with a limit, as many groups are traced as that says."""
+    from verl.trainer.ppo.v1.agent_loop_tq import get_trajectory_info
+
+    verl_config.actor_rollout_ref.rollout.trace.max_samples_per_step_per_worker = 2
+    worker = local.worker(verl_config)
+    samples = rows([0, 1, 4], 5, False, False)
+    described = await get_trajectory_info(5, torch.tensor([row["index"] for row in samples]), False)
+    for row, trajectory in zip(samples, described, strict=True):
+        for session in range(2):
+            await worker._run_agent_loop({}, trajectory=trajectory, trace=False, session_id=session, **row)
+    roots = [span.attributes for span in _named(recorded(), "agent_loop")]
+    assert len({root["rollout.sample_index"] for root in roots}) == 2
+    assert sorted(root["rollout.rollout_n"] for root in roots) == [0, 0, 1, 1]
+
+
+@needs_interactions
+async def test_an_answer_of_a_simulated_user_is_a_span(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """What the user said and what it was worth, between the model calls it lies between."""
+    verl_config.actor_rollout_ref.rollout.multi_turn.interaction_config_path = str(INTERACTIONS)
+    await _run(local.worker(verl_config), 4, agent_name="tool_agent", extra_info=INTERACTING)
+    spans = recorded()
+    (run,) = _named(spans, "ToolAgentLoop.run")
+    parts = sorted(
+        (span for span in spans if span.span.parent_span_id == run.span.span_id),
+        key=lambda span: span.span.start_time_unix_nano,
+    )
+    names = [span.name for span in parts if not span.name.endswith("extract_tool_calls")]
+    assert names == [local.GENERATE, "interaction", local.GENERATE, "interaction"]
+    (first, second) = _named(spans, "interaction")
+    assert first.output["message"] == {"role": "user", "content": "Once more, please."}
+    assert (first.output["reward"], second.output["reward"]) == (0.25, 1.0)
+    assert "TERMINATED" in second.output["state"]

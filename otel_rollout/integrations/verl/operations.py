@@ -192,15 +192,18 @@ def _request(span: Span, client: Any, given: dict[str, Any]) -> None:
 def _response(span: Span, output: Any) -> None:
     extra = getattr(output, "extra_fields", None) or {}
     reason = getattr(output, "stop_reason", None)
+    only = extra.get("global_steps")  # before 0.9 verl tells no range
+    oldest, newest = extra.get("min_global_steps", only), extra.get("max_global_steps", only)
     attributes = {
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: _length(getattr(output, "token_ids", output)),
         semconv.GEN_AI_RESPONSE_FINISH_REASONS: None if reason is None else [str(reason)],
         semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: extra.get("num_cached_tokens"),
         semconv.NUM_PREEMPTED: getattr(output, "num_preempted", None),
-        semconv.POLICY_VERSION_MIN: extra.get("min_global_steps"),
-        semconv.POLICY_VERSION_MAX: extra.get("max_global_steps"),
+        semconv.POLICY_VERSION_MIN: oldest,
+        semconv.POLICY_VERSION_MAX: newest,
     }
     _set(span, attributes)
+    trajectory.weights_are(oldest, newest)
 
 
 def _set(span: Span, attributes: dict[str, Any]) -> None:

@@ -16,7 +16,12 @@ from otel_rollout.integrations.verl.caught import Watched
 from otel_rollout.integrations.verl.operations import Entered, Role
 from otel_rollout.integrations.verl.recorder import is_ours
 
-_FAILURES: Final = ("Error executing tool '", "Unknown function '", "Invalid JSON in arguments for '")
+_FAILURES: Final = (
+    "Error executing tool '",
+    "Unknown function '",
+    "Invalid JSON in arguments for '",
+    "Error when executing tool: ",  # before 0.8
+)
 """How verl begins the text with which a failed call answers the model."""
 
 
@@ -79,7 +84,7 @@ def _describe(call: Watched, answer: Any) -> None:
     trajectory.show_output({"response": response, "reward": reward, "metrics": metrics})
 
 
-# --- an interaction (verl < 0.9) ---------------------------------------------------------------------------
+# --- an interaction (verl < 0.8) ---------------------------------------------------------------------------
 
 
 def _interacting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,5 +110,7 @@ class _Interaction:
         """Have verl ask it; the span shows what it said."""
         result = await self._call()
         messages = getattr(self._agent_data, "messages", None)
-        trajectory.show_output({"message": messages[-1] if messages else None, "state": str(result)})
+        scores = getattr(self._agent_data, "turn_scores", None)
+        shown = {"message": messages[-1] if messages else None, "state": str(result)}
+        trajectory.show_output({**shown, "reward": scores[-1] if scores else None})
         return result

@@ -58,6 +58,8 @@ class _Rollout:
         self.root = root
         self.is_entered_by_verl = False
         self.output: dict[str, Any] = {}
+        self.weights: set[Any] = set()
+        """Versions of the weights that answered."""
 
 
 _current: ContextVar[_Rollout | None] = ContextVar("otel-rollout-verl-trajectory", default=None)
@@ -167,14 +169,19 @@ def outputs_are(result: Any) -> None:
         fault("reading the output of an agent loop", error)
 
 
+def weights_are(*versions: Any) -> None:
+    """Note versions of the weights that answered in the trajectory that is running; None is none."""
+    rollout = _current.get()
+    if rollout is not None:
+        rollout.weights.update(version for version in versions if version is not None)
+
+
 def _note_outputs(rollout: _Rollout, outputs: list[Any]) -> None:
-    extras = [getattr(output, "extra_fields", None) or {} for output in outputs]
-    oldest = [extra["min_global_steps"] for extra in extras if extra.get("min_global_steps") is not None]
-    newest = [extra["max_global_steps"] for extra in extras if extra.get("max_global_steps") is not None]
-    if oldest:
-        rollout.root.set_attribute(semconv.POLICY_VERSION_MIN, min(oldest))
-    if newest:
-        rollout.root.set_attribute(semconv.POLICY_VERSION_MAX, max(newest))
+    for extra in (getattr(output, "extra_fields", None) or {} for output in outputs):
+        weights_are(extra.get("min_global_steps"), extra.get("max_global_steps"))
+    if rollout.weights:
+        rollout.root.set_attribute(semconv.POLICY_VERSION_MIN, min(rollout.weights))
+        rollout.root.set_attribute(semconv.POLICY_VERSION_MAX, max(rollout.weights))
     turns = getattr(outputs[-1], "num_turns", None)
     if turns is not None:
         rollout.root.set_attribute(semconv.NUM_TURNS, int(turns))

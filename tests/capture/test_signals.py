@@ -1,0 +1,145 @@
+"""What a signal handler of the application raises reaches the application, wherever it strikes us."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+
+PACKAGE = str(Path(otel_rollout.__file__).parent)
+
+
+class TimeLimit(Exception):
+    """What a time limit raises: an ``Exception``, as most do."""
+
+
+class Preempted(BaseException):
+    """What a job's own handler of SIGTERM may raise."""
+
+
+class Shown:
+    def __repr__(self):
+        return "shown"
+
+
+PLAIN = {"messages": [{"role": "user", "content": "x" * 100}] * 3}
+ODD = {1: Shown(), (1, 2): {3}, "deep": [[[Shown()]]], "huge": 1 << 70, "half": "\ud800"}
+
+
+@rollout_trace_op
+def echo(value, other=None):
+    return value
+
+
+def one_trajectory() -> None:
+    with rollout_trace_attr(step=1, sample_index=2) as trajectory:
+        trajectory.set_input(PLAIN)
+        echo(PLAIN, other=ODD)
+        span = trace.get_current_span()
+        span.set_attribute("list", [1, 2])
+        span.add_event("event", {"odd": Shown()})
+        score("reward", 1.0)
+
+
+class Strikes:
+    """Rings at the n-th call of a function of ours."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.count = 0
+
+    def __call__(self, frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            self.count += 1
+            if self.count == self.at:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGALRM)
+
+
+def struck(at: int) -> int:
+    strikes = Strikes(at)
+    sys.setprofile(strikes)
+    try:
+        one_trajectory()
+    finally:
+        sys.setprofile(None)
+    return strikes.count
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, Preempted])
+def test_a_signals_exception_arrives_wherever_it_strikes(recorded, kind):
+    """At the entry of any of our functions; and what is recorded afterwards is recorded as ever."""
+
+    def ring(*_):
+        raise kind("now")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        one_trajectory()
+        context = otel_context.get_current()
+        calls = struck(at=0)
+        assert calls > 80
+        swallowed = []
+        for number in range(1, calls + 1):
+            try:
+                struck(at=number)
+                swallowed.append(number)
+            except kind:
+                pass
+            otel_context.attach(context)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert swallowed == []
+    known = len(recorded())
+    one_trajectory()
+    assert [span.name for span in recorded()[known:]] == ["echo", "score reward", "rollout_trace"]
+
+
+HAMMER = """
+import json, random, signal, sys, time
+import otel_rollout
+from otel_rollout import runtime
+from tests.capture.test_signals import TimeLimit, one_trajectory
+
+def ring(*_):
+    raise TimeLimit("now")
+
+otel_rollout.configure("spool")
+one_trajectory()
+signal.signal(signal.SIGALRM, ring)
+chance, seen = random.Random(1), 0
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(2e-5, 5e-4))
+        for _ in range(30):
+            one_trajectory()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except TimeLimit:
+        seen += 1
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+writer = runtime.current().writer
+before = writer.counts()
+for _ in range(50):
+    one_trajectory()
+after = writer.counts()
+print(json.dumps([seen, after.recorded - before.recorded, after.drops == before.drops]))
+"""
+
+
+def test_recording_goes_on_after_a_hail_of_time_limits(tmp_path):
+    """Exceptions at any instruction, as between taking a lock and using it, leave the writer usable."""
+    root = Path(__file__).parent.parent.parent
+    ran = subprocess.run(
+        [sys.executable, "-c", HAMMER, "2"], capture_output=True, text=True, check=True, cwd=root
+    )
+    seen, recorded_after, none_dropped = json.loads(ran.stdout)
+    assert seen > 5
+    assert (recorded_after, none_dropped) == (150, True), ran.stderr

@@ -1,0 +1,13 @@
+"""How much is tried: little in each run of the tests, a hundred times that with HYPOTHESIS_PROFILE=soak."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_FACTOR = 100 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 1
+_UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def examples(number: int) -> settings:
+    """Settings of a property that is tried ``number`` times."""
+    return settings(max_examples=number * _FACTOR, deadline=None, suppress_health_check=_UNCHECKED)

@@ -1,0 +1,112 @@
+"""Whatever a span holds, each exporter makes something of it that its backend takes."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from otel_rollout_mlflow import batching as mlflow_batching
+from otel_rollout_mlflow import mapping as mlflow_mapping
+from otel_rollout_otlp import encoding
+from otel_rollout_weave import batching as weave_batching
+from otel_rollout_weave import mapping as weave_mapping
+from tests.fuzz.bounds import examples
+from tests.fuzz.spans import spans
+from tests.otlp import parse_line
+
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+ROOT = Path(__file__).parent.parent.parent
+projects = st.none() | st.text(max_size=4)
+
+
+def strict(encoded: bytes | str):
+    """JSON as its standard has it, without NaN, read by Python's own parser."""
+    return json.loads(encoded, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def read_back(request: ExportTraceServiceRequest) -> ExportTraceServiceRequest:
+    """A request as a server has it."""
+    return ExportTraceServiceRequest.FromString(request.SerializeToString())
+
+
+def spans_in(request: ExportTraceServiceRequest) -> list:
+    return [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
+
+
+@examples(60)
+@given(batch=spans, max_bytes=st.sampled_from([1, 500, 1 << 20]))
+def test_otlp_takes_every_span(batch, max_bytes):
+    """Protobuf that reads back, and JSON that Google's own parser takes, each span once."""
+    requests = list(encoding.requests_of(batch, max_bytes))
+    assert sum(len(spans_in(read_back(request))) for request in requests) == len(batch)
+    for request in requests:
+        parse_line(orjson.dumps(strict(encoding.json_of_request(request))))
+
+
+@examples(60)
+@given(batch=spans, last=projects, max_bytes=st.sampled_from([1, 500, 1 << 20]))
+def test_mlflow_takes_every_span(batch, last, max_bytes):
+    """MLflow's own entities are made of each request, and scores are JSON."""
+    from mlflow.entities.span import Span
+    from mlflow.tracing.utils import TraceJSONEncoder
+
+    found = 0
+    for project, group in mlflow_batching.by_project(batch, last).items():
+        orjson.dumps(project)
+        mapped = [mlflow_mapping.to_mlflow(span) for span in group]
+        for request in mlflow_batching.requests_of(mapped, max_bytes):
+            for of_resource in read_back(request).resource_spans:
+                for scope in of_resource.scope_spans:
+                    for span in scope.spans:
+                        made = Span.from_otel_proto(span, resource=of_resource.resource)
+                        stored = json.loads(json.dumps(made.to_dict(), cls=TraceJSONEncoder))
+                        assert Span.from_dict(stored).name == made.name
+                        found += 1
+        for score in [score for span in group for score in mlflow_mapping.feedback_of(span)]:
+            json.dumps(
+                {"name": score.name, "value": score.value, "why": score.rationale}, allow_nan=False
+            ).encode()
+            assert score.name
+    for span in batch:
+        running = mlflow_mapping.running_trace(span)
+        orjson.dumps([running.tags, running.session])
+    assert found == len(batch)
+
+
+def weave_calls(batch, last) -> tuple[list[bytes], list[bytes], list[dict]]:
+    calls, markers, feedback = [], [], []
+    for project, group in weave_batching.by_project(batch, last).items():
+        mapped = [weave_mapping.to_call(span, "entity/project", None) for span in group]
+        assert sum(map(len, weave_batching.requests_of(mapped, 500))) == len(group)
+        calls += [encoded for call in mapped for encoded in (call.encoded, call.stand_in())]
+        markers += [weave_mapping.to_marker(span, f"entity/{project}", "e/p/r") for span in group]
+        feedback += [s.to_weave("entity/project") for span in group for s in weave_mapping.feedback_of(span)]
+    return calls, markers, feedback
+
+
+def test_weave_takes_every_span():
+    """Weave's own models accept each call, marker and score; all is JSON by its standard."""
+    validated = []
+
+    @examples(60)
+    @given(batch=spans, last=projects)
+    def check(batch, last):
+        calls, markers, feedback = weave_calls(batch, last)
+        for kind, entries in (("call", calls), ("start", markers), ("feedback", map(orjson.dumps, feedback))):
+            for entry in entries:
+                strict(entry)
+                validated.append(orjson.dumps({"kind": kind, "body": orjson.Fragment(entry)}))
+
+    check()
+    ran = subprocess.run(
+        [ROOT / ".venv-weave/bin/python", Path(__file__).parent / "weave_models.py"],
+        input=b"\n".join(validated),
+        capture_output=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout.decode()) == (0, f"{len(validated)} valid\n"), ran.stderr.decode()

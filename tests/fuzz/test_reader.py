@@ -1,0 +1,404 @@
+"""Whatever lies in a spool, delivery goes on: what is whole arrives, the rest is counted, nothing hangs."""
+
+import dataclasses
+import threading
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanKind, StatusCode
+
+from otel_rollout import spool
+from otel_rollout.deliver import delivery, drain, forwarder, ledger, segments
+from otel_rollout.deliver.decode import UnreadableLineError, spans_of
+from otel_rollout.deliver.election import Election
+from otel_rollout.record import journal, otlp_json
+from otel_rollout.record.open_trajectories import read_open
+from otel_rollout.record.provider import RecordingTracerProvider
+from otel_rollout.record.segment import SegmentWriter
+from otel_rollout.settings import Settings
+from tests.fuzz import spans
+from tests.fuzz.bounds import examples
+from tests.fuzz.damage import damaged, damages, garbage
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+HEAD = otlp_json.resource_head({"service.name": "s"})
+SCOPE = otlp_json.scope_head("scope", "1", {"a": 1}, "schema")
+FIELDS = {
+    "traceId": "0" * 31 + "1",
+    "spanId": "0" * 15 + "2",
+    "parentSpanId": "0" * 15 + "3",
+    "traceState": "a=b",
+    "flags": 257,
+    "name": "n",
+    "kind": 1,
+    "startTimeUnixNano": "1",
+    "endTimeUnixNano": "2",
+    "attributes": [{"key": "k", "value": {"stringValue": "v"}}],
+    "events": [{"name": "e", "timeUnixNano": "1", "attributes": []}],
+    "links": [{"traceId": "0" * 31 + "1", "spanId": "0" * 15 + "2", "flags": 0, "attributes": []}],
+    "status": {"code": 2, "message": "m"},
+}
+NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+ODD_TEXT = st.text(max_size=5) | st.sampled_from(
+    ["", "0" * 32, "f" * 32, "f" * 33, "-1", "1_0", " 1", "9" * 30, "9" * 5000, "NaN", "-Infinity", "٣"]
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | NUMBERS | ODD_TEXT,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["key", "value", "values", *FIELDS]) | ODD_TEXT, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+any_values = st.recursive(
+    st.dictionaries(
+        st.sampled_from(["stringValue", "boolValue", "intValue", "doubleValue", "bytesValue", "newValue"]),
+        json_values,
+        max_size=1,
+    ),
+    lambda inner: (
+        st.builds(lambda v: {"arrayValue": {"values": v}}, st.lists(inner, max_size=3))
+        | st.builds(
+            lambda v: {"kvlistValue": {"values": [{"key": "k", "value": e} for e in v]}}, st.lists(inner)
+        )
+    ),
+    max_leaves=5,
+)
+
+
+def line_of(number: int, step: object = 1, text: str = "") -> bytes:
+    """A line as the recorder writes it, without its head; its name is its number."""
+    attributes = {"rollout.step": step, "rollout.validate": bool(number % 2), "input.value": text}
+    return otlp_json.line(
+        *(SCOPE, b"%032x" % (number % 7 + 1), b"%016x" % (number + 1), b"", 257, f"{number}", 1, 10, 20),
+        [otlp_json.attribute(*item) for item in attributes.items()],
+    )
+
+
+def assert_sound(span) -> None:
+    """What exporters rely on: the types and ranges of the SDK's own spans; and protobuf can hold it."""
+    assert type(span.name) is str
+    for context in (span.context, span.parent, *(link.context for link in span.links)):
+        assert context is None or context.is_valid
+    assert 0 <= span.start_time < 2**64
+    assert 0 <= span.end_time < 2**64
+    assert isinstance(span.kind, SpanKind)
+    assert isinstance(span.status.status_code, StatusCode)
+    for holder in (span, *span.events, *span.links):
+        assert all(type(key) is str for key in holder.attributes)
+    encode_spans([span]).SerializeToString()
+
+
+def read(line: bytes) -> int:
+    """How many spans a line holds; that they are sound."""
+    try:
+        spans = spans_of(line)
+    except UnreadableLineError:
+        return 0
+    for span in spans:
+        assert_sound(span)
+    return len(spans)
+
+
+@examples(150)
+@given(where=st.sampled_from(sorted(FIELDS)), what=json_values)
+def test_a_field_of_a_wrong_type_or_range_is_told_apart(where, what):
+    """A line with something odd in one field is refused, or gives a span that any exporter can take."""
+    span = {**FIELDS, where: what}
+    assert read(orjson.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})) in (0, 1)
+
+
+@examples(150)
+@given(value=any_values, place=st.sampled_from(["span", "event", "link", "resource"]))
+def test_attributes_of_every_kind_are_read_or_refused(value, place):
+    """Values of wrong types, beyond 64 bits, nested and of kinds not known yet."""
+    attributes = [{"key": "k", "value": value}]
+    span = {**FIELDS}
+    if place == "span":
+        span["attributes"] = attributes
+    elif place == "event":
+        span["events"] = [{"timeUnixNano": "1", "attributes": attributes}]
+    elif place == "link":
+        span["links"] = [{"traceId": "1" * 32, "spanId": "2" * 16, "attributes": attributes}]
+    of_resource = {"resource": {"attributes": attributes if place == "resource" else []}}
+    assert read(orjson.dumps({"resourceSpans": [{**of_resource, "scopeSpans": [{"spans": [span]}]}]})) in (
+        0,
+        1,
+    )
+
+
+@examples(150)
+@given(done=damages, step=st.integers() | st.text(max_size=4), text=st.text(max_size=30))
+def test_a_damaged_line_is_read_or_refused(done, step, text):
+    """Cut, flipped, spliced with another: never anything but spans or the one error; its step is told."""
+    line = damaged(HEAD + line_of(1, step, text), done, HEAD + line_of(2, "other"))
+    read(line)
+    assert isinstance(delivery.step_of(line), delivery.StepKey)
+
+
+@pytest.mark.parametrize("depth", [10, 100, 1000, 100_000])
+def test_a_value_nested_without_end_does_not_end_the_reader(depth):
+    """Deep nesting is cut or refused, whatever the stack holds."""
+    value = b'{"arrayValue":{"values":[' * depth + b'{"intValue":"1"}' + b"]}}" * depth
+    attribute = b'"attributes":[{"key":"k","value":%b}]' % value
+    read(HEAD + line_of(1).replace(b'"attributes":[', attribute[:-1] + b",", 1))
+
+
+@examples(100)
+@given(
+    data=st.binary(max_size=300) | st.builds(damaged, st.just(b"ORJRNL"), damages),
+    segment_size=st.integers(0),
+)
+def test_a_journal_of_anything_is_read(tmp_path, data, segment_size):
+    """Its header gives a state or none; what it owes is bounded by what it is."""
+    path = tmp_path / "x.journal"
+    for content in (
+        data,
+        journal.MAGIC + data,
+        journal.MAGIC + data.ljust(journal.HEADER_BYTES + 100, b"\xff"),
+    ):
+        path.write_bytes(content)
+        state = journal.read_state(path)
+        if state is not None:
+            assert len(journal.owed_bytes(path, state, segment_size)) <= len(content)
+
+
+@examples(100)
+@given(
+    data=st.binary(max_size=300),
+    filling=st.sampled_from([b"\x00", b"\x02", b"\xff"]),
+    size=st.integers(0, 5000),
+)
+def test_a_table_of_anything_is_read(tmp_path, data, filling, size):
+    """Only what fits a slot is a line."""
+    path = tmp_path / "x.open"
+    path.write_bytes(data + filling * size)
+    assert all(len(line) < 2048 for line in read_open(path))
+
+
+@examples(100)
+@given(
+    content=garbage
+    | json_values.map(orjson.dumps)
+    | st.builds(
+        lambda key, value: orjson.dumps({"run_id": "r", "project_name": "p", "exporters": ["a"], key: value}),
+        st.sampled_from(["run_id", "project_name", "exporters"]),
+        json_values,
+    )
+)
+def test_descriptions_of_anything_are_read(tmp_path, content):
+    """A manifest gives text or nothing; so do the published runs of trackers."""
+    (tmp_path / spool.MANIFEST).write_bytes(content)
+    (tmp_path / spool.TRACKERS).write_bytes(content)
+    manifest = spool.read_manifest(tmp_path)
+    if manifest is not None:
+        assert all(
+            type(text) is str for text in (manifest.run_id, manifest.project_name, *manifest.exporters)
+        )
+    assert all(type(text) is str for item in spool.read_trackers(tmp_path).items() for text in item)
+    assert spool.node_directories(tmp_path) == [tmp_path]
+
+
+class Collected(SpanExporter):
+    """Keeps the names of what it gets."""
+
+    def __init__(self) -> None:
+        self.names: Counter[str] = Counter()
+
+    def export(self, spans):
+        self.names.update(span.name for span in spans)
+        return SpanExportResult.SUCCESS
+
+    def announce(self, roots) -> None:
+        assert all(type(root.name) is str for root in roots)
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """The forwarder without its pauses."""
+    monkeypatch.setattr(forwarder, "_SCAN_INTERVAL", 0.002)
+    monkeypatch.setattr(delivery, "POLL_INTERVAL", 0.002)
+    monkeypatch.setattr(delivery, "BATCH_SPANS", 7)
+    monkeypatch.setattr(segments, "MAX_LINE_BYTES", 50_000)
+
+
+def forwarded(node_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """What the forwarder of a node directory delivers until it is done."""
+    collected = Collected()
+    monkeypatch.setattr(forwarder, "load", lambda name, options: collected)
+    configured = dataclasses.replace(Settings(), exporters={"collected": {}}, keep=True, forwarder_linger=1e9)
+    election = Election(node_dir)
+    assert election.win()
+    thread = threading.Thread(target=forwarder.forward, args=(node_dir, configured, election), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "the forwarder does not come to an end"
+    election.close()
+    report = drain.report(node_dir, configured)
+    assert report.exporters["collected"].pending == 0
+    assert report.by_step is not None
+    return collected.names
+
+
+LINES = 12
+
+
+def recorded(node_dir: Path, name: str) -> SegmentWriter:
+    """A node directory as a dead writer leaves it: two segments, and trajectories that did not end."""
+    writer = SegmentWriter(node_dir, {"service.name": name}, segment_bytes=2500, journal_bytes=8192)
+    for number in range(LINES):
+        writer.started()
+        assert writer.write(line_of(number, number % 3, name * number))
+        if number == LINES // 2:
+            assert writer.flush(30)
+    for number in (100, 101):
+        writer.started()
+        unfinished = line_of(number).replace(b'"endTimeUnixNano":"20"', b'"endTimeUnixNano":"0"')
+        assert writer.trajectory_began(unfinished) is not None
+    writer.close(30)
+    return writer
+
+
+def whole_lines(node_dir: Path) -> Counter[bytes]:
+    """Complete lines of all segments."""
+    parts = [(node_dir / name.file).read_bytes().split(b"\n")[:-1] for name in spool.segments(node_dir)]
+    return Counter(line for lines in parts for line in lines)
+
+
+def delivered_of(lines: Counter[bytes]) -> Counter[str]:
+    """The names of the spans in lines, as far as they can be read, by what the test above shows is sound."""
+    names: Counter[str] = Counter()
+    for line, count in lines.items():
+        try:
+            names.update({span.name: count for span in spans_of(line)})
+        except UnreadableLineError:
+            continue
+    return names
+
+
+files = st.fixed_dictionaries(
+    {}, optional={"segment": damages, "second": damages, "journal": damages, "open": damages}
+)
+
+
+@examples(40)
+@given(done=files)
+@example(done={"open": [("cut", 0.0001)]})
+@example(done={"open": [("insert", 0.0, b"\x02\x00\x00\x00\x05\x00\x00\x00hello")]})
+@example(done={"journal": [("cut", 0.0)], "segment": [("cut", 0.5)]})
+@example(done={"segment": [("cut", 0.9), ("insert", 1.0, b"\n")]})
+def test_what_is_whole_in_a_damaged_spool_is_delivered(hurried, monkeypatch, tmp_path_factory, done):
+    """The forwarder ends; each line that is whole has arrived, each other one is counted and set aside."""
+    node_dir = tmp_path_factory.mktemp("node")
+    writer = recorded(node_dir, "one")
+    recorded(node_dir, "two")
+    first, *_ = mine = [name.file for name in spool.segments(node_dir) if name.writer == writer.id]
+    places = {
+        "segment": first,
+        "second": mine[-1],
+        "journal": writer.id + spool.JOURNAL_SUFFIX,
+        "open": writer.id + spool.OPEN_SUFFIX,
+    }
+    for place, damage in done.items():
+        path = node_dir / places[place]
+        path.write_bytes(damaged(path.read_bytes(), damage, (node_dir / first).read_bytes()))
+    before = delivered_of(whole_lines(node_dir))
+    names = forwarded(node_dir, monkeypatch)
+    assert before - names == Counter(), "a whole line was not delivered"
+    assert names >= Counter({f"{number}": 1 for number in [*range(LINES), 100, 101]}), "the other writer's"
+    rejected = node_dir / "rejected.collected.jsonl"
+    set_aside = rejected.read_bytes().splitlines() if rejected.exists() else []
+    tallies = ledger.read_ledger(node_dir).steps["collected"].values()
+    assert sum(tally.rejected for tally in tallies) == len(set_aside)
+    assert all(orjson.loads(line)["reason"] for line in set_aside)
+
+
+@examples(20)
+@given(damage=damages, content=st.none() | garbage)
+@example(damage=[], content=b"")
+@example(damage=[], content=b"x" * 5000)
+def test_a_damaged_ledger_stops_nothing(hurried, monkeypatch, tmp_path_factory, damage, content):
+    """What it says can be read or is put aside; then what lies in segments is delivered, rather twice."""
+    node_dir = tmp_path_factory.mktemp("node")
+    recorded(node_dir, "one")
+    path = node_dir / ledger.FILE
+    with closing(ledger.Ledger(node_dir)) as kept:
+        kept.advance(
+            "collected", {"1-0000000000000000.000001": 5}, {delivery.StepKey("1", False): ledger.Tally(1)}
+        )
+    path.write_bytes(damaged(path.read_bytes(), damage) if content is None else content)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(ledger.FILE + suffix).unlink(missing_ok=True)
+    names = forwarded(node_dir, monkeypatch)
+    assert names == Counter({f"{number}": 1 for number in [*range(LINES), 100, 101]})
+
+
+def test_a_segment_that_cannot_be_read_holds_nobody_up(hurried, monkeypatch, tmp_path, caplog):
+    """Its trouble is said once; what other segments hold is delivered, and the account can be taken."""
+    recorded(tmp_path, "one")
+    (tmp_path / "1-0000000000000000.000001.jsonl").mkdir()
+    collected = Collected()
+    delivering = delivery.Delivery("collected", collected, tmp_path)
+    delivering.start()
+    wait_for(lambda: sum(collected.names.values()) == LINES, what="delivery of the others")
+    delivering.stop(30)
+    assert len([r for r in caplog.records if "cannot read" in r.message]) == 1
+    configured = dataclasses.replace(Settings(), exporters={"collected": {}})
+    assert drain.report(tmp_path, configured).exporters["collected"].delivered == LINES
+
+
+def test_a_line_that_never_ends_is_not_read_into_memory(hurried, monkeypatch, tmp_path):
+    """Of a line beyond all measure its beginning is set aside; what follows it is delivered."""
+    monkeypatch.setattr(segments, "MAX_LINE_BYTES", 4096)
+    monkeypatch.setattr(segments, "READ_BYTES", 100)
+    (tmp_path / "run.json").write_text("{}")
+    segment = tmp_path / "1-0000000000000000.000001.jsonl"
+    whole = [HEAD + line_of(number) for number in range(3)]
+    segment.write_bytes(whole[0] + b"\x00" * 50_000 + b"\n" + whole[1] + b"y" * 4096 + b"\n" + whole[2])
+    assert forwarded(tmp_path, monkeypatch) == Counter({"0": 1, "1": 1, "2": 1})
+    entries = [
+        orjson.loads(line) for line in (tmp_path / "rejected.collected.jsonl").read_bytes().splitlines()
+    ]
+    assert [len(entry["line"]) for entry in entries] == [100, 100]
+
+
+def test_what_the_recorder_writes_is_read(tmp_path):
+    """Whatever an application gives a span, of whatever type, its line is one that the reader takes."""
+    writer = SegmentWriter(tmp_path, {"service.name": "s"}, segment_bytes=1 << 30)
+    tracer = RecordingTracerProvider(writer).get_tracer("scope")
+    anything = spans.value | st.builds(object) | st.integers()
+
+    @examples(60)
+    @given(
+        name=anything,
+        given_=st.dictionaries(spans.text | st.integers() | st.none(), anything, max_size=3),
+        links=st.lists(st.tuples(spans.context, spans.attributes), max_size=2),
+        said=anything,
+    )
+    def record(name, given_, links, said):
+        span = tracer.start_span(name)
+        for key, entry in given_.items():
+            span.set_attribute(key, entry)
+        span.add_event(name, given_)
+        for context, attributes in links:
+            span.add_link(context, attributes)
+        span.set_status(StatusCode.ERROR, said)
+        span.update_name(name)
+        span.end()
+
+    record()
+    writer.close(30)
+    lines = whole_lines(tmp_path)
+    counts = writer.counts()
+    assert counts.recorded + sum(counts.drops.values()) == counts.started
+    assert lines.total() == counts.recorded > counts.started / 2
+    for line in lines:
+        assert read(line) == 1
