@@ -99,12 +99,11 @@ def discard_buffers(node_dir: Path, writer: str) -> None:
     left as it is: that of a newer version, say.
     """
     path = node_dir / (writer + spool.JOURNAL_SUFFIX)
-    if _state(path) is None:
-        return
-    fresh = path.with_suffix(".new")  # never cut a file: should a process have it mapped, that would kill it
-    with path.open("rb") as old, open(fresh, "wb", opener=spool.open_private) as file:
-        file.write(old.read(journal.HEADER_BYTES))
-    fresh.replace(path)
+    if _state(path) is not None:
+        fresh = path.with_suffix(".new")  # never cut a file: a process that has it mapped would die of it
+        with path.open("rb") as old, open(fresh, "wb", opener=spool.open_private) as file:
+            file.write(old.read(journal.HEADER_BYTES))
+        fresh.replace(path)
     (node_dir / (writer + spool.OPEN_SUFFIX)).unlink(missing_ok=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout import runtime, settings
-from tests.conftest import EXPORTER_DISTRIBUTION
+from tests import exporters
 from tests.otlp import Recorded, read_directory
 
 ROOT = Path(__file__).parent.parent.parent
@@ -20,14 +19,11 @@ ROOT = Path(__file__).parent.parent.parent
 def prepare(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process, and the Ray cluster it starts, record into ``directory``."""
     site = directory / "site"
-    info = site / "otel_rollout_tests-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: otel-rollout-tests\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(EXPORTER_DISTRIBUTION)
+    python_path = exporters.install(site)
     for name in [settings.CONFIG_VARIABLE, "RAY_ADDRESS", "RAY_RUNTIME_ENV_HOOK"]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(directory / "spool"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT)]))
+    monkeypatch.setenv("PYTHONPATH", python_path)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_DEDUP_LOGS", "0")
     monkeypatch.syspath_prepend(str(site))
@@ -39,7 +35,7 @@ class Job:
 
     spool: Path
 
-    def spans(self, trace_id: str | None, count: int, timeout: float = 15) -> list[Recorded]:
+    def spans(self, trace_id: str | None, count: int, timeout: float = 60) -> list[Recorded]:
         """The spans of a trace, once there are as many as expected; then there are no more."""
         return self._wait(lambda span: span.span.trace_id.hex() == trace_id, count, timeout)
 
