@@ -219,7 +219,8 @@ class Delivery:
             self._ledger.note_failure(self.name, failure)
             pause = REFUSED_PAUSE if self._refused else failure.retry_after or _pause(attempt)
             attempt += 1
-            _logger.warning("%s: %s; next attempt in %.1f s", self.name, failure.message, pause)
+            if attempt & (attempt - 1) == 0:  # the 1st, 2nd, 4th, 8th … time: an outage may last for days
+                _logger.warning("%s: %s; next attempt in %.1f s", self.name, failure.message, pause)
             self._stop.wait(pause)
 
     def _export(self, lines: Sequence[Line]) -> ExportFailure | None:
