@@ -17,13 +17,14 @@ def test_a_forwarder_killed_at_every_point_in_turn(variables: dict[str, str], re
     """Kill -9 around the request and the cursor's write, and in everything that follows a writer's death.
 
     Lost: nothing. Doubled: the batch whose answer came and whose cursor was not written; each time, no more.
+    A forwarder that dies while it heals may be there with its other thread.
     """
     variables["OTEL_ROLLOUT_KEEP"] = "true"
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir)
     report = forward(variables, node_dir, DEATHS)
     assert set(receiver.names) == set(expected)
-    assert max(receiver.names.values()) <= 1 + len({"after the answer", "in the cursor's transaction"})
+    assert max(receiver.names.values()) <= 1 + len(DEATHS)
     assert (report.recorded, report.exporters["otlp"].delivered, report.lost) == (len(expected),) * 2 + (0,)
     assert [path.suffix for path in (node_dir / spool.ARCHIVE).iterdir()] == [".zst"]
 
