@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_rollout import semconv
 from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.projects import by_project
 from otel_rollout_mlflow import batching, settings
 from otel_rollout_mlflow.experiments import Experiments
 from otel_rollout_mlflow.mapping import (
@@ -217,7 +218,7 @@ class MlflowSpanExporter(SpanExporter):
             raise UndeliveredError(FailureKind.REFUSED, "The MLflow exporter has been shut down.")
         if not self._ready:
             self._connect()
-        for project, group in batching.by_project(spans, self._last_project).items():
+        for project, group in by_project(spans, self._last_project).items():
             self._write(project, group)
             self._last_project = project or self._last_project
 

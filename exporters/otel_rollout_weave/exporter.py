@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_rollout import semconv
 from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.projects import by_project
 from otel_rollout_weave import batching, mapping, settings
 from otel_rollout_weave.errors import UndeliveredError
 from otel_rollout_weave.mapping import Call, Feedback
@@ -196,7 +197,7 @@ class WeaveSpanExporter(SpanExporter):
         return ExportFailure(failure.kind, self._settings.redact(failure.message), failure.retry_after)
 
     def _export(self, spans: Sequence[ReadableSpan]) -> None:
-        for project, group in batching.by_project(spans, self._last_project).items():
+        for project, group in by_project(spans, self._last_project).items():
             project_id = self._projects.id_of(project)
             calls, scores = self._mapped(group, project_id)
             self._write_calls(project_id, calls)

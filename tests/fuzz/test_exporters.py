@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from otel_rollout.projects import by_project
 from otel_rollout_mlflow import batching as mlflow_batching
 from otel_rollout_mlflow import mapping as mlflow_mapping
 from otel_rollout_otlp import encoding
@@ -56,7 +57,7 @@ def test_mlflow_takes_every_span(batch, last, max_bytes):
     from mlflow.tracing.utils import TraceJSONEncoder
 
     found = 0
-    for project, group in mlflow_batching.by_project(batch, last).items():
+    for project, group in by_project(batch, last).items():
         orjson.dumps(project)
         mapped = [mlflow_mapping.to_mlflow(span) for span in group]
         for request in mlflow_batching.requests_of(mapped, max_bytes):
@@ -80,7 +81,7 @@ def test_mlflow_takes_every_span(batch, last, max_bytes):
 
 def weave_calls(batch, last) -> tuple[list[bytes], list[bytes], list[dict]]:
     calls, markers, feedback = [], [], []
-    for project, group in weave_batching.by_project(batch, last).items():
+    for project, group in by_project(batch, last).items():
         mapped = [weave_mapping.to_call(span, "entity/project", None) for span in group]
         assert sum(map(len, weave_batching.requests_of(mapped, 500))) == len(group)
         calls += [encoded for call in mapped for encoded in (call.encoded, call.stand_in())]
