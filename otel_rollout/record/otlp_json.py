@@ -48,17 +48,17 @@ def json_string(text: str) -> bytes:
 
 def string_of_json(encoded: bytes) -> tuple[bytes, ...]:
     """A JSON string that holds JSON, as orjson writes it (UTF-8 without control characters), in pieces."""
-    size = len(encoded)
-    if (size > _LONG and _needs_no_escapes(encoded, size // 2)) or not encoded.isascii():
-        # Decoding and encoding costs more than escaping it where it is.
-        return b'"', encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"'), b'"'
-    return (_dumps(encoded.decode("ascii")),)
+    if encoded.isascii() and (len(encoded) < _LONG or _needs_escapes(encoded)):
+        return (_dumps(encoded.decode("ascii")),)
+    # Decoding and encoding costs more than escaping it where it is.
+    return b'"', encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"'), b'"'
 
 
-def _needs_no_escapes(encoded: bytes, at: int) -> bool:
-    """Whether nothing is to be escaped in some bytes: as in numbers, and in prose."""
+def _needs_escapes(encoded: bytes) -> bool:
+    """Whether something is to be escaped in the middle: in numbers and in prose nothing is."""
+    at = len(encoded) // 2
     end = at + _SAMPLE
-    return encoded.find(b'"', at, end) < 0 and encoded.find(b"\\", at, end) < 0
+    return encoded.find(b'"', at, end) >= 0 or encoded.find(b"\\", at, end) >= 0
 
 
 def any_value(value: AttributeInput) -> bytes:
