@@ -340,7 +340,7 @@ def test_the_digits_of_a_huge_integer_are_cut_as_text_is():
 
 
 def test_what_shares_its_parts_many_times_over_is_bounded():
-    """A dict that holds the level below it twice, thirty levels deep, takes no longer than what is large."""
+    """A dict that holds the level below it twice, thirty levels deep, is not encoded in full."""
     value = {}
     for _ in range(30):
         value = {"left": value, "right": value}
