@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from otel_rollout.look.conversation import Conversation
     from otel_rollout.look.reference import Reference
     from otel_rollout.look.summary import Summary
+    from otel_rollout.tokens.decoding import Decoder
 
 _TRAJECTORY = (
     "STEP/SAMPLE/ROLLOUT (1/7/0, validation/1/7/0), a trace id or its first digits, or a trajectory's id."
@@ -46,6 +47,9 @@ class Source(Protocol):
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
         """All spans of a trace."""
+
+    def decoder(self, name: str) -> Decoder | None:
+        """What decodes with the tokenizer that a run calls ``name``; None where it is not there."""
 
 
 def show(
@@ -121,7 +125,7 @@ def _conversation(source: Source, meant: Reference, found: list[Summary]) -> Con
     from otel_rollout.look import conversation, reference
 
     chosen = reference.choose(meant, found, source.place)
-    return conversation.conversation(source.spans(chosen.trace_id), meant.span)
+    return conversation.conversation(source.spans(chosen.trace_id), meant.span, source.decoder)
 
 
 def _write(path: Path, page: str) -> None:

@@ -6,9 +6,9 @@ its span and in the message that the model got of it: that is one turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final, TypedDict
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
@@ -18,6 +18,7 @@ from otel_rollout.look import messages, summary
 from otel_rollout.look.messages import Call, Message, Reply, Request
 from otel_rollout.look.summary import Summary, Tokens
 from otel_rollout.tokens import turns as sequences
+from otel_rollout.tokens.decoding import Decoder
 
 MODEL: Final = "assistant"
 TOOL: Final = "tool"
@@ -99,27 +100,24 @@ class Conversation:
         return sum(bool(turn.problem) for turn in self.turns)
 
 
-class Decoder(Protocol):
-    """Makes text of token ids."""
-
-    def continued(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        """The text that ``ids`` add to that of the tokens before them."""
+Decoders = Callable[[str], Decoder | None]
+"""By the name of a tokenizer (``rollout.tokenizer``) what decodes with it; None where that is not there."""
 
 
 def conversation(
-    spans: Sequence[ReadableSpan], root_id: int | None = None, decoder: Decoder | None = None
+    spans: Sequence[ReadableSpan], root_id: int | None = None, decoders: Decoders = lambda name: None
 ) -> Conversation:
     """Put a trajectory together.
 
     Args:
         spans: all of its trace, in any order; at least one.
         root_id: the span that it begins with, if it is a part of the trace.
-        decoder: for token ids whose text was not recorded.
+        decoders: for token ids whose text was not recorded.
     """
     gathering = summary.gathered(spans, root_id)
     root = gathering.root_id
     tree = _Tree(spans)
-    told = _Telling(tree, decoder, gathering.summary().path)
+    told = _Telling(tree, decoders, gathering.summary().path)
     for span in tree.below(root):
         told.tell(span)
     if not any(turn.is_call for turn in told.turns) and root is not None:
@@ -204,10 +202,10 @@ def is_model_call(span: ReadableSpan) -> bool:
 class _Telling:
     """The turns told so far, and what is to be known of them to tell the next."""
 
-    def __init__(self, tree: _Tree, decoder: Decoder | None, path: str) -> None:
+    def __init__(self, tree: _Tree, decoders: Decoders, path: str) -> None:
         self.turns: list[Turn] = []
         self._tree = tree
-        self._decoder = decoder
+        self._decoders = decoders
         self._path = path
         self._by_message = sequences.Turns(sequences.MESSAGE_BYTES)
         self._by_token = sequences.Turns(sequences.TOKEN_BYTES)
@@ -239,63 +237,91 @@ class _Telling:
 
     def _model(self, span: ReadableSpan) -> None:
         within = [span, *self._tree.inside(span)]
-        called = _Called(_request(within), _reply(within))
+        called = _Called(self._restored(_request(within)), _reply(within))
         said, note = self._new(f"{_id(span):016x}", called, span)
+        self._calls |= {f"{_id(inner):016x}": called for inner in within}
         shown = self._unsaid(said)
         for turn in shown:
             self._add(span, turn)
-        answer = _answer(span, called.reply, summary.Tokens.total(_tokens(within)))
-        answer.text = answer.text or self._decoded(called.request.prompt_ids, called.reply.ids)
+        answer = _answer(span, called.reply, Tokens.total(_tokens(within)))
+        if not answer.text and called.reply.ids:
+            decoded = self._decoded(within, called.all_ids, len(called.request.prompt_ids))
+            answer.text = messages.without_end(decoded) or _untold(len(called.reply.ids))
         (shown or [answer])[0].note = note
         self._add(span, answer)
         called.turn = answer
 
+    def _restored(self, request: Request) -> Request:
+        """All of what was asked, where it is told as what it adds to an earlier call."""
+        earlier = self._calls.get(request.continues)
+        if earlier is None:
+            return request
+        if request.prompt_ids and not request.messages:
+            ids = sequences.restored(earlier.all_ids, request.shared, request.prompt_ids)
+            return replace(request, prompt_ids=tuple(ids))
+        said = sequences.restored(earlier.request.messages, request.shared, request.messages)
+        return replace(request, messages=tuple(said))
+
     def _new(self, key: str, called: _Called, span: ReadableSpan) -> tuple[list[Message], str]:
         """What a call says that was not said before, and how it follows from an earlier one."""
         request = called.request
-        if request.messages:
-            by, unit = self._by_message, "message"
-            items = sequences.messages(request.messages)
-            length = whole = len(request.messages)
-            everything = items
-        else:
-            by, unit = self._by_token, "token"
-            items = sequences.tokens(list(request.prompt_ids)) or b""
-            everything = items + (sequences.tokens(list(called.reply.ids)) or b"")
-            length = len(request.prompt_ids)
-            whole = len(everything) // sequences.TOKEN_BYTES
-        shared = by.shared(key, items, span.start_time or 0)
+        by, asked, everything = self._as_sequence(called)
+        shared = by.shared(key, asked, span.start_time or 0)
         earlier = self._calls.get(shared.turn) if shared else None
         by.add(key, everything, span.end_time or 0)
-        called.length = whole
-        self._calls[key] = called
-        count = shared.count if shared else 0
+        count = shared.length if shared else 0
         if request.messages:
-            said = list(request.messages[count:])
+            called.length = len(request.messages)
+            said, note = list(request.messages[count:]), self._note(earlier, count, called.length, "message")
         else:
-            said = self._in_tokens(called, earlier, count) or self._without_text(span, length - count, count)
+            called.length = len(called.all_ids)
+            length = len(request.prompt_ids)
+            said = self._in_tokens(called, earlier, count, span) or self._without_text(
+                span, length - count, count
+            )
+            note = self._note(earlier, count, length, "token")
         if said and earlier and count == earlier.length and earlier.is_resent_as(said[0]):
             said = said[1:]
-        return said, self._note(earlier, count, length, unit)
+        return said, note
+
+    def _as_sequence(self, called: _Called) -> tuple[sequences.Turns, bytes, bytes]:
+        """What a call was asked, as a sequence, and with its answer."""
+        if called.request.messages:
+            asked = sequences.messages(called.request.messages)
+            return self._by_message, asked, asked
+        asked = sequences.tokens(list(called.request.prompt_ids)) or b""
+        return self._by_token, asked, sequences.tokens(list(called.all_ids)) or b""
 
     def _note(self, earlier: _Called | None, count: int, length: int, unit: str) -> str:
         if earlier is None:
-            return "a context of its own" if len(self._calls) > 1 else ""
+            return "a context of its own" if self._calls else ""
         if count < earlier.length:
             if count == length:
                 return "the same context again, or its beginning"
             return f"goes on from {unit} {count} of a context of {earlier.length}"
         return ""
 
-    def _in_tokens(self, called: _Called, earlier: _Called | None, count: int) -> list[Message]:
+    def _in_tokens(
+        self, called: _Called, earlier: _Called | None, count: int, span: ReadableSpan
+    ) -> list[Message]:
         """What the tokens of a prompt say beyond the first ``count``."""
-        ids, text = called.request.prompt_ids, called.request.prompt_text
-        if text:
-            before = earlier.text if earlier else ""
-            new = text[common_length(before, text) :] if count else text
+        request = called.request
+        before = earlier.text if earlier else ""
+        if not request.prompt_text:
+            new = self._decoded([span, *self._tree.inside(span)], request.prompt_ids, count)
+        elif request.text_begins or not count:
+            new = request.prompt_text
         else:
-            new = self._decoder.continued(ids[:count], ids[count:]) if self._decoder else ""
-        return list(messages.spoken(new, "context")) if new else []
+            new = request.prompt_text[common_length(before, request.prompt_text) :]
+        called.text = (before if count else "") + new + called.reply.message.text
+        return list(messages.spoken(new, "context"))
+
+    def _decoded(self, within: Sequence[ReadableSpan], ids: Sequence[int], begin: int) -> str:
+        """The text of ``ids`` from ``begin`` on; empty where there is nothing to decode it with."""
+        names = (str((span.attributes or {}).get(semconv.TOKENIZER, "")) for span in within)
+        name = next(filter(None, names), "")
+        decoder = self._decoders(name) if name and len(ids) > begin else None
+        return decoder.part(ids, begin, len(ids)) if decoder else ""
 
     def _without_text(self, span: ReadableSpan, new: int, shared: int) -> list[Message]:
         """Tokens of which only the number is known; the first of a trajectory are what it was asked."""
@@ -310,13 +336,6 @@ class _Telling:
             for outer in self._tree.around(span)
         )
         return next((found for value in values if (found := messages.asked_in(value))), ())
-
-    def _decoded(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        if not ids:
-            return ""
-        return (
-            messages.without_end(self._decoder.continued(before, ids)) if self._decoder else _untold(len(ids))
-        )
 
     def _unsaid(self, said: Sequence[Message]) -> list[Turn]:
         """Messages as turns; a tool's answer goes to the turn of its call."""
@@ -344,17 +363,26 @@ class _Telling:
 
 @dataclass
 class _Called:
-    """A model call, as the next ones are told by it."""
+    """A model call, as the next ones are told by it.
+
+    Attributes:
+        request: what was asked, all of it.
+        reply: what was answered.
+        length: messages of the request, or tokens of request and reply.
+        text: that of these tokens, as far as it is known.
+        turn: the reply as it is shown.
+    """
 
     request: Request
     reply: Reply
     length: int = 0
+    text: str = ""
     turn: Turn = field(default_factory=lambda: Turn(MODEL))
 
     @property
-    def text(self) -> str:
-        """All of it, as a prompt has it."""
-        return self.request.prompt_text + self.reply.message.text
+    def all_ids(self) -> tuple[int, ...]:
+        """The tokens of request and reply."""
+        return self.request.prompt_ids + self.reply.ids
 
     def is_resent_as(self, message: Message) -> bool:
         """Whether a message is the reply as the conversation goes on with it; that tells its calls apart."""
@@ -377,18 +405,23 @@ def _request(within: Sequence[ReadableSpan]) -> Request:
         )
         for span in within
     ]
-    outer = found[0]
-    ids = next((request.prompt_ids for request in found if request.prompt_ids), ())
-    said = outer.messages or next(
-        (request.messages for request in found[1:] if request.messages and not ids), ()
-    )
-    text = outer.prompt_text or _text_of(messages.value_of(within[0], semconv.OUTPUT_VALUE), "prompt_text")
-    return Request(() if text and ids else said, ids, text)
-
-
-def _text_of(value: Any, name: str) -> str:
-    held = value.get(name) if isinstance(value, Mapping) else None
-    return held if isinstance(held, str) else ""
+    in_tokens = next((request for request in found if request.prompt_ids), None)
+    output = messages.value_of(within[0], semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
+    text = output.get("prompt_text") if isinstance(output, Mapping) else None
+    if in_tokens and isinstance(text, str) and text:
+        begins = output.get("prompt_text_begins_at_token")
+        return replace(
+            in_tokens, messages=(), prompt_text=text, text_begins=begins if isinstance(begins, int) else 0
+        )
+    if not found[0].messages:
+        return in_tokens or next((request for request in found if request.messages), found[0])
+    told = within[0].attributes or {}
+    continues, shared = told.get(semconv.TURN_CONTINUES), told.get(semconv.TURN_SHARED)
+    request = Request(found[0].messages, in_tokens.prompt_ids if in_tokens else ())
+    length = told.get(semconv.TURN_LENGTH)
+    if isinstance(shared, int) and length == shared + len(request.messages):
+        return replace(request, continues=str(continues), shared=shared)
+    return request
 
 
 def _reply(within: Sequence[ReadableSpan]) -> Reply:

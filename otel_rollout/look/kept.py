@@ -13,6 +13,7 @@ from otel_rollout.deliver import files
 from otel_rollout.deliver.decode import UnreadableLineError, spans_of
 from otel_rollout.look.reference import Reference, UnresolvedError
 from otel_rollout.look.summary import Gathering, Summary
+from otel_rollout.tokens.decoding import Decoder
 
 _logger = logging.getLogger("otel_rollout.look")
 
@@ -51,6 +52,19 @@ class Kept:
             for span in _decoded(line)
             if _trace_id(span) == trace_id
         ]
+
+    def decoder(self, name: str) -> Decoder | None:
+        """What decodes with the tokenizer that a run calls ``name``; None where it is not there."""
+        paths = [path for of_run in self._runs for path in of_run]
+        places = dict.fromkeys(place for path in paths for place in (path.parent, path.parent.parent))
+        try:
+            found = (Decoder.stored(place, name) for place in places)
+            return next(filter(None, found), None)
+        except ImportError:
+            _logger.warning("For the text of token ids: pip install 'otel-rollout[tokens]'")
+        except Exception as error:  # noqa: BLE001 - whatever the library says of a file that holds no tokenizer
+            _logger.warning("The tokenizer %s cannot be read: %s", name, error)
+        return None
 
     def _summaries(self, paths: Sequence[Path], reference: Reference | None) -> list[Summary]:
         mark = reference.trace.encode() if reference else b""

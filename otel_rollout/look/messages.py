@@ -48,11 +48,24 @@ class Message:
 
 @dataclass(frozen=True)
 class Request:
-    """What a model was asked: messages, or a prompt as text or token ids."""
+    """What a model was asked: messages, or a prompt as text or token ids.
+
+    Attributes:
+        messages: the conversation so far.
+        prompt_ids: the prompt's tokens.
+        prompt_text: its text, from the token ``text_begins`` on.
+        text_begins: 0 where the text is that of all tokens.
+        continues: the span of an earlier call (16 hex digits), where messages or tokens are told as what they
+            add to that one; empty where they are told in full.
+        shared: how many of that one come before them.
+    """
 
     messages: tuple[Message, ...] = ()
     prompt_ids: tuple[int, ...] = ()
     prompt_text: str = ""
+    text_begins: int = 0
+    continues: str = ""
+    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,16 +106,17 @@ def as_text(value: Any) -> str:
 def request_of(value: Any, further: Any = None) -> Request:
     """Read the arguments of a model call; ``further`` is a semconv attribute with the messages."""
     given = value if isinstance(value, Mapping) else {}
-    prompt_text = given.get("prompt_text")
-    asked = _asked(given)
-    if asked is None and not given:
-        asked = value
-    asked = further or asked
-    messages = tuple(messages_in(asked, "user"))
-    prompt_ids = ids_in(given.get("prompt_ids")) or ids_in(asked)
-    if given and not messages and not prompt_ids:
-        messages = (Message("input", as_text(dict(given))),)
-    return Request(messages, prompt_ids, prompt_text if isinstance(prompt_text, str) else "")
+    asked = further or (_asked(given) if given else value)
+    said = tuple(messages_in(asked, "user"))
+    told = _argument(given, ("prompt_ids",))
+    if isinstance(told, Mapping):  # as exporters get it
+        continues, shared = str(told.get("continues") or ""), told.get("shared")
+        new = ids_in(told.get("new"))
+        return Request(said, new, continues=continues, shared=shared if isinstance(shared, int) else 0)
+    prompt_ids = ids_in(told) or ids_in(asked)
+    if given and not said and not prompt_ids:
+        said = (Message("input", as_text(dict(given))),)
+    return Request(said, prompt_ids)
 
 
 def asked_in(value: Any) -> tuple[Message, ...]:
@@ -111,9 +125,13 @@ def asked_in(value: Any) -> tuple[Message, ...]:
 
 
 def _asked(given: Mapping[str, Any]) -> Any:
+    return _argument(given, _ASKED)
+
+
+def _argument(given: Mapping[str, Any], names: Sequence[str]) -> Any:
     further = given.get("kwargs")
     arguments = {**further, **given} if isinstance(further, Mapping) else given
-    return next((arguments[name] for name in _ASKED if arguments.get(name)), None)
+    return next((arguments[name] for name in names if arguments.get(name)), None)
 
 
 def reply_of(value: Any, further: Any = None) -> Reply:
