@@ -95,6 +95,7 @@ class Trajectory:
         self._input: bytes | None = None
         self._output: bytes | None = None
         self._text_of: str | None = None
+        self._has_own_output = False
         self._writer: SegmentWriter | None = None
         self._slot: int | None = None
 
@@ -265,7 +266,7 @@ class Trajectory:
         for key, encoded in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
             if encoded is not None:
                 spans.put_json(span, key, encoded)
-        if self._text_of is not None:
+        if self._text_of is not None and not self._has_own_output:
             span.set_attribute(semconv.TEXT_OF, self._text_of)
 
     # --- what it shows ------------------------------------------------------------------------------------
@@ -279,6 +280,7 @@ class Trajectory:
 
     def set_output(self, value: Any) -> None:
         """Show ``value`` as what came of the trajectory."""
+        self._has_own_output = True
         try:
             self._set(semconv.OUTPUT_VALUE, value)
         except Exception as error:  # noqa: BLE001
@@ -305,10 +307,6 @@ class Trajectory:
         """
         self._output = _preview(encoded)
         self._text_of = text_of
-
-    def show_text_of(self, span_id: str) -> None:
-        """Show the ``response_text`` of an operation of this trace beside the trajectory's output."""
-        self._text_of = span_id
 
 
 def trajectory_in(context: otel_context.Context) -> Trajectory | None:
