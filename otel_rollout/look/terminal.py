@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
+from rich.panel import Panel
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -54,7 +55,7 @@ def list_trajectories(summaries: Sequence[Summary], console: Console) -> None:
 
 
 def _experiments(summaries: Sequence[Summary]) -> Text:
-    names = dict.fromkeys(f"{one.experiment} ({one.run})" for one in summaries)
+    names = dict.fromkeys(" · ".join(dict.fromkeys((one.experiment, one.run))) for one in summaries)
     return _text(f"{len(summaries)} of {', '.join(names)}")
 
 
@@ -154,10 +155,8 @@ def compare(comparison: Comparison, console: Console) -> None:
     console.print()
     for number, turn in enumerate(comparison.shared, start=1):
         console.print(_turn(turn, number))
-    console.print(
-        Rule(_text(wording.parting(comparison), "bold"), style="red" if comparison.divergence else "green")
-    )
-    console.print()
+    colour = "red" if comparison.divergence else "green"
+    console.print(Panel(_text(wording.parting(comparison), "bold"), style=colour))
     console.print(_columns(comparison))
 
 
