@@ -72,6 +72,11 @@ class Turn:
         return tuple(call for call in self.calls if not _is_written(call, self.text))
 
     @property
+    def shows_arguments(self) -> bool:
+        """Whether there is something to show of its arguments: of a tool also that it got none."""
+        return bool(self.arguments) or (self.role == TOOL and self.arguments is not None)
+
+    @property
     def is_call(self) -> bool:
         """Whether the model was called for it."""
         return self.role == MODEL and self.seconds is not None

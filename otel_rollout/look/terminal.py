@@ -107,17 +107,16 @@ def _heading(turn: Turn, number: int) -> RenderableType:
 
 
 def _who(turn: Turn, number: int) -> Text:
-    who = Text(f"{number:>2} ", "dim").append(
-        printable(wording.role(turn)), f"bold {_STYLES.get(turn.role, '')}"
-    )
-    return who.append("  failed", _FAILED) if turn.problem else who
+    failed = ("  failed", _FAILED) if turn.problem else ""
+    who = _text(wording.role(turn), f"bold {_STYLES.get(turn.role, '')}")
+    return Text.assemble((f"{number:>2} ", "dim"), who, failed)
 
 
 def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Text]:
     """What a turn says; of ``parts``, which its text consists of, the middle one is made to stand out."""
     if turn.note:
         yield _text(f"({turn.note})", "dim italic")
-    if turn.arguments or turn.role == TOOL:
+    if turn.shows_arguments:
         yield _text(f"({wording.arguments(turn.arguments)})", "yellow" if turn.role == TOOL else "dim")
     if turn.text:
         before, changed, after = parts or (turn.text, "", "")

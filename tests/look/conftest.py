@@ -39,7 +39,7 @@ def rollout(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Rollou
         "OTEL_ROLLOUT_KEEP": "true",
     }
     job = [sys.executable, "-m", "tests.look.job"]
-    ran = subprocess.run(job, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    ran = subprocess.run(job, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return Rollout(spool, server_uri, json.loads(ran.stdout))
 
