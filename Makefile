@@ -32,9 +32,8 @@ demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 
 test: $(TESTS)  ## Everything CI checks
 
-soak: $(VENV)/.dev  ## Ten rounds of outages and of random kills and faults: hours
-	$(call part,soak,for round in 1 2 3 4 5 6 7 8 9 10; do \
-		$(BIN)/python -m pytest -q tests/soak || exit 1; done)
+soak: $(VENV)/.dev  ## Ten rounds of outages, of random kills and faults, and of fuzzing: two hours
+	$(call part,soak,$(BIN)/python -m tests.soak $(ARGS))
 
 bench: $(VENV)/.dev $(WEAVE)/.ready $(WEAVE_SQLITE)/.ready  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -53,7 +52,7 @@ types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
 unit: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests,$(BIN)/python -m pytest --ignore tests/collector --ignore tests/soak)
+	$(call part,tests,$(BIN)/python -m pytest --ignore tests/collector)
 
 collector-tests: $(VENV)/.dev $(PHOENIX)/.ready $(WEAVE)/.ready collector
 	$(call part,a Collector that reads the spool,$(BIN)/python -m tests.collector.tailing)
