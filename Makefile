@@ -32,7 +32,7 @@ demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 
 test: $(TESTS)  ## Everything CI checks
 
-soak: $(VENV)/.dev  ## Ten rounds of outages, of random kills and faults, and of fuzzing: two hours
+soak: $(VENV)/.dev $(WEAVE)/.ready  ## Ten rounds of outages, of random kills and faults, and of fuzzing: two hours
 	$(call part,soak,$(BIN)/python -m tests.soak $(ARGS))
 
 bench: $(VENV)/.dev $(WEAVE)/.ready $(WEAVE_SQLITE)/.ready  ## What tracing costs, beside what others cost, in one run
