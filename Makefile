@@ -37,9 +37,8 @@ demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 test:  ## Everything CI checks, two parts at a time: they wait more than they work
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line $(TESTS)
 
-soak: $(VENV)/.dev  ## Ten rounds of outages and of random kills and faults: hours
-	$(call part,soak,for round in 1 2 3 4 5 6 7 8 9 10; do \
-		$(BIN)/python -m pytest -q tests/soak || exit 1; done)
+soak: $(VENV)/.dev $(WEAVE)/.ready  ## Ten rounds of outages, of random kills and faults, and of fuzzing: two hours
+	$(call part,soak,$(BIN)/python -m tests.soak $(ARGS))
 
 bench: $(VENV)/.dev $(WEAVE)/.ready $(WEAVE_SQLITE)/.ready  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -58,7 +57,7 @@ types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
 unit: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests,$(BIN)/python -m pytest $(addprefix --ignore ,$(SERVERS) tests/collector tests/soak))
+	$(call part,tests,$(BIN)/python -m pytest $(addprefix --ignore ,$(SERVERS) tests/collector))
 
 servers: $(VENV)/.dev $(WEAVE)/.ready
 	$(call part,tests with MLflow and Weave,$(BIN)/python -m pytest $(SERVERS))

@@ -27,7 +27,7 @@ from opentelemetry import trace
 
 from otel_rollout import metrics, semconv, settings, spool
 from otel_rollout.deliver import drain, launch
-from otel_rollout.deliver.report import Report
+from otel_rollout.deliver.report import DeliveryCount, Report
 from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.provider import RecordingTracer, RecordingTracerProvider
 from otel_rollout.record.redaction import redaction_of
@@ -237,8 +237,8 @@ def _writer_at_present() -> SegmentWriter | None:
     return active.writer if active is not None else None
 
 
-def _delivered_here() -> dict[str, tuple[int, int]]:
-    """Exporter → spans delivered and rejected here, for the process that reports it. Takes no lock."""
+def _delivered_here() -> dict[str, DeliveryCount]:
+    """Exporter → what was delivered here, for the process that reports it. Takes no lock."""
     configured = _state.settings
     if not _state.is_root or configured is None:
         return {}

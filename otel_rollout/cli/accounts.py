@@ -18,6 +18,8 @@ from otel_rollout.deliver.report import Report
 
 _WATCH_INTERVAL = 2.0
 _PROGRESS_INTERVAL = 0.5
+_SPANS = "started = recorded + dropped + open + unfinished"
+_DELIVERY = "recorded = delivered + rejected + pending"
 
 
 def show(reports: Sequence[Report], console: Console, steps: bool = False) -> None:
@@ -92,25 +94,41 @@ def _account(report: Report, steps: bool) -> RenderableType:
 def _steps(report: Report) -> Table:
     reasons = list(report.dropped)
     table = Table(
-        caption="recorded = delivered + rejected + pending, at the exporter that is furthest behind",
-        caption_justify="left",
+        caption=f"{_SPANS}\n{_DELIVERY}, at the exporter that is furthest behind", caption_justify="left"
     )
     table.add_column("step", no_wrap=True)
-    for heading in ("recorded", "delivered", "rejected", "pending", *(f"dropped: {r}" for r in reasons)):
+    dropped = [f"dropped: {reason}" for reason in reasons]
+    for heading in (
+        "started",
+        "recorded",
+        *dropped,
+        "open",
+        "unfinished",
+        "delivered",
+        "rejected",
+        "pending",
+    ):
         table.add_column(heading, justify="right")
     for key, count in report.by_step.items():
         name = f"{key.step or 'outside any'}{' (validation)' if key.validate else ''}"
-        numbers = (count.recorded, count.delivered, count.rejected, count.pending)
-        table.add_row(name, *map(str, numbers), *(str(count.dropped.get(reason, 0)) for reason in reasons))
+        begun = (count.started, count.recorded, *(count.dropped.get(reason, 0) for reason in reasons))
+        rest = (count.open, count.unfinished, count.delivered, count.rejected, count.pending)
+        table.add_row(name, *map(str, begun + rest))
     return table
 
 
 def _table(report: Report) -> Table:
-    table = Table(caption="recorded = delivered + rejected + pending + lost", caption_justify="left")
+    table = Table(caption=f"{_DELIVERY} + lost", caption_justify="left")
     table.add_column("exporter", no_wrap=True)
-    for heading in ("recorded", "delivered", "rejected", "pending", "lost"):
+    for heading in ("recorded", "delivered", "rejected", "pending", "lost", "batches retried"):
         table.add_column(heading, justify="right")
     for name, count in report.exporters.items():
-        numbers = (count.delivered, count.rejected, count.pending, count.lost_of(report.recorded))
+        numbers = (
+            count.delivered,
+            count.rejected,
+            count.pending,
+            count.lost_of(report.recorded),
+            count.retried,
+        )
         table.add_row(name, str(report.recorded), *map(str, numbers))
     return table

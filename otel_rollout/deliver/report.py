@@ -15,10 +15,22 @@ from typing import NamedTuple
 
 
 class StepKey(NamedTuple):
-    """A step of training or of validation; ``step`` is empty for spans outside any trajectory."""
+    """A step of training or of validation; ``step`` is empty for spans outside any trajectory.
+
+    It is "other steps" where the files do not tell: for drops of a process that had drops in 95 others, and
+    for operations under way, unless all trajectories under way in their process are of one step.
+    """
 
     step: str
     validate: bool
+
+
+class DeliveryCount(NamedTuple):
+    """What the forwarder counts for one exporter; see :class:`ExporterCount`."""
+
+    delivered: int
+    rejected: int
+    retried: int
 
 
 @dataclass(frozen=True)
@@ -29,12 +41,14 @@ class ExporterCount:
         delivered: spans the target has acknowledged.
         rejected: spans the target refuses for good; they lie in ``rejected.<exporter>.jsonl``.
         pending: spans that lie on disk and wait.
+        retried: times that a batch had to be sent again, because the target did not take it.
         problem: why nothing is delivered at present, if so.
     """
 
     delivered: int = 0
     rejected: int = 0
     pending: int = 0
+    retried: int = 0
     problem: str | None = None
 
     @classmethod
@@ -45,6 +59,7 @@ class ExporterCount:
             delivered=sum(count.delivered for count in counts),
             rejected=sum(count.rejected for count in counts),
             pending=sum(count.pending for count in counts),
+            retried=sum(count.retried for count in counts),
             problem="; ".join(dict.fromkeys(problems)) or None,
         )
 
@@ -63,12 +78,21 @@ class StepCount:
         delivered: of these, what the target has acknowledged.
         rejected: of these, what the target refuses for good.
         dropped: reason → spans that ended and could not be recorded.
+        open: spans begun and not ended yet.
+        unfinished: spans begun in processes that died before they ended; see :class:`Report`.
     """
 
     recorded: int = 0
     delivered: int = 0
     rejected: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    open: int = 0
+    unfinished: int = 0
+
+    @property
+    def started(self) -> int:
+        """Spans begun, of which nothing else is known than what became of them."""
+        return self.recorded + sum(self.dropped.values()) + self.open + self.unfinished
 
     @property
     def pending(self) -> int:
@@ -184,5 +208,7 @@ def _merged_steps(steps: Sequence[Mapping[StepKey, StepCount]]) -> dict[StepKey,
                 known.delivered + count.delivered,
                 known.rejected + count.rejected,
                 _sum([known.dropped, count.dropped]),
+                known.open + count.open,
+                known.unfinished + count.unfinished,
             )
     return dict(sorted(merged.items()))
