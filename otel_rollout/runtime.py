@@ -33,6 +33,7 @@ from otel_rollout.record.provider import RecordingTracer, RecordingTracerProvide
 from otel_rollout.record.redaction import redaction_of
 from otel_rollout.record.sampling import Decision, decision_of
 from otel_rollout.record.segment import SegmentWriter
+from otel_rollout.record.tokenizers import Tokenizers
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.version import VERSION
 
@@ -71,6 +72,7 @@ class Runtime:
             found=functools.partial(_create_node_directory, configured),
             redact=redaction_of(configured.redact),
         )
+        self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
         provider = RecordingTracerProvider(self.writer, _decision(configured))
         self.tracer: RecordingTracer = provider.get_tracer(_SCOPE, VERSION)
         self._joined: SdkTracerProvider | None = None
@@ -115,8 +117,10 @@ class Runtime:
 
     def close(self, timeout: float) -> None:
         """Flush and stop recording."""
+        deadline = time.monotonic() + timeout
         self.keeper.stop()
-        self.writer.close(timeout)
+        self.tokenizers.finish(timeout / 2)
+        self.writer.close(max(0.0, deadline - time.monotonic()))
 
 
 def _spool_limit(configured: Settings, node_dir: Path) -> int:

@@ -9,10 +9,12 @@ from pathlib import Path
 from otel_rollout.deliver import retention, segments
 from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.deliver.election import Election
+from otel_rollout.deliver.enrichment import Enrichment
 from otel_rollout.deliver.exporters import is_for_another_machine, load
 from otel_rollout.deliver.ledger import Ledger, set_aside_unreadable
 from otel_rollout.deliver.unfinished import close_unfinished
 from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.record.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import SegmentName
 
@@ -48,6 +50,7 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
     deliveries = []
     set_aside_unreadable(node_dir)
     ledger = Ledger(node_dir)
+    enrichment = _enrichment(node_dir, configured)
     for name, options in configured.exporters.items():
         try:
             exporter = load(name, options)
@@ -57,7 +60,7 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
                     "one. What is recorded here travels there when the job ends through Ray; else give all "
                     "machines a server as target, or copy the spool there and run `otel-rollout forward`."
                 )
-            deliveries.append(Delivery(name, exporter, node_dir, election.stands))
+            deliveries.append(Delivery(name, exporter, node_dir, election.stands, enrichment))
         except SettingsError as error:
             _logger.error("%s", error)
             ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))
@@ -68,6 +71,14 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
     for delivery in deliveries:
         delivery.start()
     return deliveries
+
+
+def _enrichment(node_dir: Path, configured: Settings) -> Enrichment | None:
+    try:
+        return Enrichment(node_dir, configured.turns, redaction_of(configured.redact))
+    except ValueError as error:  # without it nothing is decoded, where it was not looked at
+        _logger.warning("token ids stay without their text, and what is resent is told in full: %s", error)
+        return None
 
 
 def _follow(

@@ -91,6 +91,8 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
             "working_dir": configured.working_dir,
             "forwarder_linger": configured.forwarder_linger,
             "keep": configured.keep,
+            "turns": configured.turns,
+            "redact": configured.redact,
         }
     )
     # Where this package was imported from, for trees that are on sys.path but not installed.

@@ -109,6 +109,7 @@ def as_node_directory(paths: Sequence[Path], spool_dir: Path, exporters: Sequenc
     node_dir = spool.node_directory(spool_dir, run, "")
     spool.create_private(node_dir, spool_dir)
     spool.write_manifest(node_dir, spool.Manifest(run, "replay", tuple(exporters)))
+    _copy_tokenizers(paths, node_dir)
     writer = spool.new_writer_id()
     for sequence, path in enumerate(_files(paths), start=1):
         _copy_lines(path, node_dir / spool.SegmentName(writer, sequence).file)
@@ -127,6 +128,15 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             yield from found
         else:
             yield path
+
+
+def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
+    """The tokenizers of the runs that files come from: beside them, below them, or beside their archive."""
+    for path in paths:
+        places = [path.parent, path.parent.parent, *([] if path.is_file() else path.glob("**/"))]
+        for found in {file for place in places for file in spool.tokenizer_files(place)}:
+            (node_dir / spool.TOKENIZERS).mkdir(mode=0o700, exist_ok=True)
+            shutil.copyfile(found, spool.tokenizer_file(node_dir, found.stem))
 
 
 def _is_segment(path: Path) -> bool:
