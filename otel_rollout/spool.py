@@ -10,6 +10,7 @@
         <writer>.open                 its trajectories that are running, or that it never finished
         forwarder.lock                held by the one forwarder of this directory
         forwarder.log                 what it has to say
+        draining                      touched by whoever waits for all to be delivered: decide what can be
         ledger.sqlite                 what it delivered: cursors and counts per exporter
         unreadable-<time>.ledger.sqlite   one that could not be read, replaced by a new one
         rejected.<exporter>.jsonl     spans a target refuses, with its words
@@ -38,6 +39,7 @@ OPEN_SUFFIX = ".open"
 MANIFEST = "run.json"
 TRACKERS = "trackers.json"
 ARCHIVE = "archive"
+DRAINING = "draining"
 COMPRESSED_SUFFIX = ".zst"
 TOKENIZERS = "tokenizers"
 CLOSING_SEQUENCE = 999_999

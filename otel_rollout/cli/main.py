@@ -131,7 +131,8 @@ def replay(
     from otel_rollout.deliver import service
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    configured, _ = settings.from_environment({**os.environ, "OTEL_ROLLOUT_KEEP": ""})
+    as_they_are = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
+    configured, _ = settings.from_environment({**os.environ, **as_they_are})
     chosen = _chosen(configured, to.split(","))
     try:
         with service.as_node_directory(paths, configured.spool_dir, list(chosen.exporters)) as node_dir:
@@ -213,6 +214,8 @@ def _as_json(report: Report) -> dict[str, object]:
         "unfinished": report.unfinished,
         "dropped": dict(report.dropped),
         "left_out": dict(report.left_out),
+        "groups_kept": dict(report.groups_kept),
+        "groups_left_out": dict(report.groups_left_out),
         "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
         "lost": report.lost,
         "steps": [
