@@ -54,7 +54,7 @@ def rollout_trace_attr(
         validate: whether this is validation rather than training.
         trace: False records nothing inside the block, at next to no cost.
         extra: further facts about the trajectory (``agent_name="tool_agent"``), recorded on its root span
-            as ``rollout.<name>``.
+            as ``rollout.<name>``. ``group_size=8`` tells how many siblings there are, see docs/sampling.md.
 
     Returns:
         The trajectory, on which ``set_input`` and ``set_output`` choose what a list of traces shows. By
