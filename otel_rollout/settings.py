@@ -172,7 +172,7 @@ class Settings:
         "OTEL_TRACES_SAMPLER",
         "Which trajectories are recorded: `always_on`, `always_off`, `traceidratio`, their `parentbased_` "
         "forms, or any other in entry-point group `opentelemetry_traces_sampler`. Asked once for each "
-        "trajectory, which is recorded whole or not at all.",
+        "trajectory, which is recorded whole or not at all. By groups: `OTEL_ROLLOUT_SAMPLE_RATE`.",
         _text,
         "parentbased_always_on",
     )

@@ -15,7 +15,7 @@ from otel_rollout.capture import content, spans, values
 from otel_rollout.capture.guard import fault, warn
 from otel_rollout.record.identity import Identity, with_identity
 from otel_rollout.record.interrupts import pass_on
-from otel_rollout.record.sampling import Group, chosen_in, with_chosen
+from otel_rollout.record.sampling import CHOSEN, Group
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
 
@@ -57,7 +57,7 @@ def rollout_trace_attr(
         token2text: whether operations inside, in this process, show the text of their token ids, unless they
             say so themselves. None: as the setting of that name says.
         extra: further facts about the trajectory (``agent_name="tool_agent"``), recorded on its root span
-            as ``rollout.<name>``.
+            as ``rollout.<name>``. ``group_size=8`` tells how many siblings there are, see docs/sampling.md.
 
     Returns:
         The trajectory, on which ``set_input`` and ``set_output`` choose what a list of traces shows. By
@@ -190,17 +190,18 @@ class Trajectory:
             self._step_inside(context, context, self._span)
             return
         settings = active.settings
-        attributes = {
-            semconv.PROJECT_NAME: settings.project_name,
-            semconv.EXPERIMENT_NAME: settings.experiment,
-            **{key: _scalar(value) for key, value in self._identity.items()},
-        }
-        if self._is_sampled_out(active, parent, attributes, context):
+        if self._is_sampled_out(active, parent, context):
             active.writer.skip("sampled_out")
             self._span = active.tracer.unrecorded(parent)
             self._step_inside(context, context, self._span)
             return
-        identity = Identity(attributes)
+        identity = Identity(
+            {
+                semconv.PROJECT_NAME: settings.project_name,
+                semconv.EXPERIMENT_NAME: settings.experiment,
+                **{key: _scalar(value) for key, value in self._identity.items()},
+            }
+        )
         if self._makes_room(active, parent, identity):
             active.writer.skip("spool_full")
             self._step_inside(context, context, active.tracer.unrecorded(parent))
@@ -223,16 +224,19 @@ class Trajectory:
             self._writer = active.writer
             self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
 
-    def _is_sampled_out(
-        self, active: runtime.Runtime, parent: Span, attributes: dict[str, Any], context: otel_context.Context
-    ) -> bool:
+    def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: otel_context.Context) -> bool:
         """Whether the trajectory's group is not recorded. A part of another trace goes with that."""
         sampling = active.sampling
-        return (
-            sampling is not None
-            and not parent.get_span_context().is_valid
-            and not sampling.takes(Group.of(attributes), chosen_in(context))
+        if sampling is None or parent.get_span_context().is_valid:
+            return False
+        known = self._identity
+        group = Group(
+            active.settings.experiment,
+            _scalar(known[semconv.STEP]),
+            _scalar(known[semconv.SAMPLE_INDEX]),
+            _scalar(known[semconv.VALIDATE]),
         )
+        return not sampling.takes(group, context)
 
     def _makes_room(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
         """Whether the trajectory is left out because the spool fills up.
@@ -252,8 +256,8 @@ class Trajectory:
         inside = trace.set_span_in_context(span, identified)
         if RUNNING in inside:  # what is called inside belongs to the trajectory, not to an operation around
             inside = otel_context.set_value(RUNNING, None, inside)
-        if chosen_in(inside) is not None:  # it has been asked for, and need not travel on
-            inside = with_chosen(None, inside)
+        if CHOSEN in inside:  # it has been asked for, and need not travel on
+            inside = otel_context.set_value(CHOSEN, None, inside)
         inside = otel_context.set_value(_KEY, self, inside)
         self._outside, self._inside = outside, inside
         attach(inside)

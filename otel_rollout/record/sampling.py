@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from otel_rollout.settings import Settings
 
 ENTRY_POINTS = "opentelemetry_traces_sampler"
-_CHOSEN = otel_context.create_key("otel-rollout-chosen")
+CHOSEN = otel_context.create_key("otel-rollout-chosen")
+"""Under what a context holds the rows of a step that are chosen."""
 _logger = logging.getLogger("otel_rollout")
 Decision = Callable[[int, str], bool]
 """Whether the trace with this id, whose first span has this name, is recorded."""
@@ -56,8 +57,13 @@ def place_of_group(group: Group, seed: str = "") -> float:
     Numbers of groups are spread evenly, and those of trajectories that name neither row nor step are all one.
     With another seed they are others, and have nothing to do with these.
     """
-    name = f"{seed}{tuple(group)!r}".encode("utf-8", "replace")
-    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big") / (1 << 64)
+    return _place(seed, *group)
+
+
+@functools.lru_cache(maxsize=256, typed=True)  # siblings begin together; 1, 1.0 and True are not the same
+def _place(*names: Any) -> float:
+    digest = hashlib.blake2b(repr(names).encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / (1 << 64)
 
 
 @dataclass(frozen=True)
@@ -96,16 +102,12 @@ class GroupSampling:
         is_all = sampling.rate == sampling.every == 1 and not sampling.most and sampling.validation != "never"
         return None if is_all else sampling
 
-    def takes(self, group: Group, chosen: frozenset[Any] | None = None) -> bool:
-        """Whether a trajectory of this group is recorded.
-
-        Args:
-            group: the trajectory's.
-            chosen: the rows chosen by somebody who has seen the whole step, if anybody has.
-        """
+    def takes(self, group: Group, context: otel_context.Context) -> bool:
+        """Whether a trajectory of this group, begun in this context, is recorded."""
         decided = self._by_step(group)
         if decided is not None:
             return decided
+        chosen = chosen_in(context) if self.most else None
         if chosen is not None:
             return group.sample_index in chosen and self._place(group) < self.rate
         return self._place(group) < self._expected_share()
@@ -157,12 +159,12 @@ def _tell_that_nobody_counts() -> None:
 
 def with_chosen(rows: frozenset[Any] | None, context: otel_context.Context) -> otel_context.Context:
     """A context in which those rows of a whole step are chosen to be recorded; None: nobody has chosen."""
-    return otel_context.set_value(_CHOSEN, rows, context)
+    return otel_context.set_value(CHOSEN, rows, context)
 
 
 def chosen_in(context: otel_context.Context) -> frozenset[Any] | None:
     """The rows chosen of the step that ``context`` is inside of, if anybody has."""
-    rows = otel_context.get_value(_CHOSEN, context)
+    rows = otel_context.get_value(CHOSEN, context)
     return rows if isinstance(rows, frozenset) else None
 
 

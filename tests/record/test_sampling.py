@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry import context
+from opentelemetry.context import Context
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score, settings
@@ -29,7 +31,7 @@ def group(row: Any, step: Any = 1, validate: bool = False, experiment: str = "e"
 
 
 def taken(sampler: GroupSampling, step: Any = 1, validate: bool = False, experiment: str = "e") -> set[Any]:
-    return {row for row in ROWS if sampler.takes(group(row, step, validate, experiment))}
+    return {row for row in ROWS if sampler.takes(group(row, step, validate, experiment), Context())}
 
 
 def test_a_rate_is_a_share_of_groups() -> None:
@@ -74,8 +76,8 @@ def test_a_limit_is_kept_exactly_by_who_sees_the_whole_step() -> None:
     assert chosen == GroupSampling(most=7).chosen(reversed(step))
     for sampler in (GroupSampling(most=7, rate=0.2), GroupSampling(most=7, rate=0.01)):
         rows = sampler.chosen(step)
-        limited = {row for row in ROWS if sampler.takes(group(row), rows)}
-        by_rate = {row for row in ROWS if GroupSampling(rate=sampler.rate).takes(group(row))}
+        limited = {row for row in ROWS if sampler.takes(group(row), with_chosen(rows, Context()))}
+        by_rate = taken(GroupSampling(rate=sampler.rate))
         assert limited <= by_rate
         assert len(limited) == min(7, len(by_rate))
     assert GroupSampling(rate=0.5).chosen(step) is None
@@ -108,13 +110,13 @@ def test_any_identity_is_decided(
     name = Group("e", step, row, validate)
     assert 0 <= place_of_group(name, seed) == place_of_group(name, seed) < 1
     sampler = GroupSampling(rate, 2, "sampled", most, 9, seed)
-    assert sampler.takes(name, sampler.chosen([name])) in (True, False)
+    assert sampler.takes(name, with_chosen(sampler.chosen([name]), Context())) in (True, False)
 
 
 def test_nothing_is_drawn_from_the_training_s_generator() -> None:
     """Trajectories of no group are sampled one by one, by a generator of our own."""
     before = random.getstate()
-    count = sum(GroupSampling(rate=0.5).takes(group(None)) for _ in range(1000))
+    count = sum(GroupSampling(rate=0.5).takes(group(None), Context()) for _ in range(1000))
     assert 400 < count < 600
     assert random.getstate() == before
 
@@ -195,8 +197,6 @@ def test_what_was_chosen_travels_to_other_processes_and_ends_with_the_trajectory
     """A call that is made for a whole step takes along which rows are recorded; those inside it do not."""
     otel_rollout.configure("spool", sample_groups=1)
     assert carrier.inject() is None
-    from opentelemetry import context
-
     token = context.attach(with_chosen(frozenset([3, "a"]), context.get_current()))
     sent = carrier.inject()
     context.detach(token)
