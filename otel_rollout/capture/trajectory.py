@@ -13,7 +13,7 @@ from opentelemetry.trace import Span, get_current_span
 from otel_rollout import runtime, semconv
 from otel_rollout.capture import content, spans, values
 from otel_rollout.capture.guard import fault, warn
-from otel_rollout.record.identity import Identity, with_identity
+from otel_rollout.record.identity import Identity, identity_in, with_identity
 from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.sampling import CHOSEN, Group
 from otel_rollout.record.segment import SegmentWriter
@@ -225,9 +225,12 @@ class Trajectory:
             self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
 
     def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: otel_context.Context) -> bool:
-        """Whether the trajectory's group is not recorded. A part of another trace goes with that."""
+        """Whether the trajectory's group is not recorded. A part of another one goes with that."""
         sampling = active.sampling
-        if sampling is None or parent.get_span_context().is_valid:
+        if sampling is None:
+            return False
+        above = parent.get_span_context()
+        if identity_in(context).attributes or (above.is_valid and not above.trace_flags.sampled):
             return False
         known = self._identity
         group = Group(

@@ -8,20 +8,25 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry import context
+from opentelemetry import context, trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score, settings
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, settings
 from otel_rollout.propagate import carrier
 from otel_rollout.record import sampling
 from otel_rollout.record.sampling import Group, GroupSampling, place_of_group, with_chosen
+from tests.otlp import Recorded, tree
 
 ROWS = range(200)
 
@@ -189,6 +194,43 @@ def test_what_is_sampled_out_is_silent_and_its_scores_are_counted(
     score("reward", 1.0, trajectory=trajectory.id)
     report = otel_rollout.shutdown(1)
     assert (report.started, report.left_out) == (0, {"sampled_out": 1, "score_of_unrecorded": 1})
+
+
+def test_a_step_that_is_traced_has_some_of_its_trajectories(recorded: Callable[[], list[Recorded]]) -> None:
+    """Groups are sampled below an operation as well; a sub-trajectory goes with what it is part of."""
+    active = runtime.current()
+    assert active is not None
+    active.sampling = GroupSampling(most=1, out_of=2)
+
+    @rollout_trace_op(name="train step")
+    def train() -> None:
+        for row in range(20):
+            with rollout_trace_attr(step=1, sample_index=row, name=str(row)):
+                for part in range(5):
+                    with rollout_trace_attr(step=1, sample_index=100 + part, name="part"):
+                        pass
+
+    train()
+    rows = sorted(taken(active.sampling, experiment="experiment") & set(range(20)))
+    assert 0 < len(rows) < 20
+    assert tree(recorded()) == {"train step": [{str(row): ["part"] * 5} for row in rows]}
+
+
+def test_beside_an_application_s_own_opentelemetry(
+    recorded: Callable[[], list[Recorded]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sampled out reaches neither its exporters nor ours, its own spans inside included."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    active = runtime.current()
+    assert active is not None
+    active.sampling = GroupSampling(rate=0.0, validation="always")
+    for validate in (False, True):
+        with rollout_trace_attr(step=1, sample_index=1, validate=validate):
+            provider.get_tracer("app").start_span("inside").end()
+    assert [span.name for span in exporter.get_finished_spans()] == ["inside", "rollout_trace"]
+    assert [span.name for span in recorded()] == ["inside", "rollout_trace"]
 
 
 def test_what_was_chosen_travels_to_other_processes_and_ends_with_the_trajectory(
