@@ -20,7 +20,7 @@ from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import SegmentName
 
 _SCAN_INTERVAL = 0.2
-_RETIRE_INTERVAL = 5.0
+_RETIRE_INTERVAL = 2.0
 _STOP_TIMEOUT = 30.0
 _logger = logging.getLogger("otel_rollout.deliver")
 _incomplete: set[str] = set()

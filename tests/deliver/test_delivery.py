@@ -337,6 +337,16 @@ def test_a_spool_of_somebody_else_is_refused(tmp_path, monkeypatch):
         spool.create_private(tmp_path / "run" / "node", tmp_path)
 
 
+def test_what_somebody_else_put_into_a_spool_is_left_alone(tracing, tmp_path, monkeypatch, caplog):
+    """Nobody has something delivered in our name by leaving it in a temporary directory."""
+    record(1)
+    otel_rollout.shutdown(30)
+    assert spool.node_directories(tmp_path / "spool") == [node_directory(tmp_path)]
+    monkeypatch.setattr(spool.os, "getuid", lambda: 12345)
+    assert spool.node_directories(tmp_path / "spool") == []
+    assert "it is left alone" in caplog.text
+
+
 def test_an_election_has_one_winner(tmp_path):
     """The lock is had once, and again after it was given up."""
     first, second = Election(tmp_path), Election(tmp_path)
