@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from otel_rollout import settings, spool
-from otel_rollout.cli import accounts
+from otel_rollout.cli import accounts, look
 from otel_rollout.deliver import drain
 from otel_rollout.deliver.report import Report
 from otel_rollout.version import VERSION
@@ -39,6 +39,8 @@ SpoolOption = Annotated[
 
 
 app.command()(demo)
+app.command()(look.show)
+app.command()(look.compare)
 
 
 @app.callback(invoke_without_command=True)
