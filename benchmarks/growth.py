@@ -1,11 +1,12 @@
-"""Whether a span costs the same, however many there are, however long trajectories get, in however many processes.
+"""Whether a span costs the same, however many there are, in however long a trajectory and many processes.
 
     python -m benchmarks.growth [--quick]
 
 Ours and a span of the bare SDK take turns in small windows, so that both feel the same machine: the figure to
 look at is their ratio. ``spans``: when so many were recorded by this process before. ``trajectory``: at the
-end of a trajectory of so many. ``processes``: while so many record at once into one spool; and what a forwarder
-then takes for a span of theirs. CPU time, and content of 1 KB: a million spans are gigabytes. Prints JSON.
+end of a trajectory of so many. ``processes``: while so many record at once into one spool; and what a
+forwarder then takes for a span of theirs. CPU time, and content of 1 KB: a million spans are
+gigabytes. Prints JSON.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ MODULE = [sys.executable, "-m", "benchmarks.growth"]
 _TRAJECTORY = 100
 _WINDOW = 200
 _WINDOWS = 15
+_FIGURES = ("cpu_us", "sdk_cpu_us", "share_of_sdk_span")
 _REST = 0.005
-"""Seconds after each few windows of those that are not measured: nobody records without doing anything else."""
+"""Seconds between bursts: nobody records without doing anything else."""
 
 Spans = Callable[[int], float]
 """Records so many and gives the CPU µs of one."""
@@ -87,13 +89,12 @@ class Windows:
 
     def result(self) -> dict[str, Any]:
         """Medians, and the median of the ratios of neighbours."""
+        pairs = list(zip(self.ours, self.theirs, strict=True))
         return {
             "cpu_us": round(median(self.ours), 2),
             "sdk_cpu_us": round(median(self.theirs), 2),
-            "share_of_sdk_span": round(
-                median(one / other for one, other in zip(self.ours, self.theirs, strict=True)), 3
-            ),
-            "samples": [[round(one, 2), round(other, 2)] for one, other in zip(self.ours, self.theirs, strict=True)],
+            "share_of_sdk_span": round(median(one / other for one, other in pairs), 3),
+            "samples": [[round(one, 2), round(other, 2)] for one, other in pairs],
         }
 
 
@@ -151,6 +152,7 @@ def one_of_many(spool: str) -> None:
 
 def by_processes() -> dict[str, Any]:
     """While 1, 2, … record."""
+    start = _start()
     found = {}
     for number in PROCESSES:
         with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-", ignore_cleanup_errors=True) as spool:
@@ -171,16 +173,37 @@ def by_processes() -> dict[str, Any]:
                 out, _ = process.communicate(timeout=300)
                 said.append(json.loads(out.splitlines()[-1]))
             found[str(number)] = {
-                **{name: round(median(one[name] for one in said), 3) for name in said[0] if name != "samples"},
-                "forwarder_cpu_us": _forwarded(Path(spool)),
+                **{name: round(median(one[name] for one in said), 3) for name in _FIGURES},
+                "forwarder_cpu_us": _forwarded(Path(spool), start),
                 "samples": [one["samples"] for one in said],
             }
     return found
 
 
-def _forwarded(spool: Path) -> float:
-    """CPU µs for which a forwarder hands on a span of this spool, over OTLP, start and end included."""
+def _start() -> float:
+    """CPU seconds of a forwarder that finds a single span."""
+    with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-", ignore_cleanup_errors=True) as spool:
+        script = "import sys; from benchmarks import growth; growth.one_span(sys.argv[1])"
+        subprocess.run([sys.executable, "-c", script, spool], check=True)
+        return _forward(Path(spool))
+
+
+def one_span(spool: str) -> None:
+    """In a process of its own."""
+    otel_rollout.configure({"spool": {}}, spool_dir=spool, forwarder_linger=0)
+    with rollout_trace_attr(step=1):
+        pass
+    otel_rollout.shutdown(0)
+
+
+def _forwarded(spool: Path, start: float) -> float:
+    """CPU µs for which a forwarder hands on a span of this spool, over OTLP."""
     spans = sum(path.read_bytes().count(b"\n") for path in spool.rglob("*.jsonl"))
+    return round((_forward(spool) - start) / spans * 1e6, 1)
+
+
+def _forward(spool: Path) -> float:
+    """CPU seconds of a forwarder that delivers a spool and ends."""
     port = _free_port()
     target = subprocess.Popen([sys.executable, "-c", TARGET, str(port)])
     try:
@@ -195,7 +218,7 @@ def _forwarded(spool: Path) -> float:
     finally:
         target.kill()
         target.wait()
-    return round((used.ru_utime + used.ru_stime) / spans * 1e6, 1)
+    return used.ru_utime + used.ru_stime
 
 
 def in_one_process(quick: bool) -> dict[str, Any]:

@@ -89,17 +89,15 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
 
 def run(quick: bool = False) -> dict[str, Any]:
     """All of them, one after the other."""
-    from benchmarks.targets import TARGETS
+    from benchmarks.targets import TARGETS, running
 
     rounds = 5 if quick else 25
     found = {}
     for target, start in TARGETS.items():
-        with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-") as directory:
-            place = Path(directory)
-            with start(place) as server:
-                for name in (peer for peer in PEERS if TRACERS[peer].target == target):
-                    variables = tracers.environment(name, server.variables(server.port), place / "spool")
-                    found[name] = tracers.run(name, __spec__.name, [name, str(rounds)], variables)
+        with running(start) as (server, place):
+            for name in (peer for peer in PEERS if TRACERS[peer].target == target):
+                variables = tracers.environment(name, server.variables(server.port), place / "spool")
+                found[name] = tracers.run(name, __spec__.name, [name, str(rounds)], variables)
     return {"rounds": rounds, "peers": {name: found[name] for name in PEERS}}
 
 

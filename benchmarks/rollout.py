@@ -17,7 +17,7 @@ import logging
 import sys
 import time
 from pathlib import Path
-from statistics import quantiles
+from statistics import mean, quantiles
 from typing import Any
 
 from benchmarks.tracers import PAYLOAD, TRACERS, TURNS, Tracing
@@ -111,10 +111,9 @@ async def run(tracing: Tracing, trajectories: int | None, seconds: float | None)
     else:
         await rollout.burst(trajectories or 0)
     reports.cancel()
-    recorded = time.perf_counter() - began
     tracing.finish()
     return {
-        "recorded_seconds": recorded,
+        "operation_us": mean(rollout.taken),
         "seconds": time.perf_counter() - began,
         "cpu_seconds": time.process_time() - cpu,
         "trajectories": rollout.trajectories,

@@ -1,9 +1,9 @@
-"""A rollout step: 512 trajectories at once as tasks of one Ray actor, traced by somebody and untraced in turns.
+"""A rollout step: 512 trajectories at once as tasks of one Ray actor, traced and untraced in turns.
 
     python -m benchmarks.rollout_step [--quick]
 
 Nine operations of a trajectory wait for a simulated inference server, as long in the traced step as in the
-untraced one beside it; beside them a task measures how late the event loop runs it. Each tracer has a process,
+untraced one beside it; meanwhile a task measures how late the event loop runs it. Each tracer has a process,
 a Ray and an actor of its own, and sends to a real server. Then single operations of ours with values up to a
 mebibyte, for what one of them may hold the event loop up. Prints JSON.
 """
@@ -16,16 +16,14 @@ import json
 import logging
 import random
 import sys
-import tempfile
 import time
 from contextlib import suppress
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from benchmarks import tracers
 from benchmarks.rollout import memory_mib
-from benchmarks.tracers import PAYLOAD, TRACERS, TURNS, UNTRACED, Tracing, generate
+from benchmarks.tracers import PAYLOAD, TRACERS, TURNS, UNTRACED, Tracing
 
 FIELD = (
     "otel-rollout → MLflow",
@@ -111,7 +109,7 @@ def measure(name: str, pairs: int, inference_seconds: float) -> dict[str, Any]:
 def stalls(quick: bool) -> dict[str, Any]:
     """In a process of its own: single operations of ours with larger and larger values, 2 ms apart.
 
-    The thread's CPU is what we take of the event loop; the wall, which has in it what others do to this machine.
+    The thread's CPU is what we take of the event loop; the wall has in it what others do to this machine.
     """
     tracing = TRACERS["otel-rollout → MLflow"].start()
     found = {}
@@ -149,19 +147,17 @@ def _middle(steps: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Everybody, one after the other."""
-    from benchmarks.targets import TARGETS
+    """Everybody, one after the other; in haste only MLflow's."""
+    from benchmarks.targets import TARGETS, running
 
     pairs, inference = (1, 0.2) if quick else (5, 0.5)
     found = {}
-    for name in FIELD:
-        with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-", ignore_cleanup_errors=True) as directory:
-            place = Path(directory)
-            with TARGETS[TRACERS[name].target or ""](place) as target:
-                variables = tracers.environment(name, target.variables(target.port), place / "spool")
-                found[name] = tracers.run(name, __spec__.name, [name, str(pairs), str(inference)], variables)
-                if name == FIELD[0]:
-                    stalled = tracers.run(name, __spec__.name, ["stalls", str(int(quick)), "0"], variables)
+    for name in FIELD[:2] if quick else FIELD:
+        with running(TARGETS[TRACERS[name].target]) as (target, place):
+            variables = tracers.environment(name, target.variables(target.port), place / "spool")
+            found[name] = tracers.run(name, __spec__.name, [name, str(pairs), str(inference)], variables)
+            if name == FIELD[0]:
+                stalled = tracers.run(name, __spec__.name, ["stalls", str(int(quick)), "0"], variables)
     return {"pairs": pairs, "inference_seconds": inference, "tracers": found, "stalls": stalled}
 
 

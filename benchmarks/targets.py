@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,10 @@ class Target(NamedTuple):
     spans: Callable[[], int]
 
 
+Start = Callable[[Path], contextlib.AbstractContextManager[Target]]
+"""Starts one whose files lie in a directory."""
+
+
 @contextmanager
 def mlflow(place: Path) -> Iterator[Target]:
     """``mlflow server`` with one worker, and a SQLite database."""
@@ -40,16 +45,17 @@ def mlflow(place: Path) -> Iterator[Target]:
     def spans() -> int:
         with contextlib.closing(sqlite3.connect(place / "mlflow.db", timeout=60)) as database:
             [(number,)] = database.execute(
-                "SELECT COUNT(*) FROM spans JOIN experiments USING (experiment_id) WHERE experiments.name = ?",
+                "SELECT COUNT(*) FROM spans JOIN experiments USING (experiment_id) WHERE experiments.name=?",
                 [PROJECT],
             )
             return int(number)
 
-    with running_server(f"http://127.0.0.1:{port}", place):
+    # Without its consumers of jobs, a dozen processes that have nothing to do with traces.
+    with running_server(f"http://127.0.0.1:{port}", place, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"):
         yield Target(port, lambda port: {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}, spans)
 
 
-def _weave(store: str) -> Callable[[Path], contextlib.AbstractContextManager[Target]]:
+def _weave(store: str) -> Start:
     @contextmanager
     def start(place: Path) -> Iterator[Target]:
         with LocalWeave(place, store) as weave:
@@ -64,7 +70,8 @@ def _weave(store: str) -> Callable[[Path], contextlib.AbstractContextManager[Tar
             def spans() -> int:
                 if store == "null":
                     return int(weave.stats()["calls"])
-                return len({call["id"] for call in weave.calls(PROJECT) if call["ended_at"]})
+                calls = weave.calls(PROJECT, columns=["id", "started_at", "ended_at"])  # without their content
+                return len({call["id"] for call in calls if call["ended_at"]})
 
             yield Target(port, variables, spans)
 
@@ -85,9 +92,18 @@ def collector(place: Path) -> Iterator[Target]:
         running.stop()
 
 
-TARGETS = {"mlflow": mlflow, "weave": _weave("chdb"), "otlp": collector}
+TARGETS: dict[str, Start] = {"mlflow": mlflow, "weave": _weave("chdb"), "otlp": collector}
 """By the names that exporters have."""
 WEAVE_THAT_KEEPS_NOTHING = _weave("null")
+
+
+@contextmanager
+def running(start: Start) -> Iterator[tuple[Target, Path]]:
+    """A server, and a place for it and for those who use it, until both are not needed any more."""
+    with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-", ignore_cleanup_errors=True) as directory:
+        place = Path(directory)
+        with start(place) as target:
+            yield target, place
 
 
 class Gate:

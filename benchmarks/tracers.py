@@ -12,10 +12,11 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
@@ -70,11 +71,11 @@ class Tracer(NamedTuple):
         variables: what its users set in the environment, beside where the target is.
     """
 
-    target: str | None
+    target: str
     start: Callable[[], Tracing]
     packages: tuple[str, ...] = ()
     environment: str = ".venv"
-    variables: dict[str, str] = {}
+    variables: Mapping[str, str] = MappingProxyType({})
 
     @property
     def python(self) -> str:
@@ -115,17 +116,19 @@ def _ours() -> Tracing:
 
 def _verl(backend: str) -> Callable[[], Tracing]:
     def start() -> Tracing:
-        from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
+        from verl.utils import rollout_trace as verl
 
-        RolloutTraceConfig.init(PROJECT, "bench", backend)
+        verl.RolloutTraceConfig.init(PROJECT, "bench", backend)
 
         class AgentLoop:
-            @rollout_trace_op
+            @verl.rollout_trace_op  # type: ignore[untyped-decorator]
             async def generate(self, payload: dict[str, Any], seconds: float = 0.0) -> dict[str, Any]:
                 return await generate(payload, seconds)
 
         def trajectory(step: int, sample: int) -> AbstractContextManager[Any]:
-            return rollout_trace_attr(sample_index=sample, step=step, rollout_n=0)
+            around: AbstractContextManager[Any]
+            around = verl.rollout_trace_attr(sample_index=sample, step=step, rollout_n=0)
+            return around
 
         if backend == "mlflow":
             import mlflow
@@ -133,7 +136,7 @@ def _verl(backend: str) -> Callable[[], Tracing]:
             flush = mlflow.flush_trace_async_logging
             return Tracing(AgentLoop().generate, trajectory, flush, flush)
 
-        client = RolloutTraceConfig.get_client()
+        client = verl.RolloutTraceConfig.get_client()
 
         @contextmanager
         def within_a_call(step: int, sample: int) -> Iterator[None]:
@@ -189,22 +192,22 @@ def _logfire() -> Tracing:
     logfire.configure(send_to_logfire=False, console=False)
 
     def trajectory(step: int, sample: int) -> AbstractContextManager[Any]:
-        return logfire.span("trajectory", step=step, sample_index=sample)
+        around: AbstractContextManager[Any] = logfire.span("trajectory", step=step, sample_index=sample)
+        return around
 
     traced = logfire.instrument(record_return=True)(generate)
     return Tracing(traced, trajectory, logfire.force_flush, logfire.shutdown)
 
 
 def _sdk() -> Tracing:
-    from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    trace.set_tracer_provider(provider)
-    tracer = trace.get_tracer("bench")
+    # Not the global one: what ours records would be spans of the application's as well.
+    tracer = provider.get_tracer("bench")
 
     async def traced(payload: dict[str, Any], seconds: float = 0.0) -> dict[str, Any]:
         with tracer.start_as_current_span("generate") as span:
@@ -232,7 +235,7 @@ def _to(target: str, environment: str = ".venv") -> Tracer:
 _VERL = ".venv-verl-bench"
 UNTRACED = "untraced"
 TRACERS = {
-    UNTRACED: Tracer(None, _untraced),
+    UNTRACED: Tracer("", _untraced),
     "otel-rollout → MLflow": _to("mlflow"),
     "verl, mlflow backend": Tracer("mlflow", _verl("mlflow"), ("verl", "mlflow"), _VERL),
     "mlflow.trace": Tracer("mlflow", _mlflow_trace, ("mlflow",)),
