@@ -18,7 +18,7 @@ OLDEST_RAY := .venv-oldest-ray
 OLDEST_OTEL := .venv-oldest-otel
 PHOENIX := .venv-phoenix
 WEAVE := .venv-weave
-WEAVE_SQLITE := .venv-weave-sqlite
+LOGFIRE := .venv-logfire
 VERL := .venv-verl
 VERL_BENCH := .venv-verl-bench
 VERL_VERSION ?= 0.7.1
@@ -40,9 +40,9 @@ test:  ## Everything CI checks, two parts at a time: they wait more than they wo
 soak: $(VENV)/.dev $(WEAVE)/.ready  ## Ten rounds of outages, of random kills and faults, and of fuzzing: two hours
 	$(call part,soak,$(BIN)/python -m tests.soak $(ARGS))
 
-bench: $(VENV)/.dev $(WEAVE)/.ready $(WEAVE_SQLITE)/.ready  ## What tracing costs, beside what others cost, in one run
+bench: $(VENV)/.dev $(WEAVE)/.ready $(VERL_BENCH)/.ready $(LOGFIRE)/.ready collector  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
-	$(if $(findstring --only,$(ARGS)),,$(MAKE) bench-verl)
+	$(if $(ARGS),,$(MAKE) bench-verl)
 
 bench-verl: $(VERL_BENCH)/.ready $(WEAVE)/.ready  ## verl's agent loop under its own mlflow and weave backends, and under ours
 	$(VERL_BENCH)/bin/python -m benchmarks.verl_agent_loop $(ARGS)
@@ -112,11 +112,12 @@ $(eval $(call environment,$(VERL_BENCH),--editable '.[verl-tests]' weave==0.53.0
 $(eval $(call environment,$(VERL_OLDER),--editable '.[verl-older-tests]' verl==$(VERL_VERSION) && \
 	$$(BIN)/uv pip uninstall --quiet --python $(VERL_OLDER)/bin/python scikit-learn,constraints-verl-older.txt))
 
-# Weave's client and trace server, for tests to talk to: 0.53.0 is the last with the ClickHouse server, 0.52.28 the
-# last with the SQLite one.
+# Weave's client and trace server, for tests to talk to: 0.53.0 is the last with the server.
 $(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect confluent-kafka fastapi \
 	python-multipart redis sqlparse uvicorn))
-$(eval $(call environment,$(WEAVE_SQLITE),'weave[trace_server]' fastapi python-multipart uvicorn))
+
+# Peers of the benchmark.
+$(eval $(call environment,$(LOGFIRE),--editable . logfire opentelemetry-exporter-otlp-proto-http))
 
 clean:
 	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
