@@ -94,7 +94,9 @@ def _account(report: Report, steps: bool) -> RenderableType:
 def _steps(report: Report) -> Table:
     reasons = list(report.dropped)
     table = Table(
-        caption=f"{_SPANS}\n{_DELIVERY}, at the exporter that is furthest behind", caption_justify="left"
+        caption=f"{_SPANS}\n{_DELIVERY}, at the exporter that is furthest behind",
+        caption_justify="left",
+        pad_edge=False,
     )
     table.add_column("step", no_wrap=True)
     dropped = [f"dropped: {reason}" for reason in reasons]
@@ -108,7 +110,7 @@ def _steps(report: Report) -> Table:
         "rejected",
         "pending",
     ):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for key, count in report.by_step.items():
         name = f"{key.step or 'outside any'}{' (validation)' if key.validate else ''}"
         begun = (count.started, count.recorded, *(count.dropped.get(reason, 0) for reason in reasons))
@@ -118,9 +120,9 @@ def _steps(report: Report) -> Table:
 
 
 def _table(report: Report) -> Table:
-    table = Table(caption=f"{_DELIVERY} + lost", caption_justify="left")
+    table = Table(caption=f"{_DELIVERY} + lost; retried: batches sent again", caption_justify="left")
     table.add_column("exporter", no_wrap=True)
-    for heading in ("recorded", "delivered", "rejected", "pending", "lost", "batches retried"):
+    for heading in ("recorded", "delivered", "rejected", "pending", "lost", "retried"):
         table.add_column(heading, justify="right")
     for name, count in report.exporters.items():
         numbers = (
