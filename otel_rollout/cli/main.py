@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from otel_rollout import settings, spool
-from otel_rollout.cli import accounts
+from otel_rollout.cli import accounts, look
 from otel_rollout.deliver import drain
 from otel_rollout.deliver.report import Report
 from otel_rollout.version import VERSION
@@ -39,6 +39,8 @@ SpoolOption = Annotated[
 
 
 app.command()(demo)
+app.command()(look.show)
+app.command()(look.compare)
 
 
 @app.callback(invoke_without_command=True)
@@ -131,7 +133,8 @@ def replay(
     from otel_rollout.deliver import service
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    configured, _ = settings.from_environment({**os.environ, "OTEL_ROLLOUT_KEEP": ""})
+    as_they_are = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
+    configured, _ = settings.from_environment({**os.environ, **as_they_are})
     chosen = _chosen(configured, to.split(","))
     try:
         with service.as_node_directory(paths, configured.spool_dir, list(chosen.exporters)) as node_dir:
@@ -213,6 +216,8 @@ def _as_json(report: Report) -> dict[str, object]:
         "unfinished": report.unfinished,
         "dropped": dict(report.dropped),
         "left_out": dict(report.left_out),
+        "groups_kept": dict(report.groups_kept),
+        "groups_left_out": dict(report.groups_left_out),
         "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
         "lost": report.lost,
         "steps": [

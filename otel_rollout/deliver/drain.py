@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -61,6 +61,8 @@ def _report(node_dir: Path, configured: Settings) -> Report:
         unfinished=sum(account.unfinished for account in writers),
         dropped={reason: n for reason, n in dropped.items() if n},
         left_out={reason: n for reason, n in left_out.items() if n},
+        groups_kept={reason: n for (kept, reason), n in ledger.groups.items() if kept},
+        groups_left_out={reason: n for (kept, reason), n in ledger.groups.items() if not kept},
         exporters={name: _exporter_count(name, ledger, pending[name]) for name in exporters},
         place=str(node_dir),
         count_steps=lambda: count_steps(node_dir, exporters),
@@ -160,10 +162,10 @@ def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCo
         done = ledger.steps.get(exporter, {})
         for key in {*done, *waiting}:
             tally = done.get(key, Tally())
-            recorded = tally.delivered + tally.rejected + waiting[key]
+            recorded = tally.done + waiting[key]
             known = counts.get(key)
             if known is None or tally.delivered < known.delivered:
-                counts[key] = StepCount(recorded, tally.delivered, tally.rejected)
+                counts[key] = StepCount(recorded, tally.delivered, tally.rejected, tally.left_out)
     for key, dropped in _dropped_by_step(node_dir).items():
         counts[key] = dataclasses.replace(counts.get(key, StepCount()), dropped=dropped)
     under_way = _under_way_by_step(node_dir)
@@ -238,6 +240,9 @@ def drain(node_dir: Path, configured: Settings, timeout: float) -> Report:
     shows its progress.
     """
     deadline = time.monotonic() + timeout
+    if configured.outcome_keep:
+        with contextlib.suppress(OSError):  # nothing but time depends on it
+            (node_dir / spool.DRAINING).touch(0o600)
     try:
         while True:
             target = _drain_what_is_recorded(node_dir, configured, deadline)
@@ -304,7 +309,7 @@ def _is_linked(node_dir: Path, exporter: str, ledger: LedgerState) -> bool:
     return published is None or ledger.links.get(exporter, ("", None))[0] == published
 
 
-@contextmanager
+@contextlib.contextmanager
 def _progress_bar(total: int) -> Iterator[Callable[[int], None]]:
     """A bar on the terminal, if there is one and something to wait for."""
     if not sys.stderr.isatty() or not total:

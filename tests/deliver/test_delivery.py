@@ -395,8 +395,8 @@ def test_dropped_spans_are_shown_by_step(tracing, monkeypatch):
     shown = otel_rollout_command("status", "--steps")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
     assert [row for row in rows if row[0] in ("1", "2")] == [
-        ["1", "3", "3", "0", "0", "0", "3", "0", "0"],
-        ["2", "4", "0", "4", "0", "0", "0", "0", "0"],
+        ["1", "3", "3", "0", "0", "0", "3", "0", "0", "0"],
+        ["2", "4", "0", "4", "0", "0", "0", "0", "0", "0"],
     ]
 
 
