@@ -59,6 +59,20 @@ NUM_TURNS: Final = "rollout.num_turns"
 NUM_PREEMPTED: Final = "rollout.num_preempted"
 """int. How often the engine preempted the request. On model calls."""
 
+# --- Token ids (ours) --------------------------------------------------------------------------------------
+TOKENIZER: Final = "rollout.tokenizer"
+"""str. Names the tokenizer, in the run's directory, of the token ids in the span's input and output. Their
+text is to be shown (``token2text``)."""
+TEXT_OF: Final = "rollout.text_of"
+"""str. On a root span as it is recorded: the span (16 hex digits) whose ``response_text`` it is to show."""
+TURN_CONTINUES: Final = "rollout.turn.continues"
+"""str. The earlier span (16 hex digits) of the trace with whose tokens, its answer's included, or messages
+those of this one begin. Put in on the way to exporters, as the next two are."""
+TURN_SHARED: Final = "rollout.turn.shared"
+"""int. How many tokens or messages that beginning has."""
+TURN_LENGTH: Final = "rollout.turn.length"
+"""int. How many the turn has in all, without its answer."""
+
 # --- Generators (ours). On the span of an operation that is one. -------------------------------------------
 GENERATOR_ITEMS: Final = "rollout.generator.items"
 """int. How many items it gave; the output holds the first of them."""

@@ -276,6 +276,27 @@ class Settings:
         _text,
         "",
     )
+    token2text: bool = _setting(
+        "OTEL_ROLLOUT_TOKEN2TEXT",
+        "`true` shows the text of token ids beside them, in outputs of operations whose object has a "
+        "`tokenizer`, or that `OTEL_ROLLOUT_TOKENIZER` is for. See docs/tokens.md.",
+        _flag,
+        False,
+    )
+    tokenizer: str = _setting(
+        "OTEL_ROLLOUT_TOKENIZER",
+        "The tokenizer of operations whose object has none: a `tokenizer.json`, its directory, or the name "
+        "of a model in this machine's Hugging Face cache. Nothing is downloaded.",
+        _text,
+        "",
+    )
+    turns: str = _setting(
+        "OTEL_ROLLOUT_TURNS",
+        "What exporters get of a context that each turn resends: of token ids the new ones (`tokens`), of "
+        "messages too (`all`), or everything every time (`whole`). See docs/tokens.md.",
+        functools.partial(_choice, ("tokens", "all", "whole")),
+        "tokens",
+    )
     value_limit: int = _setting(
         "OTEL_ROLLOUT_VALUE_LIMIT",
         "Bytes of JSON kept of one input or output; what is beyond is left out, saying how much.",

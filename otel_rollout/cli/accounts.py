@@ -14,11 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from otel_rollout.deliver.report import Report
+from otel_rollout.deliver.report import ExporterCount, Report, StepCount
 
 _WATCH_INTERVAL = 2.0
 _PROGRESS_INTERVAL = 0.5
-_COUNTED = ("recorded", "delivered", "rejected", "left out", "pending")
+_SPANS = "started = recorded + dropped + open + unfinished"
+_DELIVERY = "recorded = delivered + rejected + left out + pending"
+_COUNTED = ("delivered", "rejected", "left out", "pending")
 
 
 def show(reports: Sequence[Report], console: Console, steps: bool = False) -> None:
@@ -98,29 +100,30 @@ def _account(report: Report, steps: bool) -> RenderableType:
 def _steps(report: Report) -> Table:
     reasons = list(report.dropped)
     table = Table(
-        caption="recorded = delivered + rejected + left out + pending, "
-        "at the exporter that is furthest behind",
-        caption_justify="left",
+        caption=f"{_SPANS}\n{_DELIVERY}, at the exporter that is furthest behind", caption_justify="left"
     )
     table.add_column("step", no_wrap=True)
-    for heading in (*_COUNTED, *(f"dropped: {r}" for r in reasons)):
+    dropped = [f"dropped: {reason}" for reason in reasons]
+    for heading in ("started", "recorded", *dropped, "open", "unfinished", *_COUNTED):
         table.add_column(heading, justify="right")
     for key, count in report.by_step.items():
         name = f"{key.step or 'outside any'}{' (validation)' if key.validate else ''}"
-        numbers = (count.recorded, count.delivered, count.rejected, count.left_out, count.pending)
-        table.add_row(name, *map(str, numbers), *(str(count.dropped.get(reason, 0)) for reason in reasons))
+        begun = (count.started, count.recorded, *(count.dropped.get(reason, 0) for reason in reasons))
+        ended = (count.open, count.unfinished, *_counted(count))
+        table.add_row(name, *map(str, begun + ended))
     return table
 
 
 def _table(report: Report) -> Table:
-    table = Table(
-        caption="recorded = delivered + rejected + left out + pending + lost", caption_justify="left"
-    )
+    table = Table(caption=f"{_DELIVERY} + lost", caption_justify="left")
     table.add_column("exporter", no_wrap=True)
-    for heading in (*_COUNTED, "lost"):
+    for heading in ("recorded", *_COUNTED, "lost", "batches retried"):
         table.add_column(heading, justify="right")
     for name, count in report.exporters.items():
-        lost = count.lost_of(report.recorded)
-        numbers = (count.delivered, count.rejected, count.left_out, count.pending, lost)
+        numbers = (*_counted(count), count.lost_of(report.recorded), count.retried)
         table.add_row(name, str(report.recorded), *map(str, numbers))
     return table
+
+
+def _counted(count: ExporterCount | StepCount) -> tuple[int, int, int, int]:
+    return count.delivered, count.rejected, count.left_out, count.pending

@@ -9,16 +9,18 @@ from pathlib import Path
 from otel_rollout.deliver import retention, segments
 from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.deliver.election import Election
+from otel_rollout.deliver.enrichment import Enrichment
 from otel_rollout.deliver.exporters import is_for_another_machine, load
 from otel_rollout.deliver.ledger import Ledger, set_aside_unreadable
 from otel_rollout.deliver.selection import Selection
 from otel_rollout.deliver.unfinished import close_unfinished
 from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.record.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import SegmentName
 
 _SCAN_INTERVAL = 0.2
-_RETIRE_INTERVAL = 5.0
+_RETIRE_INTERVAL = 2.0
 _STOP_TIMEOUT = 30.0
 _logger = logging.getLogger("otel_rollout.deliver")
 _incomplete: set[str] = set()
@@ -52,6 +54,7 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
     deliveries = []
     set_aside_unreadable(node_dir)
     ledger = Ledger(node_dir)
+    enrichment = _enrichment(node_dir, configured)
     for name, options in configured.exporters.items():
         try:
             exporter = load(name, options)
@@ -62,7 +65,9 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
                     "machines a server as target, or copy the spool there and run `otel-rollout forward`."
                 )
             selective = bool(configured.outcome_keep)
-            deliveries.append(Delivery(name, exporter, node_dir, election.stands, selective))
+            deliveries.append(
+                Delivery(name, exporter, node_dir, election.stands, enrichment, selective=selective)
+            )
         except SettingsError as error:
             _logger.error("%s", error)
             ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))
@@ -73,6 +78,14 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
     for delivery in deliveries:
         delivery.start()
     return deliveries
+
+
+def _enrichment(node_dir: Path, configured: Settings) -> Enrichment | None:
+    try:
+        return Enrichment(node_dir, configured.turns, redaction_of(configured.redact))
+    except ValueError as error:  # without it nothing is decoded, where it was not looked at
+        _logger.warning("token ids stay without their text, and what is resent is told in full: %s", error)
+        return None
 
 
 def _selection(node_dir: Path, configured: Settings, election: Election) -> Selection | None:

@@ -91,6 +91,8 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
             "working_dir": configured.working_dir,
             "forwarder_linger": configured.forwarder_linger,
             "keep": configured.keep,
+            "turns": configured.turns,
+            "redact": configured.redact,
             "sample_seed": configured.sample_seed,
             "outcome_keep": configured.outcome_keep,
             "outcome_score": configured.outcome_score,

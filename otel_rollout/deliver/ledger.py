@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from otel_rollout.deliver.report import StepKey
+from otel_rollout.deliver.report import DeliveryCount, StepKey
 from otel_rollout.exporting import ExportFailure, FailureKind
 
 FILE = "ledger.sqlite"
@@ -30,9 +30,8 @@ CREATE TABLE IF NOT EXISTS cursor (
 CREATE TABLE IF NOT EXISTS step (
     exporter TEXT, step TEXT, validate INTEGER, delivered INTEGER NOT NULL, rejected INTEGER NOT NULL,
     left_out INTEGER NOT NULL, PRIMARY KEY (exporter, step, validate)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS failure (
-    exporter TEXT PRIMARY KEY, kind TEXT NOT NULL, message TEXT NOT NULL, attempts INTEGER NOT NULL
-) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS attempt (
+    exporter TEXT PRIMARY KEY, failed INTEGER NOT NULL, kind TEXT, message TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS link (
     exporter TEXT PRIMARY KEY, run TEXT NOT NULL, problem TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS trace (trace BLOB PRIMARY KEY, kept INTEGER NOT NULL) WITHOUT ROWID;
@@ -112,14 +111,14 @@ class Ledger:
                     for key, tally in tallies.items()
                 ],
             )
-            self._db.execute("DELETE FROM failure WHERE exporter = ?", (exporter,))
+            self._db.execute("UPDATE attempt SET kind = NULL WHERE exporter = ?", (exporter,))
 
     def note_failure(self, exporter: str, failure: ExportFailure) -> None:
-        """Note that ``exporter`` cannot deliver at present, and why."""
+        """Note that ``exporter`` cannot deliver at present, and why: an attempt that has to be repeated."""
         with self._db:
             self._db.execute(
-                "INSERT INTO failure VALUES (?, ?, ?, 1) ON CONFLICT (exporter) DO UPDATE SET "
-                "kind = excluded.kind, message = excluded.message, attempts = attempts + 1",
+                "INSERT INTO attempt VALUES (?, 1, ?, ?) ON CONFLICT (exporter) DO UPDATE SET "
+                "failed = failed + 1, kind = excluded.kind, message = excluded.message",
                 (exporter, failure.kind.value, failure.message),
             )
 
@@ -172,6 +171,7 @@ class LedgerState:
         cursors: exporter → segment → bytes done.
         steps: exporter → step → spans done.
         failures: exporter → why it cannot deliver at present.
+        retries: exporter → attempts that had to be repeated.
         links: exporter → the tracker's run that its spans are linked to, and why they are not, if so.
         groups: whether delivered, and why → so many groups, where their outcome decides.
         problem: why it says nothing of all this, if it cannot be read.
@@ -180,9 +180,20 @@ class LedgerState:
     cursors: dict[str, dict[str, int]]
     steps: dict[str, dict[StepKey, Tally]]
     failures: dict[str, ExportFailure]
+    retries: dict[str, int]
     links: dict[str, tuple[str, str | None]]
     groups: dict[tuple[bool, str], int]
     problem: str | None = None
+
+    def count(self, exporter: str) -> DeliveryCount:
+        """The counts of an exporter."""
+        steps = self.steps.get(exporter, {}).values()
+        return DeliveryCount(
+            delivered=sum(tally.delivered for tally in steps),
+            rejected=sum(tally.rejected for tally in steps),
+            left_out=sum(tally.left_out for tally in steps),
+            retried=self.retries.get(exporter, 0),
+        )
 
     def done(self, exporter: str) -> int:
         """Spans that an exporter is done with."""
@@ -191,7 +202,7 @@ class LedgerState:
 
 def read_ledger(node_dir: Path) -> LedgerState:
     """Read a ledger from outside; an empty state when there is none, or the forwarder is just creating it."""
-    state = LedgerState({}, {}, {}, {}, {})
+    state = LedgerState({}, {}, {}, {}, {}, {})
     path = node_dir / FILE
     if path.exists():
         try:
@@ -200,7 +211,7 @@ def read_ledger(node_dir: Path) -> LedgerState:
             if path.exists() and "no such table" not in str(error):
                 raise
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
-            return LedgerState({}, {}, {}, {}, {}, f"{path} cannot be read: {error}")
+            return LedgerState({}, {}, {}, {}, {}, {}, f"{path} cannot be read: {error}")
     return state
 
 
@@ -229,9 +240,11 @@ def _read(path: Path, state: LedgerState) -> None:
         for exporter, step, validate, *counts in db.execute("SELECT * FROM step"):
             tally = Tally(*map(int, counts))
             state.steps.setdefault(exporter, {})[StepKey(step, bool(validate))] = tally
-        for exporter, kind, message, _ in db.execute("SELECT * FROM failure"):
-            state.failures[exporter] = ExportFailure(FailureKind(kind), message)
         for exporter, run, problem in db.execute("SELECT * FROM link"):
             state.links[exporter] = (run, problem)
+        for exporter, failed, kind, message in db.execute("SELECT * FROM attempt"):
+            state.retries[exporter] = int(failed)
+            if kind is not None:
+                state.failures[exporter] = ExportFailure(FailureKind(kind), message)
         for kept, reason, groups in db.execute("SELECT * FROM outcome"):
             state.groups[bool(kept), reason] = int(groups)

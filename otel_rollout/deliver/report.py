@@ -15,10 +15,23 @@ from typing import NamedTuple
 
 
 class StepKey(NamedTuple):
-    """A step of training or of validation; ``step`` is empty for spans outside any trajectory."""
+    """A step of training or of validation; ``step`` is empty for spans outside any trajectory.
+
+    It is "other steps" where the files do not tell: for drops of a process that had drops in 95 others, and
+    for operations under way, unless all trajectories under way in their process are of one step.
+    """
 
     step: str
     validate: bool
+
+
+class DeliveryCount(NamedTuple):
+    """What the forwarder counts for one exporter; see :class:`ExporterCount`."""
+
+    delivered: int
+    rejected: int
+    left_out: int
+    retried: int
 
 
 @dataclass(frozen=True)
@@ -29,6 +42,7 @@ class ExporterCount:
         delivered: spans the target has acknowledged.
         rejected: spans the target refuses for good; they lie in ``rejected.<exporter>.jsonl``.
         pending: spans that lie on disk and wait.
+        retried: times that a batch had to be sent again, because the target did not take it.
         left_out: spans of groups that are not delivered, because of their outcome.
         problem: why nothing is delivered at present, if so.
     """
@@ -36,6 +50,7 @@ class ExporterCount:
     delivered: int = 0
     rejected: int = 0
     pending: int = 0
+    retried: int = 0
     left_out: int = 0
     problem: str | None = None
 
@@ -47,6 +62,7 @@ class ExporterCount:
             delivered=sum(count.delivered for count in counts),
             rejected=sum(count.rejected for count in counts),
             pending=sum(count.pending for count in counts),
+            retried=sum(count.retried for count in counts),
             left_out=sum(count.left_out for count in counts),
             problem="; ".join(dict.fromkeys(problems)) or None,
         )
@@ -67,6 +83,8 @@ class StepCount:
         rejected: of these, what the target refuses for good.
         left_out: of these, those of groups that are not delivered, because of their outcome.
         dropped: reason → spans that ended and could not be recorded.
+        open: spans begun and not ended yet.
+        unfinished: spans begun in processes that died before they ended; see :class:`Report`.
     """
 
     recorded: int = 0
@@ -74,6 +92,13 @@ class StepCount:
     rejected: int = 0
     left_out: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    open: int = 0
+    unfinished: int = 0
+
+    @property
+    def started(self) -> int:
+        """Spans begun, of which nothing else is known than what became of them."""
+        return self.recorded + sum(self.dropped.values()) + self.open + self.unfinished
 
     @property
     def pending(self) -> int:
@@ -200,5 +225,7 @@ def _merged_steps(steps: Sequence[Mapping[StepKey, StepCount]]) -> dict[StepKey,
                 known.rejected + count.rejected,
                 known.left_out + count.left_out,
                 _sum([known.dropped, count.dropped]),
+                known.open + count.open,
+                known.unfinished + count.unfinished,
             )
     return dict(sorted(merged.items()))

@@ -96,8 +96,8 @@ class Selection:
     def _look(self) -> bool:
         """Read on, and decide what can be; whether there was anything to read."""
         is_over = self.is_over  # before reading: what is read afterwards is all there is
-        self._look_at_running()
         self._look_for_drain()
+        self._look_at_running()
         is_news = self._read()
         if self._waiting:
             is_drained = time.monotonic() < self._draining_until
@@ -109,7 +109,7 @@ class Selection:
             return
         self._next_look = time.monotonic() + RUNNING_INTERVAL
         self._running = set()
-        for writer in segments.living_writers(self._node_dir):
+        for writer in spool.journals(self._node_dir):  # of dead ones too: the forwarder is about to end them
             for line in read_open(self._node_dir / (writer + spool.OPEN_SUFFIX)):
                 running = Trajectory(self._settings.outcome_score)
                 running.note(line)
@@ -124,6 +124,7 @@ class Selection:
         if touched != self._drain_noticed:
             self._drain_noticed = touched
             self._draining_until = time.monotonic() + DRAINING
+            self._next_look = 0.0
 
     # --- reading ------------------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ def test_groups_are_delivered_whole_for_their_outcome(begin: Begin, tmp_path: Pa
     assert {c.left_out for c in report.exporters.values()} == {9}
     assert_adds_up(report)
     assert "groups kept: " in report.summary()
-    shown = otel_rollout_command("status", "--steps", "--place", report.place)
+    shown = otel_rollout_command("status", "--steps", "--spool", report.place)
     assert "groups delivered (spread): 1" in shown
     assert "groups left out (ordinary): 1" in shown
 

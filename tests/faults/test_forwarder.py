@@ -7,7 +7,7 @@ from collections import Counter
 
 from otel_rollout import spool
 from otel_rollout.record.sampling import Group, place_of_group
-from tests.faults.forwarding import forward, nobody_forwards, node_directory, record_and_die
+from tests.faults.forwarding import forward, nobody_forwards, node_directory, record_and_die, replay
 from tests.faults.inside import DEATHS, DEATHS_DECIDING
 from tests.faults.job import Job, names
 from tests.faults.target import Receiver
@@ -61,10 +61,11 @@ def test_a_forwarder_killed_while_it_decides_which_groups_are_delivered(
 def test_mlflow_shows_nothing_twice_that_came_twice(variables: dict[str, str], server_uri: str) -> None:
     """A forwarder dies between MLflow's answer and its cursor: the next sends all again, MLflow has it once.
 
-    Lost: nothing. Doubled: nothing that can be seen.
+    Lost: nothing. Doubled: nothing that can be seen; nor when all of it is replayed.
     """
     project = f"killed-{uuid.uuid4().hex[:12]}"
     variables |= {
+        "OTEL_ROLLOUT_KEEP": "true",
         "OTEL_TRACES_EXPORTER": "mlflow",
         "MLFLOW_TRACKING_URI": server_uri,
         "OTEL_ROLLOUT_PROJECT": project,
@@ -72,6 +73,7 @@ def test_mlflow_shows_nothing_twice_that_came_twice(variables: dict[str, str], s
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir)
     assert forward(variables, node_dir, ["after the answer"]).lost == 0
+    replay(variables, node_dir, "mlflow")
     found = Counter(span.name for trace in stored(server_uri, project) for span in trace.data.spans)
     assert found == Counter(expected)
 
@@ -79,10 +81,11 @@ def test_mlflow_shows_nothing_twice_that_came_twice(variables: dict[str, str], s
 def test_weave_is_asked_for_what_may_have_come(variables: dict[str, str], local_weave: LocalWeave) -> None:
     """A forwarder dies between Weave's answer and its cursor: the next asks what is there and sends the rest.
 
-    Lost: nothing. Doubled: nothing.
+    Lost: nothing. Doubled: nothing; nor when all of it is replayed.
     """
     project = f"killed-{uuid.uuid4().hex[:12]}"
     variables |= {
+        "OTEL_ROLLOUT_KEEP": "true",
         "OTEL_TRACES_EXPORTER": "weave",
         "OTEL_ROLLOUT_PROJECT": project,
         **local_weave.environment,
@@ -90,4 +93,5 @@ def test_weave_is_asked_for_what_may_have_come(variables: dict[str, str], local_
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir)
     assert forward(variables, node_dir, ["after the answer"]).lost == 0
+    replay(variables, node_dir, "weave")
     assert Counter(call["op_name"] for call in local_weave.calls(project)) == Counter(expected)

@@ -77,8 +77,9 @@ def break_tokenizer(worker: Any) -> None:
     """Have the tokenizer that token2text uses raise, and no other."""
 
     class Raising:
-        def decode(self, *_: Any, **__: Any) -> str:
-            raise RuntimeError("this tokenizer cannot decode")
+        @property
+        def backend_tokenizer(self) -> Any:
+            raise RuntimeError("this tokenizer cannot be read")
 
     worker.llm_client.tokenizer = Raising()
 

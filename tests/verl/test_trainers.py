@@ -272,8 +272,8 @@ def test_the_outputs_compared_are_all(plain: Job) -> None:
 
 def test_what_breaks_is_said(traced: Job) -> None:
     """With the reason."""
-    assert "decoding tokens for token2text" in traced.log
-    assert "this tokenizer cannot decode" in traced.log
+    assert "token2text cannot use the tokenizer" in traced.log
+    assert "this tokenizer cannot be read" in traced.log
     assert "otlp" in traced.log
 
 

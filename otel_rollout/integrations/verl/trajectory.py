@@ -93,7 +93,7 @@ def _running(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _trajectory(worker: Any, trajectory: Any, kwargs: dict[str, Any]) -> otel_rollout.Trajectory:
     try:
-        extra = {
+        extra: dict[str, Any] = {
             semconv.AGENT_NAME: kwargs.get("agent_name"),
             semconv.GROUP_ID: kwargs.get("uid"),
             semconv.GROUP_SIZE: _siblings(worker, bool(trajectory["validate"])) or None,
@@ -193,11 +193,11 @@ def _note_outputs(rollout: _Rollout, outputs: list[Any]) -> None:
         rollout.output["outputs"] = len(outputs)
 
 
-def text_is(text: str) -> None:
-    """Show ``text`` as what the trajectory answered."""
+def answer_is_of(span: Span) -> None:
+    """Show the text of an agent loop's answer as the trajectory's. Never raises, as the span is ours."""
     rollout = _current.get()
     if rollout is not None:
-        rollout.output["response_text"] = text
+        rollout.root.set_attribute(semconv.TEXT_OF, f"{span.get_span_context().span_id:016x}")
 
 
 # --- the reward --------------------------------------------------------------------------------------------
