@@ -183,7 +183,7 @@ def measure(case: Case, tracer: Any, rounds: int, order: random.Random) -> dict[
         del taken[0]  # warm-up
     plain = median(samples["plain"])
     over = {f"{name}_us": round(median(samples[name]) - plain, 2) for name in _MODES}
-    paced = quantiles(asyncio.run(_paced(case, 4 * rounds)), n=100)
+    paced = quantiles(asyncio.run(_paced(case, 4 * rounds)), n=100, method="inclusive")
     return {
         **over,
         "share_of_sdk_span": round(over["on_us"] / case.spans / median(samples["sdk"]), 3),
