@@ -20,6 +20,7 @@ from benchmarks import (
     delivery,
     growth,
     hot_path,
+    operations,
     otlp_delivery,
     outage,
     peers,
@@ -31,6 +32,7 @@ from benchmarks import (
 
 PARTS = {
     "hot_path": hot_path.run,
+    "operations": operations.run,
     "peers": peers.run,
     "rollout_step": rollout_step.run,
     "ray_calls": ray_calls.run,

@@ -82,6 +82,22 @@ def peers_rows(part: Result) -> list[Row]:
     return rows
 
 
+def operations_rows(part: Result) -> list[Row]:
+    """Kinds of operations and of values."""
+    return [
+        [
+            name,
+            f"{cost['off_us']:.2f}",
+            f"{cost['not_recorded_us']:.1f}",
+            f"{cost['on_us']:.1f}",
+            f"{cost['share_of_sdk_span']:.2f}",
+            f"{cost['share_of_two_encodings']:.2f}" if "share_of_two_encodings" in cost else "",
+            f"{cost['paced_wall_us_p50']:.0f}",
+        ]
+        for name, cost in part["cases"].items()
+    ]
+
+
 def ray_rows(part: Result) -> list[Row]:
     """µs that propagation adds to a call of Ray's, and what Ray's own tracing adds."""
     ours, theirs = part["ours"]["over_plain"], part["rays_own_tracing"]["active"]
@@ -240,6 +256,19 @@ TABLES = {
         ),
         peers_rows,
         ("README.md", "docs/performance.md"),
+    ),
+    "operations": Shown(
+        "operations",
+        "By operation and value: µs of the caller's CPU over the plain call (medians)",
+        (
+            "off, µs",
+            "`trace=False`, µs",
+            "on, µs",
+            "of a bare SDK span",
+            "of two `orjson.dumps`",
+            "on, 5 ms apart, wall, p50, µs",
+        ),
+        operations_rows,
     ),
     "rollout_step": Shown(
         "rollout_step",
