@@ -36,7 +36,7 @@ soak: $(VENV)/.dev  ## Ten rounds of outages and of random kills and faults: hou
 	$(call part,soak,for round in 1 2 3 4 5 6 7 8 9 10; do \
 		$(BIN)/python -m pytest -q tests/soak || exit 1; done)
 
-bench: $(VENV)/.dev $(WEAVE)/.ready $(WEAVE_SQLITE)/.ready  ## What tracing costs, beside what others cost, in one run
+bench: $(VENV)/.dev $(WEAVE)/.ready $(WEAVE_SQLITE)/.ready $(VERL)/.ready  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(findstring --only,$(ARGS)),,$(MAKE) bench-verl)
 

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import hot_path, otlp_delivery, ray_calls, tables, weave_delivery
+from benchmarks import hot_path, otlp_delivery, ray_calls, tables, volume, weave_delivery
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 PARTS = {
@@ -23,6 +23,7 @@ PARTS = {
     "ray_calls": ray_calls.run,
     "otlp_delivery": otlp_delivery.run,
     "weave_delivery": weave_delivery.run,
+    "volume": volume.run,
 }
 PACKAGES = ("otel-rollout", "opentelemetry-sdk", "mlflow", "orjson", "ray")
 
@@ -94,6 +95,16 @@ def otlp_table(result: dict[str, Any]) -> Table:
     return shown
 
 
+def volume_table(result: dict[str, Any]) -> Table:
+    """Trajectories of many turns as people read them."""
+    shown = Table(title="A day of trajectories of 30 turns", title_justify="left")
+    for heading in ("", *tables.VOLUME_HEADINGS):
+        shown.add_column(heading, justify="right" if heading else "left")
+    for row in tables.volume_rows(result):
+        shown.add_row(*row)
+    return shown
+
+
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -113,6 +124,7 @@ def main() -> None:
     console.print(ray_table(result["ray_calls"]))
     console.print(weave_table(result["weave_delivery"]))
     console.print(otlp_table(result["otlp_delivery"]))
+    console.print(volume_table(result["volume"]))
     console.print("÷ SDK: CPU as a share of the bare SDK span's. busy: wall µs of single calls while another")
     console.print(f"thread computes. Raw samples: {RESULTS.relative_to(Path.cwd())}")
 

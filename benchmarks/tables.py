@@ -82,6 +82,35 @@ def otlp_rows(result: dict[str, Any]) -> list[list[str]]:
     ]
 
 
+VOLUME_HEADINGS = ("sent to a backend", "kept segments", "tokens decoded", "CPU of the trainer, a trajectory")
+TRAJECTORIES, TRAJECTORIES_OF_A_WORKER, STEPS_PER_DAY = 512, 64, 288
+"""Of a step; of one of its eight workers; a step every five minutes."""
+
+
+def volume_rows(result: dict[str, Any]) -> list[list[str]]:
+    """A day's bytes, tokens decoded and the training process's time, by us and by verl's own code."""
+    ours, verls = result["ours"], result["verls_own_path_one_trajectory"]
+    steps = STEPS_PER_DAY * TRAJECTORIES / result["trajectories"]
+    alone = STEPS_PER_DAY * TRAJECTORIES
+    blocked = ours["caller_ns_per_context_token"] * ours["context_tokens"] / result["trajectories"] / 1e6
+    return [
+        [
+            "otel-rollout",
+            f"{ours['told_bytes'] * steps / 1e9:,.0f} GB",
+            f"{ours['kept_bytes'] * steps / 1e9:,.1f} GB",
+            f"{ours['decoded_tokens'] * steps / 1e9:,.1f} billion, in the forwarder",
+            f"{blocked:.1f} ms",
+        ],
+        [
+            "verl's mlflow backend",
+            f"{verls['content_bytes'] * alone / 1e9:,.0f} GB",
+            "",
+            f"{verls['decoded_tokens'] * alone / 1e9:,.1f} billion, in the worker",
+            f"{verls['cpu_ms']:.0f} ms",
+        ],
+    ]
+
+
 def _markdown(headings: tuple[str, ...], rows: list[list[str]]) -> str:
     lines = ["| | " + " | ".join(headings) + " |", "|---|" + "---:|" * len(headings)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
@@ -93,6 +122,7 @@ def update(result: dict[str, Any]) -> None:
     _replace(ROOT / "README.md", hot_path(result["hot_path"]))
     _replace(ROOT / "docs" / "ray.md", _markdown(RAY_HEADINGS, ray_rows(result["ray_calls"])))
     _replace(ROOT / "docs" / "weave.md", _markdown(WEAVE_HEADINGS, weave_rows(result["weave_delivery"])))
+    _replace(ROOT / "docs" / "volume.md", _markdown(VOLUME_HEADINGS, volume_rows(result["volume"])))
     _replace(ROOT / "docs" / "collector.md", _markdown(OTLP_HEADINGS, otlp_rows(result["otlp_delivery"])))
 
 
