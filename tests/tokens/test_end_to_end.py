@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pydantic import BaseModel
@@ -107,33 +107,62 @@ async def test_thirty_turns_as_text(agent: Agent, server_uri: str, local_weave: 
     report = otel_rollout.shutdown(120)
     assert (report.lost, report.undelivered) == (0, 0)
     (trace,) = stored(server_uri, "turns")
-    in_mlflow = [(s.span_id, s.name, s.start_time_ns, s.inputs, s.outputs) for s in trace.data.spans]
+    in_mlflow = [
+        Shown(
+            s.span_id,
+            s.name,
+            str(s.start_time_ns),
+            s.inputs,
+            s.outputs,
+            s.attributes.get(semconv.TURN_CONTINUES),
+        )
+        for s in trace.data.spans
+    ]
     in_weave = [
-        (call["id"], call["display_name"], call["started_at"], call["inputs"], call["output"])
+        Shown(
+            call["id"],
+            call["display_name"],
+            call["started_at"],
+            call["inputs"],
+            call["output"],
+            call["attributes"].get("turn.continues"),
+        )
         for call in local_weave.calls("turns")
     ]
     for found in (in_mlflow, in_weave):
-        _check(agent, sorted(found, key=lambda told: str(told[2])))
+        _check(agent, sorted(found, key=lambda shown: shown.began))
 
 
-def _check(agent: Agent, found: list[tuple[str, str, Any, Any, Any]]) -> None:
+class Shown(NamedTuple):
+    """A span as a backend shows it."""
+
+    id: str
+    name: str
+    began: str
+    input: Any
+    output: Any
+    continues: str | None
+
+
+def _check(agent: Agent, found: list[Shown]) -> None:
     decode = demo_tokenizer().decode
     sequences: dict[str, list[int]] = {}
-    calls = [told for told in found if told[1] == "Agent.generate"]
-    for turn, (id_, _, _, given, output) in enumerate(calls):
-        told = given["prompt_ids"]
-        if isinstance(told, dict):
+    calls = [shown for shown in found if shown.name == "Agent.generate"]
+    for turn, call in enumerate(calls):
+        told, output = call.input["prompt_ids"], call.output
+        if call.continues is not None:
             assert told["new"] == agent.parts[2 * turn]
-            told = restored(sequences[told["continues"]], told["shared"], told["new"])
+            told = restored(sequences[call.continues], told["shared"], told["new"])
         assert told == agent.prompts[turn]
         assert output["token_ids"] == agent.parts[2 * turn + 1]
-        sequences[id_] = [*told, *output["token_ids"]]
+        sequences[call.id] = [*told, *output["token_ids"]]
         assert output["prompt_text"] == decode(agent.parts[2 * turn], skip_special_tokens=False)
         assert output["response_text"] == decode(output["token_ids"], skip_special_tokens=False)
         assert output["log_probs"]["mean"] == -0.25
     assert len(calls) == TURNS
-    whole = sequences[calls[-1][0]]
-    by_name = {name: output for _, name, _, _, output in found}
+    assert sum(call.continues is None for call in calls) == 1
+    whole = sequences[calls[-1].id]
+    by_name = {shown.name: shown.output for shown in found}
     run, root = by_name["Agent.run"], by_name["rollout_trace"]
     assert [*run["prompt_ids"], *run["response_ids"]] == whole
     assert run["prompt_text"] + run["response_text"] == decode(whole, skip_special_tokens=False)
