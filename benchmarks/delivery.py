@@ -4,7 +4,8 @@
 
 Rollouts of one tracer each, in processes of their own (``benchmarks.rollout``), send the same trajectories of
 ten spans, 2 KB in and 2 KB out, to the same real server in turns. Counted is what the server has at the end,
-when the tracer has had all the time it asks for; timed from the first operation until it says it has delivered.
+when the tracer has had all the time it asks for; timed from the first operation until it says it has
+delivered.
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ def _weave(store: str) -> Start:
             def spans() -> int:
                 if store == "null":
                     return int(weave.stats()["calls"])
-                calls = weave.calls(PROJECT, columns=["id", "started_at", "ended_at"])  # without their content
+                calls = weave.calls(
+                    PROJECT, columns=["id", "started_at", "ended_at"]
+                )  # without their content
                 return len({call["id"] for call in calls if call["ended_at"]})
 
             yield Target(port, variables, spans)
