@@ -26,6 +26,7 @@ from otel_rollout.record.sampling import Group
 from otel_rollout.settings import SettingsError, outcomes
 from tests.deliver.test_delivery import node_directory, otel_rollout_command
 from tests.faults.forwarding import nobody_forwards
+from tests.faults.job import Job
 from tests.waiting import wait_for
 
 Begin = Callable[..., None]
@@ -150,6 +151,18 @@ def test_the_deadline_decides_by_what_is_known(begin: Begin, tmp_path: Path) -> 
     report = otel_rollout.status()
     assert (report.groups_kept, report.groups_left_out) == ({"errors": 1}, {"unscored": 1})
     assert arrived(tmp_path / "test-file") == {"failed": 2}
+
+
+def test_who_waits_for_delivery_does_not_wait_for_the_deadline(begin: Begin) -> None:
+    """A drain decides what has ended by what is known, though other processes go on."""
+    begin("spread=0.5", outcome_deadline=3600)
+    runtime.decide()
+    with Job(dict(os.environ)) as other:
+        other.record("ended", 2)
+        report = otel_rollout.shutdown(30)
+        assert report.groups_left_out == {"unscored": 1}
+        assert {c.pending for c in report.exporters.values()} == {0}
+        assert_adds_up(report)
 
 
 def test_a_group_that_does_not_say_its_size_waits_for_who_runs_and_a_while(
