@@ -20,6 +20,7 @@ from benchmarks import (
     delivery,
     growth,
     hot_path,
+    operations,
     otlp_delivery,
     outage,
     peers,
@@ -27,10 +28,12 @@ from benchmarks import (
     report,
     rollout_step,
     tables,
+    volume,
 )
 
 PARTS = {
     "hot_path": hot_path.run,
+    "operations": operations.run,
     "peers": peers.run,
     "rollout_step": rollout_step.run,
     "ray_calls": ray_calls.run,
@@ -38,6 +41,7 @@ PARTS = {
     "otlp_delivery": otlp_delivery.run,
     "outage": outage.run,
     "growth": growth.run,
+    "volume": volume.run,
 }
 PACKAGES = ("otel-rollout", "opentelemetry-sdk", "mlflow", "orjson", "ray")
 

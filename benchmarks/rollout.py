@@ -87,7 +87,7 @@ async def report_each_second(rollout: Rollout, began: float) -> None:
             "mib": memory_mib(),
         }
         if len(taken) > 1:
-            cuts = quantiles(taken, n=100)
+            cuts = quantiles(taken, n=100, method="inclusive")
             said |= {"p50_us": round(cuts[49], 1), "p99_us": round(cuts[98], 1), "max_us": round(max(taken))}
         print(json.dumps(said), flush=True)
 

@@ -82,6 +82,22 @@ def peers_rows(part: Result) -> list[Row]:
     return rows
 
 
+def operations_rows(part: Result) -> list[Row]:
+    """Kinds of operations and of values."""
+    return [
+        [
+            name,
+            f"{cost['off_us']:.2f}",
+            f"{cost['not_recorded_us']:.1f}",
+            f"{cost['on_us']:.1f}",
+            f"{cost['share_of_sdk_span']:.2f}",
+            f"{cost['share_of_two_encodings']:.2f}" if "share_of_two_encodings" in cost else "",
+            f"{cost['paced_wall_us_p50']:.0f}",
+        ]
+        for name, cost in part["cases"].items()
+    ]
+
+
 def ray_rows(part: Result) -> list[Row]:
     """µs that propagation adds to a call of Ray's, and what Ray's own tracing adds."""
     ours, theirs = part["ours"]["over_plain"], part["rays_own_tracing"]["active"]
@@ -211,6 +227,34 @@ def growth_rows(part: Result) -> list[Row]:
     return rows
 
 
+TRAJECTORIES, TRAJECTORIES_OF_A_WORKER, STEPS_PER_DAY = 512, 64, 288
+"""Of a step; of one of its eight workers; a step every five minutes."""
+
+
+def volume_rows(part: Result) -> list[Row]:
+    """A day's bytes, tokens decoded and the training process's time, by us and by verl's own code."""
+    ours, verls = part["ours"], part["verls_own_path_one_trajectory"]
+    steps = STEPS_PER_DAY * TRAJECTORIES / part["trajectories"]
+    alone = STEPS_PER_DAY * TRAJECTORIES
+    blocked = ours["caller_ns_per_context_token"] * ours["context_tokens"] / part["trajectories"] / 1e6
+    return [
+        [
+            "otel-rollout",
+            f"{ours['told_bytes'] * steps / 1e9:,.0f} GB",
+            f"{ours['kept_bytes'] * steps / 1e9:,.1f} GB",
+            f"{ours['decoded_tokens'] * steps / 1e9:,.1f} billion, in the forwarder",
+            f"{blocked:.1f} ms",
+        ],
+        [
+            "verl's mlflow backend",
+            f"{verls['content_bytes'] * alone / 1e9:,.0f} GB",
+            "",
+            f"{verls['decoded_tokens'] * alone / 1e9:,.1f} billion, in the worker",
+            f"{verls['cpu_ms']:.0f} ms",
+        ],
+    ]
+
+
 _DELIVERY = (
     "spans/s",
     "ours ÷ it",
@@ -240,6 +284,19 @@ TABLES = {
         ),
         peers_rows,
         ("README.md", "docs/performance.md"),
+    ),
+    "operations": Shown(
+        "operations",
+        "By operation and value: µs of the caller's CPU over the plain call (medians)",
+        (
+            "off, µs",
+            "`trace=False`, µs",
+            "on, µs",
+            "of a bare SDK span",
+            "of two `orjson.dumps`",
+            "on, 5 ms apart, wall, p50, µs",
+        ),
+        operations_rows,
     ),
     "rollout_step": Shown(
         "rollout_step",
@@ -280,6 +337,13 @@ TABLES = {
         "A span's CPU as there are more of them (medians)",
         ("CPU, µs", "of a bare SDK span", "against the first", "forwarder, µs"),
         growth_rows,
+    ),
+    "volume": Shown(
+        "volume",
+        "A day of trajectories of 30 turns",
+        ("sent to a backend", "kept segments", "tokens decoded", "CPU of the trainer, a trajectory"),
+        volume_rows,
+        ("docs/volume.md",),
     ),
 }
 

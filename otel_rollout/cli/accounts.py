@@ -100,12 +100,14 @@ def _account(report: Report, steps: bool) -> RenderableType:
 def _steps(report: Report) -> Table:
     reasons = list(report.dropped)
     table = Table(
-        caption=f"{_SPANS}\n{_DELIVERY}, at the exporter that is furthest behind", caption_justify="left"
+        caption=f"{_SPANS}\n{_DELIVERY}, at the exporter that is furthest behind",
+        caption_justify="left",
+        pad_edge=False,
     )
     table.add_column("step", no_wrap=True)
     dropped = [f"dropped: {reason}" for reason in reasons]
     for heading in ("started", "recorded", *dropped, "open", "unfinished", *_COUNTED):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for key, count in report.by_step.items():
         name = f"{key.step or 'outside any'}{' (validation)' if key.validate else ''}"
         begun = (count.started, count.recorded, *(count.dropped.get(reason, 0) for reason in reasons))
@@ -115,9 +117,9 @@ def _steps(report: Report) -> Table:
 
 
 def _table(report: Report) -> Table:
-    table = Table(caption=f"{_DELIVERY} + lost", caption_justify="left")
+    table = Table(caption=f"{_DELIVERY} + lost; retried: batches sent again", caption_justify="left")
     table.add_column("exporter", no_wrap=True)
-    for heading in ("recorded", *_COUNTED, "lost", "batches retried"):
+    for heading in ("recorded", *_COUNTED, "lost", "retried"):
         table.add_column(heading, justify="right")
     for name, count in report.exporters.items():
         numbers = (*_counted(count), count.lost_of(report.recorded), count.retried)

@@ -72,6 +72,11 @@ class Turn:
         return tuple(call for call in self.calls if not _is_written(call, self.text))
 
     @property
+    def shows_arguments(self) -> bool:
+        """Whether there is something to show of its arguments: of a tool also that it got none."""
+        return bool(self.arguments) or (self.role == TOOL and self.arguments is not None)
+
+    @property
     def is_call(self) -> bool:
         """Whether the model was called for it."""
         return self.role == MODEL and self.seconds is not None
@@ -93,6 +98,12 @@ class Conversation:
     def tool_calls(self) -> int:
         """How often tools were called."""
         return sum(turn.role == TOOL and turn.seconds is not None for turn in self.turns)
+
+    @property
+    def tokens_written(self) -> int | None:
+        """How many tokens models have written; None where nobody said."""
+        said = self.summary.tokens.output
+        return said if said is not None else Tokens.total(turn.tokens for turn in self.turns).output
 
     @property
     def failures(self) -> int:
@@ -243,7 +254,7 @@ class _Telling:
         shown = self._unsaid(said)
         for turn in shown:
             self._add(span, turn)
-        answer = _answer(span, called.reply, Tokens.total(_tokens(within)))
+        answer = _answer(span, called, _tokens(within))
         if not answer.text and called.reply.ids:
             decoded = self._decoded(within, called.all_ids, len(called.request.prompt_ids))
             answer.text = messages.without_end(decoded) or _untold(len(called.reply.ids))
@@ -434,14 +445,19 @@ def _reply(within: Sequence[ReadableSpan]) -> Reply:
     return replace(outer, ids=ids, finish=told or outer.finish)
 
 
-def _tokens(within: Sequence[ReadableSpan]) -> list[Tokens]:
+def _tokens(within: Sequence[ReadableSpan]) -> Tokens:
     """The counts of the outermost span that has some."""
-    return [found for span in within if (found := summary.tokens_of(span))][:1]
+    return next((found for span in within if (found := summary.tokens_of(span))), Tokens())
 
 
-def _answer(span: ReadableSpan, reply: Reply, tokens: Tokens) -> Turn:
-    if tokens.output is None and reply.ids:
-        tokens = replace(tokens, output=len(reply.ids))
+def _answer(span: ReadableSpan, called: _Called, said: Tokens) -> Turn:
+    reply = called.reply
+    counted = (len(called.request.prompt_ids) or None, len(reply.ids) or None)
+    tokens = Tokens(
+        counted[0] if said.input is None else said.input,
+        counted[1] if said.output is None else said.output,
+        said.cached,
+    )
     return Turn(
         MODEL,
         messages.without_end(reply.message.text),

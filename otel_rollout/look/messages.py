@@ -106,7 +106,7 @@ def as_text(value: Any) -> str:
 def request_of(value: Any, further: Any = None) -> Request:
     """Read the arguments of a model call; ``further`` is a semconv attribute with the messages."""
     given = value if isinstance(value, Mapping) else {}
-    asked = further or (_asked(given) if given else value)
+    asked = further or (_asked(given) if isinstance(value, Mapping) else value)
     said = tuple(messages_in(asked, "user"))
     told = _argument(given, ("prompt_ids",))
     if isinstance(told, Mapping):  # as exporters get it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -27,7 +28,12 @@ def of_comparison(comparison: Comparison) -> str:
 
 
 def _rendered(template: str, **what: Any) -> str:
-    environment = Environment(
+    return _environment().get_template(template).render(wording=wording, **what)
+
+
+@functools.cache
+def _environment() -> Environment:
+    return Environment(
         loader=PackageLoader("otel_rollout.look", "templates"),
         autoescape=True,
         finalize=_shown,
@@ -35,7 +41,6 @@ def _rendered(template: str, **what: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(wording=wording, **what)
 
 
 def _shown(value: Any) -> Any:

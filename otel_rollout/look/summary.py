@@ -14,7 +14,15 @@ from otel_rollout import semconv
 VALIDATION: Final = "validation"
 _PLACE: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
 _IDENTITY: Final = (*_PLACE, semconv.VALIDATE)
-_NAMED: Final = frozenset({*semconv.IDENTITY, semconv.SCORE_ORIGIN, semconv.RUN_ID})
+_NO_FACTS: Final = (
+    *semconv.IDENTITY,
+    semconv.SCORE_ORIGIN,
+    semconv.TOKENIZER,
+    semconv.TEXT_OF,
+    semconv.TURN_CONTINUES,
+    semconv.TURN_SHARED,
+    semconv.TURN_LENGTH,
+)
 
 
 @dataclass(frozen=True)
@@ -245,7 +253,7 @@ def _facts(attributes: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in attributes.items()
         if name.startswith(semconv.EXTRA_PREFIX)
         and not name.startswith(semconv.SCORE_PREFIX)
-        and name not in _NAMED
+        and name not in _NO_FACTS
     }
 
 

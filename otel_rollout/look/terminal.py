@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
+from rich.panel import Panel
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -54,7 +55,7 @@ def list_trajectories(summaries: Sequence[Summary], console: Console) -> None:
 
 
 def _experiments(summaries: Sequence[Summary]) -> Text:
-    names = dict.fromkeys(f"{one.experiment} ({one.run})" for one in summaries)
+    names = dict.fromkeys(" · ".join(dict.fromkeys((one.experiment, one.run))) for one in summaries)
     return _text(f"{len(summaries)} of {', '.join(names)}")
 
 
@@ -106,17 +107,16 @@ def _heading(turn: Turn, number: int) -> RenderableType:
 
 
 def _who(turn: Turn, number: int) -> Text:
-    who = Text(f"{number:>2} ", "dim").append(
-        printable(wording.role(turn)), f"bold {_STYLES.get(turn.role, '')}"
-    )
-    return who.append("  failed", _FAILED) if turn.problem else who
+    failed = ("  failed", _FAILED) if turn.problem else ""
+    who = _text(wording.role(turn), f"bold {_STYLES.get(turn.role, '')}")
+    return Text.assemble((f"{number:>2} ", "dim"), who, failed)
 
 
 def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Text]:
     """What a turn says; of ``parts``, which its text consists of, the middle one is made to stand out."""
     if turn.note:
         yield _text(f"({turn.note})", "dim italic")
-    if turn.arguments or turn.role == TOOL:
+    if turn.shows_arguments:
         yield _text(f"({wording.arguments(turn.arguments)})", "yellow" if turn.role == TOOL else "dim")
     if turn.text:
         before, changed, after = parts or (turn.text, "", "")
@@ -154,10 +154,8 @@ def compare(comparison: Comparison, console: Console) -> None:
     console.print()
     for number, turn in enumerate(comparison.shared, start=1):
         console.print(_turn(turn, number))
-    console.print(
-        Rule(_text(wording.parting(comparison), "bold"), style="red" if comparison.divergence else "green")
-    )
-    console.print()
+    colour = "red" if comparison.divergence else "green"
+    console.print(Panel(_text(wording.parting(comparison), "bold"), style=colour))
     console.print(_columns(comparison))
 
 

@@ -20,7 +20,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
     if seconds < 0.9995:
-        return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
+        return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1 if seconds >= 0.0001 else 2}f} ms"
     if seconds < 60:
         return f"{seconds:.2f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -102,7 +102,7 @@ def facts(conversation: Conversation) -> Iterator[tuple[str, str]]:
     """What is known of a conversation as a whole."""
     of = conversation.summary
     yield "trace", of.trace_id
-    yield "run", " · ".join(filter(None, (of.project, of.experiment, of.run)))
+    yield "run", " · ".join(filter(None, dict.fromkeys((of.project, of.experiment, of.run))))
     yield "began", started(of)
     yield "took", took(conversation)
     for name, value in of.facts.items():
@@ -126,7 +126,7 @@ def took(conversation: Conversation) -> str:
                 counted(conversation.model_calls, "model call"),
                 counted(conversation.tool_calls, "tool call"),
                 f"{failed} failed" if failed else "",
-                f"{of.tokens.output} tokens written" if of.tokens.output is not None else "",
+                f"{written} tokens written" if (written := conversation.tokens_written) is not None else "",
             ),
         )
     )
@@ -151,7 +151,7 @@ def _measured(conversation: Conversation) -> Iterator[tuple[str, str]]:
     yield "model calls", str(conversation.model_calls)
     yield "tool calls", str(conversation.tool_calls)
     yield "failed", str(conversation.failures)
-    yield "tokens written", "" if of.tokens.output is None else str(of.tokens.output)
+    yield "tokens written", "" if (written := conversation.tokens_written) is None else str(written)
     for given in of.scores:
         yield given.name, score(given)
 
@@ -169,7 +169,7 @@ def parting(comparison: Comparison) -> str:
     if where.token is not None:
         here, there = ("its end" if id_ is None else str(id_) for id_ in where.ids)
         words = " and ".join(f"“{parts[1]}”" for one in (mine, theirs) if (parts := comparison.changed(one)))
-        said = f", {words}" if words else ""
+        said = f" ({words})" if words else ""
         place = f"turn {turn} ({role(mine)}), token {where.token + 1} of it"
         return f"They part at {place}: {here} and {there}{said}."
     if mine.text != theirs.text:
