@@ -125,7 +125,12 @@ def _conversation(source: Source, meant: Reference, found: list[Summary]) -> Con
     from otel_rollout.look import conversation, reference
 
     chosen = reference.choose(meant, found, source.place)
-    return conversation.conversation(source.spans(chosen.trace_id), meant.span, source.decoder)
+    spans = source.spans(chosen.trace_id)
+    if not spans:
+        raise reference.UnresolvedError(
+            f"{meant.text} has begun; none of its spans is in {source.place} yet."
+        )
+    return conversation.conversation(spans, meant.span, source.decoder)
 
 
 def _write(path: Path, page: str) -> None:
