@@ -34,7 +34,8 @@ FIELD = (
 )
 TRAJECTORIES = 512
 _PROBE_SECONDS = 0.01
-_SIZES = {"2 KB": 2_000, "64 KB": 64_000, "1 MiB": 1 << 20}
+_SIZES = {"2 KB": 2_000, "64 KB": 64_000, "1 MiB": 1_048_000}
+"""Of JSON; what is around it has to have room in a mebibyte as well."""
 
 
 class Actor:
