@@ -75,7 +75,7 @@ def _outage(name: str, target: Target, spool: Path, seconds: int, patience: int)
     return {
         "spans": sent,
         "lost": max(sent - arrived, 0),
-        "came_to_an_end": "seconds" in said[-1],
+        "finish_seconds": said[-1].get("finish_seconds"),
         "thirds": thirds,
         "mib": [thirds[0]["mib"], max(third["mib"] for third in thirds)],
         "each_second": said,
