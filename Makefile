@@ -7,7 +7,8 @@ SETUP := Makefile pyproject.toml constraints.txt
 
 # $(call part,NAME,COMMAND) runs a command and says how long it took.
 define part
-	@echo "== $(1)"; began=$$(date +%s); $(2) || exit 1; \
+	@echo "== $(1)"
+	@began=$$(date +%s); $(2) || exit 1; \
 	awk -v s=$$(( $$(date +%s) - began )) 'BEGIN { printf "== $(1): %.1f minutes\n", s / 60 }'
 endef
 
@@ -23,18 +24,21 @@ VERL_BENCH := .venv-verl-bench
 VERL_VERSION ?= 0.7.1
 VERL_OLDER := .venv-verl-$(VERL_VERSION)
 
-TESTS := lint types unit collector-tests oldest-ray oldest-otel verl verl-older
+# Two at a time are run; of the long ones the longest first.
+TESTS := lint types unit servers verl collector-tests oldest-ray oldest-otel verl-older
+# Tests in need of MLflow's and Weave's servers; those of the Collector and of verl have environments of their own.
+SERVERS := tests/mlflow tests/weave tests/conformance
 
 .PHONY: demo test soak bench bench-verl collector clean $(TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
 
-test: $(TESTS)  ## Everything CI checks
+test:  ## Everything CI checks, two parts at a time: they wait more than they work
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line $(TESTS)
 
-soak: $(VENV)/.dev  ## Ten rounds of outages and of random kills and faults: hours
-	$(call part,soak,for round in 1 2 3 4 5 6 7 8 9 10; do \
-		$(BIN)/python -m pytest -q tests/soak || exit 1; done)
+soak: $(VENV)/.dev $(WEAVE)/.ready  ## Ten rounds of outages, of random kills and faults, and of fuzzing: two hours
+	$(call part,soak,$(BIN)/python -m tests.soak $(ARGS))
 
 bench: $(VENV)/.dev $(WEAVE)/.ready $(VERL_BENCH)/.ready $(LOGFIRE)/.ready collector  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -53,7 +57,10 @@ types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
 unit: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests,$(BIN)/python -m pytest --ignore tests/collector --ignore tests/soak)
+	$(call part,tests,$(BIN)/python -m pytest $(addprefix --ignore ,$(SERVERS) tests/collector))
+
+servers: $(VENV)/.dev $(WEAVE)/.ready
+	$(call part,tests with MLflow and Weave,$(BIN)/python -m pytest $(SERVERS))
 
 collector-tests: $(VENV)/.dev $(PHOENIX)/.ready $(WEAVE)/.ready collector
 	$(call part,a Collector that reads the spool,$(BIN)/python -m tests.collector.tailing)

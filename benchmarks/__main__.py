@@ -28,6 +28,7 @@ from benchmarks import (
     report,
     rollout_step,
     tables,
+    volume,
 )
 
 PARTS = {
@@ -40,6 +41,7 @@ PARTS = {
     "otlp_delivery": otlp_delivery.run,
     "outage": outage.run,
     "growth": growth.run,
+    "volume": volume.run,
 }
 PACKAGES = ("otel-rollout", "opentelemetry-sdk", "mlflow", "orjson", "ray")
 

@@ -228,6 +228,34 @@ def growth_rows(part: Result) -> list[Row]:
     return rows
 
 
+TRAJECTORIES, TRAJECTORIES_OF_A_WORKER, STEPS_PER_DAY = 512, 64, 288
+"""Of a step; of one of its eight workers; a step every five minutes."""
+
+
+def volume_rows(part: Result) -> list[Row]:
+    """A day's bytes, tokens decoded and the training process's time, by us and by verl's own code."""
+    ours, verls = part["ours"], part["verls_own_path_one_trajectory"]
+    steps = STEPS_PER_DAY * TRAJECTORIES / part["trajectories"]
+    alone = STEPS_PER_DAY * TRAJECTORIES
+    blocked = ours["caller_ns_per_context_token"] * ours["context_tokens"] / part["trajectories"] / 1e6
+    return [
+        [
+            "otel-rollout",
+            f"{ours['told_bytes'] * steps / 1e9:,.0f} GB",
+            f"{ours['kept_bytes'] * steps / 1e9:,.1f} GB",
+            f"{ours['decoded_tokens'] * steps / 1e9:,.1f} billion, in the forwarder",
+            f"{blocked:.1f} ms",
+        ],
+        [
+            "verl's mlflow backend",
+            f"{verls['content_bytes'] * alone / 1e9:,.0f} GB",
+            "",
+            f"{verls['decoded_tokens'] * alone / 1e9:,.1f} billion, in the worker",
+            f"{verls['cpu_ms']:.0f} ms",
+        ],
+    ]
+
+
 _DELIVERY = (
     "spans/s",
     "ours ÷ it",
@@ -310,6 +338,13 @@ TABLES = {
         "A span's CPU as there are more of them (medians)",
         ("CPU, µs", "of a bare SDK span", "against the first", "forwarder, µs"),
         growth_rows,
+    ),
+    "volume": Shown(
+        "volume",
+        "A day of trajectories of 30 turns",
+        ("sent to a backend", "kept segments", "tokens decoded", "CPU of the trainer, a trajectory"),
+        volume_rows,
+        ("docs/volume.md",),
     ),
 }
 

@@ -48,6 +48,8 @@ AGENT_NAME: Final = "rollout.agent_name"
 """str. Which agent loop produced the trajectory (verl: ``agent_name``)."""
 GROUP_ID: Final = "rollout.group_id"
 """str. The group of siblings the trajectory belongs to (verl: ``uid``)."""
+GROUP_SIZE: Final = "rollout.group_size"
+"""int. How many siblings the group has; then it is complete when so many have ended."""
 POLICY_VERSION_MIN: Final = "rollout.policy_version_min"
 """int. Version of the weights that made the first of it (verl: ``min_global_steps``). On model calls too."""
 POLICY_VERSION_MAX: Final = "rollout.policy_version_max"
@@ -56,6 +58,20 @@ NUM_TURNS: Final = "rollout.num_turns"
 """int. Turns of the conversation, those of user and tools included."""
 NUM_PREEMPTED: Final = "rollout.num_preempted"
 """int. How often the engine preempted the request. On model calls."""
+
+# --- Token ids (ours) --------------------------------------------------------------------------------------
+TOKENIZER: Final = "rollout.tokenizer"
+"""str. Names the tokenizer, in the run's directory, of the token ids in the span's input and output. Their
+text is to be shown (``token2text``)."""
+TEXT_OF: Final = "rollout.text_of"
+"""str. On a root span as it is recorded: the span (16 hex digits) whose ``response_text`` it is to show."""
+TURN_CONTINUES: Final = "rollout.turn.continues"
+"""str. The earlier span (16 hex digits) of the trace with whose tokens, its answer's included, or messages
+those of this one begin. Put in on the way to exporters, as the next two are."""
+TURN_SHARED: Final = "rollout.turn.shared"
+"""int. How many tokens or messages that beginning has."""
+TURN_LENGTH: Final = "rollout.turn.length"
+"""int. How many the turn has in all, without its answer."""
 
 # --- Generators (ours). On the span of an operation that is one. -------------------------------------------
 GENERATOR_ITEMS: Final = "rollout.generator.items"

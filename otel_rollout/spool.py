@@ -10,9 +10,11 @@
         <writer>.open                 its trajectories that are running, or that it never finished
         forwarder.lock                held by the one forwarder of this directory
         forwarder.log                 what it has to say
+        draining                      touched by whoever waits for all to be delivered: decide what can be
         ledger.sqlite                 what it delivered: cursors and counts per exporter
         unreadable-<time>.ledger.sqlite   one that could not be read, replaced by a new one
         rejected.<exporter>.jsonl     spans a target refuses, with its words
+        tokenizers/<name>.json        what turns token ids into text again, named by spans that hold such ids
         archive/<segment>.jsonl.zst   segments that are delivered, where they are kept
 
 This module knows names and ownership only; what is in the files is known to ``record`` and ``deliver``.
@@ -21,9 +23,12 @@ This module knows names and ownership only; what is in the files is known to ``r
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import re
 import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,9 +41,12 @@ OPEN_SUFFIX = ".open"
 MANIFEST = "run.json"
 TRACKERS = "trackers.json"
 ARCHIVE = "archive"
+DRAINING = "draining"
 COMPRESSED_SUFFIX = ".zst"
+TOKENIZERS = "tokenizers"
 CLOSING_SEQUENCE = 999_999
 """Sequence of the segment in which the forwarder ends what a dead writer left open; no writer gets there."""
+_logger = logging.getLogger("otel_rollout")
 _SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")
 
 
@@ -121,6 +129,41 @@ def open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
+def tokenizer_file(node_dir: Path, name: str) -> Path:
+    """Where a node directory has the tokenizer that its spans call ``name``."""
+    return node_dir / TOKENIZERS / f"{_safe(name, 'tokenizer')}.json"
+
+
+def tokenizer_files(node_dir: Path) -> list[Path]:
+    """The tokenizers in a node directory."""
+    return sorted((node_dir / TOKENIZERS).glob("*.json"))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a private file at once: readers see the old one or the new one."""
+    fresh = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
+    with open(fresh, "wb", opener=open_private) as file:
+        file.write(content)
+    fresh.replace(path)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def read_owned(path: Path, node_dir: Path) -> bytes:
+    """Read a file of a node directory.
+
+    Raises:
+        OSError: when it cannot be read.
+        PermissionError: when it is a link, or belongs to somebody else than the directory does.
+    """
+    with open(path, "rb", opener=_open_no_link) as file:
+        if os.fstat(file.fileno()).st_uid != node_dir.stat().st_uid:
+            raise PermissionError(f"{path} does not belong to the owner of {node_dir}")
+        return file.read()
+
+
 def segments(node_dir: Path) -> list[SegmentName]:
     """The segments in a node directory, each writer's oldest first."""
     return sorted(filter(None, map(SegmentName.parse, os.listdir(node_dir))))
@@ -157,11 +200,7 @@ def write_manifest(node_dir: Path, manifest: Manifest) -> None:
 
 
 def _write_json(path: Path, content: object) -> None:
-    """Write a file at once: readers see the old one or the new one."""
-    fresh = path.with_suffix(f".{os.getpid()}.new")
-    with open(fresh, "wb", opener=open_private) as file:
-        file.write(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-    fresh.replace(path)
+    write_whole(path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
 def read_manifest(node_dir: Path) -> Manifest | None:
@@ -193,7 +232,22 @@ def read_trackers(node_dir: Path) -> dict[str, str]:
 def node_directories(place: Path) -> list[Path]:
     """The node directories at or below ``place``: itself, those of a run, or those of a whole spool.
 
-    The most recently described run comes last.
+    The most recently described run comes last. Those of other users are left alone, but by the administrator:
+    in a temporary directory anybody may put something, to have it delivered in our name.
     """
     found = [path.parent for depth in ("", "*/", "*/*/") for path in place.glob(depth + MANIFEST)]
-    return sorted(found, key=lambda node_dir: (node_dir / MANIFEST).stat().st_mtime)
+    ours = [node_dir for node_dir in found if _is_ours(node_dir)]
+    return sorted(ours, key=lambda node_dir: (node_dir / MANIFEST).stat().st_mtime)
+
+
+def _is_ours(node_dir: Path) -> bool:
+    owner = node_dir.stat().st_uid
+    is_ours = os.getuid() in (0, owner)
+    if not is_ours:
+        _say_whose(node_dir, owner)
+    return is_ours
+
+
+@functools.lru_cache  # a service looks every few seconds
+def _say_whose(node_dir: Path, owner: int) -> None:
+    _logger.warning("%s belongs to user id %d, not to %d; it is left alone", node_dir, owner, os.getuid())

@@ -362,6 +362,9 @@ def _attributes(span: ReadableSpan) -> dict[str, Any]:
         for name, value in source.items()
         if name.startswith(semconv.EXTRA_PREFIX) and not name.startswith(semconv.SCORE_PREFIX)
     }
+    if semconv.TURN_CONTINUES in source:  # a span of this trace, which Weave knows by its call
+        continued = _uuid(f"{_context(span).trace_id:032x}/{values.clean(source[semconv.TURN_CONTINUES])}")
+        attributes[semconv.TURN_CONTINUES.removeprefix(semconv.EXTRA_PREFIX)] = continued
     for name in sorted(source):  # "a" before "a.b"
         if name not in _NOT_ATTRIBUTES and not name.startswith(semconv.EXTRA_PREFIX):
             _nest(attributes, values.clean(name), values.clean(source[name]))

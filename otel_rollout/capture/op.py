@@ -28,6 +28,7 @@ def rollout_trace_op(
     capture: str = "all",
     exclude: Collection[str] = (),
     record_super: bool = False,
+    token2text: bool | None = None,
 ) -> Callable[[Function], Function]: ...
 
 
@@ -40,6 +41,7 @@ def rollout_trace_op(
     capture: str = "all",
     exclude: Collection[str] = (),
     record_super: bool = False,
+    token2text: bool | None = None,
 ) -> Function | Callable[[Function], Function]:
     """Record each call of a function, method, coroutine function or generator function as a span.
 
@@ -60,6 +62,10 @@ def rollout_trace_op(
         exclude: names of arguments that are not recorded.
         record_super: whether a method that this one overrides, and calls through ``super()``, gets a span
             of its own where it is decorated too. By default both together are one call, and one span.
+        token2text: whether ``prompt_text`` and ``response_text`` are shown beside the token ids of an output
+            (``prompt_ids``, ``response_ids``, ``token_ids``), decoded outside this process by what
+            ``self.tokenizer`` is, or the setting ``tokenizer`` says. None: as the trajectory around it says,
+            or the setting of that name.
 
     Raises:
         ValueError: at decoration, for a kind or capture that does not exist, and for a name in ``exclude``
@@ -80,6 +86,7 @@ def rollout_trace_op(
         "capture": capture,
         "exclude": frozenset(exclude),
         "record_super": record_super,
+        "token2text": token2text,
     }
     return _decorator(options) if function is None else _traced(function, options)
 

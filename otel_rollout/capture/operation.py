@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Span
 
 from otel_rollout import runtime, semconv
-from otel_rollout.capture import content, spans
+from otel_rollout.capture import content, spans, text
 from otel_rollout.capture.binding import Binder, Parameters, make_binder
 from otel_rollout.capture.content import Encoder
 from otel_rollout.capture.trajectory import RUNNING, Trajectory, trajectory_in
@@ -37,8 +37,9 @@ class Operation:
         capture: str,
         exclude: Collection[str],
         record_super: bool,
+        token2text: bool | None,
     ) -> None:
-        self._options = (function, name, kind, capture, exclude, record_super)
+        self._options = (function, name, kind, capture, exclude, record_super, token2text)
         self.function = function
         self.name = name or name_of(function)
         self.kind = kind
@@ -46,6 +47,7 @@ class Operation:
         self.takes_output = capture in ("all", "outputs")
         self.exclude = frozenset(exclude)
         self.record_super = record_super
+        self.token2text = token2text
         self.bind: Binder = make_binder(function, exclude)
         self.method = _method_name(function)
 
@@ -127,7 +129,7 @@ class Call:
         """What came of the call, as JSON."""
         spans.put_json(self.span, semconv.OUTPUT_VALUE, encoded)
         if self._trajectory is not None:
-            self._trajectory.offer_output(encoded)
+            self._trajectory.offer_output(encoded, text.id_if_marked(self.span))
 
     def end(self) -> None:
         """The call is over."""
@@ -187,11 +189,23 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             spans.put_json(span, semconv.INPUT_VALUE, encoded)
             if trajectory is not None:
                 trajectory.offer_input(encoded)
+        if encode is not None and operation.takes_output and _shows_text(operation, active, outside):
+            text.mark(active, span, args[0] if method is not None and args else None)
         running = _Running(operation, args[0]) if method is not None and args else None
         return Call(operation, span, outside, running, trajectory, encode, limit)
     except BaseException:
         span.end()
         raise
+
+
+def _shows_text(operation: Operation, active: runtime.Runtime, context: otel_context.Context) -> bool:
+    """Whether the text of token ids is to be shown: as the operation says, the trajectory, or the setting."""
+    if operation.token2text is not None:
+        return operation.token2text
+    trajectory = trajectory_in(context)
+    if trajectory is not None and trajectory.token2text is not None:
+        return trajectory.token2text
+    return active.settings.token2text
 
 
 def _trajectory_rooted_at(parent: Span, context: otel_context.Context) -> Trajectory | None:

@@ -13,8 +13,9 @@ from opentelemetry.trace import Span, get_current_span
 from otel_rollout import runtime, semconv
 from otel_rollout.capture import content, spans, values
 from otel_rollout.capture.guard import fault, warn
-from otel_rollout.record.identity import Identity, with_identity
+from otel_rollout.record.identity import Identity, identity_in, with_identity
 from otel_rollout.record.interrupts import pass_on
+from otel_rollout.record.sampling import CHOSEN, Group
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
 
@@ -37,6 +38,7 @@ def rollout_trace_attr(
     name: str = "rollout_trace",
     validate: bool = False,
     trace: bool = True,
+    token2text: bool | None = None,
     **extra: Any,
 ) -> Trajectory:
     """Mark the block that produces one trajectory; use it with ``with`` or ``async with``.
@@ -52,8 +54,10 @@ def rollout_trace_attr(
         name: name of the root span, and of the trace in MLflow.
         validate: whether this is validation rather than training.
         trace: False records nothing inside the block, at next to no cost.
+        token2text: whether operations inside, in this process, show the text of their token ids, unless they
+            say so themselves. None: as the setting of that name says.
         extra: further facts about the trajectory (``agent_name="tool_agent"``), recorded on its root span
-            as ``rollout.<name>``.
+            as ``rollout.<name>``. ``group_size=8`` tells how many siblings there are, see docs/sampling.md.
 
     Returns:
         The trajectory, on which ``set_input`` and ``set_output`` choose what a list of traces shows. By
@@ -65,13 +69,21 @@ def rollout_trace_attr(
         semconv.ROLLOUT_N: rollout_n,
         semconv.VALIDATE: validate,
     }
-    return Trajectory(name, identity, extra, trace)
+    return Trajectory(name, identity, extra, trace, token2text)
 
 
 class Trajectory:
     """A trajectory being recorded. Made by :func:`rollout_trace_attr`; entered once."""
 
-    def __init__(self, name: str, identity: dict[str, Any], extra: dict[str, Any], recorded: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        identity: dict[str, Any],
+        extra: dict[str, Any],
+        recorded: bool,
+        token2text: bool | None = None,
+    ) -> None:
+        self.token2text = token2text
         self._name = name
         self._identity = identity
         self._extra = extra
@@ -83,12 +95,14 @@ class Trajectory:
         self._outside: otel_context.Context | None = None
         self._input: bytes | None = None
         self._output: bytes | None = None
+        self._text_of: str | None = None
+        self._has_own_output = False
         self._writer: SegmentWriter | None = None
         self._slot: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as one that has not been entered: a recording does not leave its process."""
-        return Trajectory, (self._name, self._identity, self._extra, self._recorded)
+        return Trajectory, (self._name, self._identity, self._extra, self._recorded, self.token2text)
 
     @property
     def id(self) -> str | None:
@@ -176,6 +190,11 @@ class Trajectory:
             self._step_inside(context, context, self._span)
             return
         settings = active.settings
+        if self._is_sampled_out(active, parent, context):
+            active.writer.skip("sampled_out")
+            self._span = active.tracer.unrecorded(parent)
+            self._step_inside(context, context, self._span)
+            return
         identity = Identity(
             {
                 semconv.PROJECT_NAME: settings.project_name,
@@ -205,6 +224,23 @@ class Trajectory:
             self._writer = active.writer
             self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
 
+    def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: otel_context.Context) -> bool:
+        """Whether the trajectory's group is not recorded. A part of another one goes with that."""
+        sampling = active.sampling
+        if sampling is None:
+            return False
+        above = parent.get_span_context()
+        if identity_in(context).attributes or (above.is_valid and not above.trace_flags.sampled):
+            return False
+        known = self._identity
+        group = Group(
+            active.settings.experiment,
+            _scalar(known[semconv.STEP]),
+            _scalar(known[semconv.SAMPLE_INDEX]),
+            _scalar(known[semconv.VALIDATE]),
+        )
+        return not sampling.takes(group, context)
+
     def _makes_room(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
         """Whether the trajectory is left out because the spool fills up.
 
@@ -223,6 +259,8 @@ class Trajectory:
         inside = trace.set_span_in_context(span, identified)
         if RUNNING in inside:  # what is called inside belongs to the trajectory, not to an operation around
             inside = otel_context.set_value(RUNNING, None, inside)
+        if CHOSEN in inside:  # it has been asked for, and need not travel on
+            inside = otel_context.set_value(CHOSEN, None, inside)
         inside = otel_context.set_value(_KEY, self, inside)
         self._outside, self._inside = outside, inside
         attach(inside)
@@ -253,6 +291,8 @@ class Trajectory:
         for key, encoded in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
             if encoded is not None:
                 spans.put_json(span, key, encoded)
+        if self._text_of is not None and not self._has_own_output:
+            span.set_attribute(semconv.TEXT_OF, self._text_of)
 
     # --- what it shows ------------------------------------------------------------------------------------
 
@@ -265,6 +305,7 @@ class Trajectory:
 
     def set_output(self, value: Any) -> None:
         """Show ``value`` as what came of the trajectory."""
+        self._has_own_output = True
         try:
             self._set(semconv.OUTPUT_VALUE, value)
         except Exception as error:  # noqa: BLE001
@@ -282,9 +323,15 @@ class Trajectory:
         if self._input is None:
             self._input = _preview(encoded)
 
-    def offer_output(self, encoded: bytes) -> None:
-        """An operation directly below returned; the last one's output stands for the trajectory's."""
+    def offer_output(self, encoded: bytes, text_of: str | None = None) -> None:
+        """An operation directly below returned; the last one's output stands for the trajectory's.
+
+        Args:
+            encoded: what it returned.
+            text_of: its span's id, if the text of its token ids is shown.
+        """
         self._output = _preview(encoded)
+        self._text_of = text_of
 
 
 def trajectory_in(context: otel_context.Context) -> Trajectory | None:

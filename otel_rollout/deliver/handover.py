@@ -50,7 +50,8 @@ def next_piece(node_dir: Path, have: Mapping[str, int]) -> Piece:
             if data:
                 missing[name.file] = data
                 room -= len(data)
-    whole = _read(node_dir, [spool.MANIFEST, spool.TRACKERS])
+    tokenizers = [str(path.relative_to(node_dir)) for path in spool.tokenizer_files(node_dir)]
+    whole = _read(node_dir, [spool.MANIFEST, spool.TRACKERS, *tokenizers])
     return Piece(missing, whole if missing else whole | promised)
 
 
@@ -64,6 +65,7 @@ def add_piece(copy_dir: Path, piece: Piece) -> None:
         with open(copy_dir / file, "ab", opener=spool.open_private) as segment:
             segment.write(data)
     for file, data in piece.others.items():
+        (copy_dir / file).parent.mkdir(mode=0o700, exist_ok=True)
         with open(copy_dir / file, "wb", opener=spool.open_private) as whole:
             whole.write(data)
 

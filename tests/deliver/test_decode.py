@@ -126,4 +126,4 @@ def test_the_step_of_a_line_is_found_without_decoding_it(step, validate, text):
         [otlp_json.attribute(key, value) for key, value in attributes.items()],
     )
     line = otlp_json.resource_head({"service.name": text}) + body
-    assert delivery.step_of(line) == delivery.Line.decoded("s", 0, line).step
+    assert delivery.step_of(line) == delivery.Line.decoded("s", 0, line, line).step

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import otel_rollout
 from otel_rollout import runtime, settings
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -59,3 +62,19 @@ def trace_config(tracing: None) -> Iterator[Any]:
     RolloutTraceConfig.reset()
     yield RolloutTraceConfig
     RolloutTraceConfig.reset()
+
+
+@pytest.fixture
+def delivered(tracing: None, tmp_path: Path) -> Callable[[], dict[str, list[Any]]]:
+    """A function that ends recording and gives what was delivered: name of a span → their outputs."""
+
+    def read() -> dict[str, list[Any]]:
+        report = otel_rollout.shutdown(60)
+        assert not report.undelivered
+        outputs = defaultdict(list)
+        for line in (tmp_path / "spool-delivered.jsonl").read_text().splitlines():
+            _, name, attributes = json.loads(line)
+            outputs[name].append(json.loads(attributes.get("output.value", "null")))
+        return outputs
+
+    return read

@@ -196,38 +196,44 @@ def test_siblings_of_a_group_split_between_workers(
 
 @needs_text_of_calls
 async def test_text_beside_the_tokens_of_a_model_call(
-    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+    verl_config: Any, trace_config: Any, delivered: Callable[[], dict[str, list[Any]]]
 ) -> None:
     """With token2text, model calls show ``prompt_text`` and ``response_text``."""
     verl_config.actor_rollout_ref.rollout.trace.token2text = True
     output = await _run(local.worker(verl_config), 4)
-    (call,) = _named(recorded(), local.GENERATE)
-    assert "say: hello" in call.output["prompt_text"]
-    assert call.output["response_text"].startswith("hello")
-    assert output.response_ids[0][: len(call.output["token_ids"])].tolist() == call.output["token_ids"]
+    (call,) = delivered()[local.GENERATE]
+    assert "say: hello" in call["prompt_text"]
+    assert call["response_text"].startswith("hello")
+    assert output.response_ids[0][: len(call["token_ids"])].tolist() == call["token_ids"]
 
 
 async def test_text_beside_the_tokens_of_an_agent_loop(
-    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+    verl_config: Any, trace_config: Any, delivered: Callable[[], dict[str, list[Any]]]
 ) -> None:
-    """With token2text, agent loops show ``prompt_text`` and ``response_text``, and the root the answer."""
+    """With token2text, agent loops show ``prompt_text`` and ``response_text``, and the root the answer.
+
+    What the model said is told apart from what the tool gave.
+    """
     verl_config.actor_rollout_ref.rollout.trace.token2text = True
     await _run(local.worker(verl_config), 1)
-    (run,) = _named(recorded(), "ToolAgentLoop.run")
-    assert "note: keep 42 in mind" in run.output["prompt_text"]
-    assert run.output["response_text"].endswith("#### 42<|im_end|>")
-    (root,) = _named(recorded(), "agent_loop")
-    assert root.output["response_text"] == run.output["response_text"]
+    told = delivered()
+    (run,), (root,) = told["ToolAgentLoop.run"], told["agent_loop"]
+    assert "note: keep 42 in mind" in run["prompt_text"]
+    assert run["response_text"].endswith("#### 42<|im_end|>")
+    assert root["response_text"] == run["response_text"]
+    assert [said["role"] for said in run["response_segments"]] == ["model", "environment", "model"]
+    assert "tool_response" in run["response_segments"][1]["text"]
 
 
 async def test_a_tokenizer_that_raises_costs_the_text_only(
-    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+    verl_config: Any, trace_config: Any, delivered: Callable[[], dict[str, list[Any]]]
 ) -> None:
     """The trajectory goes on, and its spans have their tokens."""
 
     class Raising:
-        def decode(self, *_: Any, **__: Any) -> str:
-            raise RuntimeError("cannot decode")
+        @property
+        def backend_tokenizer(self) -> Any:
+            raise RuntimeError("cannot be read")
 
     verl_config.actor_rollout_ref.rollout.trace.token2text = True
     worker = local.worker(verl_config)
@@ -235,8 +241,9 @@ async def test_a_tokenizer_that_raises_costs_the_text_only(
     client.tokenizer = Raising()
     output = await _run(worker, 4)
     assert output.reward_score == 0.5
-    (call,) = _named(recorded(), local.GENERATE)
-    assert call.output["token_ids"]
+    (call,) = delivered()[local.GENERATE]
+    assert call["token_ids"]
+    assert "response_text" not in call
 
 
 async def test_a_cancelled_trajectory_ends_as_an_error(

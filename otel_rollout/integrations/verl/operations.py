@@ -86,7 +86,8 @@ def _described_coroutine(func: Callable[..., Any], role: Role) -> Callable[..., 
             begin(role, args, kwargs)
             result = await func(*args, **kwargs)
             end(role, kwargs, result)
-        await text.add(args, kwargs, result)
+        if text.show(args) and role is Role.RUN:
+            trajectory.answer_is_of(trace.get_current_span())
         return result
 
     return call

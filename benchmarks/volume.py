@@ -1,0 +1,197 @@
+"""What trajectories of many turns take: bytes recorded, kept and delivered, tokens decoded, trainer's time.
+
+    python -m benchmarks --only volume [--quick]
+
+The share of one of verl's eight agent workers in a step of 64 samples with 8 siblings each: 64 trajectories
+at once, of 30 turns; each turn resends its context, which grows by 1000 tokens: 700 from a tool, 300 of the
+model's. The text is that of the Python standard library's modules, the tokenizer that of the package
+``anthropic`` 0.38.0 on PyPI (65 000 tokens), which ships it. verl's own path is measured on one trajectory,
+in verl's environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import orjson
+
+import otel_rollout
+from benchmarks.volume_shape import ANSWER, GROWTH, TURNS
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, semconv, spool
+from otel_rollout.deliver.enrichment import Enrichment
+from otel_rollout.deliver.retention import archive
+
+ROOT = Path(__file__).parent.parent
+SIBLINGS, SAMPLES, WORKERS = 8, 64, 8
+TOKENIZER_PACKAGE: Final = "anthropic==0.38.0"
+_VERL: Final = (".venv-verl-bench", ".venv-verl")
+_BATCH_CHARACTERS: Final = 1 << 20
+_PLAIN = b'{"key":"output.value","value":{"stringValue":"%b"}}' % (b"no token ids here " * 110)
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """Record, keep and tell the trajectories of a worker, and one as verl does by itself."""
+    samples = 2 if quick else SAMPLES // WORKERS
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        tokenizer_file = _tokenizer_file(place)
+        trajectories = _trajectories(tokenizer_file, samples)
+        measured = _ours(place, tokenizer_file, trajectories)
+        (place / "trajectory.json").write_bytes(orjson.dumps(trajectories[0]))
+        verls = _verls(place, tokenizer_file)
+    return {
+        "tokenizer": f"{TOKENIZER_PACKAGE}, anthropic/tokenizer.json",
+        "text": "Python standard library, *.py",
+        "turns": TURNS,
+        "trajectories": len(trajectories),
+        "ours": measured,
+        "verls_own_path_one_trajectory": verls,
+    }
+
+
+class Agent:
+    """One trajectory: what the model is asked and answers is known before."""
+
+    def __init__(self, tokenizer: Any, ids: list[int]) -> None:
+        self.tokenizer = tokenizer
+        self.ids = ids
+        self.nanoseconds = 0
+        self.seen = 0
+
+    @rollout_trace_op(kind=semconv.KIND_LLM, token2text=True)
+    async def generate(self, prompt_ids: list[int], sampling_params: dict[str, Any]) -> dict[str, Any]:
+        """A model call."""
+        return {"token_ids": self.ids[len(prompt_ids) : len(prompt_ids) + ANSWER], "stop_reason": "completed"}
+
+    @rollout_trace_op(kind=semconv.KIND_AGENT, token2text=True)
+    async def run(self) -> dict[str, Any]:
+        """An agent loop; others run while it waits for its tool."""
+        for turn in range(1, TURNS + 1):
+            prompt = self.ids[: turn * GROWTH]
+            began = time.thread_time_ns()
+            await self.generate(prompt, {"temperature": 1.0})
+            self.nanoseconds += time.thread_time_ns() - began
+            self.seen += len(prompt)
+            await asyncio.sleep(0)
+        mask = [int(position % GROWTH < ANSWER) for position in range(len(self.ids) - GROWTH)]
+        return {"prompt_ids": self.ids[:GROWTH], "response_ids": self.ids[GROWTH:], "response_mask": mask}
+
+
+def _ours(place: Path, tokenizer_file: Path, trajectories: list[list[int]]) -> dict[str, Any]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    agents = [Agent(tokenizer, ids) for ids in trajectories]
+    otel_rollout.configure({"spool": {}}, spool_dir=str(place / "spool"), spool_limit=1 << 40)
+    node_dir = runtime.node_directory(runtime.decide())
+
+    async def trajectory(number: int, agent: Agent) -> None:
+        with rollout_trace_attr(step=1, sample_index=number // SIBLINGS, rollout_n=number % SIBLINGS):
+            await agent.run()
+
+    async def step() -> None:
+        await asyncio.gather(*(trajectory(number, agent) for number, agent in enumerate(agents)))
+
+    asyncio.run(step())
+    report = otel_rollout.shutdown(600)
+    segments = [node_dir / name.file for name in spool.segments(node_dir)]
+    unique = sum(map(len, trajectories)) - (len(trajectories) - len(trajectories) // SIBLINGS) * GROWTH
+    unique_json = sum(len(orjson.dumps(ids)) for ids in trajectories)
+    told = _told(node_dir, segments)
+    return {
+        "recorded": report.recorded,
+        "dropped": dict(report.dropped),
+        "context_tokens": sum(agent.seen for agent in agents),
+        "unique_tokens": unique,
+        "caller_ns_per_context_token": median(agent.nanoseconds / agent.seen for agent in agents),
+        "unique_json_bytes": unique_json,
+        "recorded_bytes": sum(path.stat().st_size for path in segments),
+        **told,
+        "decoded_of_unique": told["decoded_tokens"] / unique,
+        "kept_bytes": (kept := sum(archive(path).stat().st_size for path in segments)),
+        "kept_of_unique_json": kept / unique_json,
+        "tokenizer_bytes": sum(path.stat().st_size for path in spool.tokenizer_files(node_dir)),
+    }
+
+
+def _told(node_dir: Path, segments: list[Path]) -> dict[str, Any]:
+    """What exporters get, and what that costs the forwarder."""
+    enrichment = Enrichment(node_dir)
+    sent = 0
+    began = time.thread_time()
+    for path in segments:
+        with path.open("rb") as lines:
+            sent += sum(len(enrichment.line(line)) for line in lines)
+    seconds = time.thread_time() - began
+    began = time.thread_time()
+    for _ in range(10_000):
+        enrichment.line(_PLAIN)
+    untouched = (time.thread_time() - began) / 10_000
+    return {
+        "told_bytes": sent,
+        "decoded_tokens": enrichment.decoded,
+        "forwarder_cpu_seconds": seconds,
+        "microseconds_per_line_without_token_ids": untouched * 1e6,
+    }
+
+
+def _verls(place: Path, tokenizer_file: Path) -> dict[str, Any]:
+    python = next(
+        (path for path in (ROOT / name / "bin" / "python" for name in _VERL) if path.exists()), None
+    )
+    if python is None:
+        raise SystemExit("verl's own path needs verl's environment: make .venv-verl/.ready")
+    ran = subprocess.run(
+        [str(python), "-W", "ignore", "-m", "benchmarks.volume_verl", str(place), str(tokenizer_file)],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        check=True,
+        text=True,
+    )
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def _tokenizer_file(place: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(place)]
+    subprocess.run([*command, TOKENIZER_PACKAGE], check=True)
+    (wheel,) = place.glob("*.whl")
+    return Path(zipfile.ZipFile(wheel).extract("anthropic/tokenizer.json", place))
+
+
+def _trajectories(tokenizer_file: Path, samples: int) -> list[list[int]]:
+    """The tokens of each trajectory; siblings have the first thousand in common, as their prompt."""
+    from tokenizers import Tokenizer
+
+    tokens = _corpus(Tokenizer.from_file(str(tokenizer_file)))
+    rest = (TURNS - 1) * GROWTH + ANSWER
+    made = []
+    for _ in range(samples):
+        prompt = list(islice(tokens, GROWTH))
+        made += [[*prompt, *islice(tokens, rest)] for _ in range(SIBLINGS)]
+    if len(made[-1]) < GROWTH + rest:
+        raise SystemExit("the standard library is too short a text for that many trajectories")
+    return made
+
+
+def _corpus(tokenizer: Any) -> Iterator[int]:
+    library = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(library.rglob("*.py")):
+        if "site-packages" not in path.parts:
+            text = path.read_text(errors="replace")
+            for begin in range(0, len(text), _BATCH_CHARACTERS):
+                yield from tokenizer.encode(
+                    text[begin : begin + _BATCH_CHARACTERS], add_special_tokens=False
+                ).ids

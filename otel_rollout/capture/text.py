@@ -1,0 +1,42 @@
+"""``token2text``: which spans hold token ids whose text is to be shown, and by which tokenizer.
+
+Nothing is decoded here: that is the forwarder's work (:mod:`otel_rollout.deliver.enrichment`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry.trace import Span
+
+from otel_rollout import semconv
+from otel_rollout.capture.guard import fault
+from otel_rollout.record.span import RecordingSpan
+from otel_rollout.runtime import Runtime
+
+
+def mark(active: Runtime, span: Span, owner: Any) -> bool:
+    """Have the text of the span's token ids shown; False where there is no tokenizer. Never raises.
+
+    Args:
+        active: knows the tokenizers.
+        span: the operation's.
+        owner: the object with the ``tokenizer``.
+    """
+    try:
+        name = active.tokenizers.name_of(getattr(owner, "tokenizer", None))
+        if name is not None:
+            span.set_attribute(semconv.TOKENIZER, name)
+        return name is not None
+    except Exception as error:  # noqa: BLE001 - a user's attribute
+        fault("looking for a tokenizer", error)
+        return False
+
+
+def id_if_marked(span: Span) -> str | None:
+    """The span's id, if the text of its token ids is shown."""
+    if type(span) is RecordingSpan:
+        return span.span_id.decode() if span.has_attribute(semconv.TOKENIZER) else None
+    if semconv.TOKENIZER in (getattr(span, "attributes", None) or {}):
+        return f"{span.get_span_context().span_id:016x}"
+    return None

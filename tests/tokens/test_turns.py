@@ -1,0 +1,156 @@
+"""What is new in a turn: found whatever becomes of a context, and put together again without a loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_rollout import semconv
+from otel_rollout.deliver.enrichment import Enrichment
+from tests.tokens.support import Told, line, prompts
+
+ids = st.lists(st.integers(0, 5), max_size=40)
+ids_of_any_size = st.lists(st.integers(0, (1 << 32) - 1), max_size=30)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[list[int], list[int], int, int]]:
+    """Model calls of a trajectory: prompt, answer, begin and end.
+
+    Each prompt is made of the sequence of an earlier call: with more behind it, an edit in the middle, the
+    beginning or the end cut off, or of nothing. Calls may run at the same time.
+    """
+    calls: list[tuple[list[int], list[int], int, int]] = []
+    for number in range(draw(st.integers(1, 12))):
+        before: list[int] = []
+        if calls:
+            prompt, answer, _, _ = calls[draw(st.integers(0, len(calls) - 1))]
+            before = [*prompt, *answer]
+        cut = draw(st.integers(0, len(before)))
+        change = draw(st.sampled_from(["append", "edit", "drop the beginning", "drop the end", "new"]))
+        added = draw(ids | ids_of_any_size)
+        prompt = {
+            "append": [*before, *added],
+            "edit": [*before[:cut], *added, *before[cut + 1 :]],
+            "drop the beginning": [*before[cut:], *added],
+            "drop the end": [*before[:cut], *added],
+            "new": added,
+        }[change]
+        began = 10 * (number + 1) - draw(st.integers(0, 15))
+        calls.append((prompt, draw(ids), max(1, began), max(1, began) + draw(st.integers(0, 15))))
+    return calls
+
+
+@settings(max_examples=300)
+@given(histories=st.lists(histories(), min_size=1, max_size=2), order=st.randoms(use_true_random=False))
+def test_prompts_are_the_same_again(histories: list[Any], order: Any) -> None:
+    """Put together from what exporters are told, each prompt is exactly what was recorded.
+
+    Whatever was edited, cut or begun anew, in whichever order lines come, from several trajectories at once,
+    and again where lines are sent again.
+    """
+    recorded = [
+        (trace, line(number, {"prompt_ids": call[0]}, {"token_ids": call[1]}, span=call[2:], trace=trace))
+        for trace, calls in enumerate(histories, start=1)
+        for number, call in enumerate(calls, start=1)
+    ]
+    order.shuffle(recorded)
+    enrichment = Enrichment(Path())
+    first = [(trace, enrichment.line(raw)) for trace, raw in recorded]
+    again = [(trace, enrichment.line(raw)) for trace, raw in recorded]
+    for lines in (first, again):
+        for trace, calls in enumerate(histories, start=1):
+            told = [Told(raw) for of, raw in lines if of == trace]
+            assert prompts(told) == {
+                f"{number:016x}": prompt for number, (prompt, _, _, _) in enumerate(calls, start=1)
+            }
+
+
+def test_a_turn_is_told_by_what_is_new_in_it() -> None:
+    """It names the call it continues, what it shares with that and its answer, and its own length."""
+    enrichment = Enrichment(Path())
+    first = enrichment.line(line(1, {"prompt_ids": list(range(100))}, {"token_ids": [7, 8]}))
+    given = {"prompt_ids": [*range(100), 7, 8, 9]}
+    second = Told(enrichment.line(line(2, given, {"token_ids": [5]})))
+    assert first == line(1, {"prompt_ids": list(range(100))}, {"token_ids": [7, 8]})
+    assert second.input["prompt_ids"] == {"continues": f"{1:016x}", "shared": 102, "new": [9], "length": 103}
+    assert second.attributes[semconv.TURN_CONTINUES] == f"{1:016x}"
+    assert (second.attributes[semconv.TURN_SHARED], second.attributes[semconv.TURN_LENGTH]) == ("102", "103")
+
+
+def test_branches_continue_what_had_ended_when_they_began() -> None:
+    """Two calls at once have nothing of one another; each continues the call before both."""
+    enrichment = Enrichment(Path())
+    start = list(range(50))
+    enrichment.line(line(1, {"prompt_ids": start}, {"token_ids": [1]}))
+    for number, new in ((2, [60, 61]), (3, [60, 62])):
+        prompt = [*start, 1, *new]
+        told = Told(enrichment.line(line(number, {"prompt_ids": prompt}, {"token_ids": [2]}, span=(20, 40))))
+        assert told.input["prompt_ids"]["continues"] == f"{1:016x}"
+        assert told.input["prompt_ids"]["new"] == new
+
+
+def test_messages_stay_whole_and_are_counted() -> None:
+    """A chat view has to show all of them; attributes say which are new. With ``all`` it gets those."""
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    more = [*said, {"role": "user", "content": "c"}]
+    for told, shown in (("tokens", more), ("all", more[2:]), ("whole", more)):
+        enrichment = Enrichment(Path(), told)
+        enrichment.line(line(1, {"messages": said}, {"content": "b"}))
+        second = Told(enrichment.line(line(2, {"messages": more}, {"content": "d"})))
+        assert second.input["messages"] == shown
+        counted = second.attributes.get(semconv.TURN_SHARED), second.attributes.get(semconv.TURN_LENGTH)
+        assert counted == ((None, None) if told == "whole" else ("2", "3"))
+
+
+def test_what_is_no_model_call_is_continued_by_none() -> None:
+    """What only prepared a prompt or messages has not said them: the first model call is told in full."""
+    enrichment = Enrichment(Path())
+    prompt, said = list(range(40)), [{"role": "user", "content": "a"}]
+    for number, made in ((1, {"prompt_ids": prompt}), (2, {"messages": said})):
+        enrichment.line(line(number, made, made, kind=semconv.KIND_CHAIN))
+    first = line(3, {"prompt_ids": prompt}, {"token_ids": [1]})
+    second = line(4, {"messages": said}, {"content": "b"})
+    assert enrichment.line(first) == first
+    assert enrichment.line(second) == second
+
+
+def test_an_image_is_told_once() -> None:
+    """Later spans of the trace say what it is and where it is; other traces have it themselves."""
+    enrichment = Enrichment(Path())
+    image = "data:image/png;base64," + "iVBORw0KGgo" * 200
+    said = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": image}}]}]}
+    first = line(1, said, {"content": "a cat"})
+    assert enrichment.line(first) == first
+    assert enrichment.line(first) == first
+    (message,) = Told(enrichment.line(line(2, said, {"content": "a dog"}))).input["messages"]
+    assert message["content"][0]["image_url"]["url"].startswith("<image/png of 1650 bytes, sha256 ")
+    assert message["content"][0]["image_url"]["url"].endswith(f"is in span {1:016x}>")
+    other = line(3, said, {"content": "a cat"}, trace=2)
+    assert enrichment.line(other) == other
+
+
+def test_other_lines_go_through_untouched() -> None:
+    """A line with nothing of the kind is the same object; one that cannot be read is the same bytes."""
+    enrichment = Enrichment(Path())
+    plain = line(1, {"query": "x"}, {"prompt_ids_of": [1]})
+    assert enrichment.line(plain) is plain
+    broken = line(2, {"prompt_ids": [1]}, {}).replace(b'"spanId"', b'"nobody"')
+    assert enrichment.line(broken) is broken
+
+
+def test_memory_is_bounded(monkeypatch: Any) -> None:
+    """Of traces beyond the bound the oldest are forgotten: their next turn is told in full."""
+    monkeypatch.setattr("otel_rollout.deliver.enrichment.MEMORY_BYTES", 50_000)
+    enrichment = Enrichment(Path())
+    prompt = list(range(1000))
+    for trace in range(1, 101):
+        enrichment.line(line(1, {"prompt_ids": prompt}, {"token_ids": [1]}, trace=trace))
+    assert enrichment._size <= 50_000
+    oldest = line(2, {"prompt_ids": [*prompt, 1]}, {"token_ids": [1]}, trace=1)
+    assert enrichment.line(oldest) == oldest
+    newest = Told(enrichment.line(line(2, {"prompt_ids": [*prompt, 1]}, {"token_ids": [1]}, trace=100)))
+    assert newest.input["prompt_ids"]["shared"] == 1001
