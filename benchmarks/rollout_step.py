@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import tracers
 from benchmarks.rollout import memory_mib
-from benchmarks.tracers import PAYLOAD, TRACERS, TURNS, UNTRACED, Tracing
+from benchmarks.tracers import PAYLOAD, TRACERS, TURNS, Tracing
 
 FIELD = (
     "otel-rollout → MLflow",
@@ -44,8 +44,8 @@ class Actor:
     def __init__(self, name: str, inference_seconds: float) -> None:
         logging.disable(logging.ERROR)
         self._inference = inference_seconds
-        self._traced = TRACERS[name].start()
-        self._untraced = TRACERS[UNTRACED].start()
+        self._traced = tracers.TRACERS[name].start()
+        self._untraced = tracers.TRACERS[tracers.UNTRACED].start()
 
     async def step(self, number: int, traced: bool) -> dict[str, Any]:
         """One step."""
