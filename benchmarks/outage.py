@@ -14,6 +14,7 @@ import json
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +60,16 @@ def _outage(name: str, target: Target, spool: Path, seconds: int, patience: int)
         ) as process:
             listener = threading.Thread(target=_listen, args=(process, said))
             listener.start()
-            began = _first(said, process)
-            for at, change in ((seconds / 3, gate.shut), (2 * seconds / 3, gate.open)):
-                time.sleep(max(began + at - time.monotonic(), 0))
-                change()
             try:
-                process.wait(max(began + seconds + patience - time.monotonic(), 0))
-            except subprocess.TimeoutExpired:
+                began = _first(said, process)
+                for at, change in ((seconds / 3, gate.shut), (2 * seconds / 3, gate.open)):
+                    time.sleep(max(began + at - time.monotonic(), 0))
+                    change()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(began + seconds + patience - time.monotonic(), 0))
+            finally:
                 process.kill()
-            listener.join()
+                listener.join()
         arrived = target.spans()
     # The trajectory before the first second is one as well.
     sent = (said[-1]["trajectories"]) * SPANS
