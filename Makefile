@@ -7,7 +7,8 @@ SETUP := Makefile pyproject.toml constraints.txt
 
 # $(call part,NAME,COMMAND) runs a command and says how long it took.
 define part
-	@echo "== $(1)"; began=$$(date +%s); $(2) || exit 1; \
+	@echo "== $(1)"
+	@began=$$(date +%s); $(2) || exit 1; \
 	awk -v s=$$(( $$(date +%s) - began )) 'BEGIN { printf "== $(1): %.1f minutes\n", s / 60 }'
 endef
 
@@ -17,28 +18,31 @@ OLDEST_RAY := .venv-oldest-ray
 OLDEST_OTEL := .venv-oldest-otel
 PHOENIX := .venv-phoenix
 WEAVE := .venv-weave
-WEAVE_SQLITE := .venv-weave-sqlite
+LOGFIRE := .venv-logfire
 VERL := .venv-verl
 VERL_BENCH := .venv-verl-bench
 VERL_VERSION ?= 0.7.1
 VERL_OLDER := .venv-verl-$(VERL_VERSION)
 
-TESTS := lint types unit collector-tests oldest-ray oldest-otel verl verl-older
+# Two at a time are run; of the long ones the longest first.
+TESTS := lint types unit servers verl collector-tests oldest-ray oldest-otel verl-older
+# Tests in need of MLflow's and Weave's servers; those of the Collector and of verl have environments of their own.
+SERVERS := tests/mlflow tests/weave tests/conformance
 
 .PHONY: demo test soak bench bench-verl collector clean $(TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
 
-test: $(TESTS)  ## Everything CI checks
+test:  ## Everything CI checks, two parts at a time: they wait more than they work
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line $(TESTS)
 
-soak: $(VENV)/.dev  ## Ten rounds of outages and of random kills and faults: hours
-	$(call part,soak,for round in 1 2 3 4 5 6 7 8 9 10; do \
-		$(BIN)/python -m pytest -q tests/soak || exit 1; done)
+soak: $(VENV)/.dev $(WEAVE)/.ready  ## Ten rounds of outages, of random kills and faults, and of fuzzing: two hours
+	$(call part,soak,$(BIN)/python -m tests.soak $(ARGS))
 
-bench: $(VENV)/.dev $(WEAVE)/.ready $(WEAVE_SQLITE)/.ready $(VERL)/.ready  ## What tracing costs, beside what others cost, in one run
+bench: $(VENV)/.dev $(WEAVE)/.ready $(VERL_BENCH)/.ready $(LOGFIRE)/.ready collector  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
-	$(if $(findstring --only,$(ARGS)),,$(MAKE) bench-verl)
+	$(if $(ARGS),,$(MAKE) bench-verl)
 
 bench-verl: $(VERL_BENCH)/.ready $(WEAVE)/.ready  ## verl's agent loop under its own mlflow and weave backends, and under ours
 	$(VERL_BENCH)/bin/python -m benchmarks.verl_agent_loop $(ARGS)
@@ -53,7 +57,10 @@ types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
 unit: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests,$(BIN)/python -m pytest --ignore tests/collector --ignore tests/soak)
+	$(call part,tests,$(BIN)/python -m pytest $(addprefix --ignore ,$(SERVERS) tests/collector))
+
+servers: $(VENV)/.dev $(WEAVE)/.ready
+	$(call part,tests with MLflow and Weave,$(BIN)/python -m pytest $(SERVERS))
 
 collector-tests: $(VENV)/.dev $(PHOENIX)/.ready $(WEAVE)/.ready collector
 	$(call part,a Collector that reads the spool,$(BIN)/python -m tests.collector.tailing)
@@ -105,11 +112,12 @@ $(eval $(call environment,$(VERL_BENCH),--editable '.[verl-tests]' weave==0.53.0
 $(eval $(call environment,$(VERL_OLDER),--editable '.[verl-older-tests]' verl==$(VERL_VERSION) && \
 	$$(BIN)/uv pip uninstall --quiet --python $(VERL_OLDER)/bin/python scikit-learn,constraints-verl-older.txt))
 
-# Weave's client and trace server, for tests to talk to: 0.53.0 is the last with the ClickHouse server, 0.52.28 the
-# last with the SQLite one.
+# Weave's client and trace server, for tests to talk to: 0.53.0 is the last with the server.
 $(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect confluent-kafka fastapi \
 	python-multipart redis sqlparse uvicorn))
-$(eval $(call environment,$(WEAVE_SQLITE),'weave[trace_server]' fastapi python-multipart uvicorn))
+
+# Peers of the benchmark.
+$(eval $(call environment,$(LOGFIRE),--editable . logfire opentelemetry-exporter-otlp-proto-http))
 
 clean:
 	rm -rf $(VENV) .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

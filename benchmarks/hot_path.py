@@ -143,8 +143,8 @@ def _trajectory() -> Any:
     return rollout_trace_attr(step=1, sample_index=3, rollout_n=0)
 
 
-def _sdk(stack: ExitStack) -> tuple[Operation, Callable[[], Any]]:
-    """A span of the OTel SDK with a BatchSpanProcessor whose exporter does nothing."""
+def _sdk_tracer(stack: ExitStack) -> Any:
+    """A tracer of the OTel SDK with a BatchSpanProcessor whose exporter does nothing."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
@@ -157,7 +157,12 @@ def _sdk(stack: ExitStack) -> tuple[Operation, Callable[[], Any]]:
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(Nowhere(), max_queue_size=1 << 17))
     stack.callback(provider.shutdown)
-    tracer = provider.get_tracer("bench")
+    return provider.get_tracer("bench")
+
+
+def _sdk(stack: ExitStack) -> tuple[Operation, Callable[[], Any]]:
+    """A span of it, without content."""
+    tracer = _sdk_tracer(stack)
 
     async def traced(payload: dict[str, Any]) -> dict[str, Any]:
         with tracer.start_as_current_span("operation", attributes=IDENTITY):

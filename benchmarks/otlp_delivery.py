@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -62,12 +63,12 @@ class Collector:
             text=True,
             check=True,
         )
-        self.grpc, self.http, health, own, prometheus = (_free_port() for _ in range(5))
+        self.grpc, self.http, health, self._own, prometheus = (_free_port() for _ in range(5))
         variables = {
             "COLLECTOR_GRPC": f"127.0.0.1:{self.grpc}",
             "COLLECTOR_HTTP": f"127.0.0.1:{self.http}",
             "COLLECTOR_HEALTH": f"127.0.0.1:{health}",
-            "COLLECTOR_METRICS_PORT": str(own),
+            "COLLECTOR_METRICS_PORT": str(self._own),
             "COLLECTOR_STORAGE": str(place / "storage"),
             "GATEWAY_ENDPOINT": "http://127.0.0.1:1",
             "PROMETHEUS_ENDPOINT": f"127.0.0.1:{prometheus}",
@@ -94,6 +95,13 @@ class Collector:
         """CPU time so far."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def accepted_spans(self) -> int:
+        """How many spans it has taken, by its own count."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._own}/metrics", timeout=10) as answer:
+            counts = re.findall(r"^otelcol_receiver_accepted_spans\S* (\S+)$", answer.read().decode(), re.M)
+        return round(sum(map(float, counts)))
 
     @property
     def memory_bytes(self) -> int:

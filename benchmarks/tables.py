@@ -1,75 +1,176 @@
-"""The tables in README.md and docs/, written from the figures and never by hand."""
+"""The tables on the terminal, in README.md and in docs/: written from the figures and never by hand."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from rich.table import Table
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->\n"
-OTLP_HEADINGS = ("forwarder, µs per span", "spans/s and core", "Collector, µs per span")
-RAY_HEADINGS = ("`.remote()` of a method", "`.remote()` of a task", "receiving")
+END = "<!-- bench:end -->\n"
+"""Ends what begins with ``<!-- bench:NAME -->``."""
+Result = dict[str, Any]
+Row = list[str]
 
 
-def hot_path(result: dict[str, Any]) -> str:
-    """The hot path as a Markdown table."""
+class Shown(NamedTuple):
+    """A table.
+
+    Attributes:
+        part: of the benchmark, that it is about.
+        title: what it shows; in documents the text around it says so.
+        headings: of the columns, after that of the names.
+        rows: from the part's figures.
+        pages: where it stands.
+    """
+
+    part: str
+    title: str
+    headings: tuple[str, ...]
+    rows: Callable[[Result], list[Row]]
+    pages: tuple[str, ...] = ("docs/performance.md",)
+
+    def for_terminal(self, result: Result) -> Table:
+        """As people read it who ran it."""
+        table = Table(title=self.title, title_justify="left")
+        for heading in ("", *self.headings):
+            table.add_column(heading, justify="right" if heading else "left")
+        for row in self.rows(result[self.part]):
+            table.add_row(*row)
+        return table
+
+    def as_markdown(self, result: Result) -> str:
+        """As it stands in a page."""
+        lines = ["| | " + " | ".join(self.headings) + " |", "|---|" + "---:|" * len(self.headings)]
+        lines += ["| " + " | ".join(row) + " |" for row in self.rows(result[self.part])]
+        return "\n".join(lines) + "\n"
+
+
+def hot_path_rows(part: Result) -> list[Row]:
+    """An operation, under those who share an environment with us."""
+    return [
+        [
+            name,
+            f"{cost['cpu_us']:.1f}",
+            "–".join(f"{quartile:.1f}" for quartile in cost["cpu_us_quartiles"]),
+            f"{cost['share_of_sdk_span']:.2f}",
+            f"{cost['beside_busy_thread_wall_us_p50']:.1f}",
+        ]
+        for name, cost in part["contestants"].items()
+        if name != "plain call"
+    ]
+
+
+def peers_rows(part: Result) -> list[Row]:
+    """An operation, under each peer in the process it has to itself and us."""
     rows = []
-    for name, cost in result["contestants"].items():
-        if name != "plain call":
-            busy = cost["beside_busy_thread_wall_us_p50"]
-            rows.append([name, f"{cost['cpu_us']:.1f}", f"{cost['share_of_sdk_span']:.2f}", f"{busy:.1f}"])
-    headings = ("CPU, µs", "of a bare SDK span", "wall beside a busy Python thread, p50, µs")
-    return _markdown(headings, rows)
+    for name, peer in part["peers"].items():
+        cost, ours = peer["contestants"][name], peer["contestants"]["otel-rollout"]
+        rows.append(
+            [
+                f"{name} ({peer['versions']})",
+                f"{cost['cpu_us']:.0f}",
+                f"{cost['share_of_sdk_span']:.1f}",
+                f"{ours['cpu_us']:.1f}",
+                f"{cost['cpu_us'] / ours['cpu_us']:.0f} ×",
+                f"{cost['beside_busy_thread_wall_us_p50']:.0f}",
+                f"{ours['beside_busy_thread_wall_us_p50']:.0f}",
+            ]
+        )
+    return rows
 
 
-def ray_rows(result: dict[str, Any]) -> list[list[str]]:
+def operations_rows(part: Result) -> list[Row]:
+    """Kinds of operations and of values."""
+    return [
+        [
+            name,
+            f"{cost['off_us']:.2f}",
+            f"{cost['not_recorded_us']:.1f}",
+            f"{cost['on_us']:.1f}",
+            f"{cost['share_of_sdk_span']:.2f}",
+            f"{cost['share_of_two_encodings']:.2f}" if "share_of_two_encodings" in cost else "",
+            f"{cost['paced_wall_us_p50']:.0f}",
+        ]
+        for name, cost in part["cases"].items()
+    ]
+
+
+def ray_rows(part: Result) -> list[Row]:
     """µs that propagation adds to a call of Ray's, and what Ray's own tracing adds."""
-    ours, theirs = result["ours"]["over_plain"], result["rays_own_tracing"]["active"]
-    plain = result["ours"]["plain"]
-    tracing = [f"{theirs[of] - plain[of]:.0f}" for of in ("submit_method", "submit_task")]
+    ours, theirs = part["ours"]["over_plain"], part["rays_own_tracing"]["active"]
+    plain, submits = part["ours"]["plain"], ("submit_method", "submit_task")
     return [
         [
             "inside a trajectory",
-            f"{ours['active']['submit_method']:.0f}",
-            f"{ours['active']['submit_task']:.0f}",
-            f"{result['ours']['receive']:.0f}",
+            *(f"{ours['active'][of]:.0f}" for of in submits),
+            f"{part['ours']['receive']:.0f}",
         ],
-        [
-            "outside any trajectory",
-            f"{ours['idle']['submit_method']:.0f}",
-            f"{ours['idle']['submit_task']:.0f}",
-            "",
-        ],
-        ["Ray's own tracing", *tracing, ""],
+        ["outside any trajectory", *(f"{ours['idle'][of]:.0f}" for of in submits), ""],
+        ["Ray's own tracing", *(f"{theirs[of] - plain[of]:.0f}" for of in submits), ""],
     ]
 
 
-WEAVE_HEADINGS = (
-    "caller held up, µs (p50)",
-    "(mean)",
-    "spans/s delivered",
-    "CPU of delivery, µs/span",
-    "lost",
-)
+def step_rows(part: Result) -> list[Row]:
+    """A rollout step, traced and untraced in one process."""
+    rows = []
+    for name, found in part["tracers"].items():
+        traced, untraced = found["traced"], found["untraced"]
+        rows.append(
+            [
+                name,
+                f"{found['slower_by']:+.1%}",
+                f"{traced['cpu_seconds'] - untraced['cpu_seconds']:+.2f} s",
+                *(
+                    f"{untraced[f'lag_ms_{which}']:.1f} → {traced[f'lag_ms_{which}']:.1f}"
+                    for which in ("p50", "p99", "max")
+                ),
+                f"{traced['mib']:.0f}",
+            ]
+        )
+    return rows
 
 
-def weave_rows(result: dict[str, Any]) -> list[list[str]]:
-    """Delivery into each of the Weave servers, by us and by weave's client."""
+def stall_rows(part: Result) -> list[Row]:
+    """Single operations of ours with large values."""
     return [
         [
-            f"{name}, store: {store}",
-            f"{figures['caller_us_p50']:.0f}",
-            f"{figures['caller_us_mean']:.0f}",
-            f"{figures['spans_per_second']}",
-            f"{figures['delivery_cpu_us']:.0f}",
-            f"{figures['lost']}",
+            kind,
+            *(f"{cost[of]:.2f}" for of in ("cpu_ms_p50", "cpu_ms_max", "wall_ms_p99", "wall_ms_max")),
         ]
-        for store, contestants in result["stores"].items()
-        for name, figures in contestants.items()
+        for kind, cost in part["stalls"].items()
     ]
 
 
-def otlp_rows(result: dict[str, Any]) -> list[list[str]]:
+def delivery_rows(part: Result) -> list[Row]:
+    """Spans into each server, by us and by those who use it today."""
+    rows = []
+    for server, contestants in part["servers"].items():
+        ours = next(iter(contestants.values()))["spans_per_second"]
+        for name, cost in contestants.items():
+            times = ours / cost["spans_per_second"] if cost["spans_per_second"] > 0 else float("inf")
+            rows.append(
+                [
+                    f"{server}: {name}",
+                    f"{cost['spans_per_second']:,.0f}",
+                    f"{times:.1f} ×" if times != 1 else "",
+                    f"{cost['operation_us']:.0f}",
+                    f"{cost['cpu_us_inside']:.0f}",
+                    f"{cost['cpu_us_outside']:.0f}",
+                    f"{cost['lost']:.0f} of {sum(sample['spans'] for sample in cost['samples']):.0f}",
+                ]
+            )
+    return rows
+
+
+def weave_rows(part: Result) -> list[Row]:
+    """Of them, those of Weave's servers."""
+    return [row for row in delivery_rows(part) if row[0].startswith("Weave")]
+
+
+def otlp_rows(part: Result) -> list[Row]:
     """CPU of the forwarder and of the Collector it sends to, per protocol."""
     return [
         [
@@ -78,21 +179,64 @@ def otlp_rows(result: dict[str, Any]) -> list[list[str]]:
             f"{1e6 / cost['forwarder_cpu_us']:,.0f}",
             f"{cost['collector_cpu_us']:.1f}",
         ]
-        for protocol, cost in result["protocols"].items()
+        for protocol, cost in part["protocols"].items()
     ]
 
 
-VOLUME_HEADINGS = ("sent to a backend", "kept segments", "tokens decoded", "CPU of the trainer, a trajectory")
+def outage_rows(part: Result) -> list[Row]:
+    """The thirds of a rollout whose target is gone in the second of them."""
+
+    def microseconds(value: float | None) -> str:
+        return "–" if value is None else f"{value:,.0f}"
+
+    return [
+        [
+            name if found["came_to_an_end"] else f"{name} (killed: it did not end)",
+            " / ".join(f"{third['operations_per_second']:.0f}" for third in found["thirds"]),
+            " / ".join(microseconds(third["p50_us"]) for third in found["thirds"]),
+            " / ".join(microseconds(third["max_us"]) for third in found["thirds"]),
+            " → ".join(f"{mib:.0f}" for mib in found["mib"]),
+            f"{found['lost']} of {found['spans']}",
+        ]
+        for name, found in part["tracers"].items()
+    ]
+
+
+_GROWN = {
+    "spans": "{} spans recorded",
+    "trajectory": "{} spans in a trajectory",
+    "processes": "{} processes at once",
+}
+
+
+def growth_rows(part: Result) -> list[Row]:
+    """Cost of a span as there are more of them, beside that of a bare SDK span in the same moments."""
+    rows = []
+    for kind, named in _GROWN.items():
+        first = next(iter(part[kind].values()))["share_of_sdk_span"]
+        rows += [
+            [
+                named.format(f"{int(number):,}"),
+                f"{cost['cpu_us']:.1f}",
+                f"{cost['share_of_sdk_span']:.2f}",
+                f"{cost['share_of_sdk_span'] / first - 1:+.0%}",
+                f"{cost['forwarder_cpu_us']:.0f}" if "forwarder_cpu_us" in cost else "",
+            ]
+            for number, cost in part[kind].items()
+        ]
+    return rows
+
+
 TRAJECTORIES, TRAJECTORIES_OF_A_WORKER, STEPS_PER_DAY = 512, 64, 288
 """Of a step; of one of its eight workers; a step every five minutes."""
 
 
-def volume_rows(result: dict[str, Any]) -> list[list[str]]:
+def volume_rows(part: Result) -> list[Row]:
     """A day's bytes, tokens decoded and the training process's time, by us and by verl's own code."""
-    ours, verls = result["ours"], result["verls_own_path_one_trajectory"]
-    steps = STEPS_PER_DAY * TRAJECTORIES / result["trajectories"]
+    ours, verls = part["ours"], part["verls_own_path_one_trajectory"]
+    steps = STEPS_PER_DAY * TRAJECTORIES / part["trajectories"]
     alone = STEPS_PER_DAY * TRAJECTORIES
-    each = ours["caller_ns_per_context_token"]["mean"] * ours["context_tokens"] / result["trajectories"]
+    each = ours["caller_ns_per_context_token"]["mean"] * ours["context_tokens"] / part["trajectories"]
     return [
         [
             "otel-rollout",
@@ -111,22 +255,111 @@ def volume_rows(result: dict[str, Any]) -> list[list[str]]:
     ]
 
 
-def _markdown(headings: tuple[str, ...], rows: list[list[str]]) -> str:
-    lines = ["| | " + " | ".join(headings) + " |", "|---|" + "---:|" * len(headings)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+_DELIVERY = (
+    "spans/s",
+    "ours ÷ it",
+    "caller held up, µs per operation",
+    "CPU inside, µs per span",
+    "outside",
+    "lost",
+)
+TABLES = {
+    "hot_path": Shown(
+        "hot_path",
+        "One operation, 2 KB in and 2 KB out: µs of the caller's CPU over the plain call (medians)",
+        ("CPU, µs", "quartiles", "of a bare SDK span", "wall beside a busy Python thread, p50, µs"),
+        hot_path_rows,
+        ("README.md", "docs/performance.md"),
+    ),
+    "peers": Shown(
+        "peers",
+        "The same under others, each in a process with us: µs of the caller's CPU (medians)",
+        (
+            "CPU, µs",
+            "of a bare SDK span",
+            "otel-rollout beside it, µs",
+            "its cost ÷ ours",
+            "beside a busy thread, p50, µs",
+            "(ours)",
+        ),
+        peers_rows,
+        ("README.md", "docs/performance.md"),
+    ),
+    "operations": Shown(
+        "operations",
+        "By operation and value: µs of the caller's CPU over the plain call (medians)",
+        (
+            "off, µs",
+            "`trace=False`, µs",
+            "on, µs",
+            "of a bare SDK span",
+            "of two `orjson.dumps`",
+            "on, 5 ms apart, wall, p50, µs",
+        ),
+        operations_rows,
+    ),
+    "rollout_step": Shown(
+        "rollout_step",
+        "A step of 512 trajectories of ten spans in one Ray actor; untraced → traced (medians)",
+        ("step", "CPU of the step", "loop's lag, p50, ms", "p99", "longest", "MiB"),
+        step_rows,
+    ),
+    "stalls": Shown(
+        "rollout_step",
+        "One operation of ours with a large value, in and out: ms",
+        ("CPU, p50", "CPU, most", "wall, p99", "wall, longest"),
+        stall_rows,
+    ),
+    "ray_calls": Shown(
+        "ray_calls",
+        "A call of Ray's: wall µs over the plain one (medians)",
+        ("`.remote()` of a method", "`.remote()` of a task", "receiving"),
+        ray_rows,
+        ("docs/ray.md",),
+    ),
+    "delivery": Shown("delivery", "Delivery under load (medians)", _DELIVERY, delivery_rows),
+    "weave": Shown("delivery", "Of these, Weave's servers", _DELIVERY, weave_rows, ("docs/weave.md",)),
+    "otlp_delivery": Shown(
+        "otlp_delivery",
+        "Delivery to a Collector: CPU (medians)",
+        ("forwarder, µs per span", "spans/s and core", "Collector, µs per span"),
+        otlp_rows,
+        ("docs/collector.md", "docs/performance.md"),
+    ),
+    "outage": Shown(
+        "outage",
+        "The target is gone for the middle third: before / during / after",
+        ("operations/s", "p50, µs", "longest, µs", "MiB, before → most", "lost"),
+        outage_rows,
+    ),
+    "growth": Shown(
+        "growth",
+        "A span's CPU as there are more of them (medians)",
+        ("CPU, µs", "of a bare SDK span", "against the first", "forwarder, µs"),
+        growth_rows,
+    ),
+    "volume": Shown(
+        "volume",
+        "A day of trajectories of 30 turns",
+        ("sent to a backend", "kept segments", "tokens decoded", "CPU of the trainer, a trajectory"),
+        volume_rows,
+        ("docs/volume.md",),
+    ),
+}
 
 
-def update(result: dict[str, Any]) -> None:
-    """Replace what stands between the marks."""
-    _replace(ROOT / "README.md", hot_path(result["hot_path"]))
-    _replace(ROOT / "docs" / "ray.md", _markdown(RAY_HEADINGS, ray_rows(result["ray_calls"])))
-    _replace(ROOT / "docs" / "weave.md", _markdown(WEAVE_HEADINGS, weave_rows(result["weave_delivery"])))
-    _replace(ROOT / "docs" / "volume.md", _markdown(VOLUME_HEADINGS, volume_rows(result["volume"])))
-    _replace(ROOT / "docs" / "collector.md", _markdown(OTLP_HEADINGS, otlp_rows(result["otlp_delivery"])))
+def update(result: Result) -> None:
+    """Write what the result has figures of into the pages, between the marks."""
+    for name, table in TABLES.items():
+        if table.part in result:
+            for page in table.pages:
+                replace(ROOT / page, name, table.as_markdown(result))
 
 
-def _replace(page: Path, table: str) -> None:
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(before + BEGIN + table + END + after)
+def replace(page: Path, name: str, text: str) -> None:
+    """Replace what stands in a page between a name's marks."""
+    before, begin, rest = page.read_text().partition(f"<!-- bench:{name} -->\n")
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} has no place for the table {name!r}: <!-- bench:{name} --> … {END}")
+    page.write_text(before + begin + text + end + after)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
+from otel_rollout.deliver.report import DeliveryCount
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.version import VERSION
 
@@ -18,13 +19,13 @@ Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
 
 def offer(
-    writer: Callable[[], SegmentWriter | None], delivered: Callable[[], Mapping[str, tuple[int, int]]]
+    writer: Callable[[], SegmentWriter | None], delivered: Callable[[], Mapping[str, DeliveryCount]]
 ) -> None:
     """Create the instruments; to be called once in a process, without a lock that the arguments take.
 
     Args:
         writer: what this process records with at present.
-        delivered: exporter → spans delivered and rejected on this machine, in the process that reports it.
+        delivered: exporter → what was counted on this machine, in the process that reports it.
     """
     meter = metrics.get_meter("otel_rollout", VERSION)
 
@@ -35,9 +36,9 @@ def offer(
 
         return observe
 
-    def delivery(which: int) -> Observe:
+    def delivery(value: Callable[[DeliveryCount], int]) -> Observe:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            return [Observation(counts[which], {"exporter": name}) for name, counts in delivered().items()]
+            return [Observation(value(count), {"exporter": name}) for name, count in delivered().items()]
 
         return observe
 
@@ -51,8 +52,9 @@ def offer(
             own(lambda w: _by_reason(w.counts().drops)),
         ),
         ("left_out", "{trajectory}", "Trajectories left out", own(lambda w: _by_reason(w.counts().skips))),
-        ("delivered", "{span}", "Spans a target has acknowledged", delivery(0)),
-        ("rejected", "{span}", "Spans a target refuses for good", delivery(1)),
+        ("delivered", "{span}", "Spans a target has acknowledged", delivery(lambda c: c.delivered)),
+        ("rejected", "{span}", "Spans a target refuses for good", delivery(lambda c: c.rejected)),
+        ("retried", "{batch}", "Batches sent again", delivery(lambda c: c.retried)),
     ):
         meter.create_observable_counter(f"otel_rollout.{name}", [observe], unit, described)
 

@@ -27,11 +27,11 @@ from opentelemetry import trace
 
 from otel_rollout import metrics, semconv, settings, spool
 from otel_rollout.deliver import drain, launch
-from otel_rollout.deliver.report import Report
+from otel_rollout.deliver.report import DeliveryCount, Report
 from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.provider import RecordingTracer, RecordingTracerProvider
 from otel_rollout.record.redaction import redaction_of
-from otel_rollout.record.sampling import Decision, decision_of
+from otel_rollout.record.sampling import Decision, GroupSampling, decision_of
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.tokenizers import Tokenizers
 from otel_rollout.settings import Settings, SettingsError
@@ -75,6 +75,7 @@ class Runtime:
         self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
         provider = RecordingTracerProvider(self.writer, _decision(configured))
         self.tracer: RecordingTracer = provider.get_tracer(_SCOPE, VERSION)
+        self.sampling = GroupSampling.of(configured)
         self._joined: SdkTracerProvider | None = None
         self._joined_tracer: trace.Tracer | None = None
         self.keeper = launch.Keeper(node_dir, configured)
@@ -241,8 +242,8 @@ def _writer_at_present() -> SegmentWriter | None:
     return active.writer if active is not None else None
 
 
-def _delivered_here() -> dict[str, tuple[int, int]]:
-    """Exporter → spans delivered and rejected here, for the process that reports it. Takes no lock."""
+def _delivered_here() -> dict[str, DeliveryCount]:
+    """Exporter → what was delivered here, for the process that reports it. Takes no lock."""
     configured = _state.settings
     if not _state.is_root or configured is None:
         return {}

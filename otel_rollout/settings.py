@@ -50,11 +50,57 @@ def _number(kind: type[int] | type[float], least: float, raw: str) -> Any:
     return number
 
 
+def _share(raw: str) -> float:
+    number: float = _number(float, 0, raw)
+    if number > 1:
+        raise ValueError("is no share from 0 to 1")
+    return number
+
+
 def _choice(allowed: tuple[str, ...], raw: str) -> str:
     chosen = raw.strip().lower()
     if chosen not in allowed:
         raise ValueError(f"is none of {', '.join(allowed)}")
     return chosen
+
+
+_OUTCOMES: Mapping[str, Callable[[str], float] | None] = {
+    "errors": None,
+    "validation": None,
+    "zero": None,
+    "spread": functools.partial(_number, float, 0),
+    "slow": functools.partial(_number, float, 1),
+    "long": functools.partial(_number, float, 1),
+    "rate": _share,
+}
+"""Reasons to deliver a group, and how the number of those that take one is read."""
+
+
+def outcomes(raw: str) -> dict[str, float]:
+    """``errors,spread=0.5``: reason → its number; 1 for those that take none.
+
+    Raises:
+        ValueError: naming the part that cannot be used.
+    """
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in raw.split(","))):
+        name, separator, number = (piece.strip() for piece in part.partition("="))
+        if name not in _OUTCOMES:
+            raise ValueError(f"has {name!r}, which is none of {', '.join(_OUTCOMES)}")
+        parse = _OUTCOMES[name]
+        if (parse is None) is bool(separator):
+            needs = f"takes no number: {name}" if parse is None else f"needs a number: {name}=0.5"
+            raise ValueError(f"has {part!r}, but {name} {needs}")
+        try:
+            found[name] = parse(number) if parse else 1.0
+        except ValueError as error:
+            raise ValueError(f"has {part!r}, where {number!r} {error}") from None
+    return found
+
+
+def _outcome_list(raw: str) -> str:
+    outcomes(raw)
+    return raw.strip()
 
 
 def _names(raw: str) -> dict[str, dict[str, Any]]:
@@ -86,6 +132,7 @@ def _setting(variable: str, meaning: str, parse: Callable[[str], Any], default: 
 
 
 _bytes = functools.partial(_number, int, 1)
+_count = functools.partial(_number, int, 0)
 _seconds = functools.partial(_number, float, 0)
 
 
@@ -125,13 +172,52 @@ class Settings:
         "OTEL_TRACES_SAMPLER",
         "Which trajectories are recorded: `always_on`, `always_off`, `traceidratio`, their `parentbased_` "
         "forms, or any other in entry-point group `opentelemetry_traces_sampler`. Asked once for each "
-        "trajectory, which is recorded whole or not at all.",
+        "trajectory, which is recorded whole or not at all. By groups: `OTEL_ROLLOUT_SAMPLE_RATE`.",
         _text,
         "parentbased_always_on",
     )
     sampler_arg: str = _setting(
         "OTEL_TRACES_SAMPLER_ARG",
         "The sampler's argument: for `traceidratio` a share from 0 to 1.",
+        _text,
+        "",
+    )
+    sample_rate: float = _setting(
+        "OTEL_ROLLOUT_SAMPLE_RATE",
+        "Share of groups (the siblings sampled for one dataset row in one step) that are recorded, from 0 to "
+        "1. See docs/sampling.md.",
+        _share,
+        1.0,
+    )
+    sample_every: int = _setting(
+        "OTEL_ROLLOUT_SAMPLE_EVERY",
+        "Record only steps that are a multiple of this number.",
+        functools.partial(_number, int, 1),
+        1,
+    )
+    sample_validation: str = _setting(
+        "OTEL_ROLLOUT_SAMPLE_VALIDATION",
+        "Which validation is recorded: `always` all, `never` none, or `sampled` as training.",
+        functools.partial(_choice, ("sampled", "always", "never")),
+        "sampled",
+    )
+    sample_groups: int = _setting(
+        "OTEL_ROLLOUT_SAMPLE_GROUPS",
+        "Groups recorded of a step: with verl at most so many of a batch; elsewhere so many on average, for "
+        "which OTEL_ROLLOUT_GROUPS_PER_STEP is needed. 0: no limit.",
+        _count,
+        0,
+    )
+    groups_per_step: int = _setting(
+        "OTEL_ROLLOUT_GROUPS_PER_STEP",
+        "How many groups a step has, which OTEL_ROLLOUT_SAMPLE_GROUPS are taken of. 0: not known.",
+        _count,
+        0,
+    )
+    sample_seed: str = _setting(
+        "OTEL_ROLLOUT_SAMPLE_SEED",
+        "Any text; another one gives other groups. With the same seed and experiment name a job that is run "
+        "again records the same groups.",
         _text,
         "",
     )
@@ -227,7 +313,7 @@ class Settings:
         "OTEL_ROLLOUT_SPOOL_LIMIT",
         "Bytes of segments a run may have on a machine; beyond, new spans are dropped and counted. 0: half "
         "of what is free on the spool's disk when a process begins to record.",
-        functools.partial(_number, int, 0),
+        _count,
         0,
     )
     spool_full: str = _setting(
@@ -243,6 +329,28 @@ class Settings:
         "`true` keeps delivered segments, compressed, in the run's `archive` instead of removing them.",
         _flag,
         False,
+    )
+    outcome_keep: str = _setting(
+        "OTEL_ROLLOUT_OUTCOME_KEEP",
+        "Which groups are delivered, by what came of them; any of `errors`, `validation`, `zero`, "
+        "`spread=X`, `slow=X`, `long=X`, `rate=X`, comma separated. Empty: all. See docs/sampling.md.",
+        _outcome_list,
+        "",
+    )
+    outcome_score: str = _setting(
+        "OTEL_ROLLOUT_OUTCOME_SCORE", "The score that `zero` and `spread` look at.", _text, "reward"
+    )
+    outcome_bytes: int = _setting(
+        "OTEL_ROLLOUT_OUTCOME_BYTES",
+        "Bytes of spans of one step that are delivered at most, by machine. 0: no limit.",
+        _count,
+        0,
+    )
+    outcome_deadline: float = _setting(
+        "OTEL_ROLLOUT_OUTCOME_DEADLINE",
+        "Seconds a group may wait for its siblings to end and for their scores before it is decided.",
+        _seconds,
+        300.0,
     )
     shutdown_timeout: float = _setting(
         "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT",
@@ -270,6 +378,11 @@ class Settings:
     def enabled(self) -> bool:
         """Whether spans are recorded at all."""
         return bool(self.exporters) and not self.sdk_disabled
+
+    @property
+    def outcomes(self) -> dict[str, float]:
+        """Why groups are delivered: reason → its number; empty where all are."""
+        return outcomes(self.outcome_keep)
 
     @property
     def experiment(self) -> str:

@@ -10,6 +10,7 @@
         <writer>.open                 its trajectories that are running, or that it never finished
         forwarder.lock                held by the one forwarder of this directory
         forwarder.log                 what it has to say
+        draining                      touched by whoever waits for all to be delivered: decide what can be
         ledger.sqlite                 what it delivered: cursors and counts per exporter
         unreadable-<time>.ledger.sqlite   one that could not be read, replaced by a new one
         rejected.<exporter>.jsonl     spans a target refuses, with its words
@@ -22,6 +23,8 @@ This module knows names and ownership only; what is in the files is known to ``r
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import os
 import re
 import socket
@@ -38,10 +41,12 @@ OPEN_SUFFIX = ".open"
 MANIFEST = "run.json"
 TRACKERS = "trackers.json"
 ARCHIVE = "archive"
+DRAINING = "draining"
 COMPRESSED_SUFFIX = ".zst"
 TOKENIZERS = "tokenizers"
 CLOSING_SEQUENCE = 999_999
 """Sequence of the segment in which the forwarder ends what a dead writer left open; no writer gets there."""
+_logger = logging.getLogger("otel_rollout")
 _SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")
 
 
@@ -227,7 +232,22 @@ def read_trackers(node_dir: Path) -> dict[str, str]:
 def node_directories(place: Path) -> list[Path]:
     """The node directories at or below ``place``: itself, those of a run, or those of a whole spool.
 
-    The most recently described run comes last.
+    The most recently described run comes last. Those of other users are left alone, but by the administrator:
+    in a temporary directory anybody may put something, to have it delivered in our name.
     """
     found = [path.parent for depth in ("", "*/", "*/*/") for path in place.glob(depth + MANIFEST)]
-    return sorted(found, key=lambda node_dir: (node_dir / MANIFEST).stat().st_mtime)
+    ours = [node_dir for node_dir in found if _is_ours(node_dir)]
+    return sorted(ours, key=lambda node_dir: (node_dir / MANIFEST).stat().st_mtime)
+
+
+def _is_ours(node_dir: Path) -> bool:
+    owner = node_dir.stat().st_uid
+    is_ours = os.getuid() in (0, owner)
+    if not is_ours:
+        _say_whose(node_dir, owner)
+    return is_ours
+
+
+@functools.lru_cache  # a service looks every few seconds
+def _say_whose(node_dir: Path, owner: int) -> None:
+    _logger.warning("%s belongs to user id %d, not to %d; it is left alone", node_dir, owner, os.getuid())

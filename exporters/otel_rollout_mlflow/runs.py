@@ -49,9 +49,10 @@ class RunLink:
         """
         self._check(run_id, "publish_run(mlflow=...) takes the id of a run of that server")
         self._published = run_id
-        wanted = f"tags.`{semconv.RUN_ID}` = {_quoted(rollout_run_id)}"
+        wanted = f"tags.`{semconv.RUN_ID}` = {quoted(rollout_run_id)}"
         for some in _batches(experiment_ids, _EXPERIMENTS_PER_SEARCH):
-            for trace_ids in _batches(self._target.traces_of(wanted, some), MAX_LINKS):
+            found = (trace["trace_id"] for trace in self._target.traces_of(wanted, some))
+            for trace_ids in _batches(found, MAX_LINKS):
                 self._target.link_traces(trace_ids, run_id)
 
     def link(self, trace_ids: Iterable[str]) -> None:
@@ -88,6 +89,6 @@ def _batches(items: Iterable[str], size: int) -> Iterator[list[str]]:
         yield batch
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A string in MLflow's search syntax, which knows no escapes."""
     return f'"{text}"' if "'" in text else f"'{text}'"

@@ -12,7 +12,7 @@ from requests.auth import AuthBase, HTTPBasicAuth
 
 from otel_rollout.exporting import FailureKind, retry_after
 from otel_rollout_mlflow.settings import MINIMUM_VERSION, Settings, parse_version, shown_minimum
-from otel_rollout_mlflow.target import MAX_FOUND, Experiment, UndeliveredError
+from otel_rollout_mlflow.target import MAX_FOUND, NEWEST_FIRST, OLDEST_FIRST, Experiment, UndeliveredError
 from otel_rollout_mlflow.unreachable import unreachable
 
 if TYPE_CHECKING:
@@ -103,7 +103,9 @@ class ServerTarget:
             )
         self._require(response, f"linking traces to the run {run_id}")
 
-    def traces_of(self, filter_string: str, experiment_ids: Sequence[str]) -> Iterator[str]:
+    def traces_of(
+        self, filter_string: str, experiment_ids: Sequence[str], *, newest_first: bool = False
+    ) -> Iterator[dict[str, Any]]:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
         search = {
             "locations": [
@@ -111,10 +113,23 @@ class ServerTarget:
                 for id_ in experiment_ids
             ],
             "filter": filter_string,
-            "order_by": ["timestamp_ms ASC"],
+            "order_by": [NEWEST_FIRST if newest_first else OLDEST_FIRST],
         }
         for page in self._pages("/api/3.0/mlflow/traces/search", search, "searching traces"):
-            yield from (trace["trace_id"] for trace in page.get("traces", []))
+            yield from page.get("traces", [])
+
+    def trace(self, trace_id: str) -> dict[str, Any] | None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
+        wanted = {"trace_id": trace_id, "allow_partial": "true"}
+        response = self._send("GET", "/api/3.0/mlflow/traces/get", params=wanted)
+        if _error_code(response) == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        self._require(response, f"reading the trace {trace_id}")
+        try:
+            found: dict[str, Any] = response.json()["trace"]
+        except (ValueError, KeyError, TypeError):
+            raise self._not_mlflow(response) from None
+        return found
 
     def experiment_ids(self) -> list[str]:
         """See :class:`~otel_rollout_mlflow.target.Target`."""

@@ -5,13 +5,14 @@ The one module that imports ``mlflow``, and only once something is to be written
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from otel_rollout.exporting import FailureKind
 from otel_rollout_mlflow import database
-from otel_rollout_mlflow.target import MAX_FOUND, Experiment, UndeliveredError
+from otel_rollout_mlflow.target import MAX_FOUND, NEWEST_FIRST, OLDEST_FIRST, Experiment, UndeliveredError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,7 +101,9 @@ class StoreTarget:
         with _failures(f"linking traces to the run {run_id}"):
             self._client.store.link_traces_to_run(list(trace_ids), run_id)
 
-    def traces_of(self, filter_string: str, experiment_ids: Sequence[str]) -> Iterator[str]:
+    def traces_of(
+        self, filter_string: str, experiment_ids: Sequence[str], *, newest_first: bool = False
+    ) -> Iterator[dict[str, Any]]:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
         token = None
         while True:
@@ -109,12 +112,18 @@ class StoreTarget:
                     locations=list(experiment_ids),
                     filter_string=filter_string,
                     max_results=MAX_FOUND,
-                    order_by=["timestamp_ms ASC"],
+                    order_by=[NEWEST_FIRST if newest_first else OLDEST_FIRST],
                     page_token=token,
                 )
-            yield from (trace.trace_id for trace in found)
+            yield from map(_as_json, found)
             if not token:
                 return
+
+    def trace(self, trace_id: str) -> dict[str, Any] | None:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        with _failures(f"reading the trace {trace_id}", none_if=_NOT_THERE):
+            return _as_json(self._client.store.get_trace(trace_id, allow_partial=True))
+        return None
 
     def experiment_ids(self) -> list[str]:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -233,6 +242,14 @@ def _failures(doing: str, *, none_if: str | None = None, of_batch: bool = False)
         else:
             kind = FailureKind.UNAVAILABLE
         raise UndeliveredError(kind, f"MLflow failed when {doing}: {str(error)[:500]}") from None
+
+
+def _as_json(entity: Any) -> dict[str, Any]:
+    """An entity as the server's API shows it."""
+    from mlflow.utils.proto_json_utils import message_to_json
+
+    shown: dict[str, Any] = json.loads(message_to_json(entity.to_proto(), pretty=False))
+    return shown
 
 
 def _experiment(entity: Any) -> Experiment | None:

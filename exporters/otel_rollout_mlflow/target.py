@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_rollout.exporting import ExportFailure, FailureKind
 
@@ -19,6 +19,8 @@ MAX_LINKS: Final = 100
 """Traces that MLflow links to a run in one request."""
 MAX_FOUND: Final = 500
 """Traces or experiments that MLflow lists in one answer."""
+OLDEST_FIRST: Final = "timestamp_ms ASC"
+NEWEST_FIRST: Final = "timestamp_ms DESC"
 
 
 class UndeliveredError(Exception):
@@ -68,8 +70,13 @@ class Target(Protocol):
         A run that does not exist is REFUSED.
         """
 
-    def traces_of(self, filter_string: str, experiment_ids: Sequence[str]) -> Iterator[str]:
-        """Ids of all traces of these experiments that match, in MLflow's search syntax, oldest first."""
+    def traces_of(
+        self, filter_string: str, experiment_ids: Sequence[str], *, newest_first: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """All traces of these experiments that match, in MLflow's search syntax, as its API has them."""
+
+    def trace(self, trace_id: str) -> dict[str, Any] | None:
+        """A trace with its spans, as MLflow's API has it; None if there is none."""
 
     def experiment_ids(self) -> list[str]:
         """Every experiment that is not deleted and that we may see."""

@@ -363,7 +363,7 @@ def _attributes(span: ReadableSpan) -> dict[str, Any]:
         if name.startswith(semconv.EXTRA_PREFIX) and not name.startswith(semconv.SCORE_PREFIX)
     }
     if semconv.TURN_CONTINUES in source:  # a span of this trace, which Weave knows by its call
-        continued = _uuid(f"{_context(span).trace_id:032x}/{source[semconv.TURN_CONTINUES]}")
+        continued = _uuid(f"{_context(span).trace_id:032x}/{values.clean(source[semconv.TURN_CONTINUES])}")
         attributes[semconv.TURN_CONTINUES.removeprefix(semconv.EXTRA_PREFIX)] = continued
     for name in sorted(source):  # "a" before "a.b"
         if name not in _NOT_ATTRIBUTES and not name.startswith(semconv.EXTRA_PREFIX):

@@ -13,8 +13,9 @@ from opentelemetry.trace import Span, get_current_span
 from otel_rollout import runtime, semconv
 from otel_rollout.capture import content, spans, values
 from otel_rollout.capture.guard import fault, warn
-from otel_rollout.record.identity import Identity, with_identity
+from otel_rollout.record.identity import Identity, identity_in, with_identity
 from otel_rollout.record.interrupts import pass_on
+from otel_rollout.record.sampling import CHOSEN, Group
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
 
@@ -56,7 +57,7 @@ def rollout_trace_attr(
         token2text: whether operations inside, in this process, show the text of their token ids, unless they
             say so themselves. None: as the setting of that name says.
         extra: further facts about the trajectory (``agent_name="tool_agent"``), recorded on its root span
-            as ``rollout.<name>``.
+            as ``rollout.<name>``. ``group_size=8`` tells how many siblings there are, see docs/sampling.md.
 
     Returns:
         The trajectory, on which ``set_input`` and ``set_output`` choose what a list of traces shows. By
@@ -189,6 +190,11 @@ class Trajectory:
             self._step_inside(context, context, self._span)
             return
         settings = active.settings
+        if self._is_sampled_out(active, parent, context):
+            active.writer.skip("sampled_out")
+            self._span = active.tracer.unrecorded(parent)
+            self._step_inside(context, context, self._span)
+            return
         identity = Identity(
             {
                 semconv.PROJECT_NAME: settings.project_name,
@@ -218,6 +224,23 @@ class Trajectory:
             self._writer = active.writer
             self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
 
+    def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: otel_context.Context) -> bool:
+        """Whether the trajectory's group is not recorded. A part of another one goes with that."""
+        sampling = active.sampling
+        if sampling is None:
+            return False
+        above = parent.get_span_context()
+        if identity_in(context).attributes or (above.is_valid and not above.trace_flags.sampled):
+            return False
+        known = self._identity
+        group = Group(
+            active.settings.experiment,
+            _scalar(known[semconv.STEP]),
+            _scalar(known[semconv.SAMPLE_INDEX]),
+            _scalar(known[semconv.VALIDATE]),
+        )
+        return not sampling.takes(group, context)
+
     def _makes_room(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
         """Whether the trajectory is left out because the spool fills up.
 
@@ -236,6 +259,8 @@ class Trajectory:
         inside = trace.set_span_in_context(span, identified)
         if RUNNING in inside:  # what is called inside belongs to the trajectory, not to an operation around
             inside = otel_context.set_value(RUNNING, None, inside)
+        if CHOSEN in inside:  # it has been asked for, and need not travel on
+            inside = otel_context.set_value(CHOSEN, None, inside)
         inside = otel_context.set_value(_KEY, self, inside)
         self._outside, self._inside = outside, inside
         attach(inside)

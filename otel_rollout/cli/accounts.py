@@ -14,10 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from otel_rollout.deliver.report import Report
+from otel_rollout.deliver.report import ExporterCount, Report, StepCount
 
 _WATCH_INTERVAL = 2.0
 _PROGRESS_INTERVAL = 0.5
+_SPANS = "started = recorded + dropped + open + unfinished"
+_DELIVERY = "recorded = delivered + rejected + left out + pending"
+_COUNTED = ("delivered", "rejected", "left out", "pending")
 
 
 def show(reports: Sequence[Report], console: Console, steps: bool = False) -> None:
@@ -57,7 +60,7 @@ def progress(report: Callable[[], Report]) -> Iterator[None]:
         def update() -> None:
             while not over.wait(_PROGRESS_INTERVAL):
                 counts = report().exporters.values()
-                done = sum(count.delivered + count.rejected for count in counts)
+                done = sum(count.delivered + count.rejected + count.left_out for count in counts)
                 total = done + sum(count.pending for count in counts)
                 speed = bar.tasks[task].speed or 0.0
                 bar.update(task, completed=done, total=total, rate=f"{speed:.0f} spans/s", refresh=True)
@@ -85,6 +88,11 @@ def _account(report: Report, steps: bool) -> RenderableType:
         Text(f"trajectories left out on purpose ({reason}): {number}")
         for reason, number in report.left_out.items()
     ]
+    lines += [
+        Text(f"groups {what} ({reason}): {number}")
+        for what, groups in (("delivered", report.groups_kept), ("left out", report.groups_left_out))
+        for reason, number in groups.items()
+    ]
     problems = [Text(f"{name}: {count.problem}") for name, count in report.exporters.items() if count.problem]
     return Group(*lines, _table(report), *problems, *([_steps(report)] if steps else []))
 
@@ -92,25 +100,32 @@ def _account(report: Report, steps: bool) -> RenderableType:
 def _steps(report: Report) -> Table:
     reasons = list(report.dropped)
     table = Table(
-        caption="recorded = delivered + rejected + pending, at the exporter that is furthest behind",
+        caption=f"{_SPANS}\n{_DELIVERY}, at the exporter that is furthest behind",
         caption_justify="left",
+        pad_edge=False,
     )
     table.add_column("step", no_wrap=True)
-    for heading in ("recorded", "delivered", "rejected", "pending", *(f"dropped: {r}" for r in reasons)):
-        table.add_column(heading, justify="right")
+    dropped = [f"dropped: {reason}" for reason in reasons]
+    for heading in ("started", "recorded", *dropped, "open", "unfinished", *_COUNTED):
+        table.add_column(heading, justify="right", overflow="fold")
     for key, count in report.by_step.items():
         name = f"{key.step or 'outside any'}{' (validation)' if key.validate else ''}"
-        numbers = (count.recorded, count.delivered, count.rejected, count.pending)
-        table.add_row(name, *map(str, numbers), *(str(count.dropped.get(reason, 0)) for reason in reasons))
+        begun = (count.started, count.recorded, *(count.dropped.get(reason, 0) for reason in reasons))
+        ended = (count.open, count.unfinished, *_counted(count))
+        table.add_row(name, *map(str, begun + ended))
     return table
 
 
 def _table(report: Report) -> Table:
-    table = Table(caption="recorded = delivered + rejected + pending + lost", caption_justify="left")
+    table = Table(caption=f"{_DELIVERY} + lost; retried: batches sent again", caption_justify="left")
     table.add_column("exporter", no_wrap=True)
-    for heading in ("recorded", "delivered", "rejected", "pending", "lost"):
+    for heading in ("recorded", *_COUNTED, "lost", "retried"):
         table.add_column(heading, justify="right")
     for name, count in report.exporters.items():
-        numbers = (count.delivered, count.rejected, count.pending, count.lost_of(report.recorded))
+        numbers = (*_counted(count), count.lost_of(report.recorded), count.retried)
         table.add_row(name, str(report.recorded), *map(str, numbers))
     return table
+
+
+def _counted(count: ExporterCount | StepCount) -> tuple[int, int, int, int]:
+    return count.delivered, count.rejected, count.left_out, count.pending

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from otel_rollout import settings, spool
-from otel_rollout.cli import accounts
+from otel_rollout.cli import accounts, look
 from otel_rollout.deliver import drain
 from otel_rollout.deliver.report import Report
 from otel_rollout.version import VERSION
@@ -32,11 +32,15 @@ ToOption = Annotated[
 ]
 SpoolOption = Annotated[
     Path | None,
-    typer.Option(help="Spool, run or node directory. [default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]"),
+    typer.Option(
+        "--spool", help="Spool, run or node directory. [default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]"
+    ),
 ]
 
 
 app.command()(demo)
+app.command()(look.show)
+app.command()(look.compare)
 
 
 @app.callback(invoke_without_command=True)
@@ -129,7 +133,8 @@ def replay(
     from otel_rollout.deliver import service
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    configured, _ = settings.from_environment({**os.environ, "OTEL_ROLLOUT_KEEP": ""})
+    as_they_are = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
+    configured, _ = settings.from_environment({**os.environ, **as_they_are})
     chosen = _chosen(configured, to.split(","))
     try:
         with service.as_node_directory(paths, configured.spool_dir, list(chosen.exporters)) as node_dir:
@@ -147,7 +152,7 @@ def replay(
             typer.echo(count.problem, err=True)
     if any(count.pending or count.rejected for count in report.exporters.values()):
         typer.echo(
-            f"The rest lies in {report.place}; `otel-rollout forward --place` goes on with it.", err=True
+            f"The rest lies in {report.place}; `otel-rollout forward --spool` goes on with it.", err=True
         )
         raise typer.Exit(1)
 
@@ -176,7 +181,7 @@ def _node_directories(place: Path) -> list[Path]:
     found = spool.node_directories(place)
     if not found:
         typer.echo(
-            f"Nothing was recorded in {place}. If it was elsewhere, name the directory with --place or "
+            f"Nothing was recorded in {place}. If it was elsewhere, name the directory with --spool or "
             "OTEL_ROLLOUT_SPOOL_DIR.",
             err=True,
         )
@@ -211,7 +216,12 @@ def _as_json(report: Report) -> dict[str, object]:
         "unfinished": report.unfinished,
         "dropped": dict(report.dropped),
         "left_out": dict(report.left_out),
+        "groups_kept": dict(report.groups_kept),
+        "groups_left_out": dict(report.groups_left_out),
         "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
         "lost": report.lost,
-        "steps": [{**key._asdict(), **dataclasses.asdict(count)} for key, count in report.by_step.items()],
+        "steps": [
+            {**key._asdict(), "started": count.started, **dataclasses.asdict(count), "pending": count.pending}
+            for key, count in report.by_step.items()
+        ],
     }

@@ -24,6 +24,7 @@ from otel_rollout.deliver.decode import UnreadableLineError, spans_of
 from otel_rollout.deliver.enrichment import Enrichment
 from otel_rollout.deliver.ledger import Ledger, Tally
 from otel_rollout.deliver.linking import RunLink
+from otel_rollout.deliver.outcome import trace_of
 from otel_rollout.deliver.report import StepKey
 from otel_rollout.deliver.running import Running
 from otel_rollout.exporting import ExportFailure, FailureKind
@@ -66,11 +67,18 @@ class Line:
     """What it holds; empty when it was not decoded."""
     unreadable: str | None = None
     """Why it has no spans, when it cannot be decoded."""
+    kept: bool = True
+    """Whether it is delivered; else its group is left out, because of its outcome."""
 
     @classmethod
     def undecoded(cls, segment: str, end: int, raw: bytes, told: bytes) -> Line:
         """A line as it is."""
         return cls(segment, end, raw, told, step_of(raw))
+
+    @classmethod
+    def left_out(cls, segment: str, end: int, raw: bytes) -> Line:
+        """A line that is not delivered."""
+        return cls(segment, end, raw, b"", step_of(raw), kept=False)
 
     @classmethod
     def decoded(cls, segment: str, end: int, raw: bytes, told: bytes) -> Line:
@@ -91,6 +99,7 @@ class Delivery:
         node_dir: what is delivered.
         is_ours: whether it is still ours to deliver: somebody may remove it, and others make it anew.
         enrichment: what lines go through on their way, if they do.
+        selective: whether a :class:`~otel_rollout.deliver.selection.Selection` decides what is delivered.
     """
 
     def __init__(
@@ -100,6 +109,7 @@ class Delivery:
         node_dir: Path,
         is_ours: Callable[[], bool] = lambda: True,
         enrichment: Enrichment | None = None,
+        selective: bool = False,
     ) -> None:
         self.name = name
         self._exporter = exporter
@@ -112,7 +122,9 @@ class Delivery:
         self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
         self._positions: dict[str, int] = {}
         self._unreadable: set[SegmentName] = set()
-        self._running = Running(node_dir) if hasattr(exporter, "announce") else None
+        self._selective = selective
+        is_shown = hasattr(exporter, "announce") and not selective  # what is left out would run for ever
+        self._running = Running(node_dir) if is_shown else None
         self._link = RunLink(node_dir, name, exporter)
         self._export_lines: Callable[[Sequence[bytes]], SpanExportResult] | None = getattr(
             exporter, "export_lines", None
@@ -197,8 +209,14 @@ class Delivery:
                 for raw, end in segments.complete_lines(
                     self._node_dir / name.file, position, BATCH_BYTES - size
                 ):
+                    kept = self._is_kept(raw)
+                    if kept is None:  # what is behind it waits as well
+                        break
                     size += len(raw)
-                    batch.append(self._read_line(name.stem, end, raw, self._tell(raw)))
+                    if kept:
+                        batch.append(self._read_line(name.stem, end, raw, self._tell(raw)))
+                    else:
+                        batch.append(Line.left_out(name.stem, end, raw))
                     if len(batch) >= BATCH_SPANS:
                         return batch
             except OSError as error:  # a bad block, say: what other segments hold is delivered all the same
@@ -206,6 +224,11 @@ class Delivery:
             if size >= BATCH_BYTES:
                 break
         return batch
+
+    def _is_kept(self, line: bytes) -> bool | None:
+        """Whether a line is delivered; None while that is not decided."""
+        trace = trace_of(line) if self._selective else None
+        return True if trace is None else self._ledger.is_kept(trace)
 
     def _cannot_read(self, name: SegmentName, error: OSError) -> None:
         if name not in self._unreadable:
@@ -232,10 +255,11 @@ class Delivery:
             self._stop.wait(pause)
 
     def _export(self, lines: Sequence[Line]) -> ExportFailure | None:
+        kept = [line for line in lines if line.kept]
         try:
-            if self._export_lines is not None:
-                result = self._export_lines([line.told for line in lines])
-            elif spans := [span for line in lines for span in line.spans]:
+            if self._export_lines is not None and kept:
+                result = self._export_lines([line.told for line in kept])
+            elif spans := [span for line in kept for span in line.spans]:
                 result = self._exporter.export(spans)
             else:
                 return None
@@ -265,7 +289,9 @@ class Delivery:
         tallies: dict[StepKey, Tally] = {}
         for line in lines:
             tally = tallies.setdefault(line.step, Tally())
-            if line in rejected:
+            if not line.kept:
+                tally.left_out += 1
+            elif line in rejected:
                 self._set_aside(line, rejected[line])
                 tally.rejected += 1
             else:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from otel_rollout import spool
 from otel_rollout.deliver import launch, segments
-from otel_rollout.deliver.report import ExporterCount, Report, StepCount, StepKey
+from otel_rollout.deliver.report import DeliveryCount, ExporterCount, Report, StepCount, StepKey
 from otel_rollout.record import journal
+from otel_rollout.record.open_trajectories import read_open
 
 if TYPE_CHECKING:
     from otel_rollout.deliver.ledger import LedgerState
@@ -36,18 +37,12 @@ def report(node_dir: Path, configured: Settings) -> Report:
         return Report.empty()
 
 
-def delivered(node_dir: Path, configured: Settings) -> dict[str, tuple[int, int]]:
-    """For each exporter, spans delivered and spans rejected; what the ledger says, which is cheap to ask."""
+def delivered(node_dir: Path, configured: Settings) -> dict[str, DeliveryCount]:
+    """What the ledger says of each exporter, which is cheap to ask."""
     from otel_rollout.deliver.ledger import read_ledger
 
-    steps = read_ledger(node_dir).steps
-    return {
-        name: (
-            sum(tally.delivered for tally in steps.get(name, {}).values()),
-            sum(tally.rejected for tally in steps.get(name, {}).values()),
-        )
-        for name in configured.exporters
-    }
+    ledger = read_ledger(node_dir)
+    return {name: ledger.count(name) for name in configured.exporters}
 
 
 def _report(node_dir: Path, configured: Settings) -> Report:
@@ -66,6 +61,8 @@ def _report(node_dir: Path, configured: Settings) -> Report:
         unfinished=sum(account.unfinished for account in writers),
         dropped={reason: n for reason, n in dropped.items() if n},
         left_out={reason: n for reason, n in left_out.items() if n},
+        groups_kept={reason: n for (kept, reason), n in ledger.groups.items() if kept},
+        groups_left_out={reason: n for (kept, reason), n in ledger.groups.items() if not kept},
         exporters={name: _exporter_count(name, ledger, pending[name]) for name in exporters},
         place=str(node_dir),
         count_steps=lambda: count_steps(node_dir, exporters),
@@ -101,6 +98,11 @@ class _Account:
     dropped: Mapping[str, int] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def open(self) -> int:
+        """Spans begun that may still end."""
+        return self.started - self.recorded - self.unfinished - sum(self.dropped.values())
+
 
 def _account_of(node_dir: Path, writer: str, is_alive: bool) -> _Account:
     state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
@@ -115,12 +117,10 @@ def _account_of(node_dir: Path, writer: str, is_alive: bool) -> _Account:
 
 
 def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> ExporterCount:
-    done = ledger.steps.get(exporter, {}).values()
     failure = ledger.failures.get(exporter)
     _, not_linked = ledger.links.get(exporter, ("", None))
     return ExporterCount(
-        delivered=sum(tally.delivered for tally in done),
-        rejected=sum(tally.rejected for tally in done),
+        **ledger.count(exporter)._asdict(),
         pending=pending,
         problem=ledger.problem or (failure.message if failure else not_linked),
     )
@@ -149,7 +149,7 @@ def _owed(node_dir: Path, name: spool.SegmentName, size: int) -> bytes:
 
 
 def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
-    """Recorded, delivered and dropped spans per step: from segments, ledger and journals."""
+    """The account per step: from segments, ledger, journals and tables of open trajectories."""
     from otel_rollout.deliver.delivery import step_of
     from otel_rollout.deliver.ledger import Tally, read_ledger
 
@@ -162,13 +162,52 @@ def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCo
         done = ledger.steps.get(exporter, {})
         for key in {*done, *waiting}:
             tally = done.get(key, Tally())
-            recorded = tally.delivered + tally.rejected + waiting[key]
+            recorded = tally.done + waiting[key]
             known = counts.get(key)
             if known is None or tally.delivered < known.delivered:
-                counts[key] = StepCount(recorded, tally.delivered, tally.rejected)
+                counts[key] = StepCount(recorded, tally.delivered, tally.rejected, tally.left_out)
     for key, dropped in _dropped_by_step(node_dir).items():
         counts[key] = dataclasses.replace(counts.get(key, StepCount()), dropped=dropped)
+    under_way = _under_way_by_step(node_dir)
+    for key in under_way.open | under_way.unfinished:
+        counts[key] = dataclasses.replace(
+            counts.get(key, StepCount()), open=under_way.open[key], unfinished=under_way.unfinished[key]
+        )
     return dict(sorted(counts.items()))
+
+
+class _UnderWay(NamedTuple):
+    """Spans begun that have not ended, of processes that live, and of those that do not."""
+
+    open: Counter[StepKey]
+    unfinished: Counter[StepKey]
+
+
+def _under_way_by_step(node_dir: Path) -> _UnderWay:
+    found = _UnderWay(Counter(), Counter())
+    living = segments.living_writers(node_dir)
+    for writer in spool.journals(node_dir):
+        account = _account_of(node_dir, writer, writer in living)
+        number = account.open + account.unfinished
+        if number > 0:
+            (found.open if writer in living else found.unfinished).update(_by_step(node_dir, writer, number))
+    return found
+
+
+def _by_step(node_dir: Path, writer: str, number: int) -> Counter[StepKey]:
+    """The steps of ``number`` spans under way: of trajectories, and of operations if that can only be one."""
+    from otel_rollout.deliver.delivery import step_of
+
+    closing = node_dir / spool.SegmentName(writer, spool.CLOSING_SEQUENCE).file
+    if closing.exists():  # its trajectories were ended; what was under way in them was not
+        roots = Counter[StepKey]()
+        steps = {step_of(line) for line in closing.read_bytes().splitlines()}
+    else:
+        roots = Counter(map(step_of, read_open(node_dir / (writer + spool.OPEN_SUFFIX))))
+        steps = set(roots)
+    within = steps.pop() if len(steps) == 1 else StepKey(journal.OTHER_STEPS, False)
+    roots[within] += max(0, number - roots.total())
+    return roots
 
 
 def _dropped_by_step(node_dir: Path) -> dict[StepKey, dict[str, int]]:
@@ -201,6 +240,9 @@ def drain(node_dir: Path, configured: Settings, timeout: float) -> Report:
     shows its progress.
     """
     deadline = time.monotonic() + timeout
+    if configured.outcome_keep:
+        with contextlib.suppress(OSError):  # nothing but time depends on it
+            (node_dir / spool.DRAINING).touch(0o600)
     try:
         while True:
             target = _drain_what_is_recorded(node_dir, configured, deadline)
@@ -267,7 +309,7 @@ def _is_linked(node_dir: Path, exporter: str, ledger: LedgerState) -> bool:
     return published is None or ledger.links.get(exporter, ("", None))[0] == published
 
 
-@contextmanager
+@contextlib.contextmanager
 def _progress_bar(total: int) -> Iterator[Callable[[int], None]]:
     """A bar on the terminal, if there is one and something to wait for."""
     if not sys.stderr.isatty() or not total:

@@ -12,6 +12,7 @@ from otel_rollout.deliver.election import Election
 from otel_rollout.deliver.enrichment import Enrichment
 from otel_rollout.deliver.exporters import is_for_another_machine, load
 from otel_rollout.deliver.ledger import Ledger, set_aside_unreadable
+from otel_rollout.deliver.selection import Selection
 from otel_rollout.deliver.unfinished import close_unfinished
 from otel_rollout.exporting import ExportFailure, FailureKind
 from otel_rollout.record.redaction import redaction_of
@@ -19,7 +20,7 @@ from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import SegmentName
 
 _SCAN_INTERVAL = 0.2
-_RETIRE_INTERVAL = 5.0
+_RETIRE_INTERVAL = 2.0
 _STOP_TIMEOUT = 30.0
 _logger = logging.getLogger("otel_rollout.deliver")
 _incomplete: set[str] = set()
@@ -31,11 +32,14 @@ def forward(node_dir: Path, configured: Settings, election: Election) -> None:
     healed: set[str] = set()
     while True:
         deliveries = _deliveries(node_dir, configured, election)
+        selection = _selection(node_dir, configured, election) if deliveries else None
         try:
-            finished = _follow(node_dir, configured, election, deliveries, healed)
+            finished = _follow(node_dir, configured, election, deliveries, selection, healed)
         finally:
             for delivery in deliveries:
                 delivery.stop(_STOP_TIMEOUT)
+            if selection is not None:
+                selection.stop(_STOP_TIMEOUT)
         if finished and election.stands():
             _retire(node_dir, configured, deliveries, at_end=True)
         # Stopped, resign; then look once more: a writer that saw the lock held just now relies on us.
@@ -60,7 +64,10 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
                     "one. What is recorded here travels there when the job ends through Ray; else give all "
                     "machines a server as target, or copy the spool there and run `otel-rollout forward`."
                 )
-            deliveries.append(Delivery(name, exporter, node_dir, election.stands, enrichment))
+            selective = bool(configured.outcome_keep)
+            deliveries.append(
+                Delivery(name, exporter, node_dir, election.stands, enrichment, selective=selective)
+            )
         except SettingsError as error:
             _logger.error("%s", error)
             ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))
@@ -81,11 +88,20 @@ def _enrichment(node_dir: Path, configured: Settings) -> Enrichment | None:
         return None
 
 
+def _selection(node_dir: Path, configured: Settings, election: Election) -> Selection | None:
+    if not configured.outcome_keep:
+        return None
+    selection = Selection(node_dir, configured, election.stands)
+    selection.start()
+    return selection
+
+
 def _follow(
     node_dir: Path,
     configured: Settings,
     election: Election,
     deliveries: list[Delivery],
+    selection: Selection | None,
     healed: set[str],
 ) -> bool:
     """Watch over deliveries until no writer lives and all is delivered, or the directory is another one.
@@ -99,6 +115,8 @@ def _follow(
             _retire(node_dir, configured, deliveries, at_end=False)
             last_retired = time.monotonic()
         alive, complete = _heal_the_dead(node_dir, healed)
+        if selection is not None:
+            selection.is_over = complete and not alive
         if alive:
             last_alive = time.monotonic()
         elif complete and all(delivery.is_refused or delivery.is_caught_up() for delivery in deliveries):

@@ -93,6 +93,11 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
             "keep": configured.keep,
             "turns": configured.turns,
             "redact": configured.redact,
+            "sample_seed": configured.sample_seed,
+            "outcome_keep": configured.outcome_keep,
+            "outcome_score": configured.outcome_score,
+            "outcome_bytes": configured.outcome_bytes,
+            "outcome_deadline": configured.outcome_deadline,
         }
     )
     # Where this package was imported from, for trees that are on sys.path but not installed.

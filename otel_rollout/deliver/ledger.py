@@ -1,5 +1,7 @@
 """What was delivered: one cursor per exporter and segment, and counts per step, in a small SQLite file.
 
+Where groups are delivered by their outcome, which ones, and so which traces.
+
 A cursor moves in the same transaction as the counts, after the target has answered: a forwarder killed in
 between sends the batch again, and no count is ever wrong about what the cursor says. The file is written by
 the forwarder alone and read by anybody.
@@ -10,12 +12,13 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from otel_rollout.deliver.report import StepKey
+from otel_rollout.deliver.report import DeliveryCount, StepKey
 from otel_rollout.exporting import ExportFailure, FailureKind
 
 FILE = "ledger.sqlite"
@@ -26,12 +29,16 @@ CREATE TABLE IF NOT EXISTS cursor (
     exporter TEXT, segment TEXT, position INTEGER NOT NULL, PRIMARY KEY (exporter, segment)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS step (
     exporter TEXT, step TEXT, validate INTEGER, delivered INTEGER NOT NULL, rejected INTEGER NOT NULL,
-    PRIMARY KEY (exporter, step, validate)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS failure (
-    exporter TEXT PRIMARY KEY, kind TEXT NOT NULL, message TEXT NOT NULL, attempts INTEGER NOT NULL
-) WITHOUT ROWID;
+    left_out INTEGER NOT NULL, PRIMARY KEY (exporter, step, validate)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS attempt (
+    exporter TEXT PRIMARY KEY, failed INTEGER NOT NULL, kind TEXT, message TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS link (
     exporter TEXT PRIMARY KEY, run TEXT NOT NULL, problem TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS trace (trace BLOB PRIMARY KEY, kept INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS verdict (
+    name TEXT PRIMARY KEY, kept INTEGER NOT NULL, step TEXT NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS outcome (
+    kept INTEGER, reason TEXT, groups INTEGER NOT NULL, PRIMARY KEY (kept, reason)) WITHOUT ROWID;
 """
 
 
@@ -41,6 +48,30 @@ class Tally:
 
     delivered: int = 0
     rejected: int = 0
+    left_out: int = 0
+
+    @property
+    def done(self) -> int:
+        """All of them."""
+        return self.delivered + self.rejected + self.left_out
+
+
+class Outcome(NamedTuple):
+    """A group that is decided.
+
+    Attributes:
+        name: the group's.
+        step: name of its step.
+        size: bytes of its spans.
+        kept: whether it is delivered.
+        reason: why, or why not.
+    """
+
+    name: str
+    step: str
+    size: int
+    kept: bool
+    reason: str
 
 
 class Ledger:
@@ -71,22 +102,23 @@ class Ledger:
                 [(exporter, segment, position) for segment, position in positions.items()],
             )
             self._db.executemany(
-                "INSERT INTO step VALUES (?, ?, ?, ?, ?) "
+                "INSERT INTO step VALUES (?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (exporter, step, validate) DO UPDATE SET "
-                "delivered = delivered + excluded.delivered, rejected = rejected + excluded.rejected",
+                "delivered = delivered + excluded.delivered, rejected = rejected + excluded.rejected, "
+                "left_out = left_out + excluded.left_out",
                 [
-                    (exporter, key.step, key.validate, tally.delivered, tally.rejected)
+                    (exporter, key.step, key.validate, tally.delivered, tally.rejected, tally.left_out)
                     for key, tally in tallies.items()
                 ],
             )
-            self._db.execute("DELETE FROM failure WHERE exporter = ?", (exporter,))
+            self._db.execute("UPDATE attempt SET kind = NULL WHERE exporter = ?", (exporter,))
 
     def note_failure(self, exporter: str, failure: ExportFailure) -> None:
-        """Note that ``exporter`` cannot deliver at present, and why."""
+        """Note that ``exporter`` cannot deliver at present, and why: an attempt that has to be repeated."""
         with self._db:
             self._db.execute(
-                "INSERT INTO failure VALUES (?, ?, ?, 1) ON CONFLICT (exporter) DO UPDATE SET "
-                "kind = excluded.kind, message = excluded.message, attempts = attempts + 1",
+                "INSERT INTO attempt VALUES (?, 1, ?, ?) ON CONFLICT (exporter) DO UPDATE SET "
+                "failed = failed + 1, kind = excluded.kind, message = excluded.message",
                 (exporter, failure.kind.value, failure.message),
             )
 
@@ -94,6 +126,37 @@ class Ledger:
         """Note that what ``exporter`` delivers is linked to a run of its tracker, or why it is not."""
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO link VALUES (?, ?, ?)", (exporter, run, problem))
+
+    def decide(self, outcomes: Iterable[Outcome], traces: Mapping[bytes, bool]) -> None:
+        """Note, all at once, groups that are decided, and of which traces spans are delivered."""
+        with self._db:
+            for outcome in outcomes:
+                self._db.execute(
+                    "INSERT INTO verdict VALUES (?, ?, ?, ?)",
+                    (outcome.name, outcome.kept, outcome.step, outcome.size),
+                )
+                self._db.execute(
+                    "INSERT INTO outcome VALUES (?, ?, 1) "
+                    "ON CONFLICT (kept, reason) DO UPDATE SET groups = groups + 1",
+                    (outcome.kept, outcome.reason),
+                )
+            self._db.executemany("INSERT OR IGNORE INTO trace VALUES (?, ?)", traces.items())
+
+    def is_kept(self, trace: bytes) -> bool | None:
+        """Whether the spans of a trace are delivered; None while that is not decided."""
+        return self._flag("SELECT kept FROM trace WHERE trace = ?", trace)
+
+    def is_group_kept(self, name: str) -> bool | None:
+        """Whether a group is delivered; None while that is not decided."""
+        return self._flag("SELECT kept FROM verdict WHERE name = ?", name)
+
+    def _flag(self, query: str, key: object) -> bool | None:
+        row = self._db.execute(query, (key,)).fetchone()
+        return None if row is None else bool(row[0])
+
+    def kept_bytes(self) -> dict[str, int]:
+        """Step → bytes of its groups that are delivered."""
+        return dict(self._db.execute("SELECT step, SUM(bytes) FROM verdict WHERE kept GROUP BY step"))
 
     def close(self) -> None:
         """Close the file."""
@@ -108,24 +171,38 @@ class LedgerState:
         cursors: exporter → segment → bytes done.
         steps: exporter → step → spans done.
         failures: exporter → why it cannot deliver at present.
+        retries: exporter → attempts that had to be repeated.
         links: exporter → the tracker's run that its spans are linked to, and why they are not, if so.
+        groups: whether delivered, and why → so many groups, where their outcome decides.
         problem: why it says nothing of all this, if it cannot be read.
     """
 
     cursors: dict[str, dict[str, int]]
     steps: dict[str, dict[StepKey, Tally]]
     failures: dict[str, ExportFailure]
+    retries: dict[str, int]
     links: dict[str, tuple[str, str | None]]
+    groups: dict[tuple[bool, str], int]
     problem: str | None = None
+
+    def count(self, exporter: str) -> DeliveryCount:
+        """The counts of an exporter."""
+        steps = self.steps.get(exporter, {}).values()
+        return DeliveryCount(
+            delivered=sum(tally.delivered for tally in steps),
+            rejected=sum(tally.rejected for tally in steps),
+            left_out=sum(tally.left_out for tally in steps),
+            retried=self.retries.get(exporter, 0),
+        )
 
     def done(self, exporter: str) -> int:
         """Spans that an exporter is done with."""
-        return sum(tally.delivered + tally.rejected for tally in self.steps.get(exporter, {}).values())
+        return sum(tally.done for tally in self.steps.get(exporter, {}).values())
 
 
 def read_ledger(node_dir: Path) -> LedgerState:
     """Read a ledger from outside; an empty state when there is none, or the forwarder is just creating it."""
-    state = LedgerState({}, {}, {}, {})
+    state = LedgerState({}, {}, {}, {}, {}, {})
     path = node_dir / FILE
     if path.exists():
         try:
@@ -134,7 +211,7 @@ def read_ledger(node_dir: Path) -> LedgerState:
             if path.exists() and "no such table" not in str(error):
                 raise
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
-            return LedgerState({}, {}, {}, {}, f"{path} cannot be read: {error}")
+            return LedgerState({}, {}, {}, {}, {}, {}, f"{path} cannot be read: {error}")
     return state
 
 
@@ -160,10 +237,14 @@ def _read(path: Path, state: LedgerState) -> None:
         db.execute("BEGIN")  # all of it at one moment
         for exporter, segment, position in db.execute("SELECT * FROM cursor"):
             state.cursors.setdefault(exporter, {})[segment] = int(position)
-        for exporter, step, validate, delivered, rejected in db.execute("SELECT * FROM step"):
-            tally = Tally(int(delivered), int(rejected))
+        for exporter, step, validate, *counts in db.execute("SELECT * FROM step"):
+            tally = Tally(*map(int, counts))
             state.steps.setdefault(exporter, {})[StepKey(step, bool(validate))] = tally
-        for exporter, kind, message, _ in db.execute("SELECT * FROM failure"):
-            state.failures[exporter] = ExportFailure(FailureKind(kind), message)
         for exporter, run, problem in db.execute("SELECT * FROM link"):
             state.links[exporter] = (run, problem)
+        for exporter, failed, kind, message in db.execute("SELECT * FROM attempt"):
+            state.retries[exporter] = int(failed)
+            if kind is not None:
+                state.failures[exporter] = ExportFailure(FailureKind(kind), message)
+        for kept, reason, groups in db.execute("SELECT * FROM outcome"):
+            state.groups[bool(kept), reason] = int(groups)

@@ -1,8 +1,8 @@
 """The account: what was started, recorded, dropped, and for each exporter delivered and still to come.
 
 The rows add up: started = recorded + dropped + open + unfinished, and for each exporter
-recorded = delivered + rejected + pending + lost. ``lost`` is not a remainder by definition: pending spans
-are counted on disk, so a span that was acknowledged and is nowhere shows.
+recorded = delivered + rejected + left out + pending + lost. ``lost`` is not a remainder by definition:
+pending spans are counted on disk, so a span that was acknowledged and is nowhere shows.
 """
 
 from __future__ import annotations
@@ -15,10 +15,23 @@ from typing import NamedTuple
 
 
 class StepKey(NamedTuple):
-    """A step of training or of validation; ``step`` is empty for spans outside any trajectory."""
+    """A step of training or of validation; ``step`` is empty for spans outside any trajectory.
+
+    It is "other steps" where the files do not tell: for drops of a process that had drops in 95 others, and
+    for operations under way, unless all trajectories under way in their process are of one step.
+    """
 
     step: str
     validate: bool
+
+
+class DeliveryCount(NamedTuple):
+    """What the forwarder counts for one exporter; see :class:`ExporterCount`."""
+
+    delivered: int
+    rejected: int
+    left_out: int
+    retried: int
 
 
 @dataclass(frozen=True)
@@ -29,12 +42,16 @@ class ExporterCount:
         delivered: spans the target has acknowledged.
         rejected: spans the target refuses for good; they lie in ``rejected.<exporter>.jsonl``.
         pending: spans that lie on disk and wait.
+        retried: times that a batch had to be sent again, because the target did not take it.
+        left_out: spans of groups that are not delivered, because of their outcome.
         problem: why nothing is delivered at present, if so.
     """
 
     delivered: int = 0
     rejected: int = 0
     pending: int = 0
+    retried: int = 0
+    left_out: int = 0
     problem: str | None = None
 
     @classmethod
@@ -45,13 +62,15 @@ class ExporterCount:
             delivered=sum(count.delivered for count in counts),
             rejected=sum(count.rejected for count in counts),
             pending=sum(count.pending for count in counts),
+            retried=sum(count.retried for count in counts),
+            left_out=sum(count.left_out for count in counts),
             problem="; ".join(dict.fromkeys(problems)) or None,
         )
 
     def lost_of(self, recorded: int) -> int:
-        """Of ``recorded`` spans, those that are neither delivered nor rejected nor on disk."""
+        """Of ``recorded`` spans, those that nothing is known of: not even that they are on disk."""
         # While processes record, lines counted as pending may be newer than the count of recorded ones.
-        return max(0, recorded - self.delivered - self.rejected - self.pending)
+        return max(0, recorded - self.delivered - self.rejected - self.left_out - self.pending)
 
 
 @dataclass(frozen=True)
@@ -62,18 +81,29 @@ class StepCount:
         recorded: spans that ended and were recorded.
         delivered: of these, what the target has acknowledged.
         rejected: of these, what the target refuses for good.
+        left_out: of these, those of groups that are not delivered, because of their outcome.
         dropped: reason → spans that ended and could not be recorded.
+        open: spans begun and not ended yet.
+        unfinished: spans begun in processes that died before they ended; see :class:`Report`.
     """
 
     recorded: int = 0
     delivered: int = 0
     rejected: int = 0
+    left_out: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
+    open: int = 0
+    unfinished: int = 0
+
+    @property
+    def started(self) -> int:
+        """Spans begun, of which nothing else is known than what became of them."""
+        return self.recorded + sum(self.dropped.values()) + self.open + self.unfinished
 
     @property
     def pending(self) -> int:
         """Recorded spans that lie on disk and wait."""
-        return self.recorded - self.delivered - self.rejected
+        return self.recorded - self.delivered - self.rejected - self.left_out
 
 
 @dataclass(frozen=True)
@@ -87,6 +117,8 @@ class Report:
             ended by the forwarder, as errors; they count as recorded, not here.
         dropped: reason → spans that ended and could not be recorded.
         left_out: reason → trajectories that were not to be recorded (``trace=False``, sampling).
+        groups_kept: reason → groups that are delivered for it, where ``OTEL_ROLLOUT_OUTCOME_KEEP`` decides.
+        groups_left_out: reason → groups that are not.
         exporters: name → what became of the recorded spans there.
         place: directory the account was taken from; empty when nothing was recorded.
     """
@@ -96,6 +128,8 @@ class Report:
     unfinished: int
     dropped: Mapping[str, int]
     left_out: Mapping[str, int]
+    groups_kept: Mapping[str, int]
+    groups_left_out: Mapping[str, int]
     exporters: Mapping[str, ExporterCount]
     place: str
     count_steps: Callable[[], Mapping[StepKey, StepCount]] = field(repr=False, compare=False)
@@ -103,7 +137,7 @@ class Report:
     @classmethod
     def empty(cls) -> Report:
         """The account when tracing is off."""
-        return cls(0, 0, 0, {}, {}, {}, "", dict)
+        return cls(0, 0, 0, {}, {}, {}, {}, {}, "", dict)
 
     @classmethod
     def merged(cls, reports: Sequence[Report]) -> Report:
@@ -117,6 +151,8 @@ class Report:
             unfinished=sum(report.unfinished for report in reports),
             dropped=_sum(report.dropped for report in reports),
             left_out=_sum(report.left_out for report in reports),
+            groups_kept=_sum(report.groups_kept for report in reports),
+            groups_left_out=_sum(report.groups_left_out for report in reports),
             exporters={
                 name: ExporterCount.merged([r.exporters[name] for r in reports if name in r.exporters])
                 for name in sorted(names)
@@ -153,14 +189,18 @@ class Report:
             parts.append(f"{count.delivered} delivered to {name}, {count.pending} pending")
             if count.rejected:
                 parts.append(f"{count.rejected} rejected")
+            if count.left_out:
+                parts.append(f"{count.left_out} left out")
             if count.problem:
                 parts.append(f"({count.problem})")
-        if self.dropped:
-            reasons = ", ".join(f"{n} {reason}" for reason, n in self.dropped.items())
-            parts.append(f"dropped: {reasons}")
-        if self.left_out:
-            reasons = ", ".join(f"{n} {reason}" for reason, n in self.left_out.items())
-            parts.append(f"trajectories left out: {reasons}")
+        for what, counts in (
+            ("dropped", self.dropped),
+            ("trajectories left out", self.left_out),
+            ("groups kept", self.groups_kept),
+            ("groups left out", self.groups_left_out),
+        ):
+            if counts:
+                parts.append(f"{what}: {', '.join(f'{n} {reason}' for reason, n in counts.items())}")
         parts.append(f"lost: {self.lost}")
         if any(count.pending for count in self.exporters.values()):
             parts.append(f"what is pending lies in {self.place}")
@@ -183,6 +223,9 @@ def _merged_steps(steps: Sequence[Mapping[StepKey, StepCount]]) -> dict[StepKey,
                 known.recorded + count.recorded,
                 known.delivered + count.delivered,
                 known.rejected + count.rejected,
+                known.left_out + count.left_out,
                 _sum([known.dropped, count.dropped]),
+                known.open + count.open,
+                known.unfinished + count.unfinished,
             )
     return dict(sorted(merged.items()))

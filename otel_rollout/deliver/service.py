@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 import time
@@ -10,18 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import orjson
-
 from otel_rollout import spool
-from otel_rollout.deliver import drain, segments
-from otel_rollout.deliver.delivery import REJECTED
+from otel_rollout.deliver import drain, files, segments
 from otel_rollout.deliver.election import Election
 from otel_rollout.deliver.forwarder import forward
 from otel_rollout.deliver.report import Report
 from otel_rollout.settings import Settings
 
 LOOK_INTERVAL = 2.0
-_COPY_BYTES = 1 << 20
 _logger = logging.getLogger("otel_rollout.deliver")
 
 
@@ -111,23 +108,12 @@ def as_node_directory(paths: Sequence[Path], spool_dir: Path, exporters: Sequenc
     spool.write_manifest(node_dir, spool.Manifest(run, "replay", tuple(exporters)))
     _copy_tokenizers(paths, node_dir)
     writer = spool.new_writer_id()
-    for sequence, path in enumerate(_files(paths), start=1):
+    for sequence, path in enumerate(files.in_places(paths), start=1):
         _copy_lines(path, node_dir / spool.SegmentName(writer, sequence).file)
     yield node_dir
     left = [*spool.segments(node_dir), *node_dir.glob("rejected.*")]
     if not left:
         shutil.rmtree(node_dir.parent)
-
-
-def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            found = sorted(p for p in path.rglob("*") if _is_segment(p))
-            if not found:
-                raise ValueError(f"{path} holds no segments (files called <writer>.<number>.jsonl[.zst])")
-            yield from found
-        else:
-            yield path
 
 
 def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
@@ -139,21 +125,9 @@ def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
             shutil.copyfile(found, spool.tokenizer_file(node_dir, found.stem))
 
 
-def _is_segment(path: Path) -> bool:
-    return spool.SegmentName.parse(path.name.removesuffix(spool.COMPRESSED_SUFFIX)) is not None
-
-
 def _copy_lines(source: Path, target: Path) -> None:
-    """Copy a file, decompressed or unwrapped from the reasons of rejection, with an end to its last line."""
-    with source.open("rb") as file, open(target, "wb", opener=spool.open_private) as copy:
-        if source.suffix == spool.COMPRESSED_SUFFIX:
-            import zstandard
-
-            zstandard.ZstdDecompressor(max_window_size=1 << 31).copy_stream(file, copy)
-        elif source.name.startswith(REJECTED):
-            copy.writelines(orjson.loads(entry)["line"].encode() + b"\n" for entry in file)
-        else:
-            shutil.copyfileobj(file, copy, _COPY_BYTES)
-    with target.open("rb+") as copy:
-        if copy.seek(0, 2) and copy.seek(-1, 2) is not None and copy.read(1) != b"\n":
+    """Copy a file's lines, with an end to the last."""
+    with open(target, "w+b", opener=spool.open_private) as copy:
+        copy.writelines(files.lines_of(source))
+        if copy.tell() and copy.seek(-1, os.SEEK_END) is not None and copy.read(1) != b"\n":
             copy.write(b"\n")

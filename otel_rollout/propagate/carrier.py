@@ -23,8 +23,11 @@ from otel_rollout import semconv
 from otel_rollout.capture.guard import fault
 from otel_rollout.record import otlp_json
 from otel_rollout.record.identity import NO_IDENTITY, Identity, identity_in, with_identity
+from otel_rollout.record.sampling import chosen_in, with_chosen
 
 IDENTITY_KEY: Final = "otel-rollout-identity"
+CHOSEN_KEY: Final = "otel-rollout-chosen"
+"""Rows of a step that are to be recorded, as somebody has chosen who has seen all of it."""
 MAX_IDENTITY_BYTES: Final = 4096
 """What the identity may take in a carrier. Beyond, values are cut, then left out."""
 _CUT_VALUE: Final = 256
@@ -37,17 +40,18 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def active_context() -> Context | None:
-    """The current OTel context, if there is a span in it, recorded or not. Never raises."""
+    """The current OTel context, if there is something in it to take along. Never raises."""
     try:
         context = otel_context.get_current()
-        return context if trace.get_current_span(context).get_span_context().is_valid else None
+        is_inside = trace.get_current_span(context).get_span_context().is_valid
+        return context if is_inside or chosen_in(context) is not None else None
     except Exception as error:  # noqa: BLE001 - a span of somebody else's may do anything
         fault("looking for the current span", error)
         return None
 
 
 def inject() -> dict[str, str] | None:
-    """The current context as a carrier; None when there is no span in it. Never raises."""
+    """The current context as a carrier; None when nothing in it is to travel. Never raises."""
     context = active_context()
     if context is None:
         return None
@@ -58,6 +62,9 @@ def inject() -> dict[str, str] | None:
             identity = identity_in(context)
             if identity.attributes:
                 carrier[IDENTITY_KEY] = _to_json(identity)
+        chosen = chosen_in(context)
+        if chosen is not None:
+            carrier[CHOSEN_KEY] = orjson.dumps(list(chosen)).decode()
         return carrier
     except Exception as error:  # noqa: BLE001 - the call goes out without context
         fault("writing the context of an outgoing call", error)
@@ -69,6 +76,7 @@ def inject_span() -> dict[str, str] | None:
     carrier = inject()
     if carrier is not None:
         carrier.pop(IDENTITY_KEY, None)
+        carrier.pop(CHOSEN_KEY, None)
     return carrier
 
 
@@ -80,6 +88,9 @@ def extract(carrier: Mapping[str, str]) -> Context:
         encoded = carrier.get(IDENTITY_KEY)
         if encoded is not None:
             context = with_identity(_from_json(encoded), context)
+        chosen = carrier.get(CHOSEN_KEY)
+        if chosen is not None:
+            context = with_chosen(frozenset(orjson.loads(chosen)), context)
     except Exception as error:  # noqa: BLE001 - the call is received without context
         fault("reading the context of an incoming call", error)
     return context

@@ -64,10 +64,11 @@ SKIP_REASONS = (
     "score_of_unrecorded",
     "score_of_unknown",
 )
-"""Why a trajectory was left out on purpose: by ``trace=False``; by ``OTEL_TRACES_SAMPLER``; by the sampler
-of the application's own OpenTelemetry; because its caller, in another process, is not recorded; because the
-run has nearly as much on this machine as it may (``OTEL_ROLLOUT_SPOOL_FULL``). Why a score was left out: its
-trajectory is; what was given is no trajectory's id."""
+"""Why a trajectory was left out on purpose: by ``trace=False``; by ``OTEL_ROLLOUT_SAMPLE_…`` or
+``OTEL_TRACES_SAMPLER``; by the sampler of the application's own OpenTelemetry; because its caller, in another
+process, is not recorded; because the run has nearly as much on this machine as it may
+(``OTEL_ROLLOUT_SPOOL_FULL``). Why a score was left out: its trajectory is; what was given is no trajectory's
+id."""
 _HEADER = struct.Struct(f"<8sQ5Q2q{len(SKIP_REASONS)}q")
 _DROPS = struct.Struct(f"<{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000

@@ -24,7 +24,7 @@ from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.journal import DROP_REASONS, SKIP_REASONS, Journal
 from otel_rollout.record.open_trajectories import OpenTrajectories
 from otel_rollout.record.redaction import Redaction
-from otel_rollout.record.sampling import place_of_group
+from otel_rollout.record.sampling import Group, place_of_group
 
 JOURNAL_BYTES = 4 << 20
 FLUSH_INTERVAL = 0.02
@@ -197,7 +197,7 @@ class SegmentWriter:
         if time.monotonic() >= self._next_look:  # with nothing recorded nobody else would look again
             self._signals.put(_WAKE)
         left_out = (fullness - _SOME_LEFT_OUT) / (_ALL_LEFT_OUT - _SOME_LEFT_OUT)
-        return place_of_group(identity) >= left_out
+        return place_of_group(Group.of(identity.attributes)) >= left_out
 
     def trajectory_began(self, body: bytes) -> int | None:
         """Note a trajectory that is running, by the line that is to be recorded should this process die.

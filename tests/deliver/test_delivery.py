@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import otel_rollout
 from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op, runtime, spool
 from otel_rollout.deliver import delivery, launch, ledger, segments
 from otel_rollout.deliver.election import Election
+from otel_rollout.deliver.report import Report
 from otel_rollout.settings import SettingsError
 from tests.exporters import FileExporter
 from tests.otlp import read_directory, tree
@@ -107,7 +109,8 @@ def test_a_target_that_is_down_costs_nothing_but_time(faulty, target, tmp_path, 
     fault.unlink()
     wait_for(lambda: otel_rollout.status().exporters["test-faulty"].delivered == 4, what="delivery")
     assert set(delivered(target).values()) == {1}
-    assert otel_rollout.status().exporters["test-faulty"].problem is None
+    healed = otel_rollout.status().exporters["test-faulty"]
+    assert (healed.problem, healed.retried >= count.retried > 0) == (None, True)
 
 
 def test_a_poisonous_span_is_set_aside_and_all_others_arrive(faulty, target, tmp_path):
@@ -135,7 +138,7 @@ def test_an_exporter_that_refuses_us_stops_and_keeps_everything(faulty, target, 
     assert (count.pending, count.problem, report.lost) == (4, "as the test wishes", 0)
     Path(f"{target}.fault").unlink()
     monkeypatch.setenv("OTEL_TEST_FILE", str(target))
-    output = otel_rollout_command("forward", "--place", report.place)
+    output = otel_rollout_command("forward", "--spool", report.place)
     assert "4 delivered to test-faulty, 0 pending" in output
     assert len(delivered(target)) == 4
 
@@ -334,6 +337,16 @@ def test_a_spool_of_somebody_else_is_refused(tmp_path, monkeypatch):
         spool.create_private(tmp_path / "run" / "node", tmp_path)
 
 
+def test_what_somebody_else_put_into_a_spool_is_left_alone(tracing, tmp_path, monkeypatch, caplog):
+    """Nobody has something delivered in our name by leaving it in a temporary directory."""
+    record(1)
+    otel_rollout.shutdown(30)
+    assert spool.node_directories(tmp_path / "spool") == [node_directory(tmp_path)]
+    monkeypatch.setattr(spool.os, "getuid", lambda: 12345)
+    assert spool.node_directories(tmp_path / "spool") == []
+    assert "it is left alone" in caplog.text
+
+
 def test_an_election_has_one_winner(tmp_path):
     """The lock is had once, and again after it was given up."""
     first, second = Election(tmp_path), Election(tmp_path)
@@ -351,9 +364,11 @@ def test_status_on_the_command_line(tracing, tmp_path):
     report = otel_rollout.shutdown(30)
     (found,) = json.loads(otel_rollout_command("status", "--json"))
     assert (found["recorded"], found["lost"], found["exporters"]["test-file"]["delivered"]) == (3, 0, 3)
-    assert found["steps"] == [
-        {"step": "1", "validate": False, "recorded": 3, "delivered": 3, "rejected": 0, "dropped": {}}
-    ]
+    (step,) = found["steps"]
+    assert (step["step"], step["validate"]) == ("1", False)
+    assert {name: count for name, count in step.items() if count} == {
+        "step": "1", "started": 3, "recorded": 3, "delivered": 3,
+    }  # fmt: skip
     assert report.place == found["place"]
     assert "test-file" in otel_rollout_command("status")
 
@@ -380,9 +395,47 @@ def test_dropped_spans_are_shown_by_step(tracing, monkeypatch):
     shown = otel_rollout_command("status", "--steps")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
     assert [row for row in rows if row[0] in ("1", "2")] == [
-        ["1", "3", "3", "0", "0", "0"],
-        ["2", "0", "0", "0", "0", "4"],
+        ["1", "3", "3", "0", "0", "0", "3", "0", "0", "0"],
+        ["2", "4", "0", "4", "0", "0", "0", "0", "0", "0"],
     ]
+
+
+def within(*steps: int, then: Callable[[], object]) -> None:
+    """Do something within an operation of a trajectory of each of the steps, one inside the other."""
+    with rollout_trace_attr(step=steps[0]):
+        inside = (lambda: within(*steps[1:], then=then)) if len(steps) > 1 else then
+        rollout_trace_op(name="under way")(inside)()
+
+
+def test_what_is_under_way_and_what_was_cut_off_is_counted_by_step(tracing, tmp_path):
+    """For each step, of living and killed processes: started = recorded + dropped + open + unfinished.
+
+    Operations of a process with trajectories of several steps are of "other steps": the files say no more.
+    """
+
+    def killed(*steps: int) -> None:
+        if child := os.fork():
+            os.waitpid(child, 0)
+        else:
+            within(*steps, then=lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    record(1, step=1)  # whoever records sees to it that there is a forwarder; who is killed may not get to it
+    killed(2)
+    killed(3, 4)
+    # The forwarder ends the trajectories of the dead; they are recorded then.
+    wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 5, what="ended trajectories")
+    reports: list[Report] = []
+    within(1, then=lambda: reports.append(otel_rollout.status()) or reports[0].by_step)
+    (report,) = reports
+    assert report.by_step == {
+        StepKey("1", False): StepCount(recorded=2, delivered=2, open=2),
+        StepKey("2", False): StepCount(recorded=1, delivered=1, unfinished=1),
+        StepKey("3", False): StepCount(recorded=1, delivered=1),
+        StepKey("4", False): StepCount(recorded=1, delivered=1),
+        StepKey("other steps", False): StepCount(unfinished=2),
+    }
+    assert (report.started, report.open, report.unfinished) == (10, 2, 3)
+    assert sum(count.started for count in report.by_step.values()) == report.started
 
 
 def test_unknown_exporters_are_told_at_once(fresh_process):

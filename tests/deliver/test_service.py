@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -134,5 +136,24 @@ def test_status_is_watched_on_a_terminal(kept: Path) -> None:
         while seen.count("recorded = delivered") < 2:
             seen += os.read(ours, 4096).decode()
         process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    os.close(ours)
+
+
+def test_how_far_delivery_is_shows_on_a_terminal(kept: Path, target: Path) -> None:
+    """`replay` and `forward` show how much is delivered, how fast, and for how long they still need."""
+    fault = Path(f"{target}.fault")
+    fault.write_text("unavailable")
+    ours, theirs = pty.openpty()
+    command = [*COMMAND, "replay", kept, "--to", "test-faulty"]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, close_fds=True) as process:
+        os.close(theirs)
+        seen = ""
+        while not re.search(r" 0/30\S* 0 spans/s \S*-:--:--", seen):
+            seen += os.read(ours, 4096).decode(errors="replace")
+        fault.unlink()
+        with contextlib.suppress(OSError):  # nobody is there any more
+            while os.read(ours, 4096):
+                pass
         assert process.wait(60) == 0
     os.close(ours)

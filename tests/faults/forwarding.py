@@ -62,3 +62,10 @@ def forward(variables: dict[str, str], node_dir: Path, deaths: Sequence[str] = (
         assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     subprocess.run(command, env=environment, timeout=300, check=True)
     return drain.report(node_dir, settings.from_environment(environment)[0])
+
+
+def replay(variables: dict[str, str], node_dir: Path, exporter: str) -> None:
+    """Deliver what a directory keeps once more, with the command for it."""
+    command = [sys.executable, "-c", "from otel_rollout.cli import app; app()"]
+    command += ["replay", str(node_dir), "--to", exporter]
+    subprocess.run(command, env={**variables, "PYTHONPATH": PATH}, timeout=300, check=True)

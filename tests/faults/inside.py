@@ -64,6 +64,8 @@ DEATHS = (
     "removing a segment",
 )
 """Where a forwarder can be made to die, by SIGKILL."""
+DEATHS_DECIDING = ("before the verdict", "in the verdict's transaction", "after the verdict")
+"""The same where it decides which groups are delivered."""
 
 
 def _die_as_told(deaths: Path) -> None:
@@ -96,16 +98,22 @@ def _die_as_told(deaths: Path) -> None:
 
         setattr(owner, name, dying)
 
+    def at_statement(statement: str) -> None:
+        if "INTO step VALUES" in statement:
+            die("in the cursor's transaction")
+        elif "INTO outcome VALUES" in statement:
+            die("in the verdict's transaction")
+
     def watch_statements(self: Any, *arguments: Any, born: Any = ledger.Ledger.__init__) -> None:
         born(self, *arguments)
-        self._db.set_trace_callback(
-            lambda statement: die("in the cursor's transaction") if "INTO step VALUES" in statement else None
-        )
+        self._db.set_trace_callback(at_statement)
 
     ledger.Ledger.__init__ = watch_statements  # type: ignore[method-assign]
     before(delivery.Delivery, "_export", "before the request")
     before(delivery.Delivery, "_advance", "after the answer")
     after(ledger.Ledger, "advance", "after the cursor's write")
+    before(ledger.Ledger, "decide", "before the verdict")
+    after(ledger.Ledger, "decide", "after the verdict")
     after(segments, "_end_of_last_line", "completing a segment")  # its writes are on disk, the cut is not
     before(unfinished.Path, "rename", "ending trajectories", lambda path, _: path.name.endswith(".new"))
     before(segments, "discard_buffers", "giving back buffers")

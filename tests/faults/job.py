@@ -1,6 +1,6 @@
 """A recording program, told by lines on its standard input what to do; it answers each with a line of JSON.
 
-    record NAME COUNT    a trajectory with so many operations, NAME.0, NAME.1, …; answers once it is on disk
+    record NAME COUNT [ROW]  a trajectory with so many operations, NAME.0, …; answers once it is on disk
     open NAME            a trajectory that does not end, with one operation
     huge NAME BYTES      a trajectory with an attribute of that size, and nothing else
     across NAME CLOCK    a trajectory and an operation, within which the clock (a file) is set back by an hour
@@ -34,9 +34,9 @@ PATH = f"{SITE}:{ROOT}"
 """The PYTHONPATH of processes in these tests."""
 
 
-def record(name: str, count: int) -> None:
+def record(name: str, count: int, row: int = 0) -> None:
     """Record a trajectory."""
-    with rollout_trace_attr(name=name, step=1, sample_index=0, rollout_n=0):
+    with rollout_trace_attr(name=name, step=1, sample_index=row, rollout_n=0):
         _operations(name, count)
 
 
@@ -74,7 +74,7 @@ def main() -> None:
 
 def _do(what: str, *arguments: str) -> Any:
     if what == "record":
-        record(arguments[0], int(arguments[1]))
+        record(arguments[0], *map(int, arguments[1:]))
         return _on_disk()
     if what == "open":
         rollout_trace_attr(name=arguments[0], step=1).__enter__()
@@ -144,9 +144,9 @@ class Job:
         print(*words, file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
-    def record(self, name: str, count: int) -> list[str]:
+    def record(self, name: str, count: int, row: int = 0) -> list[str]:
         """Record a trajectory; the names of its spans, which are on disk."""
-        assert self.ask("record", name, count)
+        assert self.ask("record", name, count, row)
         return names(name, count)
 
     def kill(self) -> None:

@@ -6,8 +6,10 @@ import uuid
 from collections import Counter
 
 from otel_rollout import spool
-from tests.faults.forwarding import forward, node_directory, record_and_die
-from tests.faults.inside import DEATHS
+from otel_rollout.record.sampling import Group, place_of_group
+from tests.faults.forwarding import forward, nobody_forwards, node_directory, record_and_die, replay
+from tests.faults.inside import DEATHS, DEATHS_DECIDING
+from tests.faults.job import Job, names
 from tests.faults.target import Receiver
 from tests.local_weave import LocalWeave
 from tests.mlflow_server import stored
@@ -29,13 +31,41 @@ def test_a_forwarder_killed_at_every_point_in_turn(variables: dict[str, str], re
     assert [path.suffix for path in (node_dir / spool.ARCHIVE).iterdir()] == [".zst"]
 
 
+def test_a_forwarder_killed_while_it_decides_which_groups_are_delivered(
+    variables: dict[str, str], receiver: Receiver
+) -> None:
+    """Kill -9 around the verdict, the request and the cursor: each group is decided once, all follows it.
+
+    Lost: nothing. Doubled: the batch whose answer came and whose cursor was not written; each time, no more.
+    """
+    variables |= {"OTEL_ROLLOUT_OUTCOME_KEEP": "rate=0.5", "OTEL_ROLLOUT_EXPERIMENT": "e"}
+    node_dir = node_directory(variables)
+    spans: dict[int, list[str]] = {}
+    with nobody_forwards(node_dir), Job(variables) as job:
+        for row in range(12):
+            spans[row] = [name for n in "ab" for name in job.record(f"{row}{n}", 2, row)]
+        job.ask("open", "unended")
+    kept = {row for row in spans if place_of_group(Group("e", 1, row, False), "outcome ") < 0.5}
+    expected = {name for row in kept for name in spans[row]} | set(names("unended", 1))
+    deaths = [*DEATHS_DECIDING, *DEATHS[:4]]
+    report = forward(variables, node_dir, deaths)
+    assert 0 < len(kept) < 12
+    assert set(receiver.names) == expected
+    assert max(receiver.names.values()) <= 1 + len(deaths)
+    count = report.exporters["otlp"]
+    assert (report.recorded, count.delivered, count.left_out) == (74, len(expected), 74 - len(expected))
+    assert (report.groups_kept, report.groups_left_out) == ({"rate": len(kept)}, {"ordinary": 12 - len(kept)})
+    assert report.lost == 0
+
+
 def test_mlflow_shows_nothing_twice_that_came_twice(variables: dict[str, str], server_uri: str) -> None:
     """A forwarder dies between MLflow's answer and its cursor: the next sends all again, MLflow has it once.
 
-    Lost: nothing. Doubled: nothing that can be seen.
+    Lost: nothing. Doubled: nothing that can be seen; nor when all of it is replayed.
     """
     project = f"killed-{uuid.uuid4().hex[:12]}"
     variables |= {
+        "OTEL_ROLLOUT_KEEP": "true",
         "OTEL_TRACES_EXPORTER": "mlflow",
         "MLFLOW_TRACKING_URI": server_uri,
         "OTEL_ROLLOUT_PROJECT": project,
@@ -43,6 +73,7 @@ def test_mlflow_shows_nothing_twice_that_came_twice(variables: dict[str, str], s
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir)
     assert forward(variables, node_dir, ["after the answer"]).lost == 0
+    replay(variables, node_dir, "mlflow")
     found = Counter(span.name for trace in stored(server_uri, project) for span in trace.data.spans)
     assert found == Counter(expected)
 
@@ -50,10 +81,11 @@ def test_mlflow_shows_nothing_twice_that_came_twice(variables: dict[str, str], s
 def test_weave_is_asked_for_what_may_have_come(variables: dict[str, str], local_weave: LocalWeave) -> None:
     """A forwarder dies between Weave's answer and its cursor: the next asks what is there and sends the rest.
 
-    Lost: nothing. Doubled: nothing.
+    Lost: nothing. Doubled: nothing; nor when all of it is replayed.
     """
     project = f"killed-{uuid.uuid4().hex[:12]}"
     variables |= {
+        "OTEL_ROLLOUT_KEEP": "true",
         "OTEL_TRACES_EXPORTER": "weave",
         "OTEL_ROLLOUT_PROJECT": project,
         **local_weave.environment,
@@ -61,4 +93,5 @@ def test_weave_is_asked_for_what_may_have_come(variables: dict[str, str], local_
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir)
     assert forward(variables, node_dir, ["after the answer"]).lost == 0
+    replay(variables, node_dir, "weave")
     assert Counter(call["op_name"] for call in local_weave.calls(project)) == Counter(expected)

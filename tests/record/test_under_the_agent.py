@@ -91,7 +91,7 @@ def test_we_deliver_elsewhere_than_the_agent(agent: Path) -> None:
     deliver = [
         Path(sys.executable).parent / "otel-rollout",
         "forward",
-        "--place",
+        "--spool",
         node_dir,
         "--to",
         "test-file",

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,8 +25,11 @@ from tests.soak.run import Run, can_mount
 from tests.soak.schedule import Schedule
 
 
-def play(seed: int, mlflow: str | None = None) -> None:
+def play(seed: int, mlflow: str | None = None) -> Counter[str]:
     """Play the schedule of a seed; ``mlflow`` is the address of a server that is its first target.
+
+    Returns:
+        What there was of it.
 
     Raises:
         AssertionError: saying what is wrong, how to have it again, and where everything lies.
@@ -38,12 +42,14 @@ def play(seed: int, mlflow: str | None = None) -> None:
         with (run := Run(schedule, directory, mlflow)).played():
             wrong = violations(run)
             assert not wrong, "\n".join(wrong)
+            played = run.counts()
     except Exception as error:
         raise AssertionError(
             f"{error}\nAgain: python -m tests.soak.crash --seed {seed}{' --mlflow' if mlflow else ''}; "
             f"files: {directory}\n{schedule}"
         ) from error
     shutil.rmtree(directory)
+    return played
 
 
 def main() -> None:
@@ -57,7 +63,7 @@ def main() -> None:
     if options.seed is not None:
         seeds = [options.seed]
         print(Schedule.of(options.seed))
-    failed = []
+    failed, played = [], Counter[str]()
     with tempfile.TemporaryDirectory(prefix="crash-all-") as site, ExitStack() as stack:
         os.environ["PYTHONPATH"] = install(Path(site))
         mlflow = f"http://127.0.0.1:{free_port()}" if options.mlflow else None
@@ -66,12 +72,12 @@ def main() -> None:
         for seed in seeds:
             began = time.monotonic()
             try:
-                play(seed, mlflow)
+                played += play(seed, mlflow)
             except AssertionError as error:
                 failed.append(seed)
                 print(error, flush=True)
             print(f"seed {seed}: {time.monotonic() - began:.1f} s", flush=True)
-    print(f"{len(seeds)} runs, {len(failed)} failed{': ' if failed else ''}{', '.join(map(str, failed))}")
+    print(f"{len(seeds)} runs, failed: {failed or 'none'}; {dict(played)}")
     sys.exit(bool(failed))
 
 

@@ -38,8 +38,10 @@ def _of_the_account(report: Report) -> Iterator[str]:
         if (count.delivered, count.pending, count.rejected) != (report.recorded, 0, 0):
             yield f"of {report.recorded} recorded, {name}: {count}"
     steps = report.by_step.values()
-    if sum(step.recorded for step in steps) != report.recorded:
-        yield f"the steps have {sum(step.recorded for step in steps)} spans, the run {report.recorded}"
+    for what in ("started", "recorded", "open", "unfinished"):
+        of_steps, of_run = sum(getattr(step, what) for step in steps), getattr(report, what)
+        if of_steps != of_run:
+            yield f"{what}: the steps have {of_steps} spans, the run {of_run}"
 
 
 def _of_the_target(run: Run, name: str, entries: list[account.Entries], report: Report) -> Iterator[str]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,10 @@ class Run:
                 yield
             finally:
                 self._end()
+
+    def counts(self) -> Counter[str]:
+        """How much there was of it; writers that killed themselves are not among the kills."""
+        return Counter(spans=sum(account.ended(self.accounts).values()), kills=len(self.killed))
 
     def _play(self) -> None:
         self._start("driver")

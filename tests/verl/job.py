@@ -1,7 +1,8 @@
 """A training job of verl's without training: its launcher, agent loops, tools, rewards; a scripted engine.
 
-Each trainer has two steps and a validation, a trajectory that is cancelled while the engine works on it, and
-a step in which the tokenizer that token2text uses raises. One of the tools raises all the time.
+Each trainer has two steps and a validation, a trajectory that is cancelled while the engine works on it, a
+step in which the tokenizer that token2text uses raises, and one with twice as many groups. One of the tools
+raises all the time.
 
 Run as ``python -m tests.verl.job DIRECTORY [OVERRIDE …]``. What the trainers got is written to
 ``DIRECTORY/outputs.json``.
@@ -60,6 +61,16 @@ class Server(RewardLoopWorker):
     @rollout_trace_op(name="engine.forward")
     async def forward(self, prompt_ids: list[int]) -> tuple[list[int], str] | None:
         return self.script.reply(prompt_ids)
+
+
+def more_rows(step: int) -> list[dict[str, Any]]:
+    """Twice as many groups as a step has otherwise: each question is asked in two rows of the dataset."""
+    again = [{**row, "index": row["index"] + 10, "uid": row["uid"] + "+"} for row in _asked(step)]
+    return [*_asked(step), *again]
+
+
+def _asked(step: int) -> list[dict[str, Any]]:
+    return rows(list(QUESTIONS), step, False, False)
 
 
 def break_tokenizer(worker: Any) -> None:
@@ -142,6 +153,7 @@ class Legacy:
         found["cancelled"] = ray.get(workers[0].__ray_call__.remote(cancel_one, self.server, 3))
         ray.get([worker.__ray_call__.remote(break_tokenizer) for worker in workers])
         found["tokenizer raises"] = self._generate(rows(list(QUESTIONS), 4, False, False), 4, False, 4)
+        found["more groups"] = self._generate(more_rows(5), 5, False, 4)
         return found
 
     def _generate(self, samples: list[dict[str, Any]], step: int, validate: bool, n: int) -> Any:
@@ -188,7 +200,8 @@ class V1:
         found["cancelled"] = ray.get(worker.__ray_call__.remote(cancel_one, self.server, 13))
         ray.get(worker.__ray_call__.remote(break_tokenizer))
         self._generate(rows(list(QUESTIONS), 14, False, True), 14, False)
-        return {**found, **self._made("train", 3 * len(QUESTIONS))}
+        self._generate(more_rows(15), 15, False)
+        return {**found, **self._made("train", 5 * len(QUESTIONS))}
 
     def _generate(self, samples: list[dict[str, Any]], step: int, validate: bool) -> None:
         from verl.utils import tensordict_utils as tu

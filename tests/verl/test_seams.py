@@ -25,10 +25,14 @@ def _agent_loop_without(*names: str) -> Any:
     async def get_trajectory_info(*args: Any) -> list[Any]:
         return []
 
+    class AgentLoopManager:
+        def generate_sequences(self, prompts: Any) -> None: ...
+
     for name in names:
         delattr(AgentLoopWorker, name)
     module: Any = types.ModuleType("verl.experimental.agent_loop.agent_loop")
     module.AgentLoopWorker, module.get_trajectory_info = AgentLoopWorker, get_trajectory_info
+    module.AgentLoopManager = AgentLoopManager
     return module
 
 

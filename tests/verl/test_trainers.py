@@ -17,13 +17,17 @@ from typing import Any
 
 import pytest
 
-from tests.verl.script import AGENTS, UNANSWERED
+from tests.verl.script import AGENTS, QUESTIONS, UNANSWERED
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 900
 STEPS = {"legacy": (1, 2, 3, 4), "v1": (11, 12, 13, 14)}
 """Trainer → its steps in the job: two, the second with a validation; a cancelled one; a broken tokenizer."""
+MORE_GROUPS = {"legacy": 5, "v1": 15}
+"""Trainer → its step with twice as many groups as are recorded of one."""
+LIMIT = len(QUESTIONS)
+"""Groups that are recorded of a step: as many as the other steps have."""
 
 
 RAY_WAS_TOO_SLOW = "The current node timed out during startup"
@@ -85,6 +89,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Job:
             # or the job would wait for the one that is dead
             "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "1",
             "OTEL_ROLLOUT_FORWARDER_LINGER": "1",
+            "OTEL_ROLLOUT_SAMPLE_GROUPS": str(LIMIT),
         },
         "trainer.logger=[mlflow]",
         "actor_rollout_ref.rollout.trace.backend='mlflow,otlp'",
@@ -113,8 +118,13 @@ def traces(traced: Job) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def answered(traces: list[Any]) -> list[Any]:
-    """Those of trajectories that were not cancelled."""
-    return [trace for trace in traces if trace.info.tags["sample_index"] != str(UNANSWERED)]
+    """Those of trajectories that were not cancelled, but for the steps with more groups."""
+    return [
+        trace
+        for trace in traces
+        if trace.info.tags["sample_index"] != str(UNANSWERED)
+        and int(trace.info.tags["step"]) not in MORE_GROUPS.values()
+    ]
 
 
 def _tags(trace: Any) -> tuple[str, ...]:
@@ -135,6 +145,15 @@ def test_every_trajectory_has_a_trace_of_its_own(traces: list[Any], trainer: str
     expected += [(third, str(UNANSWERED), "0", "False")]
     found = Counter(_tags(trace) for trace in traces if int(trace.info.tags["step"]) in STEPS[trainer])
     assert found == Counter(expected)
+
+
+@pytest.mark.parametrize("trainer", STEPS)
+def test_a_limit_of_groups_is_kept_exactly(traces: list[Any], trainer: str) -> None:
+    """Of a batch with more groups as many are recorded as the limit says, by all workers together, whole."""
+    step = str(MORE_GROUPS[trainer])
+    groups = Counter(t.info.tags["sample_index"] for t in traces if t.info.tags["step"] == step)
+    assert len(groups) == LIMIT
+    assert set(groups.values()) == {4}
 
 
 @pytest.mark.parametrize("trainer", STEPS)
@@ -246,7 +265,8 @@ def test_the_outputs_compared_are_all(plain: Job) -> None:
     legacy, v1 = plain.outputs["legacy"], plain.outputs["v1"]
     assert [len(legacy[step]["responses"]) for step in ("1", "2", "tokenizer raises")] == [20, 20, 20]
     assert len(legacy["validation"]["responses"]) == 2
-    assert len([name for name in v1 if name.startswith("train")]) == 60
+    assert len(legacy["more groups"]["responses"]) == 40
+    assert len([name for name in v1 if name.startswith("train")]) == 100
     assert len([name for name in v1 if name.startswith("val")]) == 2
 
 

@@ -6,7 +6,6 @@ weave's, unmodified; what W&B keeps to itself is stood in for: the HTTP routes, 
 
 Stores:
     chdb    weave's ClickHouse server on in-process ClickHouse: what the hosted service runs
-    sqlite  weave's SQLite server (weave 0.52.28; later wheels have none): lighter, overwrites equal ids
     null    keeps nothing; for measuring clients
 
 Prints the port it listens on. ``GET /_test/stats`` says how often each path was asked for and how many calls
@@ -105,31 +104,6 @@ def chdb_store(directory: str) -> Any:
     store = ClickHouseTraceServer(host="chdb")
     client.command("CREATE DATABASE IF NOT EXISTS default")
     store._run_migrations()
-    return store
-
-
-def sqlite_store(path: str) -> Any:
-    from weave.trace_server.sqlite_trace_server import SqliteTraceServer, get_conn_cursor
-
-    class Store(SqliteTraceServer):
-        """With the bulk route, which that version has not: as start and end, the latest replacing others."""
-
-        def calls_complete(self, request: Any) -> Any:
-            _, cursor = get_conn_cursor(self.db_path)
-            for call in request.batch:
-                fields = call.model_dump()
-                cursor.execute(
-                    "DELETE FROM calls WHERE id = ? AND project_id = ?", (call.id, call.project_id)
-                )
-                self.call_start(tsi.CallStartReq(start=known(tsi.StartedCallSchemaForInsert, fields)))
-                self.call_end(tsi.CallEndReq(end=known(tsi.EndedCallSchemaForInsert, fields)))
-            return tsi.CallsUpsertCompleteRes()
-
-    store = Store(path)
-    store.setup_tables()
-    connection, _ = get_conn_cursor(path)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=OFF")
     return store
 
 
@@ -399,10 +373,10 @@ async def body(request: Request) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--store", choices=["chdb", "sqlite", "null"], default="chdb")
+    parser.add_argument("--store", choices=["chdb", "null"], default="chdb")
     parser.add_argument("--database", default="")
     options = parser.parse_args()
-    make = {"chdb": chdb_store, "sqlite": sqlite_store, "null": lambda _: None}[options.store]
+    make = {"chdb": chdb_store, "null": lambda _: None}[options.store]
     local = LocalServer(make(options.database))
     config = uvicorn.Config(local.app, log_level="warning", loop="asyncio", lifespan="on")
     uvicorn.Server(config).run(sockets=[local.listener])

@@ -26,6 +26,7 @@ ALL: Final = {
     "verl.utils.rollout_trace": "surface",
     "verl.utils.tracking": "tracking",
     "verl.experimental.agent_loop.agent_loop": "trajectory",
+    "verl.trainer.ppo.v1.agent_loop_tq": "batch",
     "verl.experimental.agent_loop.tool_agent_loop": "tools",
     "verl.experimental.agent_loop.tool_parser": "caught",
     "verl.workers.rollout.llm_server": "engine",

@@ -23,7 +23,7 @@ from opentelemetry.trace import Span
 import otel_rollout
 from otel_rollout import runtime, semconv
 from otel_rollout.capture.guard import fault
-from otel_rollout.integrations.verl import seams
+from otel_rollout.integrations.verl import batch, seams
 from otel_rollout.integrations.verl.recorder import config, is_ours
 
 _random: Final = random.SystemRandom()
@@ -43,6 +43,7 @@ def install(module: ModuleType) -> None:
     )
     seams.wrap(module, f"{worker}._compute_score", _scoring, "rewards are not traced")
     seams.wrap(module, "get_trajectory_info", _choosing, "max_samples_per_step_per_worker has no effect")
+    batch.install(module)
     if hasattr(module, "RolloutTraceConfig"):
         module.RolloutTraceConfig = _WithoutLimit(module.RolloutTraceConfig)  # type: ignore[attr-defined]
 
@@ -92,9 +93,10 @@ def _running(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _trajectory(worker: Any, trajectory: Any, kwargs: dict[str, Any]) -> otel_rollout.Trajectory:
     try:
-        extra = {
+        extra: dict[str, Any] = {
             semconv.AGENT_NAME: kwargs.get("agent_name"),
             semconv.GROUP_ID: kwargs.get("uid"),
+            semconv.GROUP_SIZE: _siblings(worker, bool(trajectory["validate"])) or None,
         }
         return otel_rollout.rollout_trace_attr(
             sample_index=trajectory["sample_index"],
@@ -308,7 +310,7 @@ def _choosing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _chosen(information: list[dict[str, Any]]) -> list[_Row]:
     """Mark the samples to be traced, with all siblings: all, or as many as verl's limit says."""
-    samples = [_plain(entry["sample_index"]) for entry in information]
+    samples = [batch.plain_index(entry["sample_index"]) for entry in information]
     different = list(dict.fromkeys(samples))
     limit = getattr(config(), "max_samples_per_step_per_worker", None)
     chosen = set(different if limit is None or limit >= len(different) else _random.sample(different, limit))
@@ -319,11 +321,6 @@ def _chosen(information: list[dict[str, Any]]) -> list[_Row]:
         row.is_chosen = sample in chosen
         rows.append(row)
     return rows
-
-
-def _plain(index: Any) -> Any:
-    """A sample's index as something that equals itself: a tensor is only itself."""
-    return index.item() if hasattr(index, "item") else index
 
 
 class _Like:

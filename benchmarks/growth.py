@@ -1,0 +1,258 @@
+"""Whether a span costs the same, however many there are, in however long a trajectory and many processes.
+
+    python -m benchmarks.growth [--quick]
+
+Ours and a span of the bare SDK take turns in small windows, so that both feel the same machine: the figure to
+look at is their ratio. ``spans``: when so many were recorded by this process before. ``trajectory``: at the
+end of a trajectory of so many. ``processes``: while so many record at once into one spool; and what a
+forwarder then takes for a span of theirs. CPU time, and content of 1 KB: a million spans are
+gigabytes. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import otel_rollout
+from benchmarks.bounded import TARGET, TEXT
+from benchmarks.hot_path import IDENTITY
+from benchmarks.otlp_delivery import _free_port
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+
+PROCESSES = (1, 2, 4, 8, 16)
+MODULE = [sys.executable, "-m", "benchmarks.growth"]
+_TRAJECTORY = 100
+_WINDOW = 200
+_WINDOWS = 15
+_FIGURES = ("cpu_us", "sdk_cpu_us", "share_of_sdk_span")
+_REST = 0.005
+"""Seconds between bursts: nobody records without doing anything else."""
+
+Spans = Callable[[int], float]
+"""Records so many and gives the CPU µs of one."""
+
+
+@rollout_trace_op(kind="LLM")
+def turn(text: str) -> str:
+    """What is recorded."""
+    return text
+
+
+def ours(spans: int) -> float:
+    """Within the trajectory that is under way."""
+    began = time.thread_time_ns()
+    for _ in range(spans):
+        turn(TEXT)
+    return (time.thread_time_ns() - began) / spans / 1000
+
+
+def bare(stack: ExitStack) -> Spans:
+    """Spans of the SDK without content, to an exporter that does nothing."""
+    from benchmarks.hot_path import _sdk_tracer
+
+    tracer = _sdk_tracer(stack)
+
+    def record(spans: int) -> float:
+        with tracer.start_as_current_span("root"):
+            began = time.thread_time_ns()
+            for _ in range(spans):
+                with tracer.start_as_current_span("turn", attributes=IDENTITY):
+                    pass
+            return (time.thread_time_ns() - began) / spans / 1000
+
+    return record
+
+
+class Windows:
+    """What spans took in turns: ours, the SDK's."""
+
+    def __init__(self, sdk: Spans) -> None:
+        self._sdk = sdk
+        self.ours: list[float] = []
+        self.theirs: list[float] = []
+
+    def take(self, spans: int = _WINDOW) -> None:
+        """A window of each."""
+        self.ours.append(ours(spans))
+        self.theirs.append(self._sdk(spans))
+
+    def result(self) -> dict[str, Any]:
+        """Medians, and the median of the ratios of neighbours."""
+        pairs = list(zip(self.ours, self.theirs, strict=True))
+        return {
+            "cpu_us": round(median(self.ours), 2),
+            "sdk_cpu_us": round(median(self.theirs), 2),
+            "share_of_sdk_span": round(median(one / other for one, other in pairs), 3),
+            "samples": [[round(one, 2), round(other, 2)] for one, other in pairs],
+        }
+
+
+def by_spans(sdk: Spans, quick: bool) -> dict[str, Any]:
+    """When 10³, 10⁴, … were recorded before."""
+    found = {}
+    recorded = 0
+    for number in (1_000, 10_000, 100_000) if quick else (1_000, 10_000, 100_000, 1_000_000):
+        while recorded < number:
+            with rollout_trace_attr(step=1):
+                ours(_TRAJECTORY - 1)
+            recorded += _TRAJECTORY
+            if not recorded % 500:
+                time.sleep(_REST)
+        windows = Windows(sdk)
+        for _ in range(_WINDOWS):
+            with rollout_trace_attr(step=1):
+                windows.take()
+            recorded += _WINDOW + 1
+        found[str(number)] = windows.result()
+    return found
+
+
+def by_length(sdk: Spans, quick: bool) -> dict[str, Any]:
+    """At the end of trajectories of 10, 100, … spans."""
+    found = {}
+    for length in (10, 100, 1000) if quick else (10, 100, 1000, 10_000):
+        windows = Windows(sdk)
+        measured = min(length // 2, _WINDOW)
+        for _ in range(_WINDOWS if length > 100 else 10 * _WINDOWS):
+            with rollout_trace_attr(step=1):
+                ours(length - measured)
+                windows.take(measured)
+            time.sleep(_REST)
+        found[str(length)] = windows.result()
+    return found
+
+
+def one_of_many(spool: str) -> None:
+    """In a process of its own: wait for the others, then record."""
+    with ExitStack() as stack:
+        otel_rollout.configure({"spool": {}}, spool_dir=spool, forwarder_linger=0)
+        sdk = bare(stack)
+        with rollout_trace_attr(step=1):
+            Windows(sdk).take()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        windows = Windows(sdk)
+        for _ in range(_WINDOWS):
+            with rollout_trace_attr(step=1):
+                windows.take()
+        otel_rollout.shutdown(0)
+    print(json.dumps(windows.result()), flush=True)
+
+
+def by_processes() -> dict[str, Any]:
+    """While 1, 2, … record."""
+    start = _start()
+    found = {}
+    for number in PROCESSES:
+        with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-", ignore_cleanup_errors=True) as spool:
+            commands = [[*MODULE, "--one-of-many", spool]] * number
+            processes = [
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                for command in commands
+            ]
+            for process in processes:
+                assert process.stdout is not None
+                process.stdout.readline()
+            said = []
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            for process in processes:
+                out, _ = process.communicate(timeout=300)
+                said.append(json.loads(out.splitlines()[-1]))
+            found[str(number)] = {
+                **{name: round(median(one[name] for one in said), 3) for name in _FIGURES},
+                "forwarder_cpu_us": _forwarded(Path(spool), start),
+                "samples": [one["samples"] for one in said],
+            }
+    return found
+
+
+def _start() -> float:
+    """CPU seconds of a forwarder that finds a single span."""
+    with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-", ignore_cleanup_errors=True) as spool:
+        script = "import sys; from benchmarks import growth; growth.one_span(sys.argv[1])"
+        subprocess.run([sys.executable, "-c", script, spool], check=True)
+        return _forward(Path(spool))
+
+
+def one_span(spool: str) -> None:
+    """In a process of its own."""
+    otel_rollout.configure({"spool": {}}, spool_dir=spool, forwarder_linger=0)
+    with rollout_trace_attr(step=1):
+        pass
+    otel_rollout.shutdown(0)
+
+
+def _forwarded(spool: Path, start: float) -> float:
+    """CPU µs for which a forwarder hands on a span of this spool, over OTLP."""
+    spans = sum(path.read_bytes().count(b"\n") for path in spool.rglob("*.jsonl"))
+    return round((_forward(spool) - start) / spans * 1e6, 1)
+
+
+def _forward(spool: Path) -> float:
+    """CPU seconds of a forwarder that delivers a spool and ends."""
+    port = _free_port()
+    target = subprocess.Popen([sys.executable, "-c", TARGET, str(port)])
+    try:
+        endpoint = f"http://127.0.0.1:{port}"
+        variables = {"OTEL_ROLLOUT_SPOOL_DIR": str(spool), "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        command = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "forward", "--to", "otlp"]
+        process = subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise RuntimeError(f"otel-rollout forward failed: {process.returncode}")
+    finally:
+        target.kill()
+        target.wait()
+    return used.ru_utime + used.ru_stime
+
+
+def in_one_process(quick: bool) -> dict[str, Any]:
+    """What needs a process that has recorded nothing yet."""
+    with ExitStack() as stack:
+        spool = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        otel_rollout.configure({"spool": {}}, spool_dir=spool, forwarder_linger=0)
+        sdk = bare(stack)
+        found = {"spans": by_spans(sdk, quick), "trajectory": by_length(sdk, quick)}
+        report = otel_rollout.shutdown(0)
+    return {**found, "recorded": report.recorded, "dropped": dict(report.dropped)}
+
+
+def run(quick: bool = False) -> dict[str, Any]:
+    """All three."""
+    command = [*MODULE, "--in-one-process", *(["--quick"] if quick else [])]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return {**json.loads(ran.stdout.splitlines()[-1]), "processes": by_processes()}
+
+
+def main() -> None:
+    """Measure, or be one of the processes measured."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer spans, for a first impression")
+    parser.add_argument("--one-of-many", help=argparse.SUPPRESS)
+    parser.add_argument("--in-one-process", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one_of_many:
+        one_of_many(given.one_of_many)
+    elif given.in_one_process:
+        print(json.dumps(in_one_process(given.quick)), flush=True)
+    else:
+        print(json.dumps(run(given.quick), indent=1))
+
+
+if __name__ == "__main__":
+    main()

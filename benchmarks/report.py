@@ -1,0 +1,132 @@
+"""``python -m benchmarks.report``: tables and plots of README.md and docs/, from ``results/latest.json``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks import tables
+from benchmarks.tables import ROOT, Result
+
+RESULTS = Path(__file__).parent / "results" / "latest.json"
+IMAGES = ROOT / "docs" / "images"
+OURS, THEIRS = "#1a7f5a", "#9aa4ad"
+
+
+def write(result: Result) -> None:
+    """All of them, as far as there are figures."""
+    tables.update(result)
+    tables.replace(ROOT / "docs" / "performance.md", "machine", _machine(result["machine"]))
+    for part, draw in {"peers": _peers, "rollout_step": _step, "outage": _outage, "growth": _growth}.items():
+        if part in result:
+            draw(result[part])
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
+    return (
+        f"{machine['date']}, {machine['cores']} cores of {machine['processor']}, {machine['system']}, "
+        f"Python {machine['python']}; {packages}.\n"
+    )
+
+
+def _axes(columns: int = 1, height: float = 3.2) -> Any:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams |= {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    return pyplot.subplots(1, columns, figsize=(9, height), layout="constrained")
+
+
+def _save(figure: Any, name: str) -> None:
+    from matplotlib import pyplot
+
+    figure.savefig(IMAGES / f"performance-{name}.png", dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def _peers(part: dict[str, Any]) -> None:
+    """How much of the caller's CPU each takes, and ours beside it."""
+    figure, axes = _axes()
+    names = list(part["peers"])
+    for place, name in enumerate(names):
+        contestants = part["peers"][name]["contestants"]
+        for offset, who, colour in ((-0.2, "otel-rollout", OURS), (0.2, name, THEIRS)):
+            cost = contestants[who]["cpu_us"]
+            axes.barh(place + offset, cost, 0.38, color=colour)
+            axes.text(cost, place + offset, f" {cost:.0f} µs", va="center")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel("CPU of the caller per operation, 2 KB in and 2 KB out; green: ours, in the same process")
+    _save(figure, "peers")
+
+
+def _step(part: dict[str, Any]) -> None:
+    """By how much a step is slower, and how long the event loop is held up."""
+    figure, (slower, lag) = _axes(2)
+    names = list(part["tracers"])
+    colours = [OURS if name.startswith("otel-rollout") else THEIRS for name in names]
+    for axes, values, label in (
+        (slower, [found["slower_by"] * 100 for found in part["tracers"].values()], "step slower by, %"),
+        (
+            lag,
+            [found["traced"]["lag_ms_p99"] for found in part["tracers"].values()],
+            "event loop late, p99, ms",
+        ),
+    ):
+        axes.barh(names, values, color=colours)
+        for place, value in enumerate(values):
+            axes.text(max(value, 0), place, f" {value:.1f}", va="center")
+        axes.invert_yaxis()
+        axes.set_xlabel(label)
+    lag.set_yticklabels([])
+    _save(figure, "step")
+
+
+def _outage(part: dict[str, Any]) -> None:
+    """Operations per second over the run."""
+    figure, axes = _axes()
+    for name, found in part["tracers"].items():
+        seconds = [second for second in found["each_second"] if "operations" in second]
+        style = "-" if name.startswith("otel-rollout") else "--"
+        axes.plot(
+            [second["at"] for second in seconds],
+            [second["max_us"] / 1000 if "max_us" in second else float("nan") for second in seconds],
+            style,
+            label=name,
+        )
+    axes.axvspan(part["seconds"] / 3, 2 * part["seconds"] / 3, color="#f3d9d4", zorder=0)
+    axes.set_yscale("log")
+    axes.set_xlabel("seconds; the target is gone where it is red")
+    axes.set_ylabel("longest operation of the second, ms")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    _save(figure, "outage")
+
+
+def _growth(part: dict[str, Any]) -> None:
+    """Flat lines, or not."""
+    figure, all_axes = _axes(3, 2.8)
+    for axes, (kind, label) in zip(
+        all_axes,
+        {
+            "spans": "spans recorded before",
+            "trajectory": "spans in a trajectory",
+            "processes": "processes at once",
+        }.items(),
+        strict=True,
+    ):
+        numbers = [int(number) for number in part[kind]]
+        axes.plot(numbers, [cost["share_of_sdk_span"] for cost in part[kind].values()], "o-", color=OURS)
+        axes.set_xscale("log")
+        axes.set_ylim(0)
+        axes.set_xlabel(label)
+    all_axes[0].set_ylabel("CPU of a span ÷ bare SDK span")
+    _save(figure, "growth")
+
+
+if __name__ == "__main__":
+    write(json.loads(RESULTS.read_text()))

@@ -1,0 +1,203 @@
+"""What is stored in MLflow, read back: traces found by their tags, and their spans as they were recorded."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from otel_rollout import semconv
+from otel_rollout.exporting import FailureKind
+from otel_rollout_mlflow import settings
+from otel_rollout_mlflow.mapping import SPAN_INPUTS, SPAN_OUTPUTS
+from otel_rollout_mlflow.runs import quoted
+from otel_rollout_mlflow.server import ServerTarget
+from otel_rollout_mlflow.store import StoreTarget
+from otel_rollout_mlflow.target import Target, UndeliveredError
+
+PREFIX: Final = "tr-"
+"""What MLflow puts before a trace id."""
+_ATTRIBUTES: Final = {SPAN_INPUTS: semconv.INPUT_VALUE, SPAN_OUTPUTS: semconv.OUTPUT_VALUE}
+_IDS: Final = ("traceId", "spanId", "parentSpanId")
+_CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
+
+
+class MlflowTraces:
+    """The trajectories in an MLflow. Settings and credentials are those of the exporter.
+
+    Args:
+        tracking_uri: where (``MLFLOW_TRACKING_URI``).
+        project: the experiment to look in, where no variable of MLflow's names one; None for all of them.
+
+    Raises:
+        ValueError: something is missing, malformed or not supported.
+        UndeliveredError: MLflow is not there, or not usable.
+    """
+
+    def __init__(self, tracking_uri: str | None, project: str | None) -> None:
+        self._settings = settings.resolve(
+            tracking_uri=tracking_uri,
+            experiment_name=None,
+            experiment_id=None,
+            run_id=None,
+            username=None,
+            password=None,
+            token=None,
+            insecure_tls=None,
+            server_cert_path=None,
+            timeout=None,
+        )
+        self._project = self._settings.experiment_name or project
+        self._target: Target
+        if self._settings.is_server:
+            self._target = ServerTarget(self._settings)
+        else:
+            _require_file(self._settings)
+            self._target = StoreTarget(self._settings)
+        self._target.connect()
+
+    @property
+    def place(self) -> str:
+        """Where that is, for a person."""
+        return f"MLflow at {self._settings.shown_uri}"
+
+    def find(self, tags: Mapping[str, str], id_prefix: str = "") -> Iterator[dict[str, Any]]:
+        """Trajectories as MLflow's API describes them, the newest first.
+
+        Args:
+            tags: what they are tagged with; of a tag whose value is empty, that it is there.
+            id_prefix: hex digits that the trace id begins with.
+
+        Raises:
+            UndeliveredError: MLflow does not answer, or has no such experiment.
+        """
+        wanted = [
+            f"tags.`{name}` = {quoted(text)}" if text else f"tags.`{name}` LIKE '%'"
+            for name, text in tags.items()
+        ]
+        if id_prefix:
+            wanted.append(f"attributes.request_id LIKE '{PREFIX}{id_prefix}%'")
+        return self._target.traces_of(" AND ".join(wanted), self._experiment_ids(), newest_first=True)
+
+    def line_of(self, trace_id: str) -> bytes | None:
+        """A trace as a line of OTLP/JSON, its scores as evaluations; None if there is none.
+
+        Args:
+            trace_id: 32 hex digits.
+
+        Raises:
+            UndeliveredError: MLflow does not answer.
+        """
+        trace = self._target.trace(PREFIX + trace_id)
+        return None if trace is None else as_line(trace)
+
+    def close(self) -> None:
+        """Give back connections."""
+        self._target.close()
+
+    def _experiment_ids(self) -> list[str]:
+        if self._settings.experiment_id:
+            return [self._settings.experiment_id]
+        if not self._project:
+            return self._target.experiment_ids()
+        experiment = self._target.experiment_named(self._project)
+        if experiment is None:
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"{self.place} has no experiment {self._project!r}: set MLFLOW_EXPERIMENT_NAME to one "
+                "that it has, or unset it and OTEL_ROLLOUT_PROJECT to look in all.",
+            )
+        return [experiment.id]
+
+
+def _require_file(resolved: settings.Settings) -> None:
+    """To look for something must not make a database."""
+    parts = urlsplit(resolved.uri)
+    path = Path(parts.path.removeprefix("/"))
+    if parts.scheme.partition("+")[0] == "sqlite" and not path.exists():
+        raise UndeliveredError(
+            FailureKind.REFUSED, f"There is no database {path}: check MLFLOW_TRACKING_URI."
+        )
+
+
+def as_line(trace: Mapping[str, Any]) -> bytes:
+    """A trace of MLflow's API as a line of OTLP/JSON."""
+    info = trace.get("trace_info") or {}
+    spans = [_span(span) for span in trace.get("spans") or ()]
+    tops = [span["spanId"] for span in spans if not span.get("parentSpanId")]
+    if spans:
+        evaluations = (
+            _evaluation(score, spans[0]["traceId"], tops[0] if tops else "")
+            for score in info.get("assessments") or ()
+        )
+        spans += [span for span in evaluations if span]
+    run = (info.get("tags") or {}).get(semconv.RUN_ID, "")
+    resource = {"attributes": [{"key": semconv.RUN_ID, "value": {"stringValue": run}}]}
+    return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}).encode()
+
+
+def _span(stored: Mapping[str, Any]) -> dict[str, Any]:
+    span: dict[str, Any] = _camel_case(stored)
+    for name in _IDS:
+        if span.get(name):
+            span[name] = base64.b64decode(span[name]).hex()
+    for attribute in span.get("attributes", ()):
+        attribute["key"] = _ATTRIBUTES.get(attribute["key"], attribute["key"])
+    status = span.get("status") or {}
+    status["code"] = _CODES.get(str(status.get("code")), 0)
+    span["status"] = status
+    span.setdefault("startTimeUnixNano", 0)
+    span.setdefault("endTimeUnixNano", span["startTimeUnixNano"])
+    span.pop("links", None)
+    return span
+
+
+def _camel_case(held: Any) -> Any:
+    """Protobuf's JSON with the names that OTLP/JSON demands. Contents are no names: they lie in ``value``."""
+    if isinstance(held, Mapping):
+        return {_camel(name): _camel_case(value) for name, value in held.items()}
+    return [_camel_case(entry) for entry in held] if isinstance(held, list) else held
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> dict[str, Any] | None:
+    """A score as the zero-length span that records one."""
+    value = (assessment.get("feedback") or {}).get("value")
+    if not isinstance(value, (bool, int, float, str)) or assessment.get("valid") is False:
+        return None
+    attributes: dict[str, dict[str, Any]] = {
+        semconv.GEN_AI_EVALUATION_NAME: {"stringValue": str(assessment.get("assessment_name", ""))}
+    }
+    if isinstance(value, (bool, str)):
+        attributes[semconv.GEN_AI_EVALUATION_SCORE_LABEL] = {"stringValue": str(value)}
+    if not isinstance(value, str):
+        attributes[semconv.GEN_AI_EVALUATION_SCORE_VALUE] = {"doubleValue": float(value)}
+    if assessment.get("rationale"):
+        attributes[semconv.GEN_AI_EVALUATION_EXPLANATION] = {"stringValue": str(assessment["rationale"])}
+    given = _unix_ns(str(assessment.get("last_update_time") or assessment.get("create_time") or ""))
+    return {
+        "traceId": trace_id,
+        "spanId": hashlib.sha256(str(assessment.get("assessment_id")).encode()).hexdigest()[:16],
+        "parentSpanId": assessment.get("span_id") or root_id,
+        "name": f"score {assessment.get('assessment_name', '')}",
+        "startTimeUnixNano": given,
+        "endTimeUnixNano": given,
+        "attributes": [{"key": key, "value": held} for key, held in attributes.items()],
+    }
+
+
+def _unix_ns(text: str) -> int:
+    """Protobuf's JSON form of a timestamp as Unix time; 0 where it is none."""
+    try:
+        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 10**9)
+    except ValueError:
+        return 0

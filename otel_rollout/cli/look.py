@@ -1,0 +1,150 @@
+"""``otel-rollout show`` and ``otel-rollout compare``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+from rich.console import Console
+
+from otel_rollout import settings
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from otel_rollout.look.conversation import Conversation
+    from otel_rollout.look.reference import Reference
+    from otel_rollout.look.summary import Summary
+    from otel_rollout.tokens.decoding import Decoder
+
+_TRAJECTORY = (
+    "STEP/SAMPLE/ROLLOUT (1/7/0, validation/1/7/0), a trace id or its first digits, or a trajectory's id."
+)
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="A spool, run or node directory, a file of OTLP JSON Lines, `mlflow` or mlflow:URI. "
+        "[default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]",
+    ),
+]
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", help="Write a page for a browser to this file instead.")
+]
+
+
+class Source(Protocol):
+    """Where trajectories are read from."""
+
+    place: str
+
+    def find(self, reference: Reference | None) -> list[Summary]:
+        """Those that are meant, of the newest run that has some; without reference all of a run's."""
+
+    def spans(self, trace_id: str) -> list[ReadableSpan]:
+        """All spans of a trace."""
+
+    def decoder(self, name: str) -> Decoder | None:
+        """What decodes with the tokenizer that a run calls ``name``; None where it is not there."""
+
+
+def show(
+    trajectory: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"{_TRAJECTORY} A step (1/) or group (1/7) is listed. [default: the newest run is]",
+            show_default=False,
+        ),
+    ] = None,
+    from_: FromOption = None,
+    html: HtmlOption = None,
+) -> None:
+    """Show one trajectory turn by turn, or list what there is."""
+    from otel_rollout.look import page, reference, terminal
+
+    with _said_plainly():
+        source = _source(from_)
+        meant = reference.parse(trajectory) if trajectory else None
+        found = source.find(meant)
+        if meant is None or _is_list(meant, found):
+            if not found:
+                raise reference.UnresolvedError(f"There is no trajectory in {source.place}.")
+            if html:
+                raise reference.UnresolvedError("A list has no page: name one trajectory of it.")
+            terminal.list_trajectories(found, Console())
+            return
+        conversation = _conversation(source, meant, found)
+        if html:
+            _write(html, page.of_conversation(conversation))
+        else:
+            terminal.show(conversation, Console(highlight=False))
+
+
+def compare(
+    one: Annotated[str, typer.Argument(help=_TRAJECTORY, metavar="A")],
+    other: Annotated[str, typer.Argument(help="Another, as a rule of the same group.", metavar="B")],
+    from_: FromOption = None,
+    html: HtmlOption = None,
+) -> None:
+    """Show two trajectories side by side, and the turn and token at which they part."""
+    from otel_rollout.look import comparison, page, reference, terminal
+
+    with _said_plainly():
+        source = _source(from_)
+        meant = [reference.parse(text) for text in (one, other)]
+        pair = [_conversation(source, each, source.find(each)) for each in meant]
+        compared = comparison.compare(*pair)
+        if html:
+            _write(html, page.of_comparison(compared))
+        else:
+            terminal.compare(compared, Console(highlight=False))
+
+
+def _source(place: str | None) -> Source:
+    configured, _ = settings.from_environment(os.environ)
+    kind, _, uri = (place or "").partition(":")
+    if kind == "mlflow":
+        from otel_rollout.look.in_mlflow import InMlflow
+
+        return InMlflow(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
+    from otel_rollout.look.kept import Kept
+
+    return Kept(Path(place) if place else configured.spool_dir)
+
+
+def _is_list(meant: Reference, found: list[Summary]) -> bool:
+    """Whether a reference is that of a step or a group."""
+    return bool(meant.path and found) and all(one.path != meant.path for one in found)
+
+
+def _conversation(source: Source, meant: Reference, found: list[Summary]) -> Conversation:
+    from otel_rollout.look import conversation, reference
+
+    chosen = reference.choose(meant, found, source.place)
+    return conversation.conversation(source.spans(chosen.trace_id), meant.span, source.decoder)
+
+
+def _write(path: Path, page: str) -> None:
+    from otel_rollout.look.reference import UnresolvedError
+
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UnresolvedError(f"The page cannot be written: {error}") from error
+    typer.echo(f"Written to {path}")
+
+
+@contextmanager
+def _said_plainly() -> Iterator[None]:
+    from otel_rollout.look.printable import printable
+    from otel_rollout.look.reference import UnresolvedError
+
+    try:
+        yield
+    except UnresolvedError as error:
+        typer.echo(printable(str(error)), err=True)
+        raise typer.Exit(2) from error

@@ -1,0 +1,121 @@
+"""Trajectories out of MLflow, to which they were delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout import semconv
+from otel_rollout.deliver.decode import spans_of
+from otel_rollout.look.messages import read_json
+from otel_rollout.look.reference import Reference, UnresolvedError
+from otel_rollout.look.summary import VALIDATION, Score, Summary, Tokens, path_of
+from otel_rollout.tokens.decoding import Decoder
+
+_STATES = {"OK": "ok", "ERROR": "error"}
+
+
+class InMlflow:
+    """Reads an MLflow server or database.
+
+    Args:
+        tracking_uri: where; None for ``MLFLOW_TRACKING_URI``.
+        project: the experiment to look in; None for all of them.
+
+    Raises:
+        UnresolvedError: it cannot be read.
+    """
+
+    def __init__(self, tracking_uri: str | None, project: str | None) -> None:
+        with _said_plainly():
+            from otel_rollout_mlflow.reading import MlflowTraces
+
+            self._traces = MlflowTraces(tracking_uri, project)
+        self.place = self._traces.place
+
+    def find(self, reference: Reference | None) -> list[Summary]:
+        """Those that are meant, of the newest run that has some; without reference all of a run's."""
+        with _said_plainly():
+            if reference is None:
+                newest = next(self._traces.find({semconv.RUN_ID: ""}), None)
+                run = newest["tags"][semconv.RUN_ID] if newest else ""
+                return [_summary(info) for info in self._traces.find({semconv.RUN_ID: run})] if newest else []
+            found = [_summary(info) for info in self._traces.find(_tags(reference), reference.trace)]
+        meant = [one for one in found if reference.matches(one)]
+        return [one for one in meant if one.run == meant[0].run]
+
+    def spans(self, trace_id: str) -> list[ReadableSpan]:
+        """All spans of a trace."""
+        with _said_plainly():
+            line = self._traces.line_of(trace_id)
+        return spans_of(line) if line else []
+
+    def decoder(self, name: str) -> Decoder | None:
+        """None: what was delivered has its text."""
+        return None
+
+
+def _tags(reference: Reference) -> dict[str, str]:
+    """What the trajectories that are meant are tagged with, as far as can be said."""
+    if not reference.path:
+        return {}
+    parts = reference.path.split("/")
+    is_validation = parts[0] == VALIDATION
+    step, *rest = parts[is_validation:]
+    tags = {"validate": str(is_validation), "step": step}
+    if len(rest) > 1 and rest[-1]:
+        tags |= {"sample_index": "/".join(rest[:-1]), "rollout_n": rest[-1]}
+    return {name: text for name, text in tags.items() if text not in ("", "-")}
+
+
+def _summary(info: Mapping[str, Any]) -> Summary:
+    tags: Mapping[str, str] = info.get("tags") or {}
+    named = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semconv.VALIDATE)
+    short = {name: name.removeprefix(semconv.EXTRA_PREFIX) for name in named}
+    usage = read_json((info.get("trace_metadata") or {}).get("mlflow.trace.tokenUsage", "{}"))
+    given = [(one, (one.get("feedback") or {}).get("value")) for one in info.get("assessments") or ()]
+    state = _STATES.get(str(info.get("state")), "running")
+    duration = str(info.get("execution_duration", "")).removesuffix("s")
+    return Summary(
+        trace_id=str(info["trace_id"]).removeprefix("tr-"),
+        run=tags.get(semconv.RUN_ID, ""),
+        experiment=tags.get("experiment_name", ""),
+        path=path_of({name: tags[key] for name, key in short.items() if key in tags}),
+        name=tags.get("mlflow.traceName", ""),
+        state=state,
+        start_ns=_unix_ns(str(info.get("request_time", ""))),
+        seconds=float(duration) if duration and state != "running" else None,
+        scores=tuple(
+            Score(str(one.get("assessment_name")), value, str(one.get("rationale") or ""))
+            for one, value in given
+            if isinstance(value, (bool, int, float, str))
+        ),
+        tokens=Tokens(usage.get("input_tokens"), usage.get("output_tokens"))
+        if isinstance(usage, dict)
+        else Tokens(),
+    )
+
+
+def _unix_ns(text: str) -> int:
+    try:
+        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 10**9)
+    except ValueError:
+        return 0
+
+
+@contextmanager
+def _said_plainly() -> Iterator[None]:
+    """What stands between us and MLflow, as an error for a person."""
+    try:
+        yield
+    except (ModuleNotFoundError, ValueError) as error:
+        raise UnresolvedError(f"MLflow cannot be read: {error}") from error
+    except Exception as error:
+        failure = getattr(error, "failure", None)
+        if failure is None:
+            raise
+        raise UnresolvedError(f"MLflow cannot be read: {failure.message}") from error

@@ -1,0 +1,128 @@
+"""Trajectories out of what recording processes have left on disk: segments, archived ones too."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout import spool
+from otel_rollout.deliver import files
+from otel_rollout.deliver.decode import UnreadableLineError, spans_of
+from otel_rollout.look.reference import Reference, UnresolvedError
+from otel_rollout.look.summary import Gathering, Summary
+from otel_rollout.tokens.decoding import Decoder
+
+_logger = logging.getLogger("otel_rollout.look")
+
+
+class Kept:
+    """Reads a spool, a run's or node's directory, or a file of OTLP JSON Lines.
+
+    Raises:
+        UnresolvedError: there is nothing to read.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = str(place)
+        self._runs = _runs(place)
+
+    def find(self, reference: Reference | None) -> list[Summary]:
+        """Those that are meant, of the newest run that has some; without reference all of a run's."""
+        for paths in reversed(self._runs):
+            found = [
+                one
+                for one in self._summaries(paths, reference)
+                if reference is None or reference.matches(one)
+            ]
+            if found:
+                return found
+        return []
+
+    def spans(self, trace_id: str) -> list[ReadableSpan]:
+        """All spans of a trace; scores may have been given in another run than it."""
+        mark = trace_id.encode()
+        return [
+            span
+            for paths in self._runs
+            for line in _lines(paths)
+            if mark in line
+            for span in _decoded(line)
+            if _trace_id(span) == trace_id
+        ]
+
+    def decoder(self, name: str) -> Decoder | None:
+        """What decodes with the tokenizer that a run calls ``name``; None where it is not there."""
+        paths = [path for of_run in self._runs for path in of_run]
+        places = dict.fromkeys(place for path in paths for place in (path.parent, path.parent.parent))
+        try:
+            found = (Decoder.stored(place, name) for place in places)
+            return next(filter(None, found), None)
+        except ImportError:
+            _logger.warning("For the text of token ids: pip install 'otel-rollout[tokens]'")
+        except Exception as error:  # noqa: BLE001 - whatever the library says of a file that holds no tokenizer
+            _logger.warning("The tokenizer %s cannot be read: %s", name, error)
+        return None
+
+    def _summaries(self, paths: Sequence[Path], reference: Reference | None) -> list[Summary]:
+        mark = reference.trace.encode() if reference else b""
+        gathered: dict[str, Gathering] = {}
+        for line in _lines(paths):
+            if mark not in line:
+                continue
+            for span in _decoded(line):
+                trace_id = _trace_id(span)
+                gathered.setdefault(trace_id, Gathering(trace_id)).add(span)
+        summaries = [one.summary() for one in gathered.values()]
+        return [one for one in summaries if one.path or mark]
+
+
+def _runs(place: Path) -> list[list[Path]]:
+    """The files of each run there, the newest run last."""
+    if place.is_file():
+        return [[place]]
+    if not place.is_dir():
+        raise UnresolvedError(
+            f"There is no {place}: name with --from where a run was recorded, its "
+            "OTEL_ROLLOUT_SPOOL_DIR, or `mlflow` for what was delivered there."
+        )
+    node_dirs = spool.node_directories(place)
+    by_run: dict[Path, list[Path]] = {}
+    for node_dir in node_dirs:
+        by_run.setdefault(node_dir.parent, []).extend(files.in_directory(node_dir))
+    runs = [paths for paths in by_run.values() if paths] or [files.in_directory(place)]
+    if not any(runs):
+        what = "was delivered from there" if node_dirs else "was recorded there"
+        raise UnresolvedError(
+            f"{place} holds no segments. If something {what}: delivered segments are removed, unless "
+            "OTEL_ROLLOUT_KEEP=true is set when the run begins. What is in MLflow is "
+            "shown with --from mlflow."
+        )
+    return runs
+
+
+def _lines(paths: Sequence[Path]) -> Iterator[bytes]:
+    for path in paths:
+        try:
+            yield from files.lines_of(_present(path))
+        except (OSError, ValueError) as error:
+            _logger.warning("%s is passed over: %s", path, error)
+
+
+def _present(path: Path) -> Path:
+    """A segment, or its archive if it has become that just now."""
+    archived = path.parent / spool.ARCHIVE / (path.name + spool.COMPRESSED_SUFFIX)
+    return archived if not path.exists() and archived.exists() else path
+
+
+def _decoded(line: bytes) -> list[ReadableSpan]:
+    try:
+        return spans_of(line)
+    except UnreadableLineError:  # half a line of a process that is writing, or damage, which `status` counts
+        return []
+
+
+def _trace_id(span: ReadableSpan) -> str:
+    return f"{span.context.trace_id:032x}" if span.context else ""
