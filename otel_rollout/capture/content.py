@@ -8,7 +8,6 @@ from typing import Any, Final
 import orjson
 
 from otel_rollout.capture import values
-from otel_rollout.runtime import Runtime
 
 Encoder = Callable[[Any, int], bytes]
 """A value, and a limit in bytes → what is recorded of it, as JSON."""
@@ -30,13 +29,9 @@ def _described(value: Any) -> str:
     return f"<{kind.__name__} of {len(value)}>" if issubclass(kind, _SIZED) else f"<{kind.__name__}>"
 
 
-_ENCODERS: Final[Mapping[str, Encoder | None]] = {
+ENCODERS: Final[Mapping[str, Encoder | None]] = {
     "full": values.to_json,
     "metadata": outline,
     "none": None,
 }
-
-
-def encoder(active: Runtime) -> Encoder | None:
-    """How values are recorded; None when they are not."""
-    return _ENCODERS[active.settings.capture_content]
+"""How values are recorded, by the setting; None: they are not."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.context import get_current
 from opentelemetry.trace import Span
 
 from otel_rollout import runtime, semconv
-from otel_rollout.capture import content, spans, text
+from otel_rollout.capture import spans, text
 from otel_rollout.capture.binding import Binder, Parameters, make_binder
-from otel_rollout.capture.content import Encoder
+from otel_rollout.capture.content import ENCODERS, Encoder
 from otel_rollout.capture.trajectory import RUNNING, Trajectory, trajectory_in
-from otel_rollout.record.span import RecordingSpan
+from otel_rollout.record.provider import UnrecordedSpan
+from otel_rollout.record.span import Encoded, RecordingSpan
 
 CAPTURES: Final = ("all", "inputs", "outputs", "none")
 SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, otel_context.Context())))
@@ -43,6 +45,7 @@ class Operation:
         self.function = function
         self.name = name or name_of(function)
         self.kind = kind
+        self.encoded_kind = spans.KINDS[kind]
         self.takes_input = capture in ("all", "inputs")
         self.takes_output = capture in ("all", "outputs")
         self.exclude = frozenset(exclude)
@@ -144,6 +147,7 @@ class Unrecorded(Call):
     __slots__ = ()
 
     def __init__(self, span: Span, outside: otel_context.Context) -> None:
+        self.span = span
         self.outside = outside
         self.inside = otel_context.Context({**outside, SPAN: span})
 
@@ -159,27 +163,28 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     active = runtime.current()
     if active is None:
         return None
-    outside = otel_context.get_current()
-    found = outside.get(SPAN)
-    parent = found if type(found) is RecordingSpan else trace.get_current_span(outside)
-    method = operation.method
-    if method is not None and args:
-        above = outside.get(RUNNING)
-        if above is not None and _is_call_of_super(cast(_Running, above), operation, args[0]):
-            return None
-    span = spans.start(active, operation.name, operation.kind, parent, outside)
-    if span is None:
+    outside = get_current()
+    above = outside.get(SPAN)
+    if type(above) is UnrecordedSpan:
         return None
-    if type(span) is not RecordingSpan and not span.is_recording():
-        return Unrecorded(span, outside)
+    is_method = operation.method is not None and len(args) > 0
+    if is_method and _is_call_of_super(outside.get(RUNNING), operation, args[0]):
+        return None
+    if type(above) is RecordingSpan:
+        attributes: Encoded = {semconv.SPAN_KIND: operation.encoded_kind}
+        span: Span = active.tracer.start_below(above, operation.name, attributes)
+        trajectory = above.trajectory
+    else:
+        parent = trace.get_current_span(outside)
+        started = spans.start(active, operation.name, operation.kind, parent, outside)
+        if started is None:
+            return None
+        if not started.is_recording():
+            return Unrecorded(started, outside)
+        span, trajectory = started, _trajectory_rooted_at(parent, outside)
     try:
-        trajectory = (
-            cast("Trajectory | None", parent.trajectory)
-            if type(parent) is RecordingSpan
-            else _trajectory_rooted_at(parent, outside)
-        )
-        limit = active.settings.value_limit
-        encode = content.encoder(active)
+        settings = active.settings
+        encode, limit = ENCODERS[settings.capture_content], settings.value_limit
         if operation.takes_input and encode is not None:
             try:
                 arguments = operation.bind(*args, **kwargs)
@@ -189,9 +194,10 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             spans.put_json(span, semconv.INPUT_VALUE, encoded)
             if trajectory is not None:
                 trajectory.offer_input(encoded)
+        receiver = args[0] if is_method else None
         if encode is not None and operation.takes_output and _shows_text(operation, active, outside):
-            text.mark(active, span, args[0] if method is not None and args else None)
-        running = _Running(operation, args[0]) if method is not None and args else None
+            text.mark(active, span, receiver)
+        running = _Running(operation, receiver) if is_method else None
         return Call(operation, span, outside, running, trajectory, encode, limit)
     except BaseException:
         span.end()
@@ -213,8 +219,10 @@ def _trajectory_rooted_at(parent: Span, context: otel_context.Context) -> Trajec
     return trajectory if trajectory is not None and parent is trajectory.root else None
 
 
-def _is_call_of_super(above: _Running, operation: Operation, receiver: Any) -> bool:
+def _is_call_of_super(above: Any, operation: Operation, receiver: Any) -> bool:
     """Whether the call is part of the one above: of the method that one overrides, on the same object."""
+    if above is None:
+        return False
     overriding = above.operation
     return (
         receiver is above.receiver

@@ -10,7 +10,7 @@ from opentelemetry.trace import Span
 
 from otel_rollout import semconv
 from otel_rollout.record import otlp_json
-from otel_rollout.record.span import RecordingSpan, qualified_name, status_message
+from otel_rollout.record.span import Encoded, RecordingSpan, qualified_name, status_message
 from otel_rollout.runtime import Runtime, current
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ _MIME_TYPES: Final = {
     semconv.OUTPUT_VALUE: semconv.OUTPUT_MIME_TYPE,
 }
 _FRAGMENTS: Final = {
-    key: b'%b,{"key":"%b","value":{"stringValue":'
+    key: b',%b,{"key":"%b","value":{"stringValue":'
     % (otlp_json.attribute(mime_type, semconv.JSON_MIME_TYPE), key.encode())
     for key, mime_type in _MIME_TYPES.items()
 }
-_KINDS: Final = {kind: otlp_json.attribute(semconv.SPAN_KIND, kind) for kind in semconv.SPAN_KINDS}
+KINDS: Final = {kind: (b",", otlp_json.attribute(semconv.SPAN_KIND, kind)) for kind in semconv.SPAN_KINDS}
 
 
 def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context) -> Span | None:
@@ -38,29 +38,30 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
         kind: OpenInference span kind, one of ``semconv.SPAN_KINDS``.
         context: the context ``parent`` is the current span of.
     """
-    if type(parent) is not RecordingSpan:
-        above = parent.get_span_context()
-        if above.is_valid and not above.trace_flags.sampled:
-            return None
-        guest = runtime.application_tracer()
-        if guest is not None:
-            span = guest.start_span(name, context, attributes={semconv.SPAN_KIND: kind})
-            if not (above.is_valid or span.is_recording()):
-                runtime.writer.skip("application_sampler")
-            return span
-    recording = runtime.tracer.start(name, parent, context)
+    encoded: Encoded = {semconv.SPAN_KIND: KINDS[kind]}
+    if type(parent) is RecordingSpan:
+        return runtime.tracer.start_below(parent, name, encoded)
+    above = parent.get_span_context()
+    if above.is_valid and not above.trace_flags.sampled:
+        return None
+    guest = runtime.application_tracer()
+    if guest is not None:
+        span = guest.start_span(name, context, attributes={semconv.SPAN_KIND: kind})
+        if not (above.is_valid or span.is_recording()):
+            runtime.writer.skip("application_sampler")
+        return span
+    recording = runtime.tracer.start(name, parent, context, encoded)
     if recording is None:
         runtime.writer.skip("sampled_out")
         return runtime.tracer.unrecorded(parent)
-    recording.set_encoded(semconv.SPAN_KIND, _KINDS[kind])
     return recording
 
 
 def put_json(span: Span, key: str, encoded: bytes) -> None:
     """Set ``input.value`` or ``output.value`` to JSON, unless the user has set it already."""
     if type(span) is RecordingSpan:
-        if not span.has_attribute(key):
-            span.set_encoded(key, b"".join((_FRAGMENTS[key], otlp_json.string_of_json(encoded), b"}}")))
+        if not span.ended and key not in span.encoded:
+            span.encoded[key] = (_FRAGMENTS[key], otlp_json.string_of_json(encoded), b"}}")
     elif key not in (getattr(span, "attributes", None) or {}):
         from otel_rollout.record import guest
 

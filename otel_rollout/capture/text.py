@@ -36,7 +36,7 @@ def mark(active: Runtime, span: Span, owner: Any) -> bool:
 def id_if_marked(span: Span) -> str | None:
     """The span's id, if the text of its token ids is shown."""
     if type(span) is RecordingSpan:
-        return span.span_id.decode() if span.has_attribute(semconv.TOKENIZER) else None
+        return span.span_id.decode() if semconv.TOKENIZER in span.encoded else None
     if semconv.TOKENIZER in (getattr(span, "attributes", None) or {}):
         return f"{span.get_span_context().span_id:016x}"
     return None

@@ -314,14 +314,14 @@ class Trajectory:
     def _set(self, key: str, value: Any) -> None:
         active = runtime.current()
         if active is not None and self._span is not None and self._span.is_recording():
-            encode = content.encoder(active)
+            encode = content.ENCODERS[active.settings.capture_content]
             if encode is not None:
                 spans.put_json(self._span, key, encode(value, active.settings.value_limit))
 
     def offer_input(self, encoded: bytes) -> None:
         """An operation directly below began; the first one's input stands for the trajectory's."""
         if self._input is None:
-            self._input = _preview(encoded)
+            self._input = encoded if len(encoded) <= PREVIEW_BYTES else _preview(encoded)
 
     def offer_output(self, encoded: bytes, text_of: str | None = None) -> None:
         """An operation directly below returned; the last one's output stands for the trajectory's.
@@ -330,7 +330,7 @@ class Trajectory:
             encoded: what it returned.
             text_of: its span's id, if the text of its token ids is shown.
         """
-        self._output = _preview(encoded)
+        self._output = encoded if len(encoded) <= PREVIEW_BYTES else _preview(encoded)
         self._text_of = text_of
 
 
@@ -355,8 +355,6 @@ def _scalar(value: Any) -> bool | int | float | str | None:
 
 
 def _preview(encoded: bytes) -> bytes:
-    """An operation's JSON as shown on the root: itself, or a string with its beginning."""
-    if len(encoded) <= PREVIEW_BYTES:
-        return encoded
+    """Long JSON of an operation as shown on the root: a string with its beginning."""
     text = encoded[:PREVIEW_BYTES].decode("utf-8", "ignore")
     return values.to_json(f"{text}… ({len(encoded) - PREVIEW_BYTES} more bytes)", 2 * PREVIEW_BYTES)

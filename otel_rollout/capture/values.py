@@ -43,7 +43,9 @@ _FEW = 1024
 _HELD = 1 << 20
 """Apparent size from which what an object holds is not left to orjson."""
 _NARROW = 6
-"""Members up to which each is looked at before encoding; of more, the last."""
+"""Entries up to which each of a dict is looked at before encoding."""
+_LEVELS = 12
+"""Levels that are looked at before encoding: what is deeper is measured."""
 _WATCHED = 256
 """Values measured in full after one was encoded that turned out larger than the limit."""
 _CHUNK = 256
@@ -83,30 +85,27 @@ def to_json(value: Any, limit: int) -> bytes:
     return _piecewise(value, limit)
 
 
-def _seems_larger(value: Any, size: int) -> bool:
+def _seems_larger(value: Any, size: int, levels: int = _LEVELS) -> bool:
     """Whether ``value`` looks as if it took more than ``size`` bytes: a few hundred nanoseconds' look.
 
-    A narrow value is looked through; in a long list all are taken to be like the last, the newest message.
+    Narrow dicts are looked through; in a list all are taken to be like the last, the newest message.
     """
     kind = type(value)
     if kind is dict:
-        if len(value) > _NARROW:
-            return 5 * len(value) > size
-        parts = value.values()
-    elif kind is list or kind is tuple:
-        if len(value) > _NARROW:
-            return 2 * len(value) > size or _seems_larger(value[-1], size // len(value))
-        parts = value
-    else:
-        return kind is str and len(value) > size
-    for part in parts:
-        kind = type(part)
-        if kind is str:
-            if len(part) > size:
+        if len(value) > _NARROW or not levels:
+            return 5 * len(value) > size or not levels
+        for part in value.values():
+            kind = type(part)
+            if kind is str:
+                if len(part) > size:
+                    return True
+            elif kind in _CONTAINERS and _seems_larger(part, size, levels - 1):
                 return True
-        elif kind in _CONTAINERS and _seems_larger(part, size):
-            return True
-    return False
+        return False
+    if kind is list or kind is tuple:
+        count = len(value)
+        return count > 0 and (2 * count > size or _seems_larger(value[-1], size // count, levels))
+    return kind is str and len(value) > size
 
 
 def _is_larger(value: Any, size: int) -> bool:

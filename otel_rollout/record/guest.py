@@ -182,7 +182,7 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
         span.kind.value + 1,
         span.start_time,
         end_ns,
-        [otlp_json.attribute(*item) for item in _attributes(span, known).items()],
+        (otlp_json.attribute_list(_attributes(span, known)),),
         events=[otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events],
         links=[
             otlp_json.link(

@@ -152,7 +152,6 @@ def line(
     start_ns: int,
     end_ns: int,
     attributes: Iterable[bytes],
-    *,
     events: Sequence[bytes] | None = None,
     links: Sequence[bytes] | None = None,
     dropped: tuple[int, int, int] = (0, 0, 0),
@@ -166,22 +165,22 @@ def line(
         scope: what :func:`scope_head` returned.
         flags: W3C trace flags in the low byte, OTLP's "parent is remote" bits above.
         kind: OTLP ``SpanKind``: the API's value plus one.
+        attributes: pieces that together are what :func:`attribute_list` gives.
         dropped: attributes, events and links beyond the limits.
         status: OTLP ``StatusCode``.
     """
     parts = [
         scope,
         b'{"traceId":"%b","spanId":"%b","parentSpanId":"%b","flags":%d,"name":%b,"kind":%d,'
-        b'"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":['
+        b'"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":'
         % (trace_id, span_id, parent_id, flags, json_string(name), kind, start_ns, end_ns),
-        b",".join(attributes),
-        b"]",
+        *attributes,
     ]
     if events:
         parts.append(b',"events":[%b]' % b",".join(events))
     if links:
         parts.append(b',"links":[%b]' % b",".join(links))
-    if any(dropped):
+    if dropped != (0, 0, 0):
         parts.append(b',"droppedAttributesCount":%d,"droppedEventsCount":%d,"droppedLinksCount":%d' % dropped)
     if trace_state:
         parts.append(b',"traceState":%b' % json_string(trace_state))

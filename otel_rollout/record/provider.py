@@ -10,7 +10,6 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from time import time_ns
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -29,9 +28,7 @@ from otel_rollout.record import otlp_json
 from otel_rollout.record.identity import identity_in
 from otel_rollout.record.sampling import Decision
 from otel_rollout.record.segment import SegmentWriter
-from otel_rollout.record.span import RecordingSpan
-
-_INTERNAL = SpanKind.INTERNAL.value + 1
+from otel_rollout.record.span import REMOTE_PARENT, Encoded, RecordingSpan
 
 
 class RecordingTracerProvider(TracerProvider):
@@ -63,59 +60,54 @@ class RecordingTracerProvider(TracerProvider):
         return RecordingTracer(self, scope)
 
 
+class UnrecordedSpan(NonRecordingSpan):
+    """A span of a trace that we have left out."""
+
+
 class RecordingTracer(Tracer):
     """Starts recording spans."""
 
     def __init__(self, provider: RecordingTracerProvider, scope: bytes) -> None:
-        self._writer = provider.writer
-        self._random_bits = provider.random_bits
+        self.writer = provider.writer
+        self.scope = scope
+        self.random_bits = provider.random_bits
         self._decision = provider.decision
-        self._scope = scope
 
     def start(
-        self,
-        name: str,
-        parent: Span,
-        context: Context | None,
-        kind: int = _INTERNAL,
-        start_ns: int | None = None,
+        self, name: str, parent: Span, context: Context | None, encoded: Encoded
     ) -> RecordingSpan | None:
         """Start a span below ``parent``; None when its trace is not recorded.
 
         That is the parent's decision, and where there is no parent the sampler's.
+
+        Args:
+            encoded: the attributes the span has from its start; the span's own from now on.
         """
-        state, remote = None, False
         if type(parent) is RecordingSpan:
-            trace_id, parent_id = parent.trace_id, parent.span_id
-            identity, state = parent.identity, parent.trace_state
+            return self.start_below(parent, name, encoded)
+        above = parent.get_span_context()
+        if above.is_valid:
+            if not above.trace_flags.sampled:
+                return None
+            trace_id, parent_id = b"%032x" % above.trace_id, b"%016x" % above.span_id
         else:
-            identity = identity_in(context)
-            above = parent.get_span_context()
-            if above.is_valid:
-                if not above.trace_flags.sampled:
-                    return None
-                trace_id, parent_id = b"%032x" % above.trace_id, b"%016x" % above.span_id
-                state, remote = above.trace_state or None, above.is_remote
-            else:
-                number = self._random_bits(128) or 1
-                if self._decision is not None and not self._decision(number, name):
-                    return None
-                trace_id, parent_id = b"%032x" % number, b""
-        writer = self._writer
-        writer.started()
-        return RecordingSpan(
-            writer,
-            self._scope,
-            name,
-            trace_id,
-            b"%016x" % (self._random_bits(64) or 1),
-            parent_id,
-            identity,
-            kind,
-            start_ns or time_ns(),
-            state,
-            remote,
-        )
+            number = self.random_bits(128) or 1
+            if self._decision is not None and not self._decision(number, name):
+                return None
+            trace_id, parent_id = b"%032x" % number, b""
+        span = RecordingSpan(self, name, trace_id, parent_id, identity_in(context), encoded)
+        if above.is_valid:
+            span.trace_state = above.trace_state or None
+            if above.is_remote:
+                span.flags = REMOTE_PARENT
+        return span
+
+    def start_below(self, parent: RecordingSpan, name: str, encoded: Encoded) -> RecordingSpan:
+        """Start a span below one of ours."""
+        span = RecordingSpan(self, name, parent.trace_id, parent.span_id, parent.identity, encoded)
+        if parent.trace_state is not None:
+            span.trace_state = parent.trace_state
+        return span
 
     def start_span(
         self,
@@ -130,21 +122,23 @@ class RecordingTracer(Tracer):
     ) -> Span:
         """Start a span without making it the current one (OTel API)."""
         parent = trace.get_current_span(context)
-        span = self.start(name, parent, context, kind.value + 1, start_time)
+        span = self.start(name, parent, context, {})
         if span is None:
             return self.unrecorded(parent)
+        span.kind = kind.value + 1
+        span.start_ns = start_time or span.start_ns
         if attributes:
             span.set_attributes(attributes)
         for link in links or ():
             span.add_link(link.context, link.attributes)
         return span
 
-    def unrecorded(self, parent: Span) -> NonRecordingSpan:
+    def unrecorded(self, parent: Span) -> UnrecordedSpan:
         """A span that says "not recorded" to everything below, in other processes too (trace flags 00)."""
         above = parent.get_span_context()
-        trace_id = above.trace_id if above.is_valid else self._random_bits(128) or 1
+        trace_id = above.trace_id if above.is_valid else self.random_bits(128) or 1
         flags, state = trace.TraceFlags(0), above.trace_state
-        return NonRecordingSpan(SpanContext(trace_id, self._random_bits(64) or 1, False, flags, state))
+        return UnrecordedSpan(SpanContext(trace_id, self.random_bits(64) or 1, False, flags, state))
 
     @contextmanager
     def start_as_current_span(  # type: ignore[override] # the API's return type is private

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import traceback
+from binascii import hexlify
 from collections.abc import Callable, Mapping
+from itertools import chain
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags, TraceState
+from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from otel_rollout import semconv
 from otel_rollout.record import otlp_json
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from otel_rollout.record.identity import Identity
-    from otel_rollout.record.segment import SegmentWriter
+    from otel_rollout.record.provider import RecordingTracer
 
 MAX_ATTRIBUTES = 1024
 MAX_EVENTS = 1024
@@ -33,9 +35,12 @@ MAX_EXCEPTION_TEXT = 64 << 10
 
 FLAGS = TraceFlags(TraceFlags.SAMPLED | 0x02)
 """Sampled, and with a random trace id (W3C Trace Context level 2)."""
+_INTERNAL = SpanKind.INTERNAL.value + 1
 _LOCAL_PARENT = int(FLAGS) | otlp_json.HAS_IS_REMOTE
-_REMOTE_PARENT = _LOCAL_PARENT | otlp_json.IS_REMOTE
+REMOTE_PARENT = _LOCAL_PARENT | otlp_json.IS_REMOTE
 
+Encoded = dict[str, tuple[bytes, ...]]
+"""Attributes by their names, encoded: each in pieces that are joined in the end, with a comma before it."""
 
 Method = TypeVar("Method", bound=Callable[..., None])
 
@@ -62,9 +67,11 @@ class RecordingSpan(Span):
 
     # What few spans have lies on the class, so that starting one costs less.
     ended = False
-    trajectory: object = None
+    kind = _INTERNAL
+    trace_state: TraceState | None = None
+    flags = _LOCAL_PARENT
+    trajectory: Any = None
     """The trajectory of which this is the root span, if it is one. Known to ``capture``."""
-    _attributes: dict[str, bytes] | None = None
     _events: list[bytes] | None = None
     _links: list[bytes] | None = None
     _context: SpanContext | None = None
@@ -74,29 +81,22 @@ class RecordingSpan(Span):
 
     def __init__(
         self,
-        writer: SegmentWriter,
-        scope: bytes,
+        tracer: RecordingTracer,
         name: str,
         trace_id: bytes,
-        span_id: bytes,
         parent_id: bytes,
         identity: Identity,
-        kind: int,
-        start_ns: int,
-        trace_state: TraceState | None,
-        parent_is_remote: bool,
+        encoded: Encoded,
     ) -> None:
-        self.writer = writer
-        self.scope = scope
+        tracer.writer.started()
+        self.tracer = tracer
         self._name = name
         self.trace_id = trace_id
-        self.span_id = span_id
+        self.span_id = hexlify((tracer.random_bits(64) or 1).to_bytes(8, "big"))
         self.parent_id = parent_id
         self.identity = identity
-        self.kind = kind
-        self.start_ns = start_ns
-        self.trace_state = trace_state
-        self.parent_is_remote = parent_is_remote
+        self.encoded = encoded
+        self.start_ns = time_ns()
 
     def get_span_context(self) -> SpanContext:
         """The span's ids, flags and state."""
@@ -118,23 +118,10 @@ class RecordingSpan(Span):
         if self.ended or value is None or key in self.identity.attributes:
             return
         key = str(key)
-        self.set_encoded(key, otlp_json.attribute(key, value))
-
-    def set_encoded(self, key: str, attribute: bytes) -> None:
-        """Set an attribute that is encoded already."""
-        if self.ended:
-            return
-        attributes = self._attributes
-        if attributes is None:
-            self._attributes = {key: attribute}
-        elif len(attributes) < MAX_ATTRIBUTES or key in attributes:
-            attributes[key] = attribute
+        if len(self.encoded) < MAX_ATTRIBUTES or key in self.encoded:
+            self.encoded[key] = (b",", otlp_json.attribute(key, value))
         else:
             self._count_dropped(0)
-
-    def has_attribute(self, key: str) -> bool:
-        """Whether an attribute of that name is set."""
-        return self._attributes is not None and key in self._attributes
 
     @_harmless
     def set_attributes(self, attributes: Mapping[str, otlp_json.AttributeInput]) -> None:
@@ -228,41 +215,43 @@ class RecordingSpan(Span):
             return
         self.ended = True
         try:
-            # The machine's clock may have been set back meanwhile.
-            body = self._line(end_time or max(time_ns(), self.start_ns), self._status, self._message)
+            end_ns = end_time or time_ns()
+            if end_ns < self.start_ns and not end_time:  # the machine's clock was set back meanwhile
+                end_ns = self.start_ns
+            body = self._line(end_ns, self._status, self._message)
         except Exception as error:  # noqa: BLE001 - we are inside user code
-            self.writer.drop("encoding", self.identity)
+            self.tracer.writer.drop("encoding", self.identity)
             pass_on(error)
         else:
-            self.writer.write(body, self.identity)
+            self.tracer.writer.write(body, self.identity)
         # A task started inside keeps its context, and this span with it, for as long as it runs.
-        self._attributes = self._events = self._links = None
+        self.encoded = {}
+        self._events = self._links = None
 
     def unfinished_line(self) -> bytes:
         """The line this span becomes if its process dies before it ends; without an end time."""
         return self._line(0, StatusCode.ERROR.value, UNFINISHED)
 
     def _line(self, end_ns: int, status: int, message: str | None) -> bytes:
-        attributes = [self.identity.encoded] if self.identity.encoded else []
-        if self._attributes:
-            attributes.extend(self._attributes.values())
+        identity, state = self.identity.encoded, self.trace_state
+        attributes = chain.from_iterable(self.encoded.values())
         return otlp_json.line(
-            self.scope,
+            self.tracer.scope,
             self.trace_id,
             self.span_id,
             self.parent_id,
-            _REMOTE_PARENT if self.parent_is_remote else _LOCAL_PARENT,
+            self.flags,
             self._name,
             self.kind,
             self.start_ns,
             end_ns,
-            attributes,
-            events=self._events,
-            links=self._links,
-            dropped=self._dropped,
-            trace_state=self.trace_state.to_header() if self.trace_state else "",
-            status=status,
-            status_message=message,
+            (b"[", identity, *attributes, b"]") if identity else (b"[", b"".join(attributes)[1:], b"]"),
+            self._events,
+            self._links,
+            self._dropped,
+            state.to_header() if state else "",
+            status,
+            message,
         )
 
     def __exit__(

@@ -250,7 +250,7 @@ def test_an_internal_fault_never_surfaces(recorded, monkeypatch, caplog):
     from otel_rollout.capture import content, guard
 
     monkeypatch.setattr(guard, "_reported", set())
-    monkeypatch.setitem(content._ENCODERS, "full", lambda *_: 1 / 0)
+    monkeypatch.setitem(content.ENCODERS, "full", lambda *_: 1 / 0)
     with rollout_trace_attr():
         assert [Tool().execute("1") for _ in range(3)] == [{"value": 1.0}] * 3
     assert len([r for r in caplog.records if "internal error" in r.message]) == 1

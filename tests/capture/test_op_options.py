@@ -316,7 +316,7 @@ def test_a_time_limit_by_signal_holds_while_we_run(recorded, monkeypatch, during
             signal.raise_signal(signal.SIGALRM)
         return to_json(value, limit)
 
-    monkeypatch.setitem(content._ENCODERS, "full", interrupted)
+    monkeypatch.setitem(content.ENCODERS, "full", interrupted)
     before = signal.signal(signal.SIGALRM, ring)
     try:
         with pytest.raises(TimeUp):

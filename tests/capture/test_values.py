@@ -334,6 +334,14 @@ def test_huge_values_are_bounded_before_they_are_encoded(shape):
     json.loads(encoded)
 
 
+def test_what_shares_its_parts_many_times_over_is_bounded():
+    """A dict that holds the level below it twice, thirty levels deep, takes no longer than what is large."""
+    value = {}
+    for _ in range(30):
+        value = {"left": value, "right": value}
+    assert len(to_json(value, 10_000)) < 12_000
+
+
 def test_after_a_huge_value_got_through_the_next_ones_are_measured():
     """What escapes the look is encoded in full once, not with every call."""
     value = {str(number): "x" * 2_000_000 for number in range(10)}

@@ -123,7 +123,7 @@ def test_the_step_of_a_line_is_found_without_decoding_it(step, validate, text):
     body = otlp_json.line(
         otlp_json.scope_head("scope", None, None, None),
         *(b"1" * 32, b"2" * 16, b"", 1, "name", 1, 1, 2),
-        [otlp_json.attribute(key, value) for key, value in attributes.items()],
+        (otlp_json.attribute_list(attributes),),
     )
     line = otlp_json.resource_head({"service.name": text}) + body
     assert delivery.step_of(line) == delivery.Line.decoded("s", 0, line, line).step

@@ -81,7 +81,7 @@ def line_of(number: int, step: object = 1, text: str = "") -> bytes:
     attributes = {"rollout.step": step, "rollout.validate": bool(number % 2), "input.value": text}
     return otlp_json.line(
         *(SCOPE, b"%032x" % (number % 7 + 1), b"%016x" % (number + 1), b"", 257, f"{number}", 1, 10, 20),
-        [otlp_json.attribute(*item) for item in attributes.items()],
+        (otlp_json.attribute_list(attributes),),
     )
 
 

@@ -21,7 +21,7 @@ def line(attributes: bytes = b"", **changed) -> bytes:
         "kind": 1,
         "start_ns": 1_700_000_000_000_000_001,
         "end_ns": 1_700_000_000_000_000_002,
-        "attributes": [attributes] if attributes else [],
+        "attributes": (b"[", attributes, b"]"),
         "events": None,
         "links": None,
         "dropped": (0, 0, 0),
