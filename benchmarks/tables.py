@@ -191,11 +191,12 @@ def outage_rows(part: Result) -> list[Row]:
 
     return [
         [
-            name if found["came_to_an_end"] else f"{name} (killed: it did not end)",
+            name,
             " / ".join(f"{third['operations_per_second']:.0f}" for third in found["thirds"]),
             " / ".join(microseconds(third["p50_us"]) for third in found["thirds"]),
             " / ".join(microseconds(third["max_us"]) for third in found["thirds"]),
             " → ".join(f"{mib:.0f}" for mib in found["mib"]),
+            "killed" if found["finish_seconds"] is None else f"{found['finish_seconds']:.0f} s",
             f"{found['lost']} of {found['spans']}",
         ]
         for name, found in part["tracers"].items()
@@ -227,8 +228,43 @@ def growth_rows(part: Result) -> list[Row]:
     return rows
 
 
-TRAJECTORIES, TRAJECTORIES_OF_A_WORKER, STEPS_PER_DAY = 512, 64, 288
-"""Of a step; of one of its eight workers; a step every five minutes."""
+TRAJECTORIES, STEPS_PER_DAY = 512, 288
+"""Of a step; a step every five minutes."""
+
+
+def trajectory_rows(part: Result) -> list[Row]:
+    """What one trajectory takes, on its way from the worker to a backend, and in verl's own."""
+    ours, verls = part["ours"], part["verls_own_path_one_trajectory"]
+    number = part["trajectories"]
+    cost = ours["caller_ns_per_context_token"]
+    context, unique = ours["context_tokens"] / number, ours["unique_tokens"] / number
+    return [
+        ["tokens in all contexts", f"{context:,.0f}", ""],
+        ["different tokens", f"{unique:,.0f}", ""],
+        ["those as JSON", f"{ours['unique_json_bytes'] / number / 1e3:,.0f} kB", ""],
+        ["recorded", f"{ours['recorded_bytes'] / number / 1e3:,.0f} kB", ""],
+        [
+            "kept segments",
+            f"{ours['kept_bytes'] / number / 1e3:,.0f} kB, {ours['kept_of_unique_json']:.2f} of that JSON",
+            "",
+        ],
+        [
+            "sent to a backend",
+            f"{ours['told_bytes'] / number / 1e3:,.0f} kB",
+            f"{verls['content_bytes'] / 1e3:,.0f} kB",
+        ],
+        [
+            "tokens decoded",
+            f"{ours['decoded_tokens'] / number:,.0f}, {ours['decoded_of_unique']:.2f} of the different ones",
+            f"{verls['decoded_tokens']:,}",
+        ],
+        [
+            "CPU of the training process",
+            f"{cost['mean'] * context / 1e6:.1f} ms, {cost['median']:.0f} ns per token of context (median)",
+            f"{verls['cpu_ms']:,.0f} ms",
+        ],
+        ["CPU of the forwarder for it", f"{ours['forwarder_cpu_seconds'] / number * 1e3:.0f} ms", ""],
+    ]
 
 
 def volume_rows(part: Result) -> list[Row]:
@@ -236,14 +272,14 @@ def volume_rows(part: Result) -> list[Row]:
     ours, verls = part["ours"], part["verls_own_path_one_trajectory"]
     steps = STEPS_PER_DAY * TRAJECTORIES / part["trajectories"]
     alone = STEPS_PER_DAY * TRAJECTORIES
-    blocked = ours["caller_ns_per_context_token"] * ours["context_tokens"] / part["trajectories"] / 1e6
+    each = ours["caller_ns_per_context_token"]["mean"] * ours["context_tokens"] / part["trajectories"]
     return [
         [
             "otel-rollout",
             f"{ours['told_bytes'] * steps / 1e9:,.0f} GB",
             f"{ours['kept_bytes'] * steps / 1e9:,.1f} GB",
             f"{ours['decoded_tokens'] * steps / 1e9:,.1f} billion, in the forwarder",
-            f"{blocked:.1f} ms",
+            f"{each / 1e6:.1f} ms",
         ],
         [
             "verl's mlflow backend",
@@ -329,7 +365,7 @@ TABLES = {
     "outage": Shown(
         "outage",
         "The target is gone for the middle third: before / during / after",
-        ("operations/s", "p50, µs", "longest, µs", "MiB, before → most", "lost"),
+        ("operations/s", "p50, µs", "longest, µs", "MiB, before → most", "to the end", "lost"),
         outage_rows,
     ),
     "growth": Shown(
@@ -343,6 +379,13 @@ TABLES = {
         "A day of trajectories of 30 turns",
         ("sent to a backend", "kept segments", "tokens decoded", "CPU of the trainer, a trajectory"),
         volume_rows,
+        ("docs/volume.md",),
+    ),
+    "trajectory": Shown(
+        "volume",
+        "One trajectory of 30 turns",
+        ("otel-rollout", "verl's mlflow backend"),
+        trajectory_rows,
         ("docs/volume.md",),
     ),
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import subprocess
 import sys
 import sysconfig
@@ -35,6 +36,8 @@ from otel_rollout.deliver.retention import archive
 
 ROOT = Path(__file__).parent.parent
 SIBLINGS, SAMPLES, WORKERS = 8, 64, 8
+TURN_SECONDS = 0.5
+"""What model and tool take, on average."""
 TOKENIZER_PACKAGE: Final = "anthropic==0.38.0"
 _VERL: Final = (".venv-verl-bench", ".venv-verl")
 _BATCH_CHARACTERS: Final = 1 << 20
@@ -67,8 +70,10 @@ class Agent:
     def __init__(self, tokenizer: Any, ids: list[int]) -> None:
         self.tokenizer = tokenizer
         self.ids = ids
-        self.nanoseconds = 0
+        self.random = random.Random(ids[-1])
         self.seen = 0
+        self.costs: list[float] = []
+        """CPU ns per context token of each model call."""
 
     @rollout_trace_op(kind=semconv.KIND_LLM, token2text=True)
     async def generate(self, prompt_ids: list[int], sampling_params: dict[str, Any]) -> dict[str, Any]:
@@ -77,14 +82,14 @@ class Agent:
 
     @rollout_trace_op(kind=semconv.KIND_AGENT, token2text=True)
     async def run(self) -> dict[str, Any]:
-        """An agent loop; others run while it waits for its tool."""
+        """An agent loop; others run while it waits for model and tool."""
         for turn in range(1, TURNS + 1):
             prompt = self.ids[: turn * GROWTH]
             began = time.thread_time_ns()
             await self.generate(prompt, {"temperature": 1.0})
-            self.nanoseconds += time.thread_time_ns() - began
+            self.costs.append((time.thread_time_ns() - began) / len(prompt))
             self.seen += len(prompt)
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.random.uniform(0, 2 * TURN_SECONDS))
         mask = [int(position % GROWTH < ANSWER) for position in range(len(self.ids) - GROWTH)]
         return {"prompt_ids": self.ids[:GROWTH], "response_ids": self.ids[GROWTH:], "response_mask": mask}
 
@@ -108,14 +113,19 @@ def _ours(place: Path, tokenizer_file: Path, trajectories: list[list[int]]) -> d
     report = otel_rollout.shutdown(600)
     segments = [node_dir / name.file for name in spool.segments(node_dir)]
     unique = sum(map(len, trajectories)) - (len(trajectories) - len(trajectories) // SIBLINGS) * GROWTH
-    unique_json = sum(len(orjson.dumps(ids)) for ids in trajectories)
+    prompts = sum(len(orjson.dumps(ids[:GROWTH])) for ids in trajectories)
+    unique_json = sum(len(orjson.dumps(ids)) for ids in trajectories) - prompts * (SIBLINGS - 1) // SIBLINGS
     told = _told(node_dir, segments)
+    costs = [cost for agent in agents for cost in agent.costs]
     return {
         "recorded": report.recorded,
         "dropped": dict(report.dropped),
         "context_tokens": sum(agent.seen for agent in agents),
         "unique_tokens": unique,
-        "caller_ns_per_context_token": median(agent.nanoseconds / agent.seen for agent in agents),
+        "caller_ns_per_context_token": {
+            "median": median(costs),
+            "mean": sum(costs) / len(costs),
+        },
         "unique_json_bytes": unique_json,
         "recorded_bytes": sum(path.stat().st_size for path in segments),
         **told,

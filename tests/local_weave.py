@@ -16,7 +16,7 @@ PYTHON = ROOT / ".venv-weave" / "bin" / "python"
 ENTITY = "local-team"
 """The default entity of the server's one account."""
 API_KEY = "k" * 40
-START_SECONDS = 1800
+START_SECONDS = 120
 
 
 class LocalWeave:

@@ -25,7 +25,7 @@ os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before MLflow is imported
 if TYPE_CHECKING:
     from mlflow.entities import Trace
 
-START_SECONDS = 1800
+START_SECONDS = 180
 
 
 @contextmanager

@@ -61,13 +61,13 @@ def add_piece(copy_dir: Path, piece: Piece) -> None:
     Raises:
         OSError: when the directory cannot be written to.
     """
-    for file, data in piece.segments.items():
-        with open(copy_dir / file, "ab", opener=spool.open_private) as segment:
-            segment.write(data)
-    for file, data in piece.others.items():
+    for file, data in piece.others.items():  # first: whoever reads a segment needs its tokenizers
         (copy_dir / file).parent.mkdir(mode=0o700, exist_ok=True)
         with open(copy_dir / file, "wb", opener=spool.open_private) as whole:
             whole.write(data)
+    for file, data in piece.segments.items():
+        with open(copy_dir / file, "ab", opener=spool.open_private) as segment:
+            segment.write(data)
 
 
 def held(copy_dir: Path) -> dict[str, int]:

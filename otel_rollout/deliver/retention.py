@@ -13,7 +13,8 @@ from otel_rollout.spool import SegmentName
 
 MINIMUM_AGE = 60.0
 """Seconds since the last line of a segment before it goes while the run is going on."""
-_LEVEL = 3
+_LEVEL = 9
+"""What is new in a conversation takes less than at the fastest levels; what is resent is found at any."""
 _WINDOW_LOG = 27
 """128 MiB: a conversation that is resent turn by turn is found again in the whole segment."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rollout import semconv
 from otel_rollout.deliver.enrichment import Enrichment
-from tests.tokens.support import Told, line, prompts
+from tests.tokens.support import Told, demo_tokenizer, line, prompts, stored
 
 ids = st.lists(st.integers(0, 5), max_size=40)
 ids_of_any_size = st.lists(st.integers(0, (1 << 32) - 1), max_size=30)
@@ -44,7 +45,7 @@ def histories(draw: st.DrawFn) -> list[tuple[list[int], list[int], int, int]]:
     return calls
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(histories=st.lists(histories(), min_size=1, max_size=2), order=st.randoms(use_true_random=False))
 def test_prompts_are_the_same_again(histories: list[Any], order: Any) -> None:
     """Put together from what exporters are told, each prompt is exactly what was recorded.
@@ -154,3 +155,42 @@ def test_memory_is_bounded(monkeypatch: Any) -> None:
     assert enrichment.line(oldest) == oldest
     newest = Told(enrichment.line(line(2, {"prompt_ids": [*prompt, 1]}, {"token_ids": [1]}, trace=100)))
     assert newest.input["prompt_ids"]["shared"] == 1001
+
+
+interesting = st.sampled_from(
+    ["prompt_ids", "response_ids", "token_ids", "messages", "response_mask", "log_probs"]
+)
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats(allow_nan=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(interesting | st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A node directory that has the demo's tokenizer, and the name it has there."""
+    node_dir = tmp_path_factory.mktemp("node")
+    return node_dir, stored(node_dir, demo_tokenizer())
+
+
+@settings(max_examples=200)
+@given(spans=st.lists(st.tuples(anything, anything, st.booleans()), min_size=1, max_size=4))
+def test_whatever_a_span_holds_it_is_told(spans: list[Any], node: tuple[Path, str]) -> None:
+    """Values of any shape under names that mean something: nothing goes wrong, and the rest stays."""
+    node_dir, name = node
+    enrichment = Enrichment(node_dir, "all")
+    for number, (asked, answered, shows_text) in enumerate(spans, start=1):
+        raw = line(number, asked, answered, tokenizer=name if shows_text else None)
+        told, recorded = Told(enrichment.line(raw)), Told(raw)
+        changed = {semconv.INPUT_VALUE, semconv.OUTPUT_VALUE}
+        assert recorded.attributes.items() <= told.attributes.items() | {
+            (key, recorded.attributes[key]) for key in changed
+        }
+        assert type(told.input) is type(recorded.input)
+        assert type(told.output) is type(recorded.output)
+    assert not enrichment._said
