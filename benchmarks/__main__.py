@@ -5,13 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-import platform
 import sys
 import time
-from datetime import datetime, timezone
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -30,6 +25,7 @@ from benchmarks import (
     tables,
     volume,
 )
+from benchmarks.machine import machine
 
 PARTS = {
     "hot_path": hot_path.run,
@@ -43,21 +39,6 @@ PARTS = {
     "growth": growth.run,
     "volume": volume.run,
 }
-PACKAGES = ("otel-rollout", "opentelemetry-sdk", "mlflow", "orjson", "ray")
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    processors = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    models = [line.partition(":")[2].strip() for line in processors.splitlines() if "model name" in line]
-    return {
-        "processor": models[0] if models else platform.processor(),
-        "cores": os.cpu_count(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
-        "date": datetime.now(timezone.utc).date().isoformat(),
-    }
 
 
 def main() -> None:

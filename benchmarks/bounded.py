@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import otel_rollout
-from benchmarks.__main__ import machine
+from benchmarks.machine import machine
 from benchmarks.otlp_delivery import _free_port
 from otel_rollout import Report, rollout_trace_attr, rollout_trace_op
 

@@ -38,11 +38,11 @@ FIELD = {
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """All servers; in haste not the one that bounds everybody."""
-    trajectories, rounds = (30, 1) if quick else (300, 3)
+    """All servers; in haste MLflow's, and the Collector."""
+    trajectories, rounds = (30, 1) if quick else (200, 3)
     servers = {}
     for server, start in SERVERS.items():
-        if quick and server == "Weave's server":
+        if quick and "Weave" in server:
             continue
         with running(start) as (target, place):
             servers[server] = _in_turns(target, FIELD[server], place, trajectories, rounds)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import orjson
 
 import otel_rollout
-from benchmarks.hot_path import _nothing, _sdk_tracer, _switched_off
+from benchmarks.hot_path import IDENTITY, _nothing, _sdk_tracer, _switched_off
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 
 _CHUNKS = 10
@@ -165,7 +165,7 @@ def measure(case: Case, tracer: Any, rounds: int, order: random.Random) -> dict[
     samples: dict[str, list[float]] = {name: [] for name in ("plain", "sdk", *_MODES)}
 
     async def bare_span(value: Any) -> Any:
-        with tracer.start_as_current_span("operation"):
+        with tracer.start_as_current_span("operation", attributes=IDENTITY):
             return await _coroutine(value)
 
     for _ in range(rounds + 1):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import tables
 from benchmarks.tables import ROOT, Result
@@ -18,9 +19,9 @@ def write(result: Result) -> None:
     """All of them, as far as there are figures."""
     tables.update(result)
     tables.replace(ROOT / "docs" / "performance.md", "machine", _machine(result["machine"]))
-    for part, draw in {"peers": _peers, "rollout_step": _step, "outage": _outage, "growth": _growth}.items():
+    for part, plot in PLOTS.items():
         if part in result:
-            draw(result[part])
+            _save(plot.draw(result[part]), plot.name)
 
 
 def _machine(machine: dict[str, Any]) -> str:
@@ -48,7 +49,7 @@ def _save(figure: Any, name: str) -> None:
     pyplot.close(figure)
 
 
-def _peers(part: dict[str, Any]) -> None:
+def _peers(part: dict[str, Any]) -> Any:
     """How much of the caller's CPU each takes, and ours beside it."""
     figure, axes = _axes()
     names = list(part["peers"])
@@ -62,10 +63,10 @@ def _peers(part: dict[str, Any]) -> None:
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlabel("CPU of the caller per operation, 2 KB in and 2 KB out; green: ours, in the same process")
-    _save(figure, "peers")
+    return figure
 
 
-def _step(part: dict[str, Any]) -> None:
+def _step(part: dict[str, Any]) -> Any:
     """By how much a step is slower, and how long the event loop is held up."""
     figure, (slower, lag) = _axes(2)
     names = list(part["tracers"])
@@ -84,10 +85,10 @@ def _step(part: dict[str, Any]) -> None:
         axes.invert_yaxis()
         axes.set_xlabel(label)
     lag.set_yticklabels([])
-    _save(figure, "step")
+    return figure
 
 
-def _outage(part: dict[str, Any]) -> None:
+def _outage(part: dict[str, Any]) -> Any:
     """Operations per second over the run."""
     figure, axes = _axes()
     for name, found in part["tracers"].items():
@@ -104,10 +105,10 @@ def _outage(part: dict[str, Any]) -> None:
     axes.set_xlabel("seconds; the target is gone where it is red")
     axes.set_ylabel("longest operation of the second, ms")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-    _save(figure, "outage")
+    return figure
 
 
-def _growth(part: dict[str, Any]) -> None:
+def _growth(part: dict[str, Any]) -> Any:
     """Flat lines, or not."""
     figure, all_axes = _axes(3, 2.8)
     for axes, (kind, label) in zip(
@@ -122,11 +123,25 @@ def _growth(part: dict[str, Any]) -> None:
         numbers = [int(number) for number in part[kind]]
         axes.plot(numbers, [cost["share_of_sdk_span"] for cost in part[kind].values()], "o-", color=OURS)
         axes.set_xscale("log")
-        axes.set_ylim(0)
+        axes.set_ylim(0, 1)
         axes.set_xlabel(label)
     all_axes[0].set_ylabel("CPU of a span ÷ bare SDK span")
-    _save(figure, "growth")
+    return figure
 
+
+class Plot(NamedTuple):
+    """A part's plot, ``docs/images/performance-NAME.png``."""
+
+    name: str
+    draw: Callable[[dict[str, Any]], Any]
+
+
+PLOTS = {
+    "peers": Plot("peers", _peers),
+    "rollout_step": Plot("step", _step),
+    "outage": Plot("outage", _outage),
+    "growth": Plot("growth", _growth),
+}
 
 if __name__ == "__main__":
     write(json.loads(RESULTS.read_text()))

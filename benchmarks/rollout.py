@@ -111,8 +111,10 @@ async def run(tracing: Tracing, trajectories: int | None, seconds: float | None)
     else:
         await rollout.burst(trajectories or 0)
     reports.cancel()
+    ended = time.perf_counter()
     tracing.finish()
     return {
+        "finish_seconds": time.perf_counter() - ended,
         "operation_us": mean(rollout.taken),
         "seconds": time.perf_counter() - began,
         "cpu_seconds": time.process_time() - cpu,

@@ -191,11 +191,12 @@ def outage_rows(part: Result) -> list[Row]:
 
     return [
         [
-            name if found["came_to_an_end"] else f"{name} (killed: it did not end)",
+            name,
             " / ".join(f"{third['operations_per_second']:.0f}" for third in found["thirds"]),
             " / ".join(microseconds(third["p50_us"]) for third in found["thirds"]),
             " / ".join(microseconds(third["max_us"]) for third in found["thirds"]),
             " → ".join(f"{mib:.0f}" for mib in found["mib"]),
+            "killed" if found["finish_seconds"] is None else f"{found['finish_seconds']:.0f} s",
             f"{found['lost']} of {found['spans']}",
         ]
         for name, found in part["tracers"].items()
@@ -364,7 +365,7 @@ TABLES = {
     "outage": Shown(
         "outage",
         "The target is gone for the middle third: before / during / after",
-        ("operations/s", "p50, µs", "longest, µs", "MiB, before → most", "lost"),
+        ("operations/s", "p50, µs", "longest, µs", "MiB, before → most", "to the end", "lost"),
         outage_rows,
     ),
     "growth": Shown(

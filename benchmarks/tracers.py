@@ -33,6 +33,8 @@ SPANS = TURNS + 1
 """Of a trajectory."""
 PROJECT = "bench"
 _FINISH_SECONDS = 300.0
+_RUN_SECONDS = 900.0
+"""After which something is wrong."""
 
 Generate = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -274,6 +276,7 @@ def run(name: str, module: str, arguments: list[str], variables: dict[str, str])
         capture_output=True,
         text=True,
         check=False,
+        timeout=_RUN_SECONDS,
     )
     if ran.returncode:
         raise RuntimeError(f"{name}: {module} failed:\n{ran.stderr[-3000:]}")

@@ -36,7 +36,8 @@ def running_server(uri: str, directory: Path, *options: str, **variables: str) -
     command += ["--port", uri.rpartition(":")[2], "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{directory}/mlflow.db"]
     command += ["--default-artifact-root", f"{directory}/artifacts", *options]
-    environment = {**os.environ, **variables}
+    # Without the jobs that MLflow runs for evaluations: ten more processes that import all of it.
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **variables}
     with log.open("wb") as output:
         server = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True

@@ -22,6 +22,8 @@ from otel_rollout_mlflow.target import Target, UndeliveredError
 
 PREFIX: Final = "tr-"
 """What MLflow puts before a trace id."""
+_SPANS_LOCATION: Final = "mlflow.trace.spansLocation"
+_WITH_THE_REST: Final = "TRACKING_STORE"
 _ATTRIBUTES: Final = {SPAN_INPUTS: semconv.INPUT_VALUE, SPAN_OUTPUTS: semconv.OUTPUT_VALUE}
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 _CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
@@ -85,7 +87,7 @@ class MlflowTraces:
         return self._target.traces_of(" AND ".join(wanted), self._experiment_ids(), newest_first=True)
 
     def line_of(self, trace_id: str) -> bytes | None:
-        """A trace as a line of OTLP/JSON, its scores as evaluations; None if there is none.
+        """A trace as a line of OTLP/JSON, its scores as evaluations; None where no span of it is stored.
 
         Args:
             trace_id: 32 hex digits.
@@ -93,6 +95,10 @@ class MlflowTraces:
         Raises:
             UndeliveredError: MLflow does not answer.
         """
+        # Asked for a trace that was announced and has no span yet, MLflow answers with an internal error.
+        described = next(self.find({}, trace_id), None)
+        if described is None or (described.get("tags") or {}).get(_SPANS_LOCATION) != _WITH_THE_REST:
+            return None
         trace = self._target.trace(PREFIX + trace_id)
         return None if trace is None else as_line(trace)
 

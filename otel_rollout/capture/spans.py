@@ -61,7 +61,7 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
     """Set ``input.value`` or ``output.value`` to JSON, unless the user has set it already."""
     if type(span) is RecordingSpan:
         if not span.ended and key not in span.encoded:
-            span.encoded[key] = (_FRAGMENTS[key], otlp_json.string_of_json(encoded), b"}}")
+            span.encoded[key] = (_FRAGMENTS[key], *otlp_json.string_of_json(encoded), b"}}")
     elif key not in (getattr(span, "attributes", None) or {}):
         from otel_rollout.record import guest
 

@@ -336,8 +336,8 @@ class Trajectory:
 
 def trajectory_in(context: otel_context.Context) -> Trajectory | None:
     """The trajectory that ``context`` is inside of, in this process."""
-    found = otel_context.get_value(_KEY, context)
-    return found if isinstance(found, Trajectory) else None
+    found = context.get(_KEY)
+    return found if type(found) is Trajectory else None
 
 
 def _scalar(value: Any) -> bool | int | float | str | None:

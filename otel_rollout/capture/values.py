@@ -403,7 +403,8 @@ class _Pieces:
         if issubclass(kind, str) and not issubclass(kind, enum.Enum):
             return self._text(value)
         if kind in _LEAVES:
-            return self._spend(_dumps(_integer(value) if kind is int else value))
+            shown = _integer(value) if kind is int else value
+            return self._text(shown) if type(shown) is str else self._spend(_dumps(shown))
         if depth == 0:
             return self._spend(_NESTED)
         if id(value) in self._above:

@@ -29,7 +29,7 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         help="A spool, run or node directory, a file of OTLP JSON Lines, `mlflow` or mlflow:URI. "
-        "[default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]",
+        "\\[default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]",
     ),
 ]
 HtmlOption = Annotated[
@@ -56,7 +56,7 @@ def show(
     trajectory: Annotated[
         str | None,
         typer.Argument(
-            help=f"{_TRAJECTORY} A step (1/) or group (1/7) is listed. [default: the newest run is]",
+            help=f"{_TRAJECTORY} A step (1/) or group (1/7) is listed. \\[default: the newest run is]",
             show_default=False,
         ),
     ] = None,
@@ -125,7 +125,12 @@ def _conversation(source: Source, meant: Reference, found: list[Summary]) -> Con
     from otel_rollout.look import conversation, reference
 
     chosen = reference.choose(meant, found, source.place)
-    return conversation.conversation(source.spans(chosen.trace_id), meant.span, source.decoder)
+    spans = source.spans(chosen.trace_id)
+    if not spans:
+        raise reference.UnresolvedError(
+            f"{meant.text} has begun; none of its spans is in {source.place} yet."
+        )
+    return conversation.conversation(spans, meant.span, source.decoder)
 
 
 def _write(path: Path, page: str) -> None:

@@ -28,12 +28,13 @@ app = typer.Typer(
 )
 ToOption = Annotated[
     str | None,
-    typer.Option(help="Exporters, comma separated. [default: the run's, as this environment sets them up]"),
+    typer.Option(help="Exporters, comma separated. \\[default: the run's, as this environment sets them up]"),
 ]
 SpoolOption = Annotated[
     Path | None,
     typer.Option(
-        "--spool", help="Spool, run or node directory. [default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]"
+        "--spool",
+        help="Spool, run or node directory. \\[default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]",
     ),
 ]
 
@@ -161,7 +162,7 @@ def replay(
 def doctor(
     address: Annotated[
         str | None,
-        typer.Argument(help="Address of the Ray cluster. [default: this machine's]", show_default=False),
+        typer.Argument(help="Address of the Ray cluster. \\[default: this machine's]", show_default=False),
     ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="Check every node of a Ray cluster too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

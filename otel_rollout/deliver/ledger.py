@@ -24,7 +24,9 @@ from otel_rollout.exporting import ExportFailure, FailureKind
 FILE = "ledger.sqlite"
 _BUSY_TIMEOUT = 10.0
 _logger = logging.getLogger("otel_rollout.deliver")
-_SCHEMA = """
+_VERSION = 1
+_SCHEMA = f"""
+BEGIN;
 CREATE TABLE IF NOT EXISTS cursor (
     exporter TEXT, segment TEXT, position INTEGER NOT NULL, PRIMARY KEY (exporter, segment)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS step (
@@ -39,6 +41,8 @@ CREATE TABLE IF NOT EXISTS verdict (
     name TEXT PRIMARY KEY, kept INTEGER NOT NULL, step TEXT NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS outcome (
     kept INTEGER, reason TEXT, groups INTEGER NOT NULL, PRIMARY KEY (kept, reason)) WITHOUT ROWID;
+PRAGMA user_version = {_VERSION};
+COMMIT;
 """
 
 
@@ -86,7 +90,8 @@ class Ledger:
         self._db.execute("PRAGMA journal_mode=WAL")
         # The death of the process loses nothing; the death of the machine would take the spool as well.
         self._db.execute("PRAGMA synchronous=OFF")
-        self._db.executescript(_SCHEMA)
+        if _version_of(self._db) == 0:
+            self._db.executescript(_SCHEMA)
 
     def cursors(self, exporter: str) -> dict[str, int]:
         """Bytes of each segment that ``exporter`` is done with."""
@@ -237,6 +242,8 @@ def _read(path: Path, state: LedgerState) -> None:
         db.execute("BEGIN")  # all of it at one moment
         for exporter, segment, position in db.execute("SELECT * FROM cursor"):
             state.cursors.setdefault(exporter, {})[segment] = int(position)
+        if (version := _version_of(db)) != _VERSION:
+            raise sqlite3.DatabaseError(f"it is of version {version}, and this software reads {_VERSION}")
         for exporter, step, validate, *counts in db.execute("SELECT * FROM step"):
             tally = Tally(*map(int, counts))
             state.steps.setdefault(exporter, {})[StepKey(step, bool(validate))] = tally
@@ -248,3 +255,8 @@ def _read(path: Path, state: LedgerState) -> None:
                 state.failures[exporter] = ExportFailure(FailureKind(kind), message)
         for kept, reason, groups in db.execute("SELECT * FROM outcome"):
             state.groups[bool(kept), reason] = int(groups)
+
+
+def _version_of(db: sqlite3.Connection) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return int(version)

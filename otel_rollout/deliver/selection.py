@@ -96,11 +96,12 @@ class Selection:
     def _look(self) -> bool:
         """Read on, and decide what can be; whether there was anything to read."""
         is_over = self.is_over  # before reading: what is read afterwards is all there is
-        self._look_for_drain()
+        is_drained = self._is_drained()
         self._look_at_running()
         is_news = self._read()
+        if is_news and is_drained:
+            self._draining_until = time.monotonic() + DRAINING
         if self._waiting:
-            is_drained = time.monotonic() < self._draining_until
             self._decide(is_over and not is_news, is_drained and not is_news)
         return is_news
 
@@ -116,15 +117,17 @@ class Selection:
                 if running.group is not None:
                     self._running.add(running.group)
 
-    def _look_for_drain(self) -> None:
+    def _is_drained(self) -> bool:
+        """Whether somebody has just begun to wait for everything."""
         try:
             touched = (self._node_dir / spool.DRAINING).stat().st_mtime_ns
         except FileNotFoundError:
-            return
+            return False
         if touched != self._drain_noticed:
             self._drain_noticed = touched
             self._draining_until = time.monotonic() + DRAINING
             self._next_look = 0.0
+        return time.monotonic() < self._draining_until
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -170,16 +173,15 @@ class Selection:
         traces: dict[bytes, bool] = {}
         groups: dict[Group, dict[bytes, Trajectory]] = {}
         for trace, trajectory in self._waiting.items():
-            if trajectory.group is not None:
-                groups.setdefault(trajectory.group, {})[trace] = trajectory
-            elif at_once or trajectory.ended or self._is_late(trajectory):
-                traces[trace] = True  # of no group, or of one that is not known here
+            group = trajectory.group
+            verdict = True if group is None else self._verdict_before(group)  # of no group: always delivered
+            if group is not None and verdict is None:
+                groups.setdefault(group, {})[trace] = trajectory
+            elif verdict is not None and (at_once or trajectory.ended or self._is_late(trajectory)):
+                traces[trace] = verdict  # before its root says so, it may be of another group
         complete = {}
         for group, siblings in groups.items():
-            verdict = self._verdict_before(group)
-            if verdict is not None:
-                traces |= dict.fromkeys(siblings, verdict)
-            elif everything or self._is_complete(group, list(siblings.values()), what_ended):
+            if everything or self._is_complete(group, list(siblings.values()), what_ended):
                 complete[group] = siblings
         outcomes = self._judged(complete)
         for group, outcome in outcomes.items():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -15,6 +17,8 @@ from otel_rollout.look.reference import Reference, UnresolvedError
 from otel_rollout.look.summary import Gathering, Summary
 from otel_rollout.tokens.decoding import Decoder
 
+_FEW: Final = 16
+_TRACE_ID: Final = re.compile(rb'"traceId": ?"([0-9a-f]{32})"')
 _logger = logging.getLogger("otel_rollout.look")
 
 
@@ -32,23 +36,25 @@ class Kept:
     def find(self, reference: Reference | None) -> list[Summary]:
         """Those that are meant, of the newest run that has some; without reference all of a run's."""
         for paths in reversed(self._runs):
-            found = [
-                one
-                for one in self._summaries(paths, reference)
-                if reference is None or reference.matches(one)
-            ]
-            if found:
-                return found
+            if reference is None:
+                found = [one for one in _summaries(_lines(paths)) if one.path]
+            elif reference.trace:
+                found = _summaries(_lines_with(paths, [reference.trace]))
+            else:
+                tops = _summaries(line for line in _lines(paths) if _is_top(line))
+                ids = [one.trace_id for one in tops if reference.matches(one)]
+                found = _summaries(_lines_with(paths, ids) if ids else _lines(paths))
+            meant = [one for one in found if reference is None or reference.matches(one)]
+            if meant:
+                return meant
         return []
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
         """All spans of a trace; scores may have been given in another run than it."""
-        mark = trace_id.encode()
         return [
             span
             for paths in self._runs
-            for line in _lines(paths)
-            if mark in line
+            for line in _lines_with(paths, [trace_id])
             for span in _decoded(line)
             if _trace_id(span) == trace_id
         ]
@@ -66,17 +72,31 @@ class Kept:
             _logger.warning("The tokenizer %s cannot be read: %s", name, error)
         return None
 
-    def _summaries(self, paths: Sequence[Path], reference: Reference | None) -> list[Summary]:
-        mark = reference.trace.encode() if reference else b""
-        gathered: dict[str, Gathering] = {}
-        for line in _lines(paths):
-            if mark not in line:
-                continue
-            for span in _decoded(line):
-                trace_id = _trace_id(span)
-                gathered.setdefault(trace_id, Gathering(trace_id)).add(span)
-        summaries = [one.summary() for one in gathered.values()]
-        return [one for one in summaries if one.path or mark]
+
+def _summaries(lines: Iterable[bytes]) -> list[Summary]:
+    gathered: dict[str, Gathering] = {}
+    for line in lines:
+        for span in _decoded(line):
+            trace_id = _trace_id(span)
+            gathered.setdefault(trace_id, Gathering(trace_id)).add(span)
+    return [one.summary() for one in gathered.values()]
+
+
+def _is_top(line: bytes) -> bool:
+    """Whether a span without parent may be in a line: by far fewer are than all, and they say what it is."""
+    return b'"parentSpanId":""' in line or b'"parentSpanId"' not in line
+
+
+def _lines_with(paths: Sequence[Path], ids: Sequence[str]) -> Iterator[bytes]:
+    """The lines in which one of these trace ids is, or, of few, the beginning of one."""
+    marks = {id_.encode() for id_ in ids}
+    for line in _lines(paths):
+        if len(marks) > _FEW:
+            is_meant = not marks.isdisjoint(match[1] for match in _TRACE_ID.finditer(line))
+        else:
+            is_meant = any(mark in line for mark in marks)
+        if is_meant:
+            yield line
 
 
 def _runs(place: Path) -> list[list[Path]]:

@@ -240,6 +240,7 @@ def _without_content(span: ReadableSpan) -> ReadableSpan:
         span.name,
         context=span.context,
         parent=span.parent,
+        resource=span.resource,  # by default one is made, with threads
         attributes=attributes,
         status=span.status,
         start_time=span.start_time,

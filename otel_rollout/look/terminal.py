@@ -56,7 +56,7 @@ def list_trajectories(summaries: Sequence[Summary], console: Console) -> None:
 
 def _experiments(summaries: Sequence[Summary]) -> Text:
     names = dict.fromkeys(" · ".join(dict.fromkeys((one.experiment, one.run))) for one in summaries)
-    return _text(f"{len(summaries)} of {', '.join(names)}")
+    return _text(f"{len(summaries)} of {', '.join(filter(None, names)) or 'a run without a name'}")
 
 
 def _place(summary: Summary) -> tuple[object, ...]:

@@ -11,6 +11,8 @@ from otel_rollout.look.conversation import FAILURE, MODEL, TOOL, Conversation, T
 from otel_rollout.look.messages import Call, as_text, ids_in
 from otel_rollout.look.summary import Score, Summary, Tokens
 
+_LONG: Final = 30
+"""Characters of a word that are shown where it is named."""
 _MANY: Final = 8
 """Numbers of a list that are shown."""
 
@@ -166,15 +168,16 @@ def parting(comparison: Comparison) -> str:
         return f"{counted(where.turn, 'turn')} alike; then one of them has ended."
     if (mine.role, mine.name) != (theirs.role, theirs.name):
         return f"They part at turn {turn}: here the {role(mine)}, there the {role(theirs)}."
+    here = f"turn {turn} ({role(mine)})"
+    changed = [parts[1] for one in (mine, theirs) if (parts := comparison.changed(one))]
+    words = " and ".join(f"“{word[:_LONG]}{'…' if len(word) > _LONG else ''}”" for word in changed)
+    said = f" ({words})" if words else ""
     if where.token is not None:
-        here, there = ("its end" if id_ is None else str(id_) for id_ in where.ids)
-        words = " and ".join(f"“{parts[1]}”" for one in (mine, theirs) if (parts := comparison.changed(one)))
-        said = f" ({words})" if words else ""
-        place = f"turn {turn} ({role(mine)}), token {where.token + 1} of it"
-        return f"They part at {place}: {here} and {there}{said}."
+        ids = " and ".join("its end" if id_ is None else str(id_) for id_ in where.ids)
+        return f"They part at {here}, token {where.token + 1} of it: {ids}{said}."
     if mine.text != theirs.text:
-        return f"They part at turn {turn} ({role(mine)}), character {where.characters + 1} of it."
-    return f"They part at turn {turn} ({role(mine)}): the same words, other {_what_differs(mine, theirs)}."
+        return f"They part at {here}, character {where.characters + 1} of it{said}."
+    return f"They part at {here}: the same words, other {_what_differs(mine, theirs)}."
 
 
 def _what_differs(one: Turn, other: Turn) -> str:

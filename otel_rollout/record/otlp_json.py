@@ -29,6 +29,10 @@ _LINE_END = b"}]}]}]}\n"
 HAS_IS_REMOTE, IS_REMOTE = 0x100, 0x200
 """Bits of OTLP's flags on spans and links: whether the other end is remote is known; it is remote."""
 
+_LONG = 1 << 14
+"""Bytes of JSON from which on it is worth a look how it is escaped best."""
+_SAMPLE = 256
+
 _dumps = orjson.dumps
 
 
@@ -42,12 +46,19 @@ def json_string(text: str) -> bytes:
         return _dumps(text.encode("utf-8", "replace").decode())
 
 
-def string_of_json(encoded: bytes) -> bytes:
-    """A JSON string that holds JSON, as orjson writes it: UTF-8 without control characters."""
-    if encoded.isascii():
-        return _dumps(encoded.decode("ascii"))
-    # Decoding and encoding other text costs more than escaping it where it is.
-    return b'"%b"' % encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+def string_of_json(encoded: bytes) -> tuple[bytes, ...]:
+    """A JSON string that holds JSON, as orjson writes it (UTF-8 without control characters), in pieces."""
+    if encoded.isascii() and (len(encoded) < _LONG or _needs_escapes(encoded)):
+        return (_dumps(encoded.decode("ascii")),)
+    # Decoding and encoding costs more than escaping it where it is.
+    return b'"', encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"'), b'"'
+
+
+def _needs_escapes(encoded: bytes) -> bool:
+    """Whether something is to be escaped in the middle: in numbers and in prose nothing is."""
+    at = len(encoded) // 2
+    end = at + _SAMPLE
+    return encoded.find(b'"', at, end) >= 0 or encoded.find(b"\\", at, end) >= 0
 
 
 def any_value(value: AttributeInput) -> bytes:

@@ -215,10 +215,8 @@ class RecordingSpan(Span):
             return
         self.ended = True
         try:
-            end_ns = end_time or time_ns()
-            if end_ns < self.start_ns and not end_time:  # the machine's clock was set back meanwhile
-                end_ns = self.start_ns
-            body = self._line(end_ns, self._status, self._message)
+            # The machine's clock may have been set back meanwhile.
+            body = self._line(end_time or max(time_ns(), self.start_ns), self._status, self._message)
         except Exception as error:  # noqa: BLE001 - we are inside user code
             self.tracer.writer.drop("encoding", self.identity)
             pass_on(error)

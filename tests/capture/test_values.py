@@ -334,8 +334,13 @@ def test_huge_values_are_bounded_before_they_are_encoded(shape):
     json.loads(encoded)
 
 
+def test_the_digits_of_a_huge_integer_are_cut_as_text_is():
+    """An integer of a thousand digits takes no more than the limit."""
+    assert shown((10**1000, None), 20)[0].endswith("more characters)")
+
+
 def test_what_shares_its_parts_many_times_over_is_bounded():
-    """A dict that holds the level below it twice, thirty levels deep, takes no longer than what is large."""
+    """A dict that holds the level below it twice, thirty levels deep, is not encoded in full."""
     value = {}
     for _ in range(30):
         value = {"left": value, "right": value}

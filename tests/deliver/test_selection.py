@@ -152,6 +152,32 @@ def test_the_deadline_decides_by_what_is_known(begin: Begin, tmp_path: Path) -> 
     assert arrived(tmp_path / "test-file") == {"failed": 2}
 
 
+def test_who_waits_for_delivery_does_not_wait_for_the_deadline(begin: Begin) -> None:
+    """A drain decides what has ended by what is known, though other processes go on."""
+    begin("spread=0.5", outcome_deadline=3600)
+    runtime.decide()
+    fork = multiprocessing.get_context("fork")
+    recorded, over = fork.Event(), fork.Event()
+
+    def go_on() -> None:
+        sibling("row", 0)
+        active = runtime.current()
+        assert active is not None
+        active.writer.flush(10)
+        recorded.set()
+        over.wait()
+
+    other = fork.Process(target=go_on)
+    other.start()
+    assert recorded.wait(60)
+    report = otel_rollout.shutdown(30)
+    over.set()
+    other.join()
+    assert report.groups_left_out == {"unscored": 1}
+    assert {c.pending for c in report.exporters.values()} == {0}
+    assert_adds_up(report)
+
+
 def test_a_group_that_does_not_say_its_size_waits_for_who_runs_and_a_while(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

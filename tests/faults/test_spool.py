@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from otel_rollout import spool
-from otel_rollout.deliver import segments
+from otel_rollout.deliver import ledger, segments
 from tests.faults.forwarding import forward, nobody_forwards, node_directory, record_and_die
 from tests.faults.job import Job
 from tests.faults.target import Receiver
@@ -155,6 +157,17 @@ def test_a_journal_of_a_newer_version_is_left_alone(variables: dict[str, str], r
     forward(variables, node_dir)
     assert {"first", "second"} <= set(receiver.names)
     assert journal.read_bytes() == newer
+
+
+def test_a_ledger_of_another_version(variables: dict[str, str], receiver: Receiver) -> None:
+    """It is kept under another name; what lies in segments arrives. Doubled: what had been delivered."""
+    node_dir = node_directory(variables)
+    expected = record_and_die(variables, node_dir)
+    with closing(sqlite3.connect(node_dir / ledger.FILE)) as other:
+        other.executescript("CREATE TABLE cursor (exporter, segment, position); PRAGMA user_version = 99")
+    report = forward(variables, node_dir)
+    assert (set(receiver.names), report.exporters["otlp"].delivered) == (set(expected), len(expected))
+    assert len(list(node_dir.glob("unreadable-*." + ledger.FILE))) == 1
 
 
 def test_a_spool_inherited_on_a_node_that_reuses_the_pid(

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from otel_rollout.deliver.decode import spans_of
 from otel_rollout.look.conversation import Conversation, conversation
 from otel_rollout.look.in_mlflow import InMlflow
 from otel_rollout.look.kept import Kept
+from otel_rollout_mlflow import MlflowSpanExporter
 from tests.look.conftest import Rollout, run
 from tests.look.job import HOSTILE, QUESTION, SYSTEM
+from tests.look.test_conversation import line
 from tests.ports import free_port
 
 SOURCES = pytest.mark.parametrize("source", ["kept", "mlflow"])
@@ -152,7 +155,7 @@ def test_a_page_is_one_file_that_holds_the_conversation(rollout: Rollout, tmp_pa
     both = tmp_path / "both.html"
     run("compare", "1/7/0", "1/7/2", "--from", rollout.spool, "--html", both)
     page = Page(both.read_text())
-    assert "They part at turn 5 (assistant), character 1 of it." in page.text
+    assert "They part at turn 5 (assistant), character 1 of it (“It” and “[bold]not”)." in page.text
     assert "mark" in page.elements
 
 
@@ -174,6 +177,18 @@ def test_a_trajectory_that_still_runs_is_shown_so_far(rollout: Rollout, tmp_path
     assert shown.startswith("1/7/0  running\n")
     assert re.search(r"took +not ended · 1 model call · 1 tool call", shown)
     assert headings(shown) == ["system", "user", "assistant", "tool Agent.calculator"]
+
+
+def test_a_trajectory_that_has_only_begun_is_said(rollout: Rollout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow lists it as running before it has any span of it."""
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "look-running")
+    exporter = MlflowSpanExporter(tracking_uri=rollout.tracking_uri)
+    exporter.announce(spans_of(line(1, None, None, parent=0, name="rollout_trace", kind="AGENT")))
+    exporter.shutdown()
+    place = ("--from", f"mlflow:{rollout.tracking_uri}")
+    ((path, *_, state, _, _, _),) = rows(run("show", "1/7", *place))
+    assert (path, state) == ("1/7/0", "running")
+    assert "1/7/0 has begun; none of its spans is in MLflow" in flat(run("show", "1/7/0", *place, code=2))
 
 
 def flat(said: str) -> str:

@@ -87,7 +87,28 @@ nested = st.recursive(
 @given(nested)
 def test_json_inside_a_string_round_trips(value):
     """Input and output are JSON in a JSON string: what is parsed twice is what was encoded twice."""
-    assert orjson.loads(orjson.loads(otlp_json.string_of_json(orjson.dumps(value)))) == value
+    assert read_back(value) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        list(range(20_000)),
+        "prose " * 10_000,
+        '"\\\n' * 10_000,
+        "prose " * 10_000 + '"\\\n' * 100,
+        '"\\\n' * 100 + "prose " * 10_000,
+        "é" * 30_000,
+    ],
+    ids=["numbers", "prose", "escapes", "escapes after prose", "escapes before prose", "other text"],
+)
+def test_long_json_within_json_comes_back(value):
+    """However it is escaped fastest, what a long string holds is what was put into it."""
+    assert read_back(value) == value
+
+
+def read_back(value: object) -> object:
+    return orjson.loads(orjson.loads(b"".join(otlp_json.string_of_json(orjson.dumps(value)))))
 
 
 values = st.recursive(

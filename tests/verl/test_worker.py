@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+import otel_rollout
+from otel_rollout import runtime
+from otel_rollout.record.sampling import GroupSampling
 from tests.otlp import Recorded, tree
 from tests.verl import local
 from tests.verl.script import UNANSWERED, rows
@@ -327,6 +332,33 @@ async def test_samples_are_chosen_without_the_trainings_generators(
     roots = [span.attributes for span in _named(recorded(), "agent_loop")]
     assert len({root["rollout.sample_index"] for root in roots}) == 2
     assert sorted(root["rollout.rollout_n"] for root in roots) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_a_limit_of_groups_holds_for_all_workers_together(
+    verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """Of a batch as many groups, whole, whether verl's manager is awaited or called from a thread."""
+    from verl.experimental.agent_loop import AgentLoopManager
+
+    active = runtime.current()
+    assert active is not None
+    limited = dataclasses.replace(runtime.decide(), sample_groups=2)
+    active.sampling, runtime._state.settings = GroupSampling.of(limited), limited
+    manager = object.__new__(AgentLoopManager)
+    workers = [local.worker(verl_config) for _ in range(2)]
+    for worker in workers:
+        worker.reward_loop_worker_handles = None
+    manager.agent_loop_workers = [local.Remote(worker) for worker in workers]
+    made = await manager.generate_sequences(local.batch([0, 1, 2, 3, 4], 5, 4))
+    assert len(made) == 20
+    await asyncio.to_thread(manager.generate_sequences, local.batch([0, 1, 2, 3, 4], 6, 4))
+    roots = [span.attributes for span in _named(recorded(), "agent_loop")]
+    for step in (5, 6):
+        rows = Counter(root["rollout.sample_index"] for root in roots if root["rollout.step"] == step)
+        assert len(rows) == 2
+        assert set(rows.values()) == {4}
+    assert {root["rollout.group_size"] for root in roots} == {4}
+    assert otel_rollout.status().left_out == {"sampled_out": 24}
 
 
 @needs_v1
