@@ -46,6 +46,7 @@ _NARROW = 6
 """Entries up to which each of a dict is looked at before encoding."""
 _LEVELS = 12
 """Levels that are looked at before encoding: what is deeper is measured."""
+_NUMBERS = frozenset({int, float})
 _WATCHED = 256
 """Values measured in full after one was encoded that turned out larger than the limit."""
 _CHUNK = 256
@@ -125,9 +126,13 @@ def _is_larger(value: Any, size: int) -> bool:
                 parts += dict.keys(part)
                 parts += dict.values(part)
         elif kind is list or kind is tuple or issubclass(kind, list):
-            size -= len(part) if kind is tuple else list.__len__(part)
-            if size >= 0:
-                parts += part if kind is tuple else list.__iter__(part)
+            members = tuple.__iter__ if kind is tuple else list.__iter__
+            count = len(part) if kind is tuple else list.__len__(part)
+            size -= count
+            if size >= 0 and _NUMBERS.issuperset(map(type, members(part))):
+                size -= count  # token ids by the hundred thousand are not to be gone through one by one
+            elif size >= 0:
+                parts += members(part)
         elif hasattr(kind, "__dataclass_fields__"):
             parts += _dataclass_fields(part).values()
     return size < 0
