@@ -56,15 +56,20 @@ class FileExporter(SpanExporter):
 
 
 class FaultyExporter(FileExporter):
-    """Fails as the file ``<path>.fault`` says: the name of a failure kind; rejects spans named "poison"."""
+    """Fails as the file ``<path>.fault`` says; rejects spans named "poison".
+
+    It names a failure kind, and it may say how many spans pass all the same.
+    """
 
     last_failure: ExportFailure | None = None
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         fault = Path(self.path + ".fault")
         if fault.exists():
-            self.last_failure = ExportFailure(FailureKind(fault.read_text()), "as the test wishes", 0.05)
-            return SpanExportResult.FAILURE
+            kind, *passing = fault.read_text().split()
+            if not passing or len(spans) > int(passing[0]):
+                self.last_failure = ExportFailure(FailureKind(kind), "as the test wishes", 0.05)
+                return SpanExportResult.FAILURE
         if any(span.name == "poison" for span in spans):
             self.last_failure = ExportFailure(FailureKind.REJECTED, "poison is not accepted")
             return SpanExportResult.FAILURE

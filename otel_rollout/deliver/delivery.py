@@ -38,6 +38,8 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 REJECTED = "rejected."
 """How files of lines begin that are set aside."""
+WHOLE_ATTEMPTS = 4
+"""How often a batch is sent as it is to a target that does not take it in time, or is not there."""
 REFUSED_PAUSE = 60.0
 """Seconds before a target that refused us is asked again: somebody may have put it right."""
 
@@ -235,9 +237,11 @@ class Delivery:
             _logger.error("cannot read %s: %s; what it holds stays where it is", name.file, error)
         self._unreadable.add(name)
 
-    def _deliver(self, lines: Sequence[Line]) -> None:
-        """Export lines until they are delivered or set aside, or until we are told to stop."""
-        attempt = 0
+    def _deliver(self, lines: Sequence[Line], attempt: int = 0) -> None:
+        """Export lines until they are delivered or set aside, or until we are told to stop.
+
+        A target that is not to be had for long may just be too slow for so much: it is given less and less.
+        """
         while not self._stop.is_set():
             failure = self._export(lines)
             self._refused = failure is not None and failure.kind is FailureKind.REFUSED
@@ -253,6 +257,14 @@ class Delivery:
             if attempt & (attempt - 1) == 0:  # the 1st, 2nd, 4th, 8th … time: an outage may last for days
                 _logger.warning("%s: %s; next attempt in %.1f s", self.name, failure.message, pause)
             self._stop.wait(pause)
+            if attempt >= WHOLE_ATTEMPTS and len(lines) > 1 and not self._refused:
+                self._deliver_halves(lines, attempt)
+                return
+
+    def _deliver_halves(self, lines: Sequence[Line], attempt: int = 0) -> None:
+        middle = len(lines) // 2
+        self._deliver(lines[:middle], attempt)
+        self._deliver(lines[middle:])
 
     def _export(self, lines: Sequence[Line]) -> ExportFailure | None:
         kept = [line for line in lines if line.kept]
@@ -280,9 +292,7 @@ class Delivery:
         if len(lines) == 1:
             self._advance(lines, {lines[0]: reason})
             return
-        middle = len(lines) // 2
-        self._deliver(lines[:middle])
-        self._deliver(lines[middle:])
+        self._deliver_halves(lines)
 
     def _advance(self, lines: Sequence[Line], rejected: Mapping[Line, str]) -> None:
         """Be done with lines: all delivered but the rejected ones, which are set aside with the reason."""

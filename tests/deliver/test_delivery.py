@@ -113,6 +113,16 @@ def test_a_target_that_is_down_costs_nothing_but_time(faulty, target, tmp_path, 
     assert (healed.problem, healed.retried >= count.retried > 0) == (None, True)
 
 
+def test_a_target_that_is_too_slow_for_a_batch_is_given_less(faulty, target):
+    """A server that never answers five hundred spans in time gets fewer, and so everything in the end."""
+    Path(f"{target}.fault").write_text("unavailable 7")
+    record(200)
+    report = otel_rollout.shutdown(60)
+    count = report.exporters["test-faulty"]
+    assert (count.delivered, report.lost, set(delivered(target).values())) == (201, 0, {1})
+    assert count.retried > delivery.WHOLE_ATTEMPTS
+
+
 def test_a_poisonous_span_is_set_aside_and_all_others_arrive(faulty, target, tmp_path):
     """A rejected batch is halved down to the span at fault, which is kept with the target's words."""
     record(40)

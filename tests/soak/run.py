@@ -25,7 +25,7 @@ from tests.waiting import wait_for
 
 JOB_SECONDS = 120
 """A job that takes longer hangs: its own work takes a few seconds."""
-DELIVERY_SECONDS = 180
+DELIVERY_SECONDS = 600
 _STEP = 0.03
 _VARIABLE = "OTEL_ROLLOUT_SPOOL_DIR"
 _Process = tuple[int, str]
@@ -80,7 +80,10 @@ class Run:
         for number, (answers, protocol) in enumerate(zip(schedule.answers, schedule.protocols, strict=True)):
             if number == 0 and mlflow:
                 relay = Relay(answers, self._kill_forwarders, mlflow.removeprefix("http://"))
-                self.targets["mlflow"], exporters["mlflow"] = relay, {"tracking_uri": relay.url}
+                self.targets["mlflow"], exporters["mlflow"] = (
+                    relay,
+                    {"tracking_uri": relay.url, "timeout": 120},
+                )
             else:
                 name, keeper = f"test-otlp-{number}", Keeper(answers, self._kill_forwarders)
                 options = {"endpoint": f"{keeper.url}/v1/traces", "protocol": protocol, "timeout": 20}
@@ -142,7 +145,7 @@ class Run:
             target.recover()
         if self.node_dir.exists():
             drain.drain(self.node_dir, self.settings, DELIVERY_SECONDS)
-            wait_for(lambda: not self._processes(), 60, "the end of everything of ours")
+            wait_for(lambda: not self._processes(), 300, "the end of everything of ours")
 
     def _end(self) -> None:
         """Leave nothing behind."""
