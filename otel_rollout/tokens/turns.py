@@ -81,7 +81,7 @@ class Turns:
         for branch in self.branches:
             common = _common(items, branch.data, self._width)
             for mark in branch.marks:
-                if mark.ended <= began and mark.turn != turn:
+                if mark.ended < began and mark.turn != turn:  # truly before: no two turns tell each other
                     # The longest, of the turn that has the least besides, and of these the last.
                     rank = (min(common, mark.length), -mark.length, mark.ended)
                     if best is None or rank > best:
