@@ -19,16 +19,9 @@ from statistics import median, quantiles
 from typing import Any
 
 import otel_rollout
+from benchmarks.tracers import PAYLOAD, RESULT
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
 
-PAYLOAD = {
-    "request_id": "7f3c9a52e1",
-    "messages": [
-        {"role": "user", "content": "How many dollars does she spend on wool? " * 7} for _ in range(6)
-    ],
-    "sampling_params": {"temperature": 1.0, "top_p": 0.9},
-}
-RESULT = {"text": "A scarf takes two balls of wool, so she needs sixty of them. " * 30, "stop_reason": "stop"}
 IDENTITY: dict[str, str | int | bool] = {
     "rollout.project_name": "bench",
     "rollout.experiment_name": "bench",

@@ -298,7 +298,7 @@ class _Telling:
     def _as_sequence(self, called: _Called) -> tuple[sequences.Turns, bytes, bytes]:
         """What a call was asked, as a sequence, and with its answer."""
         if called.request.messages:
-            asked = sequences.messages(called.request.messages)
+            asked = sequences.messages([messages.key_of(message) for message in called.request.messages])
             return self._by_message, asked, asked
         asked = sequences.tokens(list(called.request.prompt_ids)) or b""
         return self._by_token, asked, sequences.tokens(list(called.all_ids)) or b""

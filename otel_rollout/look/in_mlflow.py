@@ -52,7 +52,7 @@ class InMlflow:
         """All spans of a trace."""
         with _said_plainly():
             line = self._traces.line_of(trace_id)
-        return spans_of(line) if line else []
+            return spans_of(line) if line else []
 
     def decoder(self, name: str) -> Decoder | None:
         """None: what was delivered has its text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,7 +101,17 @@ def as_text(value: Any) -> str:
         return value
     if value is None:
         return ""
-    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    except RecursionError:
+        return "(nested too deeply)"
+
+
+def key_of(message: Message) -> str:
+    """What a message is told from others by."""
+    calls = [[call.name, call.arguments, call.id] for call in message.calls]
+    key = as_text([message.role, message.text, calls, message.call_id])
+    return key.encode(errors="replace").decode()
 
 
 def request_of(value: Any, further: Any = None) -> Request:

@@ -13,10 +13,7 @@ from otel_rollout.deliver.decode import spans_of
 from otel_rollout.look.comparison import compare
 from otel_rollout.look.conversation import Conversation, Turn, conversation
 from otel_rollout.look.messages import Call
-from otel_rollout.record import otlp_json
 
-HEAD = otlp_json.resource_head({semconv.SEGMENT_ID: "s"})
-SCOPE = otlp_json.scope_head("otel_rollout", None, None, None)
 ROOT = 1
 IDENTITY = {semconv.STEP: 1, semconv.SAMPLE_INDEX: 7, semconv.ROLLOUT_N: 0, semconv.VALIDATE: False}
 
@@ -41,20 +38,23 @@ def line(
         semconv.OUTPUT_VALUE: orjson.dumps(result).decode(),
         **more.get("attributes", {}),
     }
-    return HEAD + otlp_json.line(
-        SCOPE,
-        b"%032x" % 1,
-        b"%016x" % number,
-        b"%016x" % parent if parent else b"",
-        1,
-        name,
-        1,
-        10 * number,
-        more.get("end", 10 * number + 5),
-        [otlp_json.attribute(key, value) for key, value in attributes.items()],
-        status=2 if "error" in more else 0,
-        status_message=more.get("error"),
-    )
+    span = {
+        "traceId": f"{1:032x}",
+        "spanId": f"{number:016x}",
+        "parentSpanId": f"{parent:016x}" if parent else "",
+        "name": name,
+        "startTimeUnixNano": str(10 * number),
+        "endTimeUnixNano": str(more.get("end", 10 * number + 5)),
+        "attributes": [{"key": key, "value": held(value)} for key, value in attributes.items()],
+        "status": {"code": 2, "message": more["error"]} if "error" in more else {},
+    }
+    return orjson.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+
+
+def held(value: bool | int | float | str) -> dict[str, Any]:
+    """An attribute's value as OTLP/JSON has it."""
+    kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
+    return {kinds[type(value)]: str(value) if type(value) is int else value}
 
 
 def told(lines: Sequence[bytes], root_id: int | None = None) -> Conversation:

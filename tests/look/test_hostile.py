@@ -16,6 +16,7 @@ from otel_rollout.look.conversation import Conversation, Turn
 from otel_rollout.look.messages import Call
 from otel_rollout.look.printable import printable
 from otel_rollout.look.summary import Score, Summary, Tokens
+from tests.look.test_conversation import line, told
 
 OWN = re.compile(r"\x1b\[[0-9;]*m")
 """Colours, and nothing else that rich may write."""
@@ -144,6 +145,35 @@ def test_a_comparison_is_text_and_nothing_else(one: Conversation, other: Convers
     assert read.elements <= ALLOWED
     for turn in (*compared.shared, *(turn for pair in compared.rows for turn in pair if turn)):
         assert printable(turn.text) in read.said
+
+
+KEYS = st.sampled_from(
+    [
+        *("messages", "role", "content", "choices", "message", "tool_calls", "function", "arguments", "name"),
+        *("prompt_ids", "new", "continues", "shared", "token_ids", "response_text", "prompt_text", "kwargs"),
+        *("prompt_text_begins_at_token", "output", "type", "parts", "text", "id"),
+    ]
+)
+WORDS = st.sampled_from(["user", "assistant", "tool", "tool_use", "tool_result", "function_call", "text", ""])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2**63) | st.floats(allow_nan=False) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=12,
+)
+SPANS = st.lists(
+    st.tuples(st.sampled_from(["LLM", "TOOL", "EVALUATOR", "CHAIN"]), VALUES, VALUES), max_size=4
+)
+
+
+@settings(max_examples=100)
+@given(SPANS)
+def test_whatever_was_recorded_is_shown(recorded: list[tuple[str, object, object]]) -> None:
+    """Arguments and results of any shape make a conversation that can be shown and compared."""
+    lines = [line(number, *values, kind=kind) for number, (kind, *values) in enumerate(recorded, start=2)]
+    conversation = told(lines)
+    terminal.show(conversation, console())
+    page.of_conversation(conversation)
+    assert compare(conversation, told(lines)).divergence is None
 
 
 @given(TEXTS)

@@ -59,7 +59,7 @@ def line(
         "generate",
         1,
         *(span or (10 * number, 10 * number + 5)),
-        [otlp_json.attribute(key, value) for key, value in attributes.items()],
+        [otlp_json.attribute_list(attributes)],
     )
 
 

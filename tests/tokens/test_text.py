@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from otel_rollout import semconv, spool
-from otel_rollout.deliver import enrichment as enriching
+from otel_rollout.deliver import decoders as decoders_of_runs
 from otel_rollout.deliver.enrichment import Enrichment
 from otel_rollout.record.redaction import redact_secrets
 from otel_rollout.record.tokenizers import Tokenizers
@@ -231,7 +231,7 @@ def test_without_a_usable_tokenizer_ids_stay(
     content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The file is missing or damaged: lines go through as they were recorded, and one warning says why."""
-    monkeypatch.setattr(enriching, "_LOOK_INTERVAL", 0.0)
+    monkeypatch.setattr(decoders_of_runs, "_LOOK_INTERVAL", 0.0)
     name = "0" * 32
     path = spool.tokenizer_file(tmp_path, name)
     if content is not None:
