@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 import otel_rollout
-from benchmarks.hot_path import PAYLOAD, RESULT
+from benchmarks.tracers import PAYLOAD, RESULT
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
 
 BASELINE = Path(__file__).parent / "results" / "counts.json"
