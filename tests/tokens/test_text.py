@@ -21,9 +21,8 @@ from otel_rollout.record.tokenizers import Tokenizers
 from otel_rollout.tokens.decoding import Decoder
 from tests.tokens.support import Told, demo_tokenizer, line, stored
 
-TEXT = (
-    Path(__file__).parents[2].joinpath("docs", "reliability.md").read_text() + "é 你好 🙂 ŵ \u200b<|im_end|>"
-)
+LICENSE = (Path(__file__).parents[2] / "LICENSE").read_text()
+TEXT = LICENSE + "é 你好 🙂 ŵ \u200b<|im_end|>"
 
 
 def sentencepiece_like() -> Tokenizer:
@@ -161,12 +160,9 @@ def test_text_in_pieces_is_the_text(kind: str, data: st.DataObject, tmp_path_fac
         answered = {"prompt_ids": ids[:begin]}, {"token_ids": ids[begin:end]}
         enrichment.line(line(number, *answered, tokenizer=name))
     decoded = enrichment.decoded
-    whole = {"prompt_ids": ids[:10], "response_ids": ids[10:]}
-    told = Told(enrichment.line(line(99, {}, whole, tokenizer=name, kind=semconv.KIND_AGENT, span=(1, 999))))
-    if ids:
-        assert told.output.get("prompt_text", "") + told.output["response_text"] == tokenizer.decode(
-            ids, skip_special_tokens=False
-        )
+    whole = line(99, {}, {"response_ids": ids}, tokenizer=name, kind=semconv.KIND_AGENT, span=(1, 999))
+    text = Told(enrichment.line(whole)).output.get("response_text", "")
+    assert text == (tokenizer.decode(ids, skip_special_tokens=False) if ids else "")
     assert decoded <= len(ids) + 9 * 2 * len(ends) + 40
 
 
@@ -187,7 +183,8 @@ def test_each_turn_shows_the_text_that_is_new(tmp_path: Path) -> None:
     """
     tokenizer = demo_tokenizer()
     name = stored(tmp_path, tokenizer)
-    parts = [tokenizer.encode(part).ids for part in TEXT.splitlines() if part][:60]
+    whole = tokenizer.encode(LICENSE * 3).ids
+    parts = [whole[begin : begin + 120] for begin in range(0, 60 * 120, 120)]
     enrichment = Enrichment(tmp_path)
     ids: list[int] = []
     for turn in range(30):
