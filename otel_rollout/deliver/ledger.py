@@ -24,6 +24,8 @@ from otel_rollout.exporting import ExportFailure, FailureKind
 FILE = "ledger.sqlite"
 _BUSY_TIMEOUT = 10.0
 _logger = logging.getLogger("otel_rollout.deliver")
+_PASSING = ("locked", "busy", "disk I/O error", "unable to open", "disk is full")
+"""What SQLite says when it is not the file's fault."""
 _VERSION = 1
 _SCHEMA = f"""
 BEGIN;
@@ -212,10 +214,11 @@ def read_ledger(node_dir: Path) -> LedgerState:
     if path.exists():
         try:
             _read(path, state)
-        except sqlite3.OperationalError as error:
-            if path.exists() and "no such table" not in str(error):
-                raise
         except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+            if not path.exists():
+                return state
+            if isinstance(error, sqlite3.OperationalError) and any(s in str(error) for s in _PASSING):
+                raise
             return LedgerState({}, {}, {}, {}, {}, {}, f"{path} cannot be read: {error}")
     return state
 
@@ -240,10 +243,12 @@ def set_aside_unreadable(node_dir: Path) -> None:
 def _read(path: Path, state: LedgerState) -> None:
     with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as db:
         db.execute("BEGIN")  # all of it at one moment
-        for exporter, segment, position in db.execute("SELECT * FROM cursor"):
-            state.cursors.setdefault(exporter, {})[segment] = int(position)
+        if db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:  # just being created
+            return
         if (version := _version_of(db)) != _VERSION:
             raise sqlite3.DatabaseError(f"it is of version {version}, and this software reads {_VERSION}")
+        for exporter, segment, position in db.execute("SELECT * FROM cursor"):
+            state.cursors.setdefault(exporter, {})[segment] = int(position)
         for exporter, step, validate, *counts in db.execute("SELECT * FROM step"):
             tally = Tally(*map(int, counts))
             state.steps.setdefault(exporter, {})[StepKey(step, bool(validate))] = tally

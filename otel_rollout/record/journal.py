@@ -125,17 +125,17 @@ class Journal:
             first = size - at
             ring[HEADER_BYTES + at : HEADER_BYTES + size] = line[:first]
             ring[HEADER_BYTES : HEADER_BYTES + length - first] = line[first:]
-        self.written = written + length
         self.recorded += 1
-        self.publish()  # after the copy: this is what makes the line exist
+        self.publish(written + length)  # after the copy: this is what makes the line exist
         return True
 
-    def publish(self) -> None:
-        """Make length and number of lines visible outside."""
+    def publish(self, written: int) -> None:
+        """Make length and number of lines visible outside, then to the flusher: segments have what counts."""
         place = 1 - self._active
         at = _PLACES[place]
-        self._map[at : at + 16] = _published.pack(self.written, self.recorded)
+        self._map[at : at + 16] = _published.pack(written, self.recorded)
         self._map[_ACTIVE] = self._active = place
+        self.written = written
 
     def unflushed(self, limit: int) -> memoryview:
         """The oldest bytes the segment lacks, at most ``limit``; to be released before the next append."""
@@ -180,7 +180,7 @@ class Journal:
             self.started[0] -= gone
         self.set_base(self.flushed)
         self._put(_SEQUENCE, sequence)
-        self.publish()
+        self.publish(self.written)
         hidden.replace(path)
         self.release()
         self._descriptor = descriptor

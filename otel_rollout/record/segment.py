@@ -275,7 +275,7 @@ class SegmentWriter:
         self._length += written
         self._journal.recorded += 1
         self._journal.set_base(self._journal.written - self._length)
-        self._journal.publish()
+        self._journal.publish(self._journal.written)
         return True
 
     # --- the flusher thread -------------------------------------------------------------------------------

@@ -327,6 +327,7 @@ def test_what_is_whole_in_a_damaged_spool_is_delivered(hurried, monkeypatch, tmp
 @given(damage=damages, content=st.none() | garbage)
 @example(damage=[], content=b"")
 @example(damage=[], content=b"x" * 5000)
+@example(damage=[("cut", 0.125), ("insert", 0.0078125, bytes(4))], content=None)  # "unsupported file format"
 def test_a_damaged_ledger_stops_nothing(hurried, monkeypatch, tmp_path_factory, damage, content):
     """What it says can be read or is put aside; then what lies in segments is delivered, rather twice."""
     node_dir = tmp_path_factory.mktemp("node")

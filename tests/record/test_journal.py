@@ -121,17 +121,19 @@ def test_a_killed_writer_loses_and_tears_nothing(tmp_path, after):
 
 
 DIES_IN_THE_MIDDLE = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 from otel_rollout.record import journal, segment
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-def dying_publish(self, publish=journal.Journal.publish):
+def dying_publish(self, written, publish=journal.Journal.publish):
     if self.recorded == 50:  # its bytes are copied, its length is not public
+        writer._hurry()
+        time.sleep(0.2)  # the flusher moves all it sees
         die()
-    publish(self)
+    publish(self, written)
 
 class Places:
     def pack(self, written, recorded, pack=journal._published.pack):
