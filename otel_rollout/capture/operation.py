@@ -94,7 +94,7 @@ class Call:
 
     __slots__ = ("_running", "_trajectory", "encode", "inside", "limit", "operation", "outside", "span")
     key: Final = SPAN
-    """Where a context has its current span in this process: functions may have been pickled in another one."""
+    """Where a context has its current span: of this process; wrappers may have been pickled in another."""
 
     def __init__(
         self,
