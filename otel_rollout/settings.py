@@ -37,7 +37,10 @@ def _text(raw: str) -> str:
 
 def _flag(raw: str) -> bool:
     """Only ``true`` switches a boolean on, as the OpenTelemetry specification demands."""
-    return raw.strip().lower() == "true"
+    flag = raw.strip().lower()
+    if flag not in ("true", "false"):
+        raise ValueError("is neither true nor false")
+    return flag == "true"
 
 
 def _number(kind: type[int] | type[float], least: float, raw: str) -> Any:

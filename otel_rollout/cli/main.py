@@ -18,7 +18,7 @@ from rich.console import Console
 
 from otel_rollout import settings, spool
 from otel_rollout.cli import accounts, look
-from otel_rollout.deliver import drain
+from otel_rollout.deliver import drain, exporters
 from otel_rollout.deliver.report import Report
 from otel_rollout.version import VERSION
 from otel_rollout_demo.cli import demo
@@ -26,9 +26,27 @@ from otel_rollout_demo.cli import demo
 app = typer.Typer(
     help="See every trajectory of an agentic-RL rollout.", no_args_is_help=True, add_completion=False
 )
+
+
+def _names(to: str) -> list[str]:
+    return [name.strip() for name in to.split(",")]
+
+
+def _installed(to: str | None) -> str | None:
+    """What ``--to`` names: with a name that is misspelt there is nothing to begin with."""
+    try:
+        exporters.check_names(_names(to) if to else [])
+    except settings.SettingsError as error:
+        raise typer.BadParameter(str(error)) from error
+    return to
+
+
 ToOption = Annotated[
     str | None,
-    typer.Option(help="Exporters, comma separated. \\[default: the run's, as this environment sets them up]"),
+    typer.Option(
+        help="Exporters, comma separated. \\[default: the run's, as this environment sets them up]",
+        callback=_installed,
+    ),
 ]
 SpoolOption = Annotated[
     Path | None,
@@ -89,7 +107,8 @@ def forward(
     """Deliver what lies on disk, and return when it is delivered."""
     from otel_rollout.deliver import service
 
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    logging.basicConfig(format="%(levelname)s: %(message)s")
+    logging.getLogger("otel_rollout.deliver").setLevel(logging.INFO)
     configured, _ = settings.from_environment(os.environ)
     if watch:
         _serve(place or configured.spool_dir, configured, to)
@@ -125,7 +144,7 @@ def replay(
         list[Path],
         typer.Argument(help="Files of OTLP JSON Lines, also .zst and rejected.*.jsonl, or directories."),
     ],
-    to: Annotated[str, typer.Option(help="Exporters, comma separated.")],
+    to: Annotated[str, typer.Option(help="Exporters, comma separated.", callback=_installed)],
 ) -> None:
     """Deliver files once more, or elsewhere: kept segments, a copied spool, lines of any OpenTelemetry tool.
 
@@ -136,7 +155,7 @@ def replay(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     as_they_are = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
     configured, _ = settings.from_environment({**os.environ, **as_they_are})
-    chosen = _chosen(configured, to.split(","))
+    chosen = _chosen(configured, _names(to))
     try:
         with service.as_node_directory(paths, configured.spool_dir, list(chosen.exporters)) as node_dir:
             with accounts.progress(functools.partial(drain.report, node_dir, chosen)):
@@ -196,11 +215,11 @@ def _with_exporters_of(
     """The settings with the exporters of a run, or with those named instead."""
     manifest = spool.read_manifest(node_dir)
     of_run = manifest.exporters if manifest else configured.exporters
-    return _chosen(configured, to.split(",") if to else of_run)
+    return _chosen(configured, _names(to) if to else of_run)
 
 
 def _chosen(configured: settings.Settings, names: Iterable[str]) -> settings.Settings:
-    chosen = {name.strip(): configured.exporters.get(name.strip(), {}) for name in names}
+    chosen = {name: configured.exporters.get(name, {}) for name in names}
     return dataclasses.replace(configured, exporters=chosen)
 
 

@@ -35,7 +35,7 @@ def check_names(names: Iterable[str]) -> None:
     if unknown:
         raise SettingsError(
             f"no span exporter is called {', '.join(map(repr, unknown))} "
-            f"(OTEL_TRACES_EXPORTER, or configure(exporters=…)). Installed: {', '.join(sorted(known))}. "
+            f"(OTEL_TRACES_EXPORTER, configure(exporters=…) or --to). Installed: {', '.join(sorted(known))}. "
             "Others come with their packages, as entry points of group " + GROUP + "."
         )
 

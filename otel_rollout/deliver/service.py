@@ -105,11 +105,15 @@ def as_node_directory(paths: Sequence[Path], spool_dir: Path, exporters: Sequenc
     run = f"replay-{spool.new_run_id()}"
     node_dir = spool.node_directory(spool_dir, run, "")
     spool.create_private(node_dir, spool_dir)
-    spool.write_manifest(node_dir, spool.Manifest(run, "replay", tuple(exporters)))
-    _copy_tokenizers(paths, node_dir)
-    writer = spool.new_writer_id()
-    for sequence, path in enumerate(files.in_places(paths), start=1):
-        _copy_lines(path, node_dir / spool.SegmentName(writer, sequence).file)
+    try:
+        spool.write_manifest(node_dir, spool.Manifest(run, "replay", tuple(exporters)))
+        _copy_tokenizers(paths, node_dir)
+        writer = spool.new_writer_id()
+        for sequence, path in enumerate(files.in_places(paths), start=1):
+            _copy_lines(path, node_dir / spool.SegmentName(writer, sequence).file)
+    except (OSError, ValueError):
+        shutil.rmtree(node_dir.parent)  # else it would be the latest run, which `status` shows
+        raise
     yield node_dir
     left = [*spool.segments(node_dir), *node_dir.glob("rejected.*")]
     if not left:

@@ -140,10 +140,7 @@ class Call:
         segments = call.segments(holder.get("response_mask"), decoder)
         if segments:
             holder["response_segments"] = segments
-        for name in _LOGPROBS:
-            summary = _summary(holder.get(name))
-            if summary is not None:
-                holder[name] = summary
+        _sum_up_logprobs(holder)
         self._trace.text = (self._id, answer)
         self._changed = True
 
@@ -203,6 +200,7 @@ class Call:
         if decoded == other:
             held = self._output if isinstance(self._output, dict) else {}
             self._output = {**held, "response_text": answer}
+            _sum_up_logprobs(self._output)
 
 
 class _Tokens:
@@ -270,6 +268,13 @@ def _holders(value: Any, key: str, depth: int = _DEPTH) -> Iterator[dict[str, An
 
 def _is_conversation(value: list[Any]) -> bool:
     return bool(value) and all(isinstance(said, dict) and "role" in said for said in value)
+
+
+def _sum_up_logprobs(output: dict[str, Any]) -> None:
+    for name in _LOGPROBS:
+        summary = _summary(output.get(name))
+        if summary is not None:
+            output[name] = summary
 
 
 def _summary(values: Any) -> dict[str, float] | None:

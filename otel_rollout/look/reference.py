@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from otel_rollout.look.summary import VALIDATION, Summary
@@ -74,7 +75,8 @@ def choose(reference: Reference, found: Sequence[Summary], place: str) -> Summar
     if not several:
         raise UnresolvedError(f"No trajectory {reference.text} in {place}. {_advice(reference)}")
     if len(several) > 1:
-        shown = "\n".join(f"  {one.trace_id}  {one.path}  {one.experiment}" for one in several[:_LISTED])
+        listed = sorted(several, key=attrgetter("order"))[:_LISTED]
+        shown = "\n".join(f"  {one.trace_id}  {one.path}  {one.experiment}" for one in listed)
         more = f"\n  and {len(several) - _LISTED} more" if len(several) > _LISTED else ""
         raise UnresolvedError(
             f"{reference.text} are {len(several)} trajectories in {place}; name one:\n{shown}{more}"
@@ -86,4 +88,6 @@ def _advice(reference: Reference) -> str:
     listed = "`otel-rollout show` lists what is there"
     if reference.path and not reference.path.startswith(VALIDATION):
         return f"{listed}; a validation's are called {VALIDATION}/{reference.path}."
+    if reference.text.isdigit():
+        return f"{listed}. All of a step: {reference.text}/"
     return f"{listed}."

@@ -88,6 +88,16 @@ class Summary:
     tokens: Tokens = Tokens()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Where it is listed: training before validation, then by numbers where these are some."""
+        parts = self.path.split("/")
+        return (
+            len(parts),
+            [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts],
+            self.start_ns,
+        )
+
 
 def path_of(identity: Mapping[str, Any]) -> str:
     """Step, sample and rollout as somebody writes them; empty without any."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -41,7 +42,7 @@ def list_trajectories(summaries: Sequence[Summary], console: Console) -> None:
         table.add_column(heading, justify="right" if heading == "reward" else "left")
     for heading in ("took", "in", "out"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for one in sorted(summaries, key=_place):
+    for one in sorted(summaries, key=attrgetter("order")):
         counts = ("" if count is None else str(count) for count in (one.tokens.input, one.tokens.output))
         table.add_row(
             _text(one.path or one.name),
@@ -57,16 +58,6 @@ def list_trajectories(summaries: Sequence[Summary], console: Console) -> None:
 def _experiments(summaries: Sequence[Summary]) -> Text:
     names = dict.fromkeys(" · ".join(dict.fromkeys((one.experiment, one.run))) for one in summaries)
     return _text(f"{len(summaries)} of {', '.join(filter(None, names)) or 'a run without a name'}")
-
-
-def _place(summary: Summary) -> tuple[object, ...]:
-    """Training before validation, then by numbers where these are some."""
-    parts = summary.path.split("/")
-    return (
-        len(parts),
-        [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts],
-        summary.start_ns,
-    )
 
 
 def show(conversation: Conversation, console: Console) -> None:

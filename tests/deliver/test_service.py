@@ -89,13 +89,18 @@ def test_replay_of_what_was_set_aside(
 
 
 def test_what_cannot_be_replayed_is_said(target: Path, test_exporters: None, tmp_path: Path) -> None:
-    """A file that is missing, a directory without segments, lines that are none."""
+    """A file that is missing, a directory without segments, nobody to deliver, lines that are none.
+
+    Only the last, which are set aside, leave a run behind.
+    """
     assert "No such file" in run("replay", tmp_path / "missing", "--to", "test-file", code=2)
     (tmp_path / "empty").mkdir()
     assert "holds no segments" in run("replay", tmp_path / "empty", "--to", "test-file", code=2)
     (tmp_path / "text").write_text("hello\n")
+    assert "no span exporter is called 'nobody'" in run("replay", tmp_path / "text", "--to", "nobody", code=2)
+    assert "Nothing was recorded" in run("status", code=1)
     assert "0 lines delivered, 1 rejected" in run("replay", tmp_path / "text", "--to", "test-file", code=1)
-    assert "no span exporter is called 'nobody'" in run("replay", tmp_path / "text", "--to", "nobody", code=1)
+    assert "replay-" in run("status")
 
 
 @pytest.fixture

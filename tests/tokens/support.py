@@ -40,6 +40,7 @@ def line(
     tokenizer: str | None = None,
     trace: int = 1,
     kind: str = semconv.KIND_LLM,
+    text_of: int | None = None,
 ) -> bytes:
     """A line with span ``number``, which ends before the next number's begins unless ``span`` says when."""
     attributes = {
@@ -49,6 +50,7 @@ def line(
         semconv.OUTPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
         semconv.OUTPUT_VALUE: orjson.dumps(result).decode(),
         **({} if tokenizer is None else {semconv.TOKENIZER: tokenizer}),
+        **({} if text_of is None else {semconv.TEXT_OF: f"{text_of:016x}"}),
     }
     return HEAD + otlp_json.line(
         SCOPE,

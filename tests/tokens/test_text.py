@@ -179,7 +179,8 @@ def _shared(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokeni
 def test_each_turn_shows_the_text_that_is_new(tmp_path: Path) -> None:
     """Thirty turns: a prompt's text begins where the last answer ended, and each token was decoded once.
 
-    The agent loop around them, which returns all of it, shows the whole, told apart by who said what.
+    The agent loop around them, which returns all of it, shows the whole, told apart by who said what. The
+    root, whose output is the agent loop's, shows the answer. Log probabilities are told in a line everywhere.
     """
     tokenizer = demo_tokenizer()
     name = stored(tmp_path, tokenizer)
@@ -199,6 +200,7 @@ def test_each_turn_shows_the_text_that_is_new(tmp_path: Path) -> None:
     first = len(parts[0])
     mask = [answer for number, part in enumerate(parts[1:]) for answer in [1 - number % 2] * len(part)]
     output = {"prompt_ids": parts[0], "response_ids": ids[first:], "response_mask": mask}
+    output["response_logprobs"] = [-0.5] * len(mask)
     run = Told(enrichment.line(line(1, {}, output, span=(1, 999), tokenizer=name, kind=semconv.KIND_AGENT)))
     assert run.output["prompt_ids"] == parts[0]
     assert run.output["prompt_text"] == tokenizer.decode(parts[0], skip_special_tokens=False)
@@ -207,6 +209,10 @@ def test_each_turn_shows_the_text_that_is_new(tmp_path: Path) -> None:
         ("environment" if number % 2 else "model", len(part)) for number, part in enumerate(parts[1:])
     ]
     assert "".join(s["text"] for s in run.output["response_segments"]) == run.output["response_text"]
+    root = Told(enrichment.line(line(100, {}, output, span=(0, 1000), kind=semconv.KIND_AGENT, text_of=1)))
+    assert root.output["response_text"] == run.output["response_text"]
+    for told in (run, root):
+        assert told.output["response_logprobs"] == {"count": len(mask), "mean": -0.5, "least": -0.5}
     assert enrichment.decoded <= 1.1 * len(ids)
 
 
