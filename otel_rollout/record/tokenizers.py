@@ -118,8 +118,8 @@ class Tokenizers:
                 self._say(f"a tokenizer could not be written to {target}: {error}; ids stay ids")
 
         thread = threading.Thread(target=write, name="otel-rollout-tokenizer", daemon=True)
-        self._writers.append(thread)
         thread.start()
+        self._writers.append(thread)
 
     def _say(self, what: str) -> None:
         if what not in self._said:
