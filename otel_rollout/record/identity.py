@@ -24,12 +24,19 @@ class Identity:
         attributes: attribute names and values; None values are left out.
     """
 
-    __slots__ = ("attributes", "encoded")
+    __slots__ = ("_encoded", "attributes")
 
     def __init__(self, attributes: Mapping[str, otlp_json.AttributeInput]) -> None:
         self.attributes = {key: value for key, value in attributes.items() if value is not None}
-        # At once: before Python 3.12 a cached property takes a lock, which a fork may leave locked for ever.
-        self.encoded = b",".join(otlp_json.attribute(*item) for item in self.attributes.items())
+        self._encoded: bytes | None = None
+
+    @property
+    def encoded(self) -> bytes:
+        """Their encoding; not needed where a trajectory is left out."""
+        # No cached property: before Python 3.12 that takes a lock, which a fork may leave locked for ever.
+        if self._encoded is None:
+            self._encoded = b",".join(otlp_json.attribute(*item) for item in self.attributes.items())
+        return self._encoded
 
     @property
     def step(self) -> tuple[str, bool]:
