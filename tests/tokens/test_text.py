@@ -17,10 +17,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from otel_rollout import semconv, spool
 from otel_rollout.deliver import decoders as decoders_of_runs
 from otel_rollout.deliver.enrichment import Enrichment
+from otel_rollout.record import tokenizers as tokenizers_of_processes
 from otel_rollout.record.redaction import redact_secrets
 from otel_rollout.record.tokenizers import Tokenizers
 from otel_rollout.tokens.decoding import Decoder
-from tests.tokens.support import Told, demo_tokenizer, line, stored
+from tests.tokens.support import DEMO, Told, demo_tokenizer, line, stored
 
 LICENSE = (Path(__file__).parents[2] / "LICENSE").read_text()
 TEXT = LICENSE + "é 你好 🙂 ŵ \u200b<|im_end|>"
@@ -273,6 +274,30 @@ def test_a_tokenizer_that_panics_costs_the_text_and_nothing_else(tmp_path: Path)
     tokenizer.decoder = decoders.Strip(" ", 0, 3)
     raw = line(1, {}, {"token_ids": [0]}, tokenizer=stored(tmp_path, tokenizer))
     assert Enrichment(tmp_path).line(raw) == raw
+
+
+def test_the_default_is_nobody_s_before_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread looks for the default tokenizer on a slow disk, another one does not go without."""
+    begun, over = threading.Event(), threading.Event()
+    look = tokenizers_of_processes._local_file
+
+    def slow(named: str) -> Path | None:
+        if not begun.is_set():
+            begun.set()
+            over.wait(60)
+        return look(named)
+
+    monkeypatch.setattr(tokenizers_of_processes, "_local_file", slow)
+    tokenizers = Tokenizers(tmp_path, str(DEMO))
+    first = threading.Thread(target=tokenizers.name_of, args=[None])
+    first.start()
+    assert begun.wait(60)
+    named = tokenizers.name_of(None)
+    over.set()
+    first.join()
+    assert named is not None
+    assert tokenizers.name_of(None) == named
+    tokenizers.finish(60)
 
 
 def test_a_process_without_room_for_a_thread_ends_as_usual(
