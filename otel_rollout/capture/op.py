@@ -13,7 +13,7 @@ from opentelemetry.context import attach, get_current
 from otel_rollout import runtime, semconv
 from otel_rollout.capture.generators import traced_async_generator, traced_generator
 from otel_rollout.capture.guard import fault
-from otel_rollout.capture.operation import CAPTURES, SPAN, Operation, begin
+from otel_rollout.capture.operation import CAPTURES, Operation, begin
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -142,14 +142,14 @@ def _traced_function(operation: Operation, function: Callable[..., Any]) -> Call
             attach(recorded.inside)
             result = function(*args, **kwargs)
         except BaseException as error:
-            if get_current().get(SPAN) is recorded.span:
+            if get_current().get(recorded.key) is recorded.span:
                 attach(recorded.outside)
             try:
                 recorded.raised(error)
             except Exception as internal:  # noqa: BLE001
                 fault("recording the exception of an operation", internal)
             raise
-        if get_current().get(SPAN) is recorded.span:
+        if get_current().get(recorded.key) is recorded.span:
             attach(recorded.outside)
         try:
             recorded.returned(result)
@@ -177,14 +177,14 @@ def _traced_coroutine(operation: Operation, function: Callable[..., Any]) -> Cal
             result = await function(*args, **kwargs)
         except BaseException as error:
             # Maybe not where it began: a coroutine may be closed from elsewhere, by the garbage collector.
-            if get_current().get(SPAN) is recorded.span:
+            if get_current().get(recorded.key) is recorded.span:
                 attach(recorded.outside)
             try:
                 recorded.raised(error)
             except Exception as internal:  # noqa: BLE001
                 fault("recording the exception of an operation", internal)
             raise
-        if get_current().get(SPAN) is recorded.span:
+        if get_current().get(recorded.key) is recorded.span:
             attach(recorded.outside)
         try:
             recorded.returned(result)

@@ -93,6 +93,8 @@ class Call:
     """One call being recorded: in it ``inside`` is the current context, before and after it ``outside``."""
 
     __slots__ = ("_running", "_trajectory", "encode", "inside", "limit", "operation", "outside", "span")
+    key: Final = SPAN
+    """Where a context has its current span: of this process; wrappers may have been pickled in another."""
 
     def __init__(
         self,

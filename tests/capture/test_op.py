@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import subprocess
+import sys
 
 import cloudpickle
 import pytest
@@ -212,16 +214,37 @@ def test_the_global_random_state_is_left_alone(recorded):
     assert len({s.span.span_id for s in recorded()}) == 4, "seeding does not repeat ids"
 
 
+NOTEBOOK = """
+import sys, cloudpickle
+from otel_rollout import rollout_trace_op
+
+class Agent:
+    @rollout_trace_op
+    def act(self, number): return number + 1
+
+    @rollout_trace_op
+    async def wait(self, number): return number + 2
+
+sys.stdout.buffer.write(cloudpickle.dumps(Agent))
+"""
+
+
 def test_decorated_classes_pickle_by_value(recorded):
-    """A class defined in __main__ or a notebook goes to Ray by value, its traced methods with it."""
-    Tool.__module__ = "__main__"
-    try:
-        restored = cloudpickle.loads(cloudpickle.dumps(Tool))
-    finally:
-        Tool.__module__ = __name__
+    """A class of another process's __main__, or of a notebook, arrives as on Ray: by value, traced as there.
+
+    Its calls one after the other are siblings: each leaves the context as it was.
+    """
+    run = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, check=True)
+    agent = cloudpickle.loads(run.stdout)()
+
+    async def both() -> None:
+        assert [agent.act(1), await agent.wait(1), agent.act(2)] == [2, 3, 3]
+
     with rollout_trace_attr():
-        assert restored().execute("3") == {"value": 3.0}
-    assert recorded()[0].name == "Tool.execute"
+        asyncio.run(both())
+    *calls, root = recorded()
+    assert [call.name for call in calls] == ["Agent.act", "Agent.wait", "Agent.act"]
+    assert {call.span.parent_span_id for call in calls} == {root.span.span_id}
 
 
 @pytest.mark.parametrize(
