@@ -43,7 +43,9 @@ class Decoders:
             return self._found[name]
         if time.monotonic() < self._next_look.get(name, -math.inf):
             return None
-        decoder = self._loaded(name, 0.0 if name in self._next_look else ended + PATIENCE)
+        # Clocks are set, and a span may claim to end next year: nobody waits for longer than from now on.
+        deadline = min(ended, time.time()) + PATIENCE
+        decoder = self._loaded(name, 0.0 if name in self._next_look else deadline)
         if decoder is None:
             self._next_look[name] = time.monotonic() + _LOOK_INTERVAL
             while len(self._next_look) > _MAX_DECODERS:

@@ -63,7 +63,8 @@ class Enrichment:
             with self._lock:
                 changed = [self._enrich(span) for span in _spans(data)]
             return self._redacted(orjson.dumps(data) + b"\n", has_text) if any(changed) else line
-        except Exception as error:  # noqa: BLE001 - nothing may keep a line from being delivered
+        # Nothing may keep a line from being delivered; a panic of the tokenizers' library is no Exception.
+        except BaseException as error:  # noqa: BLE001
             if str(error) not in self._said and len(self._said) < 100:
                 self._said.add(str(error))
                 _logger.warning("spans are delivered as they were recorded: %r", error)

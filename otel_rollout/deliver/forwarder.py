@@ -83,8 +83,9 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
 def _enrichment(node_dir: Path, configured: Settings) -> Enrichment | None:
     try:
         return Enrichment(node_dir, configured.turns, redaction_of(configured.redact))
-    except ValueError as error:  # without it nothing is decoded, where it was not looked at
-        _logger.warning("token ids stay without their text, and what is resent is told in full: %s", error)
+    except Exception as error:  # noqa: BLE001 - what a user's module raises here, where variables lack
+        # Without it nothing is decoded, where it was not looked at.
+        _logger.warning("token ids stay without their text, and what is resent is told in full: %r", error)
         return None
 
 

@@ -63,8 +63,7 @@ def add_piece(copy_dir: Path, piece: Piece) -> None:
     """
     for file, data in piece.others.items():  # first: whoever reads a segment needs its tokenizers
         (copy_dir / file).parent.mkdir(mode=0o700, exist_ok=True)
-        with open(copy_dir / file, "wb", opener=spool.open_private) as whole:
-            whole.write(data)
+        spool.write_whole(copy_dir / file, data)  # a forwarder at work on the copy may be reading it
     for file, data in piece.segments.items():
         with open(copy_dir / file, "ab", opener=spool.open_private) as segment:
             segment.write(data)

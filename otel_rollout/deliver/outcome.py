@@ -107,9 +107,10 @@ def _group_of(said: Mapping[str, Any]) -> Group | None:
 
 
 def _scalar(value: Any) -> Any:
-    """An attribute's value as the recorder was given it; OTLP/JSON has integers as text."""
+    """An attribute's value as the recorder was given it; OTLP/JSON has integers as text. None for a list."""
     for kind, held in (value or {}).items():
-        return int(held) if kind == "intValue" else held
+        found = int(held) if kind == "intValue" else held
+        return found if isinstance(found, (bool, int, float, str)) else None
     return None
 
 

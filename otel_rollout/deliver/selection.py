@@ -86,6 +86,7 @@ class Selection:
             try:
                 with closing(Ledger(self._node_dir)) as self._ledger:
                     self._judge.spent = self._ledger.kept_bytes()
+                    self._verdicts.clear()  # what was interrupted may have been noted all the same
                     while not self._stop.is_set():
                         if not self._is_ours() or not self._look():
                             self._stop.wait(LOOK_INTERVAL)

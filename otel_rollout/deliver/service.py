@@ -126,7 +126,12 @@ def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
         places = [path.parent, path.parent.parent, *([] if path.is_file() else path.glob("**/"))]
         for found in {file for place in places for file in spool.tokenizer_files(place)}:
             (node_dir / spool.TOKENIZERS).mkdir(mode=0o700, exist_ok=True)
-            shutil.copyfile(found, spool.tokenizer_file(node_dir, found.stem))
+            try:  # beside a file in a temporary directory anybody may have put something
+                content = spool.read_owned(found, found.parent.parent)
+            except OSError as error:
+                _logger.warning("the tokenizer %s is passed over: %s", found, error)
+            else:
+                spool.write_whole(spool.tokenizer_file(node_dir, found.stem), content)
 
 
 def _copy_lines(source: Path, target: Path) -> None:

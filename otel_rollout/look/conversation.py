@@ -6,7 +6,7 @@ its span and in the message that the model got of it: that is one turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypedDict
 
@@ -151,22 +151,26 @@ class _Tree:
 
     def inside(self, span: ReadableSpan) -> Iterator[ReadableSpan]:
         """The spans below one, in the order they began."""
-        found: list[ReadableSpan] = []
-        left = list(self._children.get(_id(span), ()))
-        while left:
-            found.append(left.pop())
-            left += self._children.get(_id(found[-1]), ())
+        found = self._descended(self._children.get(_id(span), ()), lambda one: True)
         return iter(sorted(found, key=lambda one: one.start_time or 0))
 
     def below(self, root: int | None) -> list[ReadableSpan]:
         """What happened, in its order: everything but the root and what lies within model calls."""
-        left = list(self._children.get(root, ())) if root is not None else list(self._children.get(None, ()))
-        found: list[ReadableSpan] = []
-        while left:
-            found.append(left.pop())
-            if not is_model_call(found[-1]):
-                left += self._children.get(_id(found[-1]), ())
+        found = self._descended(self._children.get(root, ()), lambda span: not is_model_call(span))
         return sorted(found, key=_moment)
+
+    def _descended(
+        self, spans: Iterable[ReadableSpan], is_entered: Callable[[ReadableSpan], bool]
+    ) -> Iterable[ReadableSpan]:
+        """These spans and what lies within those that are entered; each once, should they go in a circle."""
+        found: dict[int, ReadableSpan] = {}
+        left = list(spans)
+        while left:
+            span = left.pop()
+            if _id(span) not in found:
+                found[_id(span)] = span
+                left += self._children.get(_id(span), ()) if is_entered(span) else ()
+        return found.values()
 
     def is_told_elsewhere(self, span: ReadableSpan) -> bool:
         """Whether its error came out of a span inside it, or went on into one around it that acts."""

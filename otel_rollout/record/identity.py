@@ -6,7 +6,6 @@ application's SDK, another process) find it in the context.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Final
 
@@ -25,13 +24,19 @@ class Identity:
         attributes: attribute names and values; None values are left out.
     """
 
+    __slots__ = ("_encoded", "attributes")
+
     def __init__(self, attributes: Mapping[str, otlp_json.AttributeInput]) -> None:
         self.attributes = {key: value for key, value in attributes.items() if value is not None}
+        self._encoded: bytes | None = None
 
-    @functools.cached_property
+    @property
     def encoded(self) -> bytes:
         """Their encoding; not needed where a trajectory is left out."""
-        return b",".join(otlp_json.attribute(*item) for item in self.attributes.items())
+        # No cached property: before Python 3.12 that takes a lock, which a fork may leave locked for ever.
+        if self._encoded is None:
+            self._encoded = b",".join(otlp_json.attribute(*item) for item in self.attributes.items())
+        return self._encoded
 
     @property
     def step(self) -> tuple[str, bool]:

@@ -87,7 +87,7 @@ class Tokenizers:
 
     def _name_of_default(self) -> str | None:
         if self._default_name is None:
-            self._default_name = ""
+            name = ""
             try:
                 path = _local_file(self._default)
                 if path is None:
@@ -98,11 +98,12 @@ class Tokenizers:
                 else:
                     state = path.stat()
                     told = f"{path.resolve()} {state.st_size} {state.st_mtime_ns}"
-                    self._default_name = hashlib.sha256(told.encode()).hexdigest()[:32]
-                    self._write(self._default_name, path.read_bytes)
+                    name = hashlib.sha256(told.encode()).hexdigest()[:32]
+                    self._write(name, path.read_bytes)
             except Exception as error:  # noqa: BLE001
                 pass_on(error)
                 self._say(f"OTEL_ROLLOUT_TOKENIZER={self._default!r} cannot be used: {error}; ids stay ids")
+            self._default_name = name  # when all is done: another thread may ask meanwhile
         return self._default_name or None
 
     def _write(self, name: str, content: Callable[[], bytes]) -> None:
@@ -118,8 +119,8 @@ class Tokenizers:
                 self._say(f"a tokenizer could not be written to {target}: {error}; ids stay ids")
 
         thread = threading.Thread(target=write, name="otel-rollout-tokenizer", daemon=True)
-        self._writers.append(thread)
         thread.start()
+        self._writers.append(thread)
 
     def _say(self, what: str) -> None:
         if what not in self._said:

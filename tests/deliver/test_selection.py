@@ -15,9 +15,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry import trace
 
 import otel_rollout
-from otel_rollout import Report, StepKey, rollout_trace_attr, rollout_trace_op, runtime, score, spool
+from otel_rollout import (
+    Report,
+    StepKey,
+    rollout_trace_attr,
+    rollout_trace_op,
+    runtime,
+    score,
+    semconv,
+    spool,
+)
 from otel_rollout.deliver import drain, launch, selection, service
 from otel_rollout.deliver.ledger import Ledger, read_ledger
 from otel_rollout.deliver.outcome import Judge, Trajectory, Verdict
@@ -175,6 +185,23 @@ def test_who_waits_for_delivery_does_not_wait_for_the_deadline(begin: Begin) -> 
     other.join()
     assert report.groups_left_out == {"unscored": 1}
     assert {c.pending for c in report.exporters.values()} == {0}
+    assert_adds_up(report)
+
+
+def test_an_index_that_is_none_keeps_nobody_waiting(begin: Begin) -> None:
+    """A list in place of an index, on a span of no trajectory: it is delivered, and groups are decided."""
+    begin("errors")
+
+    @rollout_trace_op
+    def odd() -> None:
+        trace.get_current_span().set_attribute(semconv.SAMPLE_INDEX, [1, 2])
+
+    odd()
+    group("row", [0.0, 1.0])
+    report = otel_rollout.shutdown(30)
+    assert report.groups_left_out == {"ordinary": 1}
+    assert {count.pending for count in report.exporters.values()} == {0}
+    assert {count.delivered for count in report.exporters.values()} == {1}
     assert_adds_up(report)
 
 

@@ -183,3 +183,12 @@ def test_what_is_printable_stays_as_it_is(text: str) -> None:
     assert printable(once) == once
     assert once.isascii() or not text.isascii() or any(ord(c) < 32 or ord(c) == 127 for c in text)
     once.encode()
+
+
+def test_spans_that_lie_within_each_other_are_told_once() -> None:
+    """Where what was recorded goes round in a circle, what is told of it comes to an end."""
+    circle = [
+        line(2, None, None, parent=3, kind="AGENT"),
+        line(3, None, "found", parent=2, kind="TOOL", name="search"),
+    ]
+    assert [turn.name for turn in told(circle, root_id=2).turns] == ["search"]

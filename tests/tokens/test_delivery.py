@@ -8,7 +8,8 @@ from typing import Any
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, spool
-from otel_rollout.deliver import handover, launch
+from otel_rollout.deliver import forwarder, handover, launch, service
+from otel_rollout.settings import Settings
 from tests.deliver.test_service import run
 from tests.otlp import read_directory
 from tests.tokens.support import DEMO, demo_tokenizer, prompts, stored
@@ -120,3 +121,25 @@ def test_tokenizers_travel_with_segments(tmp_path: Path) -> None:
     assert copied == spool.tokenizer_file(copy, name)
     assert copied.read_bytes() == spool.tokenizer_file(origin, name).read_bytes()
     assert (copied.stat().st_mode & 0o777, copied.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_what_is_replayed_has_only_tokenizers_of_its_owner(tmp_path: Path) -> None:
+    """A link beside a file, as anybody may put one into a temporary directory, is not followed."""
+    place = tmp_path / "place"
+    place.mkdir()
+    ours, theirs = stored(tmp_path, demo_tokenizer()), "f" * 32
+    stored(place, demo_tokenizer())
+    spool.tokenizer_file(place, theirs).symlink_to(spool.tokenizer_file(tmp_path, ours))
+    (place / "lines.jsonl").write_text("{}\n")
+    with service.as_node_directory([place / "lines.jsonl"], tmp_path / "spool", []) as node_dir:
+        assert [path.stem for path in spool.tokenizer_files(node_dir)] == [ours]
+
+
+def test_a_redaction_that_cannot_be_imported_keeps_nothing_from_being_delivered(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """A forwarder has few of the job's variables: a module that asks for another costs the text alone."""
+    (tmp_path / "redaction_of_a_job.py").write_text("import os\nos.environ['ONLY_IN_THE_JOB']\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    configured = Settings(redact="redaction_of_a_job:redact")
+    assert forwarder._enrichment(tmp_path, configured) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from otel_rollout import semconv, spool
 from otel_rollout.deliver import decoders as decoders_of_runs
 from otel_rollout.deliver.enrichment import Enrichment
+from otel_rollout.record import tokenizers as tokenizers_of_processes
 from otel_rollout.record.redaction import redact_secrets
 from otel_rollout.record.tokenizers import Tokenizers
 from otel_rollout.tokens.decoding import Decoder
-from tests.tokens.support import Told, demo_tokenizer, line, stored
+from tests.tokens.support import DEMO, Told, demo_tokenizer, line, stored
 
 LICENSE = (Path(__file__).parents[2] / "LICENSE").read_text()
 TEXT = LICENSE + "é 你好 🙂 ŵ \u200b<|im_end|>"
@@ -248,8 +250,6 @@ def test_without_a_usable_tokenizer_ids_stay(
 
 def test_a_tokenizer_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     """The first spans of a process are told before its thread has written all of a large tokenizer."""
-    import threading
-
     name = stored(tmp_path, demo_tokenizer())
     path = spool.tokenizer_file(tmp_path, name)
     content = path.read_bytes()
@@ -260,6 +260,64 @@ def test_a_tokenizer_that_is_being_written_is_waited_for(tmp_path: Path) -> None
     raw = line(1, {"prompt_ids": [5]}, {"token_ids": [6]}, tokenizer=name, span=(now - 1, now))
     assert "response_text" in Told(Enrichment(tmp_path).line(raw)).output
     timer.join()
+
+
+def test_who_claims_to_end_later_is_waited_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that was set back, or a time somebody made up, does not hold up what is delivered."""
+    monkeypatch.setattr(decoders_of_runs, "PATIENCE", 0.2)
+    later = time.time_ns() + 60 * 10**9
+    raw = line(1, {}, {"token_ids": [6]}, tokenizer="0" * 32, span=(later - 1, later))
+    began = time.monotonic()
+    assert Enrichment(tmp_path).line(raw) == raw
+    assert time.monotonic() - began < 30
+
+
+def test_a_tokenizer_that_panics_costs_the_text_and_nothing_else(tmp_path: Path) -> None:
+    """What the library raises where it has a fault is no Exception, and yet the line is delivered."""
+    tokenizer = Tokenizer(models.WordLevel({" ": 0}, unk_token=" "))
+    tokenizer.decoder = decoders.Strip(" ", 0, 3)
+    raw = line(1, {}, {"token_ids": [0]}, tokenizer=stored(tmp_path, tokenizer))
+    assert Enrichment(tmp_path).line(raw) == raw
+
+
+def test_the_default_is_nobody_s_before_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread looks for the default tokenizer on a slow disk, another one does not go without."""
+    begun, over = threading.Event(), threading.Event()
+    look = tokenizers_of_processes._local_file
+
+    def slow(named: str) -> Path | None:
+        if not begun.is_set():
+            begun.set()
+            over.wait(60)
+        return look(named)
+
+    monkeypatch.setattr(tokenizers_of_processes, "_local_file", slow)
+    tokenizers = Tokenizers(tmp_path, str(DEMO))
+    first = threading.Thread(target=tokenizers.name_of, args=[None])
+    first.start()
+    assert begun.wait(60)
+    named = tokenizers.name_of(None)
+    over.set()
+    first.join()
+    assert named is not None
+    assert tokenizers.name_of(None) == named
+    tokenizers.finish(60)
+
+
+def test_a_process_without_room_for_a_thread_ends_as_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where no thread can be started there is no text, and no exception either, then or in the end."""
+
+    def no_room(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    tokenizers = Tokenizers(tmp_path)
+    monkeypatch.setattr(threading.Thread, "start", no_room)
+    assert tokenizers.name_of(demo_tokenizer()) is not None or caplog.records
+    tokenizers.finish(1)
 
 
 def test_another_ones_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
