@@ -90,7 +90,8 @@ class Trajectory:
     def _note_root(self, span: Mapping[str, Any], said: Mapping[str, Any]) -> None:
         self.ended = True
         self.seconds = (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])) / 1e9
-        self.group_size = int(_scalar(said.get(semconv.GROUP_SIZE)) or 0)
+        size = _scalar(said.get(semconv.GROUP_SIZE))
+        self.group_size = size if isinstance(size, int) else 0
         given = said.get(semconv.SCORE_PREFIX + self._score_name)
         if given is not None:
             self._note_score(given)

@@ -9,6 +9,7 @@ everything to be delivered.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -111,12 +112,13 @@ class Selection:
             return
         self._next_look = time.monotonic() + RUNNING_INTERVAL
         self._running = set()
-        for writer in spool.journals(self._node_dir):  # of dead ones too: the forwarder is about to end them
-            for line in read_open(self._node_dir / (writer + spool.OPEN_SUFFIX)):
-                running = Trajectory(self._settings.outcome_score)
-                running.note(line)
-                if running.group is not None:
-                    self._running.add(running.group)
+        for writer in spool.journals(self._node_dir):  # of dead ones too: they are about to be ended
+            with contextlib.suppress(OSError):  # a table that cannot be read costs what is in it
+                for line in read_open(self._node_dir / (writer + spool.OPEN_SUFFIX)):
+                    running = Trajectory(self._settings.outcome_score)
+                    running.note(line)
+                    if running.group is not None:
+                        self._running.add(running.group)
 
     def _is_drained(self) -> bool:
         """Whether somebody has just begun to wait for everything."""

@@ -7,6 +7,7 @@ into strings. "Not recorded" travels too (trace flags 00); otherwise the receive
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -64,7 +65,8 @@ def inject() -> dict[str, str] | None:
                 carrier[IDENTITY_KEY] = _to_json(identity)
         chosen = chosen_in(context)
         if chosen is not None:
-            carrier[CHOSEN_KEY] = orjson.dumps(list(chosen)).decode()
+            with contextlib.suppress(TypeError):  # JSON has no such rows: the receiver decides alone
+                carrier[CHOSEN_KEY] = orjson.dumps(list(chosen)).decode()
         return carrier
     except Exception as error:  # noqa: BLE001 - the call goes out without context
         fault("writing the context of an outgoing call", error)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from opentelemetry.context import attach, detach, get_current
+from opentelemetry.context import attach, get_current
 
 from otel_rollout import runtime
 from otel_rollout.capture.guard import fault
@@ -47,11 +47,14 @@ def _choosing(again: Callable[..., Any] | None, original: Callable[..., Any]) ->
 def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        token = attach(with_chosen(_chosen(prompts), get_current()))
+        outside = get_current()
+        inside = with_chosen(_chosen(prompts), outside)
+        attach(inside)
         try:
             return await original(self, prompts, *args, **kwargs)
         finally:
-            detach(token)
+            if get_current() is inside:  # else it was closed from elsewhere
+                attach(outside)
 
     return generate_sequences
 
@@ -59,11 +62,14 @@ def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
 def _synchronous(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        token = attach(with_chosen(_chosen(prompts), get_current()))
+        outside = get_current()
+        inside = with_chosen(_chosen(prompts), outside)
+        attach(inside)
         try:
             return original(self, prompts, *args, **kwargs)
         finally:
-            detach(token)
+            if get_current() is inside:  # else it was closed from elsewhere
+                attach(outside)
 
     return generate_sequences
 
