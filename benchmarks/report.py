@@ -123,6 +123,8 @@ def _growth(part: dict[str, Any]) -> Any:
         numbers = [int(number) for number in part[kind]]
         axes.plot(numbers, [cost["share_of_sdk_span"] for cost in part[kind].values()], "o-", color=OURS)
         axes.set_xscale("log")
+        axes.set_xticks(numbers, [f"{number:,}" for number in numbers])
+        axes.minorticks_off()
         axes.set_ylim(0, 1)
         axes.set_xlabel(label)
     all_axes[0].set_ylabel("CPU of a span ÷ bare SDK span")
