@@ -10,7 +10,6 @@ what it has after each of its rounds, outside of what is measured. Prints JSON.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import logging
 import random
@@ -22,7 +21,7 @@ from typing import Any
 
 import otel_rollout
 from benchmarks import tracers
-from benchmarks.hot_path import Contestant, _sdk, busy_thread
+from benchmarks.hot_path import Contestant, compete, sdk_span
 from benchmarks.tracers import TRACERS, Tracing, generate
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 
@@ -67,20 +66,12 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         tracing = TRACERS[name].start()
         stack.callback(tracing.finish)
         plain = Contestant(PLAIN, generate, nullcontext, 20_000)
-        sdk = Contestant(SDK, *_sdk(stack))
+        sdk = Contestant(SDK, *sdk_span(stack))
         ours = Contestant(
             OURS, rollout_trace_op(generate), lambda: rollout_trace_attr(step=1, sample_index=3, rollout_n=0)
         )
         field = [plain, sdk, ours, Peer(name, tracing)]
-        for number in range(rounds + 1):
-            for contestant in order.sample(field, len(field)):
-                asyncio.run(contestant.round())
-            if number == 0:  # warm-up
-                for contestant in field:
-                    contestant.forget()
-        with busy_thread():
-            for contestant in field:
-                asyncio.run(contestant.contended_round())
+        compete(field, rounds, order)
         return {
             "versions": TRACERS[name].versions(),
             "contestants": {contestant.name: contestant.result(plain, sdk) for contestant in field},
