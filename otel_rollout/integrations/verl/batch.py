@@ -7,9 +7,10 @@ the batch, where agent loops and trainers would find it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
@@ -47,14 +48,8 @@ def _choosing(again: Callable[..., Any] | None, original: Callable[..., Any]) ->
 def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        outside = get_current()
-        inside = with_chosen(_chosen(prompts), outside)
-        attach(inside)
-        try:
+        with _handing_out(prompts):
             return await original(self, prompts, *args, **kwargs)
-        finally:
-            if get_current() is inside:  # else it was closed from elsewhere
-                attach(outside)
 
     return generate_sequences
 
@@ -62,16 +57,23 @@ def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
 def _synchronous(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
-        outside = get_current()
-        inside = with_chosen(_chosen(prompts), outside)
-        attach(inside)
-        try:
+        with _handing_out(prompts):
             return original(self, prompts, *args, **kwargs)
-        finally:
-            if get_current() is inside:  # else it was closed from elsewhere
-                attach(outside)
 
     return generate_sequences
+
+
+@contextlib.contextmanager
+def _handing_out(prompts: Any) -> Iterator[None]:
+    """A block whose calls tell which rows of a batch are recorded."""
+    outside = get_current()
+    inside = with_chosen(_chosen(prompts), outside)
+    attach(inside)
+    try:
+        yield
+    finally:
+        if get_current() is inside:  # else it was closed from elsewhere
+            attach(outside)
 
 
 def _chosen(prompts: Any) -> frozenset[Any] | None:
