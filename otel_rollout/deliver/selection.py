@@ -14,7 +14,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
@@ -114,11 +114,14 @@ class Selection:
         self._running = set()
         for writer in spool.journals(self._node_dir):  # of dead ones too: they are about to be ended
             with contextlib.suppress(OSError):  # a table that cannot be read costs what is in it
-                for line in read_open(self._node_dir / (writer + spool.OPEN_SUFFIX)):
-                    running = Trajectory(self._settings.outcome_score)
-                    running.note(line)
-                    if running.group is not None:
-                        self._running.add(running.group)
+                self._running.update(self._running_groups(writer))
+
+    def _running_groups(self, writer: str) -> Iterator[Group]:
+        for line in read_open(self._node_dir / (writer + spool.OPEN_SUFFIX)):
+            running = Trajectory(self._settings.outcome_score)
+            running.note(line)
+            if running.group is not None:
+                yield running.group
 
     def _is_drained(self) -> bool:
         """Whether somebody has just begun to wait for everything."""
