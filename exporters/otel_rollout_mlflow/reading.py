@@ -42,18 +42,7 @@ class MlflowTraces:
     """
 
     def __init__(self, tracking_uri: str | None, project: str | None) -> None:
-        self._settings = settings.resolve(
-            tracking_uri=tracking_uri,
-            experiment_name=None,
-            experiment_id=None,
-            run_id=None,
-            username=None,
-            password=None,
-            token=None,
-            insecure_tls=None,
-            server_cert_path=None,
-            timeout=None,
-        )
+        self._settings = settings.resolve(tracking_uri=tracking_uri)
         self._project = self._settings.experiment_name or project
         self._target: Target
         if self._settings.is_server:

@@ -86,16 +86,16 @@ class Settings:
 
 def resolve(
     *,
-    tracking_uri: str | None,
-    experiment_name: str | None,
-    experiment_id: str | None,
-    run_id: str | None,
-    username: str | None,
-    password: str | None,
-    token: str | None,
-    insecure_tls: bool | None,
-    server_cert_path: str | None,
-    timeout: float | None,
+    tracking_uri: str | None = None,
+    experiment_name: str | None = None,
+    experiment_id: str | None = None,
+    run_id: str | None = None,
+    username: str | None = None,
+    password: str | None = None,
+    token: str | None = None,
+    insecure_tls: bool | None = None,
+    server_cert_path: str | None = None,
+    timeout: float | None = None,
 ) -> Settings:
     """Combine arguments and environment, without touching the network.
 
