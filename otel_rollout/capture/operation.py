@@ -16,6 +16,7 @@ from otel_rollout.capture import spans, text
 from otel_rollout.capture.binding import Binder, Parameters, make_binder
 from otel_rollout.capture.content import ENCODERS, Encoder
 from otel_rollout.capture.trajectory import RUNNING, Trajectory, trajectory_in
+from otel_rollout.record.identity import identity_in
 from otel_rollout.record.provider import UnrecordedSpan
 from otel_rollout.record.span import Encoded, RecordingSpan
 
@@ -175,7 +176,7 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if type(above) is RecordingSpan:
         attributes: Encoded = {semconv.SPAN_KIND: operation.encoded_kind}
         span: Span = active.tracer.start_below(above, operation.name, attributes)
-        trajectory = above.trajectory
+        trajectory, identity = above.trajectory, above.identity
     else:
         parent = trace.get_current_span(outside)
         started = spans.start(active, operation.name, operation.kind, parent, outside)
@@ -184,10 +185,11 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         if not started.is_recording():
             return Unrecorded(started, outside)
         span, trajectory = started, _trajectory_rooted_at(parent, outside)
+        identity = identity_in(outside)
     try:
         settings = active.settings
         encode, limit = ENCODERS[settings.capture_content], settings.value_limit
-        if operation.takes_input and encode is not None:
+        if encode is not None and operation.takes_input:
             try:
                 arguments = operation.bind(*args, **kwargs)
             except TypeError:  # not callable like this: the function is about to say so itself
@@ -197,23 +199,17 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             if trajectory is not None:
                 trajectory.offer_input(encoded)
         receiver = args[0] if is_method else None
-        if encode is not None and operation.takes_output and _shows_text(operation, active, outside):
-            text.mark(active, span, receiver)
+        if encode is not None and operation.takes_output:
+            shows_text = operation.token2text
+            if shows_text is None:
+                shows_text = settings.token2text if identity.token2text is None else identity.token2text
+            if shows_text:
+                text.mark(active, span, receiver)
         running = _Running(operation, receiver) if is_method else None
         return Call(operation, span, outside, running, trajectory, encode, limit)
     except BaseException:
         span.end()
         raise
-
-
-def _shows_text(operation: Operation, active: runtime.Runtime, context: otel_context.Context) -> bool:
-    """Whether the text of token ids is to be shown: as the operation says, the trajectory, or the setting."""
-    if operation.token2text is not None:
-        return operation.token2text
-    trajectory = trajectory_in(context)
-    if trajectory is not None and trajectory.token2text is not None:
-        return trajectory.token2text
-    return active.settings.token2text
 
 
 def _trajectory_rooted_at(parent: Span, context: otel_context.Context) -> Trajectory | None:

@@ -21,9 +21,8 @@ _MIME_TYPES: Final = {
     semconv.INPUT_VALUE: semconv.INPUT_MIME_TYPE,
     semconv.OUTPUT_VALUE: semconv.OUTPUT_MIME_TYPE,
 }
-_FRAGMENTS: Final = {
-    key: b',%b,{"key":"%b","value":{"stringValue":'
-    % (otlp_json.attribute(mime_type, semconv.JSON_MIME_TYPE), key.encode())
+_HEADS: Final = {
+    key: b",%b,%b" % (otlp_json.attribute(mime_type, semconv.JSON_MIME_TYPE), otlp_json.head_of_string(key))
     for key, mime_type in _MIME_TYPES.items()
 }
 KINDS: Final = {kind: (b",", otlp_json.attribute(semconv.SPAN_KIND, kind)) for kind in semconv.SPAN_KINDS}
@@ -60,8 +59,9 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
 def put_json(span: Span, key: str, encoded: bytes) -> None:
     """Set ``input.value`` or ``output.value`` to JSON, unless the user has set it already."""
     if type(span) is RecordingSpan:
-        if not span.ended and key not in span.encoded:
-            span.encoded[key] = (_FRAGMENTS[key], *otlp_json.string_of_json(encoded), b"}}")
+        attributes = span.encoded
+        if not span.ended and key not in attributes:
+            attributes[key] = otlp_json.attribute_of_json(_HEADS[key], encoded)
     elif key not in (getattr(span, "attributes", None) or {}):
         from otel_rollout.record import guest
 

@@ -83,7 +83,7 @@ class Trajectory:
         recorded: bool,
         token2text: bool | None = None,
     ) -> None:
-        self.token2text = token2text
+        self._token2text = token2text
         self._name = name
         self._identity = identity
         self._extra = extra
@@ -102,7 +102,7 @@ class Trajectory:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as one that has not been entered: a recording does not leave its process."""
-        return Trajectory, (self._name, self._identity, self._extra, self._recorded, self.token2text)
+        return Trajectory, (self._name, self._identity, self._extra, self._recorded, self._token2text)
 
     @property
     def id(self) -> str | None:
@@ -200,7 +200,8 @@ class Trajectory:
                 semconv.PROJECT_NAME: settings.project_name,
                 semconv.EXPERIMENT_NAME: settings.experiment,
                 **{key: _scalar(value) for key, value in self._identity.items()},
-            }
+            },
+            self._token2text,
         )
         if self._makes_room(active, parent, identity):
             active.writer.skip("spool_full")

@@ -172,6 +172,17 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
         if scope
         else otlp_json.scope_head("", None, None, None)
     )
+    dropped = (span.dropped_attributes, span.dropped_events, span.dropped_links)
+    links = [
+        otlp_json.link(
+            link.context.trace_id,
+            link.context.span_id,
+            link.context.trace_state.to_header(),
+            link.context.trace_flags | _remote_bits(link.context),
+            link.attributes or {},
+        )
+        for link in span.links
+    ]
     return otlp_json.line(
         head,
         b"%032x" % context.trace_id,
@@ -183,21 +194,14 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
         span.start_time,
         end_ns,
         (otlp_json.attribute_list(_attributes(span, known)),),
-        events=[otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events],
-        links=[
-            otlp_json.link(
-                link.context.trace_id,
-                link.context.span_id,
-                link.context.trace_state.to_header(),
-                link.context.trace_flags | _remote_bits(link.context),
-                link.attributes or {},
-            )
-            for link in span.links
-        ],
-        dropped=(span.dropped_attributes, span.dropped_events, span.dropped_links),
-        trace_state=context.trace_state.to_header(),
-        status=status,
-        status_message=message,
+        otlp_json.details(
+            [otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events],
+            links,
+            dropped if any(dropped) else None,
+            context.trace_state.to_header(),
+            status,
+            message,
+        ),
     )
 
 

@@ -22,11 +22,15 @@ class Identity:
 
     Args:
         attributes: attribute names and values; None values are left out.
+        token2text: what the trajectory says, in this process, of showing the text of token ids.
     """
 
-    __slots__ = ("_encoded", "attributes")
+    __slots__ = ("_encoded", "attributes", "token2text")
 
-    def __init__(self, attributes: Mapping[str, otlp_json.AttributeInput]) -> None:
+    def __init__(
+        self, attributes: Mapping[str, otlp_json.AttributeInput], token2text: bool | None = None
+    ) -> None:
+        self.token2text = token2text
         self.attributes = {key: value for key, value in attributes.items() if value is not None}
         self._encoded: bytes | None = None
 

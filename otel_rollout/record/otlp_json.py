@@ -29,10 +29,7 @@ _LINE_END = b"}]}]}]}\n"
 HAS_IS_REMOTE, IS_REMOTE = 0x100, 0x200
 """Bits of OTLP's flags on spans and links: whether the other end is remote is known; it is remote."""
 
-_LONG = 1 << 14
-"""Bytes of JSON from which on it is worth a look how it is escaped best."""
-_SAMPLE = 256
-
+_BACKSLASH = ord("\\")
 _dumps = orjson.dumps
 
 
@@ -46,19 +43,23 @@ def json_string(text: str) -> bytes:
         return _dumps(text.encode("utf-8", "replace").decode())
 
 
-def string_of_json(encoded: bytes) -> tuple[bytes, ...]:
-    """A JSON string that holds JSON, as orjson writes it (UTF-8 without control characters), in pieces."""
-    if encoded.isascii() and (len(encoded) < _LONG or _needs_escapes(encoded)):
-        return (_dumps(encoded.decode("ascii")),)
-    # Decoding and encoding costs more than escaping it where it is.
-    return b'"', encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"'), b'"'
+def attribute_of_json(head: bytes, encoded: bytes) -> tuple[bytes, ...]:
+    """Encode, in pieces, an attribute whose value is a string that holds JSON.
+
+    Args:
+        head: what :func:`head_of_string` gave.
+        encoded: JSON as orjson writes it: UTF-8 without control characters.
+    """
+    if _BACKSLASH not in encoded:
+        return head, b'"', encoded.replace(b'"', b'\\"'), b'"}}'
+    if encoded.isascii():  # with many escapes that is the quicker way, without ASCII by far the slower
+        return head, _dumps(encoded.decode("ascii")), b"}}"
+    return head, b'"', encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"'), b'"}}'
 
 
-def _needs_escapes(encoded: bytes) -> bool:
-    """Whether something is to be escaped in the middle: in numbers and in prose nothing is."""
-    at = len(encoded) // 2
-    end = at + _SAMPLE
-    return encoded.find(b'"', at, end) >= 0 or encoded.find(b"\\", at, end) >= 0
+def head_of_string(key: str) -> bytes:
+    """An attribute that is a string, up to the string."""
+    return b'{"key":%b,"value":{"stringValue":' % json_string(key)
 
 
 def any_value(value: AttributeInput) -> bytes:
@@ -163,12 +164,7 @@ def line(
     start_ns: int,
     end_ns: int,
     attributes: Iterable[bytes],
-    events: Sequence[bytes] | None = None,
-    links: Sequence[bytes] | None = None,
-    dropped: tuple[int, int, int] = (0, 0, 0),
-    trace_state: str = "",
-    status: int = 0,
-    status_message: str | None = None,
+    details: bytes = b"",
 ) -> bytes:
     """A line with one span, without its resource head, from encoded parts; ids in hex.
 
@@ -177,26 +173,44 @@ def line(
         flags: W3C trace flags in the low byte, OTLP's "parent is remote" bits above.
         kind: OTLP ``SpanKind``: the API's value plus one.
         attributes: pieces that together are what :func:`attribute_list` gives.
-        dropped: attributes, events and links beyond the limits.
+        details: what :func:`details` returned.
+    """
+    head = b'{"traceId":"%b","spanId":"%b","parentSpanId":"%b","flags":%d,"name":%b,"kind":%d,' % (
+        trace_id,
+        span_id,
+        parent_id,
+        flags,
+        json_string(name),
+        kind,
+    )
+    times = b'"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":' % (start_ns, end_ns)
+    return b"".join((scope, head, times, *attributes, details, _LINE_END))
+
+
+def details(
+    events: Sequence[bytes] | None,
+    links: Sequence[bytes] | None,
+    dropped: tuple[int, int, int] | None,
+    trace_state: str,
+    status: int,
+    status_message: str | None,
+) -> bytes:
+    """What a line holds that few spans have.
+
+    Args:
+        dropped: attributes, events and links beyond the limits; None where there are none.
         status: OTLP ``StatusCode``.
     """
-    parts = [
-        scope,
-        b'{"traceId":"%b","spanId":"%b","parentSpanId":"%b","flags":%d,"name":%b,"kind":%d,'
-        b'"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":'
-        % (trace_id, span_id, parent_id, flags, json_string(name), kind, start_ns, end_ns),
-        *attributes,
-    ]
+    parts = []
     if events:
         parts.append(b',"events":[%b]' % b",".join(events))
     if links:
         parts.append(b',"links":[%b]' % b",".join(links))
-    if dropped != (0, 0, 0):
+    if dropped:
         parts.append(b',"droppedAttributesCount":%d,"droppedEventsCount":%d,"droppedLinksCount":%d' % dropped)
     if trace_state:
         parts.append(b',"traceState":%b' % json_string(trace_state))
     if status:
         message = b',"message":%b' % json_string(status_message) if status_message else b""
         parts.append(b',"status":{"code":%d%b}' % (status, message))
-    parts.append(_LINE_END)
     return b"".join(parts)

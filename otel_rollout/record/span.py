@@ -77,7 +77,7 @@ class RecordingSpan(Span):
     _context: SpanContext | None = None
     _status = 0
     _message: str | None = None
-    _dropped = (0, 0, 0)
+    _dropped: tuple[int, int, int] | None = None
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class RecordingSpan(Span):
         self._links.append(otlp_json.link(context.trace_id, context.span_id, state, flags, attributes or {}))
 
     def _count_dropped(self, what: int) -> None:
-        dropped = list(self._dropped)
+        dropped = list(self._dropped or (0, 0, 0))
         dropped[what] += 1
         self._dropped = (dropped[0], dropped[1], dropped[2])
 
@@ -231,7 +231,7 @@ class RecordingSpan(Span):
         return self._line(0, StatusCode.ERROR.value, UNFINISHED)
 
     def _line(self, end_ns: int, status: int, message: str | None) -> bytes:
-        identity, state = self.identity.encoded, self.trace_state
+        identity = self.identity.encoded
         attributes = chain.from_iterable(self.encoded.values())
         return otlp_json.line(
             self.tracer.scope,
@@ -244,13 +244,15 @@ class RecordingSpan(Span):
             self.start_ns,
             end_ns,
             (b"[", identity, *attributes, b"]") if identity else (b"[", b"".join(attributes)[1:], b"]"),
-            self._events,
-            self._links,
-            self._dropped,
-            state.to_header() if state else "",
-            status,
-            message,
+            self._details(status, message),
         )
+
+    def _details(self, status: int, message: str | None) -> bytes:
+        state, dropped = self.trace_state, self._dropped
+        if not (status or self._events or self._links or state or dropped):
+            return b""
+        header = state.to_header() if state else ""
+        return otlp_json.details(self._events, self._links, dropped, header, status, message)
 
     def __exit__(
         self,
