@@ -109,7 +109,7 @@ class _Recording:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._encode = call.encode if call.operation.takes_output else None
+        self._encode = call.encode
         self._left = call.limit
         self._items: list[bytes] = []
         self._count = 0

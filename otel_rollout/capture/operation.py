@@ -17,6 +17,7 @@ from otel_rollout.capture.binding import Binder, Parameters, make_binder
 from otel_rollout.capture.content import ENCODERS, Encoder
 from otel_rollout.capture.trajectory import RUNNING, Trajectory, trajectory_in
 from otel_rollout.record.identity import identity_in
+from otel_rollout.record.otlp_json import json_string
 from otel_rollout.record.provider import UnrecordedSpan
 from otel_rollout.record.span import Encoded, RecordingSpan
 
@@ -47,6 +48,7 @@ class Operation:
         self.name = name or name_of(function)
         self.kind = kind
         self.encoded_kind = spans.KINDS[kind]
+        self.encoded_name = json_string(self.name)
         self.takes_input = capture in ("all", "inputs")
         self.takes_output = capture in ("all", "outputs")
         self.exclude = frozenset(exclude)
@@ -119,7 +121,7 @@ class Call:
     def returned(self, result: Any) -> None:
         """The call gave ``result``."""
         try:
-            if self.operation.takes_output and self.encode is not None:
+            if self.encode is not None:
                 self.output(self.encode(result, self.limit))
         finally:
             self.end()
@@ -170,12 +172,15 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     above = outside.get(SPAN)
     if type(above) is UnrecordedSpan:
         return None
-    is_method = operation.method is not None and len(args) > 0
-    if is_method and _is_call_of_super(outside.get(RUNNING), operation, args[0]):
-        return None
+    receiver = running = None
+    if operation.method is not None and args:
+        receiver = args[0]
+        if _is_call_of_super(outside.get(RUNNING), operation, receiver):
+            return None
+        running = _Running(operation, receiver)
     if type(above) is RecordingSpan:
         attributes: Encoded = {semconv.SPAN_KIND: operation.encoded_kind}
-        span: Span = active.tracer.start_below(above, operation.name, attributes)
+        span: Span = active.tracer.start_below(above, operation.encoded_name, attributes)
         trajectory, identity = above.trajectory, above.identity
     else:
         parent = trace.get_current_span(outside)
@@ -198,14 +203,13 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             spans.put_json(span, semconv.INPUT_VALUE, encoded)
             if trajectory is not None:
                 trajectory.offer_input(encoded)
-        receiver = args[0] if is_method else None
-        if encode is not None and operation.takes_output:
-            shows_text = operation.token2text
-            if shows_text is None:
-                shows_text = settings.token2text if identity.token2text is None else identity.token2text
-            if shows_text:
-                text.mark(active, span, receiver)
-        running = _Running(operation, receiver) if is_method else None
+        if not operation.takes_output:
+            encode = None
+        shows_text = operation.token2text
+        if shows_text is None:
+            shows_text = settings.token2text if identity.token2text is None else identity.token2text
+        if shows_text and encode is not None:
+            text.mark(active, span, receiver)
         return Call(operation, span, outside, running, trajectory, encode, limit)
     except BaseException:
         span.end()

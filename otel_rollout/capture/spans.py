@@ -25,7 +25,7 @@ _HEADS: Final = {
     key: b",%b,%b" % (otlp_json.attribute(mime_type, semconv.JSON_MIME_TYPE), otlp_json.head_of_string(key))
     for key, mime_type in _MIME_TYPES.items()
 }
-KINDS: Final = {kind: (b",", otlp_json.attribute(semconv.SPAN_KIND, kind)) for kind in semconv.SPAN_KINDS}
+KINDS: Final = {kind: (b"," + otlp_json.attribute(semconv.SPAN_KIND, kind),) for kind in semconv.SPAN_KINDS}
 
 
 def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context) -> Span | None:
@@ -39,7 +39,7 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
     """
     encoded: Encoded = {semconv.SPAN_KIND: KINDS[kind]}
     if type(parent) is RecordingSpan:
-        return runtime.tracer.start_below(parent, name, encoded)
+        return runtime.tracer.start(name, parent, context, encoded)
     above = parent.get_span_context()
     if above.is_valid and not above.trace_flags.sampled:
         return None

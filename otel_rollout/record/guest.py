@@ -167,7 +167,7 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
     assert context is not None
     assert span.start_time is not None
     scope, parent = span.instrumentation_scope, span.parent
-    head = (
+    scope_head = (
         otlp_json.scope_head(scope.name, scope.version, scope.attributes, scope.schema_url)
         if scope
         else otlp_json.scope_head("", None, None, None)
@@ -183,13 +183,16 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
         )
         for link in span.links
     ]
-    return otlp_json.line(
-        head,
+    head = otlp_json.head_below(
         b"%032x" % context.trace_id,
-        b"%016x" % context.span_id,
         b"%016x" % parent.span_id if parent else b"",
         context.trace_flags | _remote_bits(parent),
-        span.name,
+    )
+    return otlp_json.line(
+        scope_head,
+        head,
+        b"%016x" % context.span_id,
+        otlp_json.json_string(span.name),
         span.kind.value + 1,
         span.start_time,
         end_ns,

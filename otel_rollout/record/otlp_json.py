@@ -50,16 +50,16 @@ def attribute_of_json(head: bytes, encoded: bytes) -> tuple[bytes, ...]:
         head: what :func:`head_of_string` gave.
         encoded: JSON as orjson writes it: UTF-8 without control characters.
     """
-    if _BACKSLASH not in encoded:
-        return head, b'"', encoded.replace(b'"', b'\\"'), b'"}}'
-    if encoded.isascii():  # with many escapes that is the quicker way, without ASCII by far the slower
-        return head, _dumps(encoded.decode("ascii")), b"}}"
-    return head, b'"', encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"'), b'"}}'
+    if _BACKSLASH in encoded:
+        if encoded.isascii():  # with many escapes that is the quicker way, without ASCII by far the slower
+            return head[:-1], _dumps(encoded.decode("ascii")), b"}}"
+        encoded = encoded.replace(b"\\", b"\\\\")
+    return head, encoded.replace(b'"', b'\\"'), b'"}}'
 
 
 def head_of_string(key: str) -> bytes:
-    """An attribute that is a string, up to the string."""
-    return b'{"key":%b,"value":{"stringValue":' % json_string(key)
+    """An attribute that is a string, up to the string's first character."""
+    return b'{"key":%b,"value":{"stringValue":"' % json_string(key)
 
 
 def any_value(value: AttributeInput) -> bytes:
@@ -153,38 +153,44 @@ def link(
     )
 
 
+def head_below(trace_id: bytes, parent_id: bytes, flags: int) -> bytes:
+    """How all spans below one begin, up to their own id; ids in hex.
+
+    Args:
+        flags: W3C trace flags in the low byte, OTLP's "parent is remote" bits above.
+    """
+    return b'{"parentSpanId":"%b","flags":%d,"traceId":"%b","spanId":"' % (parent_id, flags, trace_id)
+
+
 def line(
     scope: bytes,
-    trace_id: bytes,
+    head: bytes,
     span_id: bytes,
-    parent_id: bytes,
-    flags: int,
-    name: str,
+    name: bytes,
     kind: int,
     start_ns: int,
     end_ns: int,
     attributes: Iterable[bytes],
     details: bytes = b"",
 ) -> bytes:
-    """A line with one span, without its resource head, from encoded parts; ids in hex.
+    """A line with one span, without its resource head, from encoded parts.
 
     Args:
         scope: what :func:`scope_head` returned.
-        flags: W3C trace flags in the low byte, OTLP's "parent is remote" bits above.
+        head: what :func:`head_below` returned.
+        span_id: in hex.
+        name: as a JSON string.
         kind: OTLP ``SpanKind``: the API's value plus one.
         attributes: pieces that together are what :func:`attribute_list` gives.
         details: what :func:`details` returned.
     """
-    head = b'{"traceId":"%b","spanId":"%b","parentSpanId":"%b","flags":%d,"name":%b,"kind":%d,' % (
-        trace_id,
-        span_id,
-        parent_id,
-        flags,
-        json_string(name),
+    described = b'","name":%b,"kind":%d,"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":' % (
+        name,
         kind,
+        start_ns,
+        end_ns,
     )
-    times = b'"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":' % (start_ns, end_ns)
-    return b"".join((scope, head, times, *attributes, details, _LINE_END))
+    return b"".join((scope, head, span_id, described, *attributes, details, _LINE_END))
 
 
 def details(

@@ -28,7 +28,7 @@ from otel_rollout.record import otlp_json
 from otel_rollout.record.identity import identity_in
 from otel_rollout.record.sampling import Decision
 from otel_rollout.record.segment import SegmentWriter
-from otel_rollout.record.span import REMOTE_PARENT, Encoded, RecordingSpan
+from otel_rollout.record.span import LOCAL_PARENT, REMOTE_PARENT, Encoded, RecordingSpan
 
 
 class RecordingTracerProvider(TracerProvider):
@@ -84,7 +84,7 @@ class RecordingTracer(Tracer):
             encoded: the attributes the span has from its start; the span's own from now on.
         """
         if type(parent) is RecordingSpan:
-            return self.start_below(parent, name, encoded)
+            return self.start_below(parent, otlp_json.json_string(name), encoded)
         above = parent.get_span_context()
         if above.is_valid:
             if not above.trace_flags.sampled:
@@ -95,16 +95,17 @@ class RecordingTracer(Tracer):
             if self._decision is not None and not self._decision(number, name):
                 return None
             trace_id, parent_id = b"%032x" % number, b""
-        span = RecordingSpan(self, name, trace_id, parent_id, identity_in(context), encoded)
+        head = otlp_json.head_below(trace_id, parent_id, REMOTE_PARENT if above.is_remote else LOCAL_PARENT)
+        encoded_name = otlp_json.json_string(name)
+        span = RecordingSpan(self, encoded_name, trace_id, head, identity_in(context), encoded)
         if above.is_valid:
             span.trace_state = above.trace_state or None
-            if above.is_remote:
-                span.flags = REMOTE_PARENT
         return span
 
-    def start_below(self, parent: RecordingSpan, name: str, encoded: Encoded) -> RecordingSpan:
-        """Start a span below one of ours."""
-        span = RecordingSpan(self, name, parent.trace_id, parent.span_id, parent.identity, encoded)
+    def start_below(self, parent: RecordingSpan, name: bytes, encoded: Encoded) -> RecordingSpan:
+        """Start a span below one of ours; its name is given as JSON."""
+        head = parent.head_below or parent.begin_below()
+        span = RecordingSpan(self, name, parent.trace_id, head, parent.identity, encoded)
         if parent.trace_state is not None:
             span.trace_state = parent.trace_state
         return span

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import traceback
 from binascii import hexlify
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -36,8 +36,9 @@ MAX_EXCEPTION_TEXT = 64 << 10
 FLAGS = TraceFlags(TraceFlags.SAMPLED | 0x02)
 """Sampled, and with a random trace id (W3C Trace Context level 2)."""
 _INTERNAL = SpanKind.INTERNAL.value + 1
-_LOCAL_PARENT = int(FLAGS) | otlp_json.HAS_IS_REMOTE
-REMOTE_PARENT = _LOCAL_PARENT | otlp_json.IS_REMOTE
+LOCAL_PARENT = int(FLAGS) | otlp_json.HAS_IS_REMOTE
+REMOTE_PARENT = LOCAL_PARENT | otlp_json.IS_REMOTE
+"""Flags of a span, by where its parent is."""
 
 Encoded = dict[str, tuple[bytes, ...]]
 """Attributes by their names, encoded: each in pieces that are joined in the end, with a comma before it."""
@@ -62,14 +63,16 @@ def _harmless(method: Method) -> Method:
 class RecordingSpan(Span):
     """A span that is recorded when it ends.
 
-    Ids are hex digits as bytes, as the line wants them; the ``SpanContext`` is made when asked for.
+    Ids are hex digits as bytes, and the name is JSON, as the line wants them; the ``SpanContext`` is made when
+    asked for.
     """
 
     # What few spans have lies on the class, so that starting one costs less.
     ended = False
     kind = _INTERNAL
     trace_state: TraceState | None = None
-    flags = _LOCAL_PARENT
+    head_below: bytes | None = None
+    """How the lines of spans below this one begin, once there is one."""
     trajectory: Any = None
     """The trajectory of which this is the root span, if it is one. Known to ``capture``."""
     _events: list[bytes] | None = None
@@ -82,9 +85,9 @@ class RecordingSpan(Span):
     def __init__(
         self,
         tracer: RecordingTracer,
-        name: str,
+        name: bytes,
         trace_id: bytes,
-        parent_id: bytes,
+        head: bytes,
         identity: Identity,
         encoded: Encoded,
     ) -> None:
@@ -93,10 +96,15 @@ class RecordingSpan(Span):
         self._name = name
         self.trace_id = trace_id
         self.span_id = hexlify((tracer.random_bits(64) or 1).to_bytes(8, "big"))
-        self.parent_id = parent_id
+        self.head = head
         self.identity = identity
         self.encoded = encoded
         self.start_ns = time_ns()
+
+    def begin_below(self) -> bytes:
+        """Make ``head_below``: how the lines of spans below this one begin."""
+        head = self.head_below = otlp_json.head_below(self.trace_id, self.span_id, LOCAL_PARENT)
+        return head
 
     def get_span_context(self) -> SpanContext:
         """The span's ids, flags and state."""
@@ -169,10 +177,11 @@ class RecordingSpan(Span):
         dropped[what] += 1
         self._dropped = (dropped[0], dropped[1], dropped[2])
 
+    @_harmless
     def update_name(self, name: str) -> None:
         """Rename the span."""
         if not self.ended:
-            self._name = name
+            self._name = otlp_json.json_string(name)
 
     @_harmless
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
@@ -214,9 +223,11 @@ class RecordingSpan(Span):
         if self.ended:
             return
         self.ended = True
+        end_ns = end_time or time_ns()
+        if end_ns < self.start_ns and not end_time:  # the machine's clock was set back meanwhile
+            end_ns = self.start_ns
         try:
-            # The machine's clock may have been set back meanwhile.
-            body = self._line(end_time or max(time_ns(), self.start_ns), self._status, self._message)
+            body = self._line(end_ns, self._status, self._message)
         except Exception as error:  # noqa: BLE001 - we are inside user code
             self.tracer.writer.drop("encoding", self.identity)
             pass_on(error)
@@ -231,28 +242,23 @@ class RecordingSpan(Span):
         return self._line(0, StatusCode.ERROR.value, UNFINISHED)
 
     def _line(self, end_ns: int, status: int, message: str | None) -> bytes:
-        identity = self.identity.encoded
-        attributes = chain.from_iterable(self.encoded.values())
+        identity, attributes = self.identity.encoded, self.encoded.values()
+        rare = status or self._events or self._links or self.trace_state or self._dropped
         return otlp_json.line(
             self.tracer.scope,
-            self.trace_id,
+            self.head,
             self.span_id,
-            self.parent_id,
-            self.flags,
             self._name,
             self.kind,
             self.start_ns,
             end_ns,
-            (b"[", identity, *attributes, b"]") if identity else (b"[", b"".join(attributes)[1:], b"]"),
-            self._details(status, message),
+            (b"[", identity, *chain.from_iterable(attributes), b"]") if identity else _list_of(attributes),
+            self._details(status, message) if rare else b"",
         )
 
     def _details(self, status: int, message: str | None) -> bytes:
-        state, dropped = self.trace_state, self._dropped
-        if not (status or self._events or self._links or state or dropped):
-            return b""
-        header = state.to_header() if state else ""
-        return otlp_json.details(self._events, self._links, dropped, header, status, message)
+        state = self.trace_state.to_header() if self.trace_state else ""
+        return otlp_json.details(self._events, self._links, self._dropped, state, status, message)
 
     def __exit__(
         self,
@@ -264,6 +270,11 @@ class RecordingSpan(Span):
         if isinstance(exc_val, Exception):
             self.fail(exc_val)
         self.end()
+
+
+def _list_of(attributes: Iterable[tuple[bytes, ...]]) -> tuple[bytes, ...]:
+    """Attributes of a span that belongs to no trajectory, without the first one's comma."""
+    return b"[", b"".join(chain.from_iterable(attributes))[1:], b"]"
 
 
 def qualified_name(kind: type) -> str:
