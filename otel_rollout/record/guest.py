@@ -172,7 +172,6 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
         if scope
         else otlp_json.scope_head("", None, None, None)
     )
-    dropped = (span.dropped_attributes, span.dropped_events, span.dropped_links)
     links = [
         otlp_json.link(
             link.context.trace_id,
@@ -183,6 +182,13 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
         )
         for link in span.links
     ]
+    details = otlp_json.Details(
+        [otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events],
+        links,
+        [span.dropped_attributes, span.dropped_events, span.dropped_links],
+        status,
+        message,
+    )
     head = otlp_json.head_below(
         b"%032x" % context.trace_id,
         b"%016x" % parent.span_id if parent else b"",
@@ -197,14 +203,7 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
         span.start_time,
         end_ns,
         (otlp_json.attribute_list(_attributes(span, known)),),
-        otlp_json.details(
-            [otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events],
-            links,
-            dropped if any(dropped) else None,
-            context.trace_state.to_header(),
-            status,
-            message,
-        ),
+        details.encoded() + otlp_json.trace_state(context.trace_state.to_header()),
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union, cast
 
 import orjson
@@ -182,7 +183,7 @@ def line(
         name: as a JSON string.
         kind: OTLP ``SpanKind``: the API's value plus one.
         attributes: pieces that together are what :func:`attribute_list` gives.
-        details: what :func:`details` returned.
+        details: what follows the attributes: what :class:`Details` gives, and :func:`trace_state`.
     """
     described = b'","name":%b,"kind":%d,"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":' % (
         name,
@@ -193,30 +194,40 @@ def line(
     return b"".join((scope, head, span_id, described, *attributes, details, _LINE_END))
 
 
-def details(
-    events: Sequence[bytes] | None,
-    links: Sequence[bytes] | None,
-    dropped: tuple[int, int, int] | None,
-    trace_state: str,
-    status: int,
-    status_message: str | None,
-) -> bytes:
-    """What a line holds that few spans have.
+def trace_state(header: str) -> bytes:
+    """What a span has of its trace, as W3C's ``tracestate`` header, to follow its attributes."""
+    return b',"traceState":%b' % json_string(header) if header else b""
 
-    Args:
-        dropped: attributes, events and links beyond the limits; None where there are none.
+
+@dataclass
+class Details:
+    """What few spans have, to follow their attributes.
+
+    Attributes:
+        events: as :func:`event` gives them.
+        links: as :func:`link` gives them.
+        dropped: attributes, events and links beyond the limits.
         status: OTLP ``StatusCode``.
+        status_message: of an error.
     """
-    parts = []
-    if events:
-        parts.append(b',"events":[%b]' % b",".join(events))
-    if links:
-        parts.append(b',"links":[%b]' % b",".join(links))
-    if dropped:
-        parts.append(b',"droppedAttributesCount":%d,"droppedEventsCount":%d,"droppedLinksCount":%d' % dropped)
-    if trace_state:
-        parts.append(b',"traceState":%b' % json_string(trace_state))
-    if status:
-        message = b',"message":%b' % json_string(status_message) if status_message else b""
-        parts.append(b',"status":{"code":%d%b}' % (status, message))
-    return b"".join(parts)
+
+    events: list[bytes] = field(default_factory=list)
+    links: list[bytes] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=lambda: [0, 0, 0])
+    status: int = 0
+    status_message: str | None = None
+
+    def encoded(self) -> bytes:
+        """As on a line."""
+        parts = []
+        if self.events:
+            parts.append(b',"events":[%b]' % b",".join(self.events))
+        if self.links:
+            parts.append(b',"links":[%b]' % b",".join(self.links))
+        if any(self.dropped):
+            counts = b',"droppedAttributesCount":%d,"droppedEventsCount":%d,"droppedLinksCount":%d'
+            parts.append(counts % tuple(self.dropped))
+        if self.status:
+            message = b',"message":%b' % json_string(self.status_message) if self.status_message else b""
+            parts.append(b',"status":{"code":%d%b}' % (self.status, message))
+        return b"".join(parts)

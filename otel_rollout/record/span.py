@@ -6,6 +6,7 @@ import functools
 import traceback
 from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -14,6 +15,7 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode,
 
 from otel_rollout import semconv
 from otel_rollout.record import otlp_json
+from otel_rollout.record.otlp_json import Details
 from otel_rollout.record.interrupts import pass_on
 
 if TYPE_CHECKING:
@@ -65,22 +67,11 @@ class RecordingSpan(Span):
 
     Ids are hex digits as bytes, and the name is JSON, as the line wants them; the ``SpanContext`` is made when
     asked for.
-    """
 
-    # What few spans have lies on the class, so that starting one costs less.
-    ended = False
-    kind = _INTERNAL
-    trace_state: TraceState | None = None
-    head_below: bytes | None = None
-    """How the lines of spans below this one begin, once there is one."""
-    trajectory: Any = None
-    """The trajectory of which this is the root span, if it is one. Known to ``capture``."""
-    _events: list[bytes] | None = None
-    _links: list[bytes] | None = None
-    _context: SpanContext | None = None
-    _status = 0
-    _message: str | None = None
-    _dropped: tuple[int, int, int] | None = None
+    Attributes:
+        head_below: how the lines of spans below this one begin, once there is one.
+        trajectory: that of which this is the root span, if it is one. Known to ``capture``.
+    """
 
     def __init__(
         self,
@@ -99,6 +90,13 @@ class RecordingSpan(Span):
         self.head = head
         self.identity = identity
         self.encoded = encoded
+        self.kind = _INTERNAL
+        self.trace_state: TraceState | None = None
+        self.head_below: bytes | None = None
+        self.trajectory: Any = None
+        self.ended = False
+        self._details: Details | None = None
+        self._context: SpanContext | None = None
         self.start_ns = time_ns()
 
     def begin_below(self) -> bytes:
@@ -147,12 +145,11 @@ class RecordingSpan(Span):
         """Add an event, now or at ``timestamp`` (ns since the epoch)."""
         if self.ended:
             return
-        if self._events is None:
-            self._events = []
-        if len(self._events) >= MAX_EVENTS:
+        events = self._detailed().events
+        if len(events) >= MAX_EVENTS:
             self._count_dropped(1)
             return
-        self._events.append(otlp_json.event(name, timestamp or time_ns(), attributes or {}))
+        events.append(otlp_json.event(name, timestamp or time_ns(), attributes or {}))
 
     @_harmless
     def add_link(
@@ -161,21 +158,23 @@ class RecordingSpan(Span):
         """Add a link to another span."""
         if self.ended or not (context.is_valid or attributes or context.trace_state):
             return
-        if self._links is None:
-            self._links = []
-        if len(self._links) >= MAX_LINKS:
+        links = self._detailed().links
+        if len(links) >= MAX_LINKS:
             self._count_dropped(2)
             return
         flags = (
             context.trace_flags | otlp_json.HAS_IS_REMOTE | (otlp_json.IS_REMOTE if context.is_remote else 0)
         )
         state = context.trace_state.to_header()
-        self._links.append(otlp_json.link(context.trace_id, context.span_id, state, flags, attributes or {}))
+        links.append(otlp_json.link(context.trace_id, context.span_id, state, flags, attributes or {}))
 
     def _count_dropped(self, what: int) -> None:
-        dropped = list(self._dropped or (0, 0, 0))
-        dropped[what] += 1
-        self._dropped = (dropped[0], dropped[1], dropped[2])
+        self._detailed().dropped[what] += 1
+
+    def _detailed(self) -> Details:
+        if self._details is None:
+            self._details = Details()
+        return self._details
 
     @_harmless
     def update_name(self, name: str) -> None:
@@ -186,15 +185,16 @@ class RecordingSpan(Span):
     @_harmless
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """Set the status. OK is final, UNSET is ignored, and only ERROR keeps a description (OTel API)."""
-        if self.ended or self._status == StatusCode.OK.value:
+        if self.ended or (self._details is not None and self._details.status == StatusCode.OK.value):
             return
         if isinstance(status, Status):
             code, description = status.status_code, status.description
         else:
             code = status
         if code is not StatusCode.UNSET:
-            self._status = code.value
-            self._message = description if code is StatusCode.ERROR else None
+            details = self._detailed()
+            details.status = code.value
+            details.status_message = description if code is StatusCode.ERROR else None
 
     @_harmless
     def record_exception(
@@ -227,7 +227,7 @@ class RecordingSpan(Span):
         if end_ns < self.start_ns and not end_time:  # the machine's clock was set back meanwhile
             end_ns = self.start_ns
         try:
-            body = self._line(end_ns, self._status, self._message)
+            body = self._line(end_ns, self._details)
         except Exception as error:  # noqa: BLE001 - we are inside user code
             self.tracer.writer.drop("encoding", self.identity)
             pass_on(error)
@@ -235,15 +235,16 @@ class RecordingSpan(Span):
             self.tracer.writer.write(body, self.identity)
         # A task started inside keeps its context, and this span with it, for as long as it runs.
         self.encoded = {}
-        self._events = self._links = None
+        self._details = None
 
     def unfinished_line(self) -> bytes:
         """The line this span becomes if its process dies before it ends; without an end time."""
-        return self._line(0, StatusCode.ERROR.value, UNFINISHED)
+        known = self._details or Details()
+        return self._line(0, replace(known, status=StatusCode.ERROR.value, status_message=UNFINISHED))
 
-    def _line(self, end_ns: int, status: int, message: str | None) -> bytes:
+    def _line(self, end_ns: int, details: Details | None) -> bytes:
         identity, attributes = self.identity.encoded, self.encoded.values()
-        rare = status or self._events or self._links or self.trace_state or self._dropped
+        state = self.trace_state
         return otlp_json.line(
             self.tracer.scope,
             self.head,
@@ -253,12 +254,8 @@ class RecordingSpan(Span):
             self.start_ns,
             end_ns,
             (b"[", identity, *chain.from_iterable(attributes), b"]") if identity else _list_of(attributes),
-            self._details(status, message) if rare else b"",
+            (details.encoded() if details else b"") + (otlp_json.trace_state(state.to_header()) if state else b""),
         )
-
-    def _details(self, status: int, message: str | None) -> bytes:
-        state = self.trace_state.to_header() if self.trace_state else ""
-        return otlp_json.details(self._events, self._links, self._dropped, state, status, message)
 
     def __exit__(
         self,
