@@ -142,14 +142,16 @@ def _traced_function(operation: Operation, function: Callable[..., Any]) -> Call
             attach(recorded.inside)
             result = function(*args, **kwargs)
         except BaseException as error:
-            if get_current().get(recorded.key) is recorded.span:
+            current = get_current()
+            if current is recorded.inside or current.get(recorded.key) is recorded.span:
                 attach(recorded.outside)
             try:
                 recorded.raised(error)
             except Exception as internal:  # noqa: BLE001
                 fault("recording the exception of an operation", internal)
             raise
-        if get_current().get(recorded.key) is recorded.span:
+        current = get_current()
+        if current is recorded.inside or current.get(recorded.key) is recorded.span:
             attach(recorded.outside)
         try:
             recorded.returned(result)
@@ -177,14 +179,16 @@ def _traced_coroutine(operation: Operation, function: Callable[..., Any]) -> Cal
             result = await function(*args, **kwargs)
         except BaseException as error:
             # Maybe not where it began: a coroutine may be closed from elsewhere, by the garbage collector.
-            if get_current().get(recorded.key) is recorded.span:
+            current = get_current()
+            if current is recorded.inside or current.get(recorded.key) is recorded.span:
                 attach(recorded.outside)
             try:
                 recorded.raised(error)
             except Exception as internal:  # noqa: BLE001
                 fault("recording the exception of an operation", internal)
             raise
-        if get_current().get(recorded.key) is recorded.span:
+        current = get_current()
+        if current is recorded.inside or current.get(recorded.key) is recorded.span:
             attach(recorded.outside)
         try:
             recorded.returned(result)

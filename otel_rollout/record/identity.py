@@ -34,7 +34,6 @@ class Identity:
         self.attributes = {key: value for key, value in attributes.items() if value is not None}
         self._encoded: bytes | None = None
 
-    @property
     def encoded(self) -> bytes:
         """Their encoding; not needed where a trajectory is left out."""
         # No cached property: before Python 3.12 that takes a lock, which a fork may leave locked for ever.

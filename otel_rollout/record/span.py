@@ -243,7 +243,7 @@ class RecordingSpan(Span):
         return self._line(0, replace(known, status=StatusCode.ERROR.value, status_message=UNFINISHED))
 
     def _line(self, end_ns: int, details: Details | None) -> bytes:
-        identity, attributes = self.identity.encoded, self.encoded.values()
+        identity, attributes = self.identity.encoded(), self.encoded.values()
         state = self.trace_state
         return otlp_json.line(
             self.tracer.scope,
