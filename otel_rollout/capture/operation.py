@@ -121,8 +121,9 @@ class Call:
     def returned(self, result: Any) -> None:
         """The call gave ``result``."""
         try:
-            if self.encode is not None:
-                self.output(self.encode(result, self.limit))
+            encode = self.encode
+            if encode is not None:
+                self.output(encode(result, self.limit))
         finally:
             self.end()
 

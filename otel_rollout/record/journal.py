@@ -90,6 +90,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, size: int) -> None:
+        self._path = path
         self._map = reserved(path, HEADER_BYTES + size)
         self._descriptor = _locked(path)
         for page in range(0, HEADER_BYTES + size, mmap.PAGESIZE):
@@ -148,20 +149,19 @@ class Journal:
         self.set_base(self.written)
         self._put(_SEQUENCE, sequence)
 
-    def move(self, path: Path, sequence: int, forget: bool) -> None:
+    def begin_anew(self, sequence: int, forget: bool) -> None:
         """Go on in a new file, with segment ``sequence``, after the segment was removed.
 
         It has what no segment had yet, from the beginning of a line. It appears at once, locked.
 
         Args:
-            path: the file.
             sequence: number of the segment.
             forget: count no more what segments had: the account of what became of it was removed as well.
 
         Raises:
             OSError: when the file cannot be created; then nothing has changed.
         """
-        hidden = path.with_suffix(".new")
+        hidden = self._path.with_suffix(".new")
         hidden.unlink(missing_ok=True)
         fresh = reserved(hidden, HEADER_BYTES + self.size)
         descriptor = _locked(hidden)
@@ -181,16 +181,16 @@ class Journal:
         self.set_base(self.flushed)
         self._put(_SEQUENCE, sequence)
         self.publish(self.written)
-        hidden.replace(path)
+        hidden.replace(self._path)
         self.release()
         self._descriptor = descriptor
 
-    def is_at(self, path: Path) -> bool:
-        """Whether that is our file, or somebody has removed or replaced it."""
+    def is_removed(self) -> bool:
+        """Whether somebody has removed our file, or replaced it."""
         try:
-            return os.path.samestat(os.fstat(self._descriptor), os.stat(path))
+            return not os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
         except FileNotFoundError:
-            return False
+            return True
 
     def release(self) -> None:
         """Let go of the lock by which others see that the writer lives."""

@@ -34,6 +34,7 @@ class OpenTrajectories:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._map = reserved(path, SLOTS * SLOT_BYTES)
         self._free = list(range(SLOTS - 1, -1, -1))
         self._versions = [0] * SLOTS
@@ -58,13 +59,14 @@ class OpenTrajectories:
         _HEAD.pack_into(self._map, at, version, len(line))
         return slot
 
-    def move(self, path: Path) -> None:
-        """Go on in a new file, after this one was removed.
+    def begin_anew(self) -> None:
+        """Go on in a new file, after this one was removed, or instead of it.
 
         Raises:
-            OSError: when it cannot be created; then nothing has changed.
+            OSError: when it cannot be created; then nothing has changed but that the old one is gone.
         """
-        fresh = reserved(path, SLOTS * SLOT_BYTES)
+        self._path.unlink(missing_ok=True)
+        fresh = reserved(self._path, SLOTS * SLOT_BYTES)
         fresh[:] = self._map[:]
         self._map = fresh
 

@@ -118,16 +118,16 @@ class SegmentWriter:
         self._sequence = 0
         self._length = 0
         self._descriptor = -1
-        self._journal_file = node_dir / (self.id + spool.JOURNAL_SUFFIX)
-        self._open_file = node_dir / (self.id + spool.OPEN_SUFFIX)
+        journal_file = node_dir / (self.id + spool.JOURNAL_SUFFIX)
+        open_file = node_dir / (self.id + spool.OPEN_SUFFIX)
         first = self._prepare_segment()  # whoever finds a journal finds that its segment is locked
         try:
-            self._journal = Journal(self._journal_file, journal_bytes)
-            self._open = OpenTrajectories(self._open_file)
+            self._journal = Journal(journal_file, journal_bytes)
+            self._open = OpenTrajectories(open_file)
         except OSError:
             self._discard(*first)
-            self._journal_file.unlink(missing_ok=True)
-            self._open_file.unlink(missing_ok=True)
+            journal_file.unlink(missing_ok=True)
+            open_file.unlink(missing_ok=True)
             raise
         self._look_at_spool()
         self._begin_segment(*first)
@@ -347,7 +347,7 @@ class SegmentWriter:
 
     def _is_removed(self) -> bool:
         """Whether somebody has removed our files: clearing up the temporary directory, say."""
-        return os.fstat(self._descriptor).st_nlink == 0 or not self._journal.is_at(self._journal_file)
+        return os.fstat(self._descriptor).st_nlink == 0 or self._journal.is_removed()
 
     def _begin_anew(self) -> bool:
         """Go on in new files, with what the journal still holds. False when they cannot be made."""
@@ -360,9 +360,8 @@ class SegmentWriter:
             return False
         with self._lock, self._count_lock:
             try:
-                self._open_file.unlink(missing_ok=True)
-                self._open.move(self._open_file)
-                self._journal.move(self._journal_file, prepared[0].sequence, forget=is_gone)
+                self._open.begin_anew()
+                self._journal.begin_anew(prepared[0].sequence, forget=is_gone)
             except OSError as error:
                 self._discard(*prepared)
                 self._meet_obstacle("disk", error.strerror or str(error))

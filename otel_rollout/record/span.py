@@ -83,10 +83,11 @@ class RecordingSpan(Span):
         encoded: Encoded,
     ) -> None:
         tracer.writer.started()
+        random_bits = tracer.random_bits  # called like this, CPython finds it at once
         self.tracer = tracer
         self._name = name
         self.trace_id = trace_id
-        self.span_id = hexlify((tracer.random_bits(64) or 1).to_bytes(8, "big"))
+        self.span_id = hexlify((random_bits(64) or 1).to_bytes(8, "big"))
         self.head = head
         self.identity = identity
         self.encoded = encoded
