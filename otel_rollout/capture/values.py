@@ -44,6 +44,8 @@ _HELD = 1 << 20
 """Apparent size from which what an object holds is not left to orjson."""
 _NARROW = 6
 """Entries up to which each of a dict is looked at before encoding."""
+_LEVELS = 12
+"""Levels that are looked at before encoding: what is deeper is measured."""
 _NUMBERS = frozenset({int, float})
 _WATCHED = 256
 """Values measured in full after one was encoded that turned out larger than the limit."""
@@ -84,27 +86,26 @@ def to_json(value: Any, limit: int) -> bytes:
     return _piecewise(value, limit)
 
 
-def _seems_larger(value: Any, size: int, looks_inside: bool = True) -> bool:
+def _seems_larger(value: Any, size: int, levels: int = _LEVELS) -> bool:
     """Whether ``value`` looks as if it took more than ``size`` bytes: a few hundred nanoseconds' look.
 
-    Narrow dicts are looked through; in a list all are taken to be like the last, the newest message. Of what is
-    inside those only what has many members is looked at.
+    Narrow dicts are looked through; in a list all are taken to be like the last, the newest message.
     """
     kind = type(value)
     if kind is dict:
-        if len(value) > _NARROW:
-            return 5 * len(value) > size
+        if len(value) > _NARROW or not levels:
+            return 5 * len(value) > size or not levels
         for part in value.values():
             kind = type(part)
             if kind is str:
                 if len(part) > size:
                     return True
-            elif kind in _CONTAINERS and (looks_inside or len(part) > _NARROW) and _seems_larger(part, size, False):
+            elif kind in _CONTAINERS and _seems_larger(part, size, levels - 1):
                 return True
         return False
     if kind is list or kind is tuple:
         count = len(value)
-        return count > 0 and (2 * count > size or _seems_larger(value[-1], size // count, False))
+        return count > 0 and (2 * count > size or _seems_larger(value[-1], size // count, levels))
     return kind is str and len(value) > size
 
 

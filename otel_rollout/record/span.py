@@ -15,8 +15,8 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode,
 
 from otel_rollout import semconv
 from otel_rollout.record import otlp_json
-from otel_rollout.record.otlp_json import Details
 from otel_rollout.record.interrupts import pass_on
+from otel_rollout.record.otlp_json import Details
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -65,8 +65,8 @@ def _harmless(method: Method) -> Method:
 class RecordingSpan(Span):
     """A span that is recorded when it ends.
 
-    Ids are hex digits as bytes, and the name is JSON, as the line wants them; the ``SpanContext`` is made when
-    asked for.
+    Ids are hex digits as bytes, and the name is JSON, as the line wants them; the ``SpanContext`` is made
+    when asked for.
 
     Attributes:
         head_below: how the lines of spans below this one begin, once there is one.
@@ -255,7 +255,8 @@ class RecordingSpan(Span):
             self.start_ns,
             end_ns,
             (b"[", identity, *chain.from_iterable(attributes), b"]") if identity else _list_of(attributes),
-            (details.encoded() if details else b"") + (otlp_json.trace_state(state.to_header()) if state else b""),
+            (details.encoded() if details else b"")
+            + (otlp_json.trace_state(state.to_header()) if state else b""),
         )
 
     def __exit__(

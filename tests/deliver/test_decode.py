@@ -122,7 +122,7 @@ def test_the_step_of_a_line_is_found_without_decoding_it(step, validate, text):
     attributes = {"input.value": text} | {key: value for key, value in identity.items() if value is not None}
     body = otlp_json.line(
         otlp_json.scope_head("scope", None, None, None),
-        *(b"1" * 32, b"2" * 16, b"", 1, "name", 1, 1, 2),
+        *(otlp_json.head_below(b"1" * 32, b"", 1), b"2" * 16, b'"name"', 1, 1, 2),
         (otlp_json.attribute_list(attributes),),
     )
     line = otlp_json.resource_head({"service.name": text}) + body

@@ -80,7 +80,8 @@ def line_of(number: int, step: object = 1, text: str = "") -> bytes:
     """A line as the recorder writes it, without its head; its name is its number."""
     attributes = {"rollout.step": step, "rollout.validate": bool(number % 2), "input.value": text}
     return otlp_json.line(
-        *(SCOPE, b"%032x" % (number % 7 + 1), b"%016x" % (number + 1), b"", 257, f"{number}", 1, 10, 20),
+        *(SCOPE, otlp_json.head_below(b"%032x" % (number % 7 + 1), b"", 257), b"%016x" % (number + 1)),
+        *(b'"%d"' % number, 1, 10, 20),
         (otlp_json.attribute_list(attributes),),
     )
 

@@ -11,26 +11,18 @@ from otel_rollout.record import otlp_json
 from tests.otlp import parse_line, plain_attributes, plain_value
 
 
-def line(attributes: bytes = b"", **changed) -> bytes:
-    described = {
-        "trace_id": b"0af7651916cd43dd8448eb211c80319c",
-        "span_id": b"b7ad6b7169203331",
-        "parent_id": b"00f067aa0ba902b7",
-        "flags": 259,
-        "name": "näme",
-        "kind": 1,
-        "start_ns": 1_700_000_000_000_000_001,
-        "end_ns": 1_700_000_000_000_000_002,
-        "attributes": (b"[", attributes, b"]"),
-        "events": None,
-        "links": None,
-        "dropped": (0, 0, 0),
-        "trace_state": "",
-        "status": 0,
-        "status_message": None,
-    }
-    scope = otlp_json.scope_head("scope", "1.0", {"a": 1}, "https://schema")
-    return otlp_json.resource_head({"service.name": "s"}) + otlp_json.line(scope, **{**described, **changed})
+def line(attributes: bytes = b"", trace_state: str = "", **details) -> bytes:
+    return otlp_json.resource_head({"service.name": "s"}) + otlp_json.line(
+        otlp_json.scope_head("scope", "1.0", {"a": 1}, "https://schema"),
+        otlp_json.head_below(b"0af7651916cd43dd8448eb211c80319c", b"00f067aa0ba902b7", 259),
+        b"b7ad6b7169203331",
+        otlp_json.json_string("näme"),
+        1,
+        1_700_000_000_000_000_001,
+        1_700_000_000_000_000_002,
+        (b"[", attributes, b"]"),
+        otlp_json.Details(**details).encoded() + otlp_json.trace_state(trace_state),
+    )
 
 
 def parsed(encoded: bytes):
@@ -48,7 +40,7 @@ def test_a_span_is_one_line_with_every_field():
         status_message="bröken",
         events=[otlp_json.event("e", 7, {"k": "v"})],
         links=[otlp_json.link(1, 2, "s=1", 257, {"l": 1})],
-        dropped=(1, 2, 3),
+        dropped=[1, 2, 3],
     )
     assert encoded.count(b"\n") == 1
     assert encoded.endswith(b"\n")
@@ -108,7 +100,10 @@ def test_long_json_within_json_comes_back(value):
 
 
 def read_back(value: object) -> object:
-    return orjson.loads(orjson.loads(b"".join(otlp_json.string_of_json(orjson.dumps(value)))))
+    head = otlp_json.head_of_string("key")
+    attribute = orjson.loads(b"".join(otlp_json.attribute_of_json(head, orjson.dumps(value))))
+    assert attribute["key"] == "key"
+    return orjson.loads(attribute["value"]["stringValue"])
 
 
 values = st.recursive(

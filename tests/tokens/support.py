@@ -54,11 +54,9 @@ def line(
     }
     return HEAD + otlp_json.line(
         SCOPE,
-        b"%032x" % trace,
+        otlp_json.head_below(b"%032x" % trace, b"", 1),
         b"%016x" % number,
-        b"",
-        1,
-        "generate",
+        b'"generate"',
         1,
         *(span or (10 * number, 10 * number + 5)),
         [otlp_json.attribute_list(attributes)],
