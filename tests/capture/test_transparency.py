@@ -59,6 +59,9 @@ KINDS = {
 }
 
 
+MOST_ACTIONS = 6
+
+
 class Unprintable:
     def __repr__(self):
         raise ValueError("cannot be shown")
@@ -91,7 +94,7 @@ raised = errors.flatmap(lambda kind: st.builds(kind, st.integers()))
 actions = st.lists(
     st.tuples(st.sampled_from(["effect", "random", "await", "yield", "guarded", "return"]), values)
     | st.tuples(st.just("raise"), raised),
-    max_size=6,
+    max_size=MOST_ACTIONS,
 )
 parameters = (
     st.lists(st.sampled_from(PIECES), unique=True)
@@ -181,8 +184,9 @@ def consumed(function, args, kwargs, script, send, throw, close, run):
         arguments_ = () if action == "close" else (value,)
         method = getattr(generator, {"send": send, "throw": throw, "close": close}[action])
         results.append(outcome(lambda m=method, a=arguments_: run(m(*a))))
-    results.append(outcome(lambda: run(getattr(generator, close)())))
-    return results
+    # Again and again, for one that ignores it: nothing is left to the garbage collector, for which a generator
+    # around another one is two.
+    return results + [outcome(lambda: run(getattr(generator, close)())) for _ in range(MOST_ACTIONS + 1)]
 
 
 def everything(decorate, kind, chosen, body, call, script, interrupt):
