@@ -184,8 +184,8 @@ def consumed(function, args, kwargs, script, send, throw, close, run):
         arguments_ = () if action == "close" else (value,)
         method = getattr(generator, {"send": send, "throw": throw, "close": close}[action])
         results.append(outcome(lambda m=method, a=arguments_: run(m(*a))))
-    # Again and again, for one that ignores it: nothing is left to the garbage collector, for which a generator
-    # around another one is two.
+    # Again and again, for one that ignores it: nothing is left to the garbage collector, for which a
+    # generator around another one is two.
     return results + [outcome(lambda: run(getattr(generator, close)())) for _ in range(MOST_ACTIONS + 1)]
 
 
