@@ -17,9 +17,9 @@ An exporter may also have
   published it, again after a restart of the forwarder, and once more when all is delivered. From then
   on what it exports belongs to that run, and what was exported before, by whichever forwarder of the
   rollout, is linked to it. It returns None or the failure, and must not raise.
-- ``export_lines``: None, or a function for a target that takes OTLP/JSON. It gets recorded lines
-  (``Sequence[bytes]``, each a ``TracesData`` object with its newline) and answers as ``export`` does.
-  It is called instead of ``export``, and nothing is decoded.
+- ``export_lines``: None, or a function that takes recorded lines (``Sequence[bytes]``, each a
+  ``TracesData`` object in OTLP/JSON with its newline) and answers as ``export`` does. It is called instead
+  of ``export``, and no SDK spans are made.
 - ``reads_spool``: true when somebody else reads the segments, who may be behind: then they are not removed.
 - ``check()``: tells ``otel-rollout doctor`` whether the target takes spans from us, by None or the
   failure; it writes none.

@@ -47,14 +47,17 @@ class Recorded:
 
 def parse_line(line: bytes) -> TracesData:
     """Parse a line by the rules of OTLP/JSON: hex ids (protobuf's own JSON has base64), no unknown fields."""
-    data = json.loads(line)
+    return ParseDict(ids_to_base64(json.loads(line)), TracesData(), ignore_unknown_fields=False)
+
+
+def ids_to_base64(data: Any) -> Any:
+    """``TracesData`` with ids as protobuf's own JSON has them, changed in place."""
     for resource in data["resourceSpans"]:
-        for scope in resource["scopeSpans"]:
-            for span in scope["spans"]:
-                _ids_to_base64(span)
-                for link in span.get("links", []):
-                    _ids_to_base64(link)
-    return ParseDict(data, TracesData(), ignore_unknown_fields=False)
+        for scope in resource.get("scopeSpans") or ():
+            for span in scope.get("spans") or ():
+                for holder in (span, *(span.get("links") or ())):
+                    _ids_to_base64(holder)
+    return data
 
 
 def _ids_to_base64(holder: dict[str, Any]) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol as Interface
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -25,8 +24,8 @@ class Transport(Interface):
 
     default_max_request_bytes: int
 
-    def send(self, request: ExportTraceServiceRequest) -> None:
-        """Send a request; raises UndeliveredError."""
+    def send(self, body: bytes) -> None:
+        """Send a request, encoded; raises UndeliveredError."""
 
     def close(self) -> None:
         """Close connections."""
@@ -43,7 +42,8 @@ class OtlpSpanExporter(SpanExporter):
             Over HTTP this argument and ``…_TRACES_ENDPOINT`` are the full address; ``/v1/traces`` is added to
             ``OTEL_EXPORTER_OTLP_ENDPOINT``.
         protocol: ``http/protobuf`` (default), ``http/json`` or ``grpc`` (``OTEL_EXPORTER_OTLP_PROTOCOL``).
-            With ``http/json`` recorded lines are sent as they are, which costs least; Collectors take it.
+            With ``http/json`` recorded lines are sent as they are, which costs least here, and a Collector
+            more.
         headers: sent with each request (``OTEL_EXPORTER_OTLP_HEADERS``, ``name=value,name=value``).
         timeout: seconds one request may take (``OTEL_EXPORTER_OTLP_TIMEOUT``; 10).
         compression: ``gzip`` or ``none`` (``OTEL_EXPORTER_OTLP_COMPRESSION``; none).
@@ -57,14 +57,12 @@ class OtlpSpanExporter(SpanExporter):
 
     Attributes:
         last_failure: why the last export returned FAILURE; None after a success.
-        export_lines: takes recorded lines undecoded, with ``http/json``; None with other protocols.
 
     Raises:
         ValueError: an argument or environment variable is malformed or not supported.
     """
 
     last_failure: ExportFailure | None
-    export_lines: Callable[[Sequence[bytes]], SpanExportResult] | None
 
     def __init__(
         self,
@@ -96,24 +94,29 @@ class OtlpSpanExporter(SpanExporter):
             insecure=insecure,
         )
         self._transport = _transport(self._settings)
+        if self._settings.protocol is Protocol.HTTP_JSON:
+            self._encode, self._bodies_of_lines = encoding.json_of_spans, encoding.json_of_lines
+        else:
+            self._encode, self._bodies_of_lines = encoding.protobuf_of_spans, encoding.protobuf_of_lines
         self._max_bytes = max_request_bytes or self._transport.default_max_request_bytes
         self._closed = False
         # A SimpleSpanProcessor exports from whichever thread ended the span.
         self._lock = threading.Lock()
         self.last_failure = None
-        self.export_lines = self._export_lines if self._settings.protocol is Protocol.HTTP_JSON else None
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send the spans. Never raises; ``last_failure`` says why it did not work."""
-        return self._guarded(lambda: self._send(spans))
+        bodies = encoding.bounded(spans, self._encode, self._max_bytes) if spans else iter(())
+        return self._guarded(lambda: self._send(bodies, "A span cannot be encoded"))
+
+    def export_lines(self, lines: Sequence[bytes]) -> SpanExportResult:
+        """Send lines of OTLP JSON Lines; otherwise as :meth:`export`."""
+        bodies = self._bodies_of_lines(lines, self._max_bytes)
+        return self._guarded(lambda: self._send(bodies, "A line is no OTLP/JSON trace data"))
 
     def check(self) -> ExportFailure | None:
         """See whether the receiver is there and accepts us, by a request without spans; None if so."""
-        if (
-            self._guarded(lambda: self._transport.send(ExportTraceServiceRequest()))
-            is SpanExportResult.SUCCESS
-        ):
-            return None
+        self._guarded(lambda: self._transport.send(self._encode(())))
         return self.last_failure
 
     def shutdown(self) -> None:
@@ -127,26 +130,15 @@ class OtlpSpanExporter(SpanExporter):
         """True at once: ``export`` keeps nothing back."""
         return True
 
-    def _export_lines(self, lines: Sequence[bytes]) -> SpanExportResult:
-        """Send lines of OTLP JSON Lines; otherwise as :meth:`export`."""
-        return self._guarded(lambda: self._send_lines(lines))
-
-    def _send(self, spans: Sequence[ReadableSpan]) -> None:
+    def _send(self, bodies: Iterator[bytes], problem: str) -> None:
         try:
-            requests = list(encoding.requests_of(spans, self._max_bytes)) if spans else []
+            encoded = list(bodies)
         except Exception as error:  # whatever cannot be encoded is the batch's fault
             raise UndeliveredError(
-                FailureKind.REJECTED, f"A span cannot be encoded ({type(error).__name__}: {error})."
+                FailureKind.REJECTED, f"{problem} ({type(error).__name__}: {error})."
             ) from error
-        for request in requests:
-            self._transport.send(request)
-
-    def _send_lines(self, lines: Sequence[bytes]) -> None:
-        transport = self._transport
-        if not isinstance(transport, HttpTransport):
-            raise TypeError("only HTTP carries lines")
-        for body in encoding.json_of_lines(lines, self._max_bytes):
-            transport.send_body(body)
+        for body in encoded:
+            self._transport.send(body)
 
     def _guarded(self, work: Callable[[], None]) -> SpanExportResult:
         with self._lock:

@@ -9,11 +9,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_rollout.exporting import FailureKind
 from otel_rollout_otlp.settings import Settings
@@ -22,6 +18,7 @@ from otel_rollout_otlp.undelivered import UndeliveredError, partly_rejected
 MAX_REQUEST_BYTES: Final = (4 << 20) - (64 << 10)
 """gRPC servers take 4 MiB unless told otherwise; Collectors are no exception."""
 
+_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 _BAD_BATCH: Final = frozenset({grpc.StatusCode.INVALID_ARGUMENT})
 _REFUSALS: Final = {
     grpc.StatusCode.UNAUTHENTICATED: "check the credentials in OTEL_EXPORTER_OTLP_HEADERS",
@@ -53,18 +50,20 @@ class GrpcTransport:
             self._channel = grpc.secure_channel(settings.url, _credentials(settings), options, compression)
         else:
             self._channel = grpc.insecure_channel(settings.url, options, compression)
-        self._stub = TraceServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._export = self._channel.unary_unary(  # not the generated stub: what we send is encoded already
+            _METHOD, response_deserializer=ExportTraceServiceResponse.FromString
+        )
 
-    def send(self, request: ExportTraceServiceRequest) -> None:
-        """Send a request.
+    def send(self, body: bytes) -> None:
+        """Send a request, encoded.
 
         Raises:
             UndeliveredError: when it was not accepted as a whole.
         """
         settings = self._settings
         try:
-            response: ExportTraceServiceResponse = self._stub.Export(
-                request, timeout=settings.timeout, metadata=tuple(settings.headers.items())
+            response: ExportTraceServiceResponse = self._export(
+                body, timeout=settings.timeout, metadata=tuple(settings.headers.items())
             )
         except grpc.RpcError as error:
             raise self._refusal(error) from None

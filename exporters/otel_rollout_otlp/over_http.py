@@ -7,18 +7,18 @@ from typing import Final
 
 import requests
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_rollout.exporting import FailureKind, is_cut_off, retry_after
-from otel_rollout_otlp.encoding import json_of_request
 from otel_rollout_otlp.settings import Protocol, Settings
 from otel_rollout_otlp.undelivered import UndeliveredError, partly_rejected
 
 MAX_REQUEST_BYTES: Final = 8 << 20
 """Well under the 20 MiB that a Collector takes by default."""
+_CONTENT_TYPES: Final = {
+    Protocol.HTTP_PROTOBUF: "application/x-protobuf",
+    Protocol.HTTP_JSON: "application/json",
+}
 _GZIP_LEVEL: Final = 1
 """Level 9 compresses rollouts little better, for forty times the CPU."""
 _CONNECT_TIMEOUT: Final = 5.0
@@ -39,27 +39,22 @@ class HttpTransport:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._json = settings.protocol is Protocol.HTTP_JSON
         session = requests.Session()
         session.auth = _leave_headers  # or ~/.netrc replaces an Authorization header of ours
         if settings.client_certificate and settings.client_key:
             session.cert = (settings.client_certificate, settings.client_key)
         session.headers.update(settings.headers)
-        session.headers["Content-Type"] = "application/json" if self._json else "application/x-protobuf"
+        session.headers["Content-Type"] = _CONTENT_TYPES[settings.protocol]
         if settings.gzip:
             session.headers["Content-Encoding"] = "gzip"
         self._session = session
 
-    def send(self, request: ExportTraceServiceRequest) -> None:
-        """Send a request.
+    def send(self, body: bytes) -> None:
+        """Send a request, encoded.
 
         Raises:
             UndeliveredError: when it was not accepted as a whole.
         """
-        self.send_body(json_of_request(request) if self._json else request.SerializeToString())
-
-    def send_body(self, body: bytes) -> None:
-        """Send a request that is encoded already; raises as :meth:`send` does."""
         response = self._post(gzip.compress(body, _GZIP_LEVEL) if self._settings.gzip else body)
         if 200 <= response.status_code < 300:
             self._check_partial_success(response)

@@ -46,7 +46,7 @@ REFUSED_PAUSE = 60.0
 _STEP = b'{"key":"%b","value":{"' % semconv.STEP.encode()
 _INTEGER = b'intValue":"'
 _INTEGER_DIGITS = 20
-_VALIDATE = b'{"key":"%b","value":{"boolValue":true}}' % semconv.VALIDATE.encode()
+_VALIDATE = b'{"key":"%b","value":{"boolValue":' % semconv.VALIDATE.encode()
 """How the recorder writes a trajectory's identity."""
 
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
@@ -341,7 +341,8 @@ def step_of(line: bytes) -> StepKey:
     What looks for attributes by these bytes finds no text that quotes them: in a JSON string the quotes would
     be escaped.
     """
-    validate = _VALIDATE in line
+    verdict = line.find(_VALIDATE)
+    validate = verdict >= 0 and line.startswith(b"true", verdict + len(_VALIDATE))
     start = line.find(_STEP)
     if start < 0:
         return StepKey("", validate)

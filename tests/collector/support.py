@@ -27,6 +27,7 @@ START_SECONDS = 60
 Sample = tuple[str, dict[str, str], float]
 """Name, labels and value of a metric."""
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+_REQUEST = b'{"resourceSpans":'
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -163,7 +164,9 @@ def samples(port: int) -> list[Sample]:
 
 
 def _ids_in(line: bytes) -> Iterator[tuple[bytes, bytes]]:
-    for resource in json.loads(line)["resourceSpans"]:
+    """Of a line behind half of one, which `kill -9` leaves, the whole one: the other's spans come again."""
+    whole = line[line.rindex(_REQUEST) :]
+    for resource in json.loads(whole)["resourceSpans"]:
         for scope in resource["scopeSpans"]:
             for span in scope["spans"]:
                 yield bytes.fromhex(span["traceId"]), bytes.fromhex(span["spanId"])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otel_rollout.projects import by_project
 from otel_rollout_mlflow import batching as mlflow_batching
@@ -35,7 +36,7 @@ def read_back(request: ExportTraceServiceRequest) -> ExportTraceServiceRequest:
     return ExportTraceServiceRequest.FromString(request.SerializeToString())
 
 
-def spans_in(request: ExportTraceServiceRequest) -> list:
+def spans_in(request: ExportTraceServiceRequest | TracesData) -> list:
     return [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
 
 
@@ -43,10 +44,10 @@ def spans_in(request: ExportTraceServiceRequest) -> list:
 @given(batch=spans, max_bytes=st.sampled_from([1, 500, 1 << 20]))
 def test_otlp_takes_every_span(batch, max_bytes):
     """Protobuf that reads back, and JSON that Google's own parser takes, each span once."""
-    requests = list(encoding.requests_of(batch, max_bytes))
-    assert sum(len(spans_in(read_back(request))) for request in requests) == len(batch)
-    for request in requests:
-        parse_line(orjson.dumps(strict(encoding.json_of_request(request))))
+    requests = encoding.bounded(batch, encoding.protobuf_of_spans, max_bytes)
+    assert sum(len(spans_in(ExportTraceServiceRequest.FromString(body))) for body in requests) == len(batch)
+    requests = encoding.bounded(batch, encoding.json_of_spans, max_bytes)
+    assert sum(len(spans_in(parse_line(orjson.dumps(strict(body))))) for body in requests) == len(batch)
 
 
 @examples(30)

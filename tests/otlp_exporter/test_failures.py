@@ -39,6 +39,10 @@ LINES = [
 SPANS: list[ReadableSpan] = [span for line in LINES for span in spans_of(line)]
 
 
+def spans_in(request: pb.ExportTraceServiceRequest) -> list[Any]:
+    return [span for r in request.resource_spans for scope in r.scope_spans for span in scope.spans]
+
+
 @dataclass
 class Receiver:
     """An HTTP server that answers as told, and keeps what it got."""
@@ -168,6 +172,20 @@ def test_lines_are_joined_as_they_are_and_cut_into_requests_by_bytes(receiver, e
     assert all(line.strip()[len(b'{"resourceSpans":[') : -2] in b"".join(bodies) for line in LINES)
 
 
+def test_a_line_that_is_too_large_is_cut_between_its_spans(receiver, exporter_to):
+    """Other writers put many spans into a line; as protobuf they go in as many requests as it takes."""
+    data = json.loads(LINES[0])
+    (of_scope,) = data["resourceSpans"][0]["scopeSpans"]
+    of_scope["spans"] = [json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0] for line in LINES]
+    exporter = exporter_to(receiver.url, max_request_bytes=1000)
+    assert exporter.export_lines([LINES[0], json.dumps(data).encode()]) is SpanExportResult.SUCCESS
+    bodies = [body for _, body in receiver.received]
+    assert max(map(len, bodies)) <= 1000
+    requests = map(pb.ExportTraceServiceRequest.FromString, bodies)
+    ids = [int.from_bytes(span.span_id, "big") for request in requests for span in spans_in(request)]
+    assert ids == [1, *range(1, 11)]
+
+
 def test_lines_of_other_writers_are_taken_too(receiver, exporter_to):
     """Order and spacing of OTLP JSON Lines are free; garbage goes to the receiver, to be refused there."""
     exporter = exporter_to(receiver.url, protocol="http/json")
@@ -267,11 +285,14 @@ def test_grpc_passes_on_retry_delays_headers_and_partial_success(grpc_server, ex
     """RetryInfo is gRPC's Retry-After; headers travel as metadata; requests are cut by bytes."""
     servicer, url = grpc_server
     exporter = exporter_to(url, protocol="grpc", headers="X-Key=v", max_request_bytes=1000)
-    assert exporter.export(SPANS) is SpanExportResult.SUCCESS
-    assert servicer.received[0][0]["x-key"] == "v"
-    sizes = [request.ByteSize() for _, request in servicer.received]
-    assert len(sizes) > 1
-    assert max(sizes) <= 1000
+    for send in (lambda: exporter.export(SPANS), lambda: exporter.export_lines(LINES)):
+        servicer.received.clear()
+        assert send() is SpanExportResult.SUCCESS
+        assert servicer.received[0][0]["x-key"] == "v"
+        sizes = [request.ByteSize() for _, request in servicer.received]
+        assert len(sizes) > 1
+        assert max(sizes) <= 1000
+        assert sum(len(spans_in(request)) for _, request in servicer.received) == len(SPANS)
     servicer.rejected = 3
     exporter.export(SPANS)
     assert exporter.last_failure.kind is FailureKind.REJECTED

@@ -1,0 +1,215 @@
+"""Recorded lines as protobuf: what Google's own parser makes of the same lines, field by field."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable
+
+import pytest
+from google.protobuf.json_format import ParseDict
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_rollout.exporting import FailureKind
+from otel_rollout.record import otlp_json
+from otel_rollout_otlp import OtlpSpanExporter, encoding
+from tests.otlp import ids_to_base64, parse_line
+
+NO_LIMIT = 1 << 30
+text = st.text(st.characters(codec="utf-8"), max_size=5)
+values = st.recursive(
+    st.none() | text | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=6,
+)
+attributes = st.dictionaries(text, values, max_size=4)
+times = st.integers(0, 2**64 - 1)
+bits_32 = st.integers(0, 2**32 - 1)
+trace_ids, span_ids = st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1)
+heads = st.builds(
+    lambda resource, *scope: (
+        otlp_json.resource_head({"service.name": resource}) + otlp_json.scope_head(*scope)
+    ),
+    *(st.sampled_from("ab"), st.sampled_from("ab"), st.sampled_from([None, "1"])),
+    *(st.sampled_from([None, {"k": b"\xff"}]), st.sampled_from([None, "https://schema"])),
+)
+lines = st.builds(
+    otlp_json.line,
+    heads,
+    trace_ids.map(b"%032x".__mod__),
+    span_ids.map(b"%016x".__mod__),
+    st.just(b"") | span_ids.map(b"%016x".__mod__),
+    flags=bits_32,
+    name=text,
+    kind=st.integers(0, 5),
+    start_ns=times,
+    end_ns=times,
+    attributes=attributes.map(lambda given: [otlp_json.attribute_list(given)]),
+    events=st.lists(st.builds(otlp_json.event, text, times, attributes), max_size=2),
+    links=st.lists(st.builds(otlp_json.link, trace_ids, span_ids, text, bits_32, attributes), max_size=2),
+    dropped=st.tuples(bits_32, bits_32, bits_32),
+    trace_state=text,
+    status=st.integers(0, 2),
+    status_message=st.none() | text,
+)
+"""As the recorder writes them."""
+
+
+def sent(lines: list[bytes], max_bytes: int = NO_LIMIT) -> list[ExportTraceServiceRequest]:
+    """The requests as a server reads them."""
+    bodies = encoding.protobuf_of_lines(lines, max_bytes)
+    return [ExportTraceServiceRequest.FromString(body) for body in bodies]
+
+
+def spans_in(requests: Iterable[ExportTraceServiceRequest | TracesData]) -> list[tuple[bytes, ...]]:
+    """Each span with its resource, its scope and their schemas, as bytes: NaN is equal to itself then."""
+    return sorted(
+        (
+            *(of_resource.resource.SerializeToString(deterministic=True), of_resource.schema_url.encode()),
+            *(of_scope.scope.SerializeToString(deterministic=True), of_scope.schema_url.encode()),
+            span.SerializeToString(deterministic=True),
+        )
+        for request in requests
+        for of_resource in request.resource_spans
+        for of_scope in of_resource.scope_spans
+        for span in of_scope.spans
+    )
+
+
+@given(st.lists(lines, min_size=1, max_size=6))
+def test_recorded_lines_are_what_googles_parser_makes_of_them(recorded):
+    """Every field arrives as it was recorded; a resource and a scope are in a request once."""
+    (request,) = sent(recorded)
+    assert spans_in([request]) == spans_in(map(parse_line, recorded))
+    resources = [of_resource.resource.SerializeToString() for of_resource in request.resource_spans]
+    assert len(resources) == len(set(resources))
+    for of_resource in request.resource_spans:
+        scopes = [(s.scope.SerializeToString(), s.schema_url) for s in of_resource.scope_spans]
+        assert len(scopes) == len(set(scopes))
+
+
+FOREIGN = {
+    "resourceSpans": [
+        {
+            "newer": {"attributes": 1},
+            "schemaUrl": "https://resource",
+            "resource": {
+                "attributes": [{"key": "raw", "value": {"bytesValue": "_-8"}}],
+                "droppedAttributesCount": 3,
+                "newer": [1],
+            },
+            "scopeSpans": [
+                {
+                    "scope": {"name": "s", "droppedAttributesCount": 4, "newer": 1},
+                    "schemaUrl": "https://scope",
+                    "spans": [
+                        {
+                            "traceId": "0af7651916cd43dd8448eb211c80319c",
+                            "spanId": "b7ad6b7169203331",
+                            "name": None,
+                            "kind": 77,
+                            "flags": "257",
+                            "startTimeUnixNano": 1700000000000000001,
+                            "endTimeUnixNano": 1.7e18,
+                            "newer": {"spanId": "x"},
+                            "events": None,
+                            "attributes": [
+                                {"key": "unset"},
+                                {"key": "null", "value": None},
+                                {"key": "none", "value": {"stringValue": None}},
+                                {"key": "newer", "value": {"newerValue": [1]}, "newer": 1},
+                                {"key": "int", "value": {"newer": 1, "intValue": -5}},
+                                {"key": "double", "value": {"doubleValue": "-Infinity"}},
+                                {"key": "whole", "value": {"doubleValue": 5}},
+                                {"key": "bytes", "value": {"bytesValue": "+/+_-w=="}},
+                                {"key": "list", "value": {"arrayValue": {}}},
+                                {"key": "map", "value": {"kvlistValue": {"values": None}}},
+                            ],
+                            "links": [
+                                {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203332"}
+                            ],
+                            "status": {},
+                        },
+                        {"traceId": "1" * 32, "spanId": "1" * 16},
+                    ],
+                },
+                {"spans": [{"traceId": "2" * 32, "spanId": "2" * 16}]},
+                {"spans": None},
+                {},
+            ],
+        },
+        {"scopeSpans": [{"spans": [{"traceId": "3" * 32, "spanId": "3" * 16}]}]},
+        {},
+    ]
+}
+
+
+def test_lines_of_other_writers_are_what_googles_parser_makes_of_them():
+    """Several spans in a line, numbers instead of text, nulls, and fields of newer versions, passed over."""
+    line = json.dumps(FOREIGN, indent=1).replace("\n", " ").encode() + b"\n"
+    expected = ParseDict(ids_to_base64(copy.deepcopy(FOREIGN)), TracesData(), ignore_unknown_fields=True)
+    assert len(spans_in([expected])) == 4
+    assert spans_in(sent([line])) == spans_in([expected])
+
+
+def test_a_parent_of_zeros_is_none():
+    """Some writers spell it so where there is no parent."""
+    line = recorded(parentSpanId="0" * 16)
+    (request,) = sent([line])
+    assert request.resource_spans[0].scope_spans[0].spans[0].parent_span_id == b""
+
+
+def test_what_is_nested_too_deeply_for_receivers_is_cut():
+    """Protobuf's parsers stop at a hundred levels, and would refuse the request with all that is in it."""
+    value: dict = {"stringValue": "innermost"}
+    for _ in range(100):
+        value = {"kvlistValue": {"values": [{"key": "k", "value": {"arrayValue": {"values": [value]}}}]}}
+    (request,) = sent([recorded(attributes=[{"key": "deep", "value": value}])])
+    assert "nested too deeply" in str(request)
+    assert "innermost" not in str(request)
+
+
+def recorded(**changed: object) -> bytes:
+    """A line of one span."""
+    span = {"traceId": "1" * 32, "spanId": "2" * 16, "name": "n", **changed}
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"traceId": None},
+        {"traceId": "1" * 31},
+        {"traceId": "0" * 32},
+        {"spanId": "1" * 18},
+        {"parentSpanId": "12"},
+        {"links": [{"traceId": "x" * 32, "spanId": "1" * 16}]},
+        {"kind": "SPAN_KIND_CLIENT"},
+        {"kind": True},
+        {"flags": 1.5},
+        {"flags": 2**32},
+        {"endTimeUnixNano": "-1"},
+        {"name": 5},
+        {"attributes": {"key": "k"}},
+        {"attributes": [{"key": "k", "value": {"intValue": str(2**63)}}]},
+        {"attributes": [{"key": "k", "value": {"boolValue": "true"}}]},
+        {"attributes": [{"key": "k", "value": {"doubleValue": "x"}}]},
+        {"attributes": [{"key": "k", "value": {"arrayValue": {"values": [None]}}}]},
+        {"attributes": [{"key": "k", "value": "text"}]},
+        {"status": 2},
+    ],
+)
+def test_what_is_no_trace_data_is_rejected_before_anything_is_sent(protocol, changed):
+    """Nobody listens at the address: a request sent would count as an outage, and be tried for ever."""
+    exporter = OtlpSpanExporter(endpoint="http://127.0.0.1:1", protocol=protocol)
+    try:
+        assert exporter.export_lines([recorded(), recorded(**changed)]) is SpanExportResult.FAILURE
+        assert exporter.last_failure.kind is FailureKind.REJECTED
+        assert "no OTLP/JSON trace data" in exporter.last_failure.message
+    finally:
+        exporter.shutdown()
