@@ -444,4 +444,4 @@ def test_plain_values_round_trip(value):
 @given(value=plain)
 def test_written_piece_by_piece_a_value_is_the_same(value):
     """Which of the two ways a value takes is not seen in what is recorded."""
-    assert json.loads(values._Pieces(LIMIT).json(value, 100)) == value
+    assert json.loads(values._Pieces(LIMIT, values._Work()).json(value, 100)) == value
