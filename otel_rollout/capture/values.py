@@ -202,9 +202,9 @@ class _TooLarge(Exception):
 class _Work:
     """What Python may still do for a value."""
 
-    def __init__(self, steps: int = _STEPS, looks: int = _LOOKS) -> None:
+    def __init__(self, steps: int = _STEPS) -> None:
         self.steps = steps
-        self.looks = looks
+        self.looks = _LOOKS
         self.kept = 0
         """Steps that are not for ``held``."""
 
@@ -565,7 +565,7 @@ class _Pieces:
         larger = _is_larger(members, min(self._left, _MUCH) if few else self._left, self._work)
         if larger is None and not few and not self._careful:
             some = list(members.values() if type(members) is dict else members)[::_PART]
-            larger = _is_larger(some, self._left // _PART, _Work(looks=_PART * len(some)))
+            larger = _is_larger(some, self._left // _PART, _Work())
         return larger is not False
 
     def _no_more(self) -> bool:
@@ -622,10 +622,9 @@ class _Pieces:
         """The same for orjson, where all are numpy's numbers or dicts by numbers."""
         kind = type(members[0])
         if kind is dict:
-            by_numbers = type(next(iter(members[0]), "")) is int and set(map(type, members)) == {dict}
-            if by_numbers and self._work.steps > 2 * len(members):
-                return [self._named(list(entries.items())) for entries in members]
-            return members
+            if len(members) > _SEVERAL or type(next(iter(members[0]), "")) is not int:
+                return members
+            return [self._by_number(entries) if type(entries) is dict else entries for entries in members]
         if kind in _IN_KEYS or _content_of(kind) is not _numpy_scalar or self._no_more():
             return members
         if set(map(type, members)) == {kind} and members[0].dtype.kind in "iufb":
@@ -668,15 +667,18 @@ class _Pieces:
 
     def _named(self, entries: list[tuple[Any, Any]]) -> dict[Any, Any]:
         """Entries by name, where that is quickly found."""
-        members = dict(entries)
-        kinds = set(map(type, members))
-        if kinds == {int} and not self._no_more():
-            self._work.steps -= 2 + (len(members) >> 3)
-            return dict(zip(map(str, members), members.values(), strict=True))
-        if kinds == {tuple} and not self._no_more() and all(map(_is_plain, members)):
+        members = self._by_number(dict(entries))
+        if set(map(type, members)) == {tuple} and not self._no_more() and all(map(_is_plain, members)):
             self._work.steps -= len(members)
             return dict(zip(map(repr, members), members.values(), strict=True))
         return members
+
+    def _by_number(self, entries: dict[Any, Any]) -> dict[Any, Any]:
+        """Entries by name, if all are by numbers."""
+        if set(map(type, entries)) != {int} or self._no_more():
+            return entries
+        self._work.steps -= 1 + (len(entries) >> 3)
+        return dict(zip(map(str, entries), entries.values(), strict=True))
 
     def _sharing(self, item: Any, others: int, depth: int) -> bytes:
         """One of several members, which leaves something to those after it."""
