@@ -181,6 +181,10 @@ def _measure_other(part: Any, lists: list[Any], dicts: list[Any]) -> int:
     kind = type(part)
     if issubclass(kind, str):
         return str.__len__(part)
+    if issubclass(kind, (dict, list)):
+        base = dict if issubclass(kind, dict) else list
+        if base.__len__(part) > _LOOKS:
+            return 2 * base.__len__(part)
     if issubclass(kind, dict):
         dicts.append(dict(dict.items(part)))
     elif issubclass(kind, list):
@@ -492,7 +496,7 @@ class _Pieces:
         self._work = work
         self._above: set[int] = set()
         self._careful = False
-        """Whether members were larger than they seemed."""
+        """Whether members were much larger than they seemed."""
 
     def json(self, value: Any, depth: int) -> bytes:
         """``value`` in what is left of the budget, and its marks of what is left out."""
@@ -555,7 +559,7 @@ class _Pieces:
             pass_on(error)
             return None
         if len(written) > self._left:
-            self._careful = True
+            self._careful |= len(written) > self._left + _MUCH
             return None
         return self._spend(written[1:-1])
 
