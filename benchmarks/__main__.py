@@ -15,6 +15,7 @@ from benchmarks import (
     delivery,
     growth,
     hot_path,
+    language_model,
     operations,
     otlp_delivery,
     outage,
@@ -37,6 +38,7 @@ PARTS = {
     "otlp_delivery": otlp_delivery.run,
     "outage": outage.run,
     "growth": growth.run,
+    "language_model": language_model.run,
     "volume": volume.run,
 }
 

@@ -5,7 +5,7 @@
 Nine operations of a trajectory wait for a simulated inference server, as long in the traced step as in the
 untraced one beside it; meanwhile a task measures how late the event loop runs it. Each tracer has a process,
 a Ray and an actor of its own, and sends to a real server. Then single operations of ours with values up to a
-mebibyte, for what one of them may hold the event loop up. Prints JSON.
+mebibyte, odd ones too, for what one of them may hold the event loop up. Prints JSON.
 """
 
 from __future__ import annotations
@@ -121,8 +121,27 @@ def stalls(quick: bool) -> dict[str, Any]:
             "token ids": [128_000 + index % 7 for index in range(length // 8)],
         }.items():
             found[f"{size}, {kind}"] = asyncio.run(_single(tracing, {"value": value}, 50 if quick else 300))
+    for kind, value in _odd().items():
+        found[f"1 MiB, {kind}"] = asyncio.run(_single(tracing, {"value": value}, 50 if quick else 300))
     tracing.finish()
     return found
+
+
+def _odd() -> dict[str, Any]:
+    """About a mebibyte of what orjson does not take as it is."""
+    import numpy
+
+    return {
+        "plain objects": [object() for _ in range(60_000)],
+        "sets": [{number, number + 1} for number in range(70_000)],
+        "numpy scalars": [numpy.float32(number) for number in range(130_000)],
+        "dict with tuples as keys": {(number, number + 1): number for number in range(43_000)},
+        "dicts with numbers as keys": [{number: number} for number in range(65_000)],
+        "messages, one with a number as key": [
+            *({"role": "user", "content": "How many are there? " * 10} for _ in range(4300)),
+            {1: 2},
+        ],
+    }
 
 
 async def _single(tracing: Tracing, payload: dict[str, Any], times: int) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from rich.table import Table
@@ -24,6 +25,7 @@ class Shown(NamedTuple):
         headings: of the columns, after that of the names.
         rows: from the part's figures.
         pages: where it stands.
+        otherwise: what is said where there are no figures.
     """
 
     part: str
@@ -31,9 +33,12 @@ class Shown(NamedTuple):
     headings: tuple[str, ...]
     rows: Callable[[Result], list[Row]]
     pages: tuple[str, ...] = ("docs/performance.md",)
+    otherwise: str = ""
 
-    def for_terminal(self, result: Result) -> Table:
+    def for_terminal(self, result: Result) -> Table | str:
         """As people read it who ran it."""
+        if not result[self.part]:
+            return f"{self.title}: {self.otherwise}"
         table = Table(title=self.title, title_justify="left")
         for heading in ("", *self.headings):
             table.add_column(heading, justify="right" if heading else "left")
@@ -43,6 +48,8 @@ class Shown(NamedTuple):
 
     def as_markdown(self, result: Result) -> str:
         """As it stands in a page."""
+        if not result[self.part]:
+            return f"{self.otherwise}\n"
         lines = ["| | " + " | ".join(self.headings) + " |", "|---|" + "---:|" * len(self.headings)]
         lines += ["| " + " | ".join(row) + " |" for row in self.rows(result[self.part])]
         return "\n".join(lines) + "\n"
@@ -228,6 +235,24 @@ def growth_rows(part: Result) -> list[Row]:
     return rows
 
 
+def language_model_rows(part: Result) -> list[Row]:
+    """Steps with a real model, traced and untraced in one process."""
+    untraced, traced = (
+        {of: median(step[of] for step in part["steps"][which]) for of in ("tokens_per_second", "seconds")}
+        for which in ("untraced", "traced")
+    )
+    return [
+        [
+            f"{part['parameters'] / 1e9:.2f} billion parameters on {part['device']}, torch {part['torch']}",
+            f"{untraced['tokens_per_second']:,.0f} → {traced['tokens_per_second']:,.0f}",
+            f"{untraced['seconds']:.2f} → {traced['seconds']:.2f}",
+            f"{part['slower_by']:+.2%}",
+            " – ".join(f"{part['slower_by_quartiles'][which]:+.2%}" for which in (0, 2)),
+            f"{part['lost']:.0f} of {part['spans']:.0f}",
+        ]
+    ]
+
+
 TRAJECTORIES, STEPS_PER_DAY = 512, 288
 """Of a step; a step every five minutes."""
 
@@ -373,6 +398,13 @@ TABLES = {
         "A span's CPU as there are more of them (medians)",
         ("CPU, µs", "of a bare SDK span", "against the first", "forwarder, µs"),
         growth_rows,
+    ),
+    "language_model": Shown(
+        "language_model",
+        "A step with a real model on a GPU; untraced → traced (medians)",
+        ("tokens/s", "step, s", "slower by", "quartiles", "spans lost"),
+        language_model_rows,
+        otherwise="Not run: torch saw no GPU on this machine.",
     ),
     "volume": Shown(
         "volume",

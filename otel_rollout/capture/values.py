@@ -6,6 +6,9 @@ piece by piece, until the limit is reached. Only what a signal handler raises me
 
 A look at few of a value's parts tells whether it may be too large. If so it is measured, from below: what is
 found too large *is* too large, so that looking decides how much time is spent, never what is recorded.
+
+An event loop waits meanwhile. So Python's own work on a value is bounded by counts: of parts that are looked
+at, and of steps at what orjson refuses. What orjson takes is quick, and is not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import uuid
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 import orjson
@@ -49,8 +52,22 @@ _LEVELS = 12
 _NUMBERS = frozenset({int, float})
 _WATCHED = 256
 """Values measured in full after one was encoded that turned out larger than the limit."""
-_CHUNK = 256
+_CHUNK = 1024
 """Members of a large container that are encoded at once."""
+_PART = 16
+"""Parts of a chunk that orjson refuses; of so few members each is written alone."""
+_MUCH = 1 << 16
+"""Bytes of few members that are not tried whole."""
+_SEVERAL = 64
+"""Members that orjson may ask about at once, before they are split."""
+_STEPS = 4096
+"""Steps of about half a microsecond at what orjson refuses, where a value is written piece by piece."""
+_FIRST_STEPS = 1024
+"""The same where orjson asks what objects hold: it begins anew when there are too many."""
+_LOOKS = 1 << 13
+"""Parts of a value that are looked at to measure it."""
+_LIKE_THE_FIRST = 4096
+"""Members of a list that are looked at to see whether it holds numbers."""
 _REPR = 4096
 """Characters kept of a ``repr``."""
 _PREVIEW = 64
@@ -60,6 +77,8 @@ _KEY = 256
 _INTEGER_BITS = 14_000
 """Bits up to which an integer is written in digits: beyond, Python refuses to."""
 
+_OBJECT = "Type is not JSON serializable"
+"""What orjson says of an object that it has to be told the content of, and not of keys and the like."""
 _dumps = orjson.dumps
 _watched = 0
 
@@ -75,9 +94,25 @@ def to_json(value: Any, limit: int) -> bytes:
     try:
         if _watched or _seems_larger(value, limit):
             _watched -= _watched > 0
-            if _is_larger(value, limit):
+            larger = _is_larger(value, limit, _Work())
+            if larger or (larger is None and _seems_larger(value, limit)):
                 return _piecewise(value, limit)
-        encoded = _dumps(value, _held)
+        encoded = _dumps(value)
+        if len(encoded) <= limit:
+            return encoded
+        _watched = _WATCHED
+    except Exception as error:  # noqa: BLE001 - something in it is not for orjson, or has changed meanwhile
+        pass_on(error)
+        if _OBJECT in str(error):
+            return _with_objects(value, limit)
+    return _piecewise(value, limit)
+
+
+def _with_objects(value: Any, limit: int) -> bytes:
+    """The same where orjson has to be told what objects hold."""
+    global _watched
+    try:
+        encoded = _dumps(value, _Work(steps=_FIRST_STEPS).held)
         if len(encoded) <= limit:
             return encoded
         _watched = _WATCHED
@@ -109,54 +144,95 @@ def _seems_larger(value: Any, size: int, levels: int = _LEVELS) -> bool:
     return kind is str and len(value) > size
 
 
-def _is_larger(value: Any, size: int) -> bool:
-    """Whether ``value`` takes more than ``size`` bytes of JSON at the least; looks at ``size`` parts."""
-    parts = [value]
-    while parts and size >= 0:
-        part = parts.pop()
-        kind = type(part)
-        size -= 1
-        if kind is str or issubclass(kind, str):
-            size -= str.__len__(part)
-        elif kind is int or kind is float:
-            continue
-        elif kind is dict or issubclass(kind, dict):
-            size -= 4 * dict.__len__(part)
-            if size >= 0:
-                parts += dict.keys(part)
-                parts += dict.values(part)
-        elif kind is list or kind is tuple or issubclass(kind, list):
-            members = tuple.__iter__ if kind is tuple else list.__iter__
-            count = len(part) if kind is tuple else list.__len__(part)
-            size -= count
-            if size >= 0 and _NUMBERS.issuperset(map(type, members(part))):
-                size -= count  # token ids by the hundred thousand are not to be gone through one by one
-            elif size >= 0:
-                parts += members(part)
-        elif hasattr(kind, "__dataclass_fields__"):
-            parts += _dataclass_fields(part).values()
+def _is_larger(value: Any, size: int, work: _Work) -> bool | None:
+    """Whether ``value`` takes more than ``size`` bytes of JSON at the least; None: too many parts to say.
+
+    Level by level, in loops of C.
+    """
+    level = [value]
+    while level:
+        work.looks -= len(level)
+        if work.looks < 0:
+            return None
+        kinds = set(map(type, level))
+        if str in kinds:
+            size -= sum(map(len, [part for part in level if type(part) is str]))
+        lists = [part for part in level if type(part) is list or type(part) is tuple]
+        dicts = [part for part in level if type(part) is dict] if dict in kinds else []
+        if not kinds <= _MEASURED:
+            others = [part for part in level if type(part) not in _MEASURED]
+            work.looks -= 3 * len(others)
+            for part in others[: max(work.looks, 0)]:
+                size -= _measure_other(part, lists, dicts)
+        size -= 2 * sum(map(len, lists)) + 5 * sum(map(len, dicts))
+        if size < 0:
+            return True
+        lists = [part for part in lists if len(part) <= _PART or not _begins_with_numbers(part)]
+        if sum(map(len, lists)) + 2 * sum(map(len, dicts)) > work.looks:
+            work.looks = 0
+            return None
+        values = chain.from_iterable(map(dict.values, dicts))
+        level = [*chain.from_iterable(lists), *chain.from_iterable(dicts), *values]
     return size < 0
+
+
+def _measure_other(part: Any, lists: list[Any], dicts: list[Any]) -> int:
+    """What a part of another kind takes; what it holds is put with its like."""
+    kind = type(part)
+    if issubclass(kind, str):
+        return str.__len__(part)
+    if issubclass(kind, (dict, list)):
+        base = dict if issubclass(kind, dict) else list
+        if base.__len__(part) > _LOOKS:
+            return 2 * base.__len__(part)
+    if issubclass(kind, dict):
+        dicts.append(dict(dict.items(part)))
+    elif issubclass(kind, list):
+        lists.append(list(list.__iter__(part)))
+    elif hasattr(kind, "__dataclass_fields__"):
+        lists.append(list(_dataclass_fields(part).values()))
+    return 0
+
+
+def _begins_with_numbers(members: Any) -> bool:
+    """Token ids by the hundred thousand are not to be gone through one by one."""
+    return _LEAVES.issuperset(map(type, islice(members, _LIKE_THE_FIRST)))
 
 
 class _TooLarge(Exception):
     """Refuses an object to orjson that has to be written piece by piece."""
 
 
-def _held(value: Any) -> Any:
-    """For orjson: what an object holds, unless that is large."""
-    try:
-        kind = type(value)
-        if issubclass(kind, (set, frozenset, deque, Set, Mapping)):
-            return _few(value, kind)
-        held = _content(value, kind)
-        if _seems_larger(held, _HELD):
-            raise _TooLarge
-        return held
-    except BaseException:  # caught, it has a traceback for `pass_on` to look at; orjson keeps none
-        raise
+class _Work:
+    """What Python may still do for a value."""
+
+    def __init__(self, steps: int = _STEPS) -> None:
+        self.steps = steps
+        self.looks = _LOOKS
+        self.kept = 0
+        """Steps that are not for ``held``."""
+
+    def held(self, value: Any) -> Any:
+        """For orjson: what an object holds, unless that is large."""
+        try:
+            if self.steps <= self.kept:
+                raise _TooLarge
+            content = _content_of(type(value))
+            held = content(value)
+            kind = type(held)
+            self.steps -= _COSTS.get(content, 1)
+            if kind is list or kind is dict:
+                self.steps -= len(held) >> (8 if content is _array else 4)
+            if _seems_larger(held, _HELD):
+                raise _TooLarge
+            return held
+        except BaseException:  # caught, it has a traceback for `pass_on` to look at; orjson keeps none
+            raise
 
 
-def _few(value: Any, kind: type) -> Any:
+def _few(value: Any) -> Any:
+    """Members of a set, a queue or a mapping of another kind than dict."""
+    kind = type(value)
     as_mapping = issubclass(kind, Mapping)
     members = list(islice(value.items() if as_mapping else value, _FEW + 1))
     if len(members) > _FEW:
@@ -172,12 +248,15 @@ def _ordered(members: list[Any], kind: type) -> list[Any]:
     return members
 
 
-def _content(value: Any, kind: type) -> Any:
-    """What an object holds, as something nearer to JSON; a description when it is of no kind known here."""
-    for is_kind, content in _KINDS:
-        if is_kind(kind):
-            return content(value)
-    return safe_repr(value)
+def _content_of(kind: type) -> Callable[[Any], Any]:
+    """What gives what an object holds, as something nearer to JSON; a description of kinds not known here."""
+    content = _contents.get(kind)
+    if content is None:
+        if len(_contents) >= _FEW:
+            _contents.clear()  # classes may be made anew with each call
+        content = next((content for is_kind, content in _KINDS if is_kind(kind)), safe_repr)
+        _contents[kind] = content
+    return content
 
 
 def safe_repr(value: Any, limit: int = _REPR) -> str:
@@ -357,7 +436,10 @@ def _has(name: str) -> Callable[[type], bool]:
     return lambda kind: hasattr(kind, name)
 
 
+_contents: dict[type, Callable[[Any], Any]] = {}
+"""Of the kinds that were met lately."""
 _KINDS: tuple[tuple[Callable[[type], bool], Callable[[Any], Any]], ...] = (
+    (_is_a(set, frozenset, deque, Set, Mapping), _few),
     (_is_a(enum.Enum), lambda v: object.__getattribute__(v, "_value_")),
     (_is_of("numpy", "generic"), _numpy_scalar),
     (_is_a(float), float.__float__),
@@ -380,11 +462,21 @@ _KINDS: tuple[tuple[Callable[[type], bool], Callable[[Any], Any]], ...] = (
     (_has("__attrs_attrs__"), _attrs_fields),
     (_has("__dataclass_fields__"), _dataclass_fields),
 )
+_COSTS: dict[Callable[[Any], Any], int] = {
+    safe_repr: 2,
+    str: 2,
+    _bytes: 3,
+    _array: 2,
+    _few: 3,
+    _tensor: 4,
+    _pydantic: 4,
+}
+"""Steps, where it is not one."""
 
 
 def _piecewise(value: Any, limit: int) -> bytes:
     try:
-        return _Pieces(limit).json(value, MAX_DEPTH)
+        return _Pieces(limit, _Work()).json(value, MAX_DEPTH)
     except Exception as error:  # noqa: BLE001 - the last line of defence, without memory or stack, say
         pass_on(error)
         return b'"<a value that cannot be shown>"'
@@ -393,17 +485,22 @@ def _piecewise(value: Any, limit: int) -> bytes:
 _LEAVES = frozenset({type(None), bool, int, float})
 _IN_KEYS = _LEAVES | {str}
 _CONTAINERS = frozenset({dict, list, tuple})
+_MEASURED = _IN_KEYS | _CONTAINERS
 
 
 class _Pieces:
-    """Writes a value as JSON within a budget of bytes, spent depth first."""
+    """Writes a value as JSON within a budget of bytes, spent depth first, and of work."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, work: _Work) -> None:
         self._left = budget
+        self._work = work
         self._above: set[int] = set()
+        self._careful = False
+        """Whether members were much larger than they seemed."""
 
     def json(self, value: Any, depth: int) -> bytes:
         """``value`` in what is left of the budget, and its marks of what is left out."""
+        self._work.steps -= 3
         kind = type(value)
         if issubclass(kind, str) and not issubclass(kind, enum.Enum):
             return self._text(value)
@@ -426,22 +523,23 @@ class _Pieces:
             self._above.discard(id(value))
 
     def _container(self, value: Any, kind: type, depth: int) -> bytes:
+        self._work.steps -= 6
         if issubclass(kind, dict):
             return self._mapping(dict.items(value), dict.__len__(value), depth)
         if issubclass(kind, list):
-            return self._sequence(list.__iter__(value), list.__len__(value), depth)
+            return self._sequence(_slices(value, list), list.__len__(value), depth)
         if issubclass(kind, tuple):
-            return self._sequence(tuple.__iter__(value), tuple.__len__(value), depth)
+            return self._sequence(_slices(value, tuple), tuple.__len__(value), depth)
         if issubclass(kind, Mapping):
             return self._mapping(value.items(), len(value), depth)
         if issubclass(kind, (set, frozenset, deque, Set)):
-            if len(value) > _FEW:
-                return self._sequence(iter(value), len(value), depth)
-            members = _ordered(list(islice(value, _FEW)), kind)
-            return self._sequence(iter(members), len(members), depth)
+            members = value if len(value) > _FEW else _ordered(list(islice(value, _FEW)), kind)
+            return self._sequence(_chunks(members, lambda what: f"… {what}"), len(members), depth)
         if kind in _WRITTEN_BY_ORJSON:
             return self._spend(_dumps(value))
-        return self.json(_content(value, kind), depth - 1)
+        content = _content_of(kind)
+        self._work.steps -= _COSTS.get(content, 1)
+        return self.json(content(value), depth - 1)
 
     def _spend(self, written: bytes) -> bytes:
         self._left -= len(written) + 1
@@ -449,21 +547,40 @@ class _Pieces:
 
     def _whole(self, members: Any) -> bytes | None:
         """A few members at once, without their brackets, if orjson can and they fit."""
+        work = self._work
         try:
-            if not set(map(type, members)) <= _LEAVES and _is_larger(members, self._left):
-                return None
-            written = _dumps(members, _held)
-        except Exception as error:  # noqa: BLE001 - one by one then
+            if not _LEAVES.issuperset(map(type, members)):
+                work.steps -= len(members) >> 4
+                if work.steps <= 0 or self._seem_larger(members):
+                    return None
+            work.kept = max(work.steps - 4 * min(len(members), _SEVERAL), 0)
+            written = _dumps(members, work.held)
+        except Exception as error:  # noqa: BLE001 - in smaller parts then
             pass_on(error)
             return None
-        return self._spend(written[1:-1]) if len(written) <= self._left else None
+        if len(written) > self._left:
+            self._careful |= len(written) > self._left + _MUCH
+            return None
+        return self._spend(written[1:-1])
+
+    def _seem_larger(self, members: Any) -> bool:
+        """Whether they are larger than what is left; where there are too many some are taken for all."""
+        few = len(members) <= _PART  # much in few is gone into: trying it whole at each level takes long
+        larger = _is_larger(members, min(self._left, _MUCH) if few else self._left, self._work)
+        if larger is None and not few and not self._careful:
+            some = list(members.values() if type(members) is dict else members)[::_PART]
+            larger = _is_larger(some, self._left // _PART, _Work())
+        return larger is not False
+
+    def _no_more(self) -> bool:
+        return self._left <= 0 or self._work.steps <= 0
 
     def _text(self, text: str) -> bytes:
         """As much of a string as fits."""
         length = str.__len__(text)
         written = [b'"']
         at = 0
-        size = _TEXT
+        size = max(min(length, self._left), _TEXT)
         while at < length:
             piece = _escaped(str.__getitem__(text, slice(at, at + size)))
             if len(piece) <= self._left:
@@ -473,57 +590,99 @@ class _Pieces:
             elif size == 1:
                 break
             else:
-                size //= 8
+                size = max(size // 8, 1)
         if at < length:
             written.append(f"… ({length - at} more characters)".encode())
         written.append(b'"')
         self._left -= 3
         return b"".join(written)
 
-    def _sequence(self, members: Iterator[Any], count: int, depth: int) -> bytes:
-        return b"[" + b",".join(self._items(members, count, depth)) + b"]"
+    def _sequence(self, chunks: Iterator[Any], count: int, depth: int) -> bytes:
+        return b"[" + b",".join(self._items(chunks, count, depth)) + b"]"
 
-    def _items(self, members: Iterator[Any], count: int, depth: int) -> Iterator[bytes]:
+    def _items(self, chunks: Iterator[Any], count: int, depth: int) -> Iterator[bytes]:
         self._left -= 2
         done = 0
-        guarded = _until_it_raises(members, lambda what: f"… {what}")
-        while chunk := list(islice(guarded, _CHUNK)):
-            whole = self._whole(chunk) if self._left > 0 else None
-            if whole is not None:
-                done += len(chunk)
-                yield whole
-                continue
-            for item in chunk:
-                if self._left <= 0:
-                    yield f'"… ({max(count - done, 1)} more items)"'.encode()
-                    return
-                done += 1
-                yield self._sharing(item, count - done, depth)
+        for chunk in chunks:
+            parts = [chunk]
+            while parts:
+                part = self._simpler(parts.pop())
+                whole = self._whole(part) if self._left > 0 else None
+                if whole is not None:
+                    done += len(part)
+                    yield whole
+                    continue
+                if len(part) > _PART and not self._no_more():
+                    parts += reversed(list(_slices(part, type(part), max(_PART, len(part) // _PART))))
+                    continue
+                for item in part:
+                    if self._no_more():
+                        yield f'"… ({max(count - done, 1)} more items)"'.encode()
+                        return
+                    done += 1
+                    yield self._sharing(item, count - done, depth)
+
+    def _simpler(self, members: Any) -> Any:
+        """The same for orjson, where all are numpy's numbers or dicts by numbers."""
+        kind = type(members[0])
+        if kind is dict:
+            if len(members) > _SEVERAL or type(next(iter(members[0]), "")) is not int:
+                return members
+            return [self._by_number(entries) if type(entries) is dict else entries for entries in members]
+        if kind in _IN_KEYS or _content_of(kind) is not _numpy_scalar or self._no_more():
+            return members
+        if set(map(type, members)) == {kind} and members[0].dtype.kind in "iufb":
+            self._work.steps -= len(members) >> 3
+            return sys.modules["numpy"].array(members).tolist()
+        return members
 
     def _mapping(self, entries: Iterable[tuple[Any, Any]], count: int, depth: int) -> bytes:
-        return b"{" + b",".join(self._entries(iter(entries), count, depth)) + b"}"
+        chunks = _chunks(entries, lambda what: ("…", what))
+        return b"{" + b",".join(self._entries(chunks, count, depth)) + b"}"
 
-    def _entries(self, entries: Iterator[tuple[Any, Any]], count: int, depth: int) -> Iterator[bytes]:
+    def _entries(self, chunks: Iterator[Any], count: int, depth: int) -> Iterator[bytes]:
         self._left -= 2
         seen: set[Any] = set()
         done = 0
-        guarded = _until_it_raises(entries, lambda what: ("…", what))
-        while chunk := list(islice(guarded, _CHUNK)):
-            members = dict(chunk)
-            distinct = len(members) == len(chunk) and seen.isdisjoint(members)
-            whole = self._whole(members) if self._left > 0 and distinct else None
-            if whole is not None:
-                seen.update(members)
-                done += len(chunk)
-                yield whole
-                continue
-            for key, item in chunk:
-                if self._left <= 0:
-                    yield (_dumps(_unique("…", seen)) + f':"({max(count - done, 1)} more entries)"'.encode())
-                    return
-                done += 1
-                name = self._text(_unique(_key(key), seen))
-                yield name + b":" + self._sharing(item, count - done, depth)
+        for chunk in chunks:
+            parts = [chunk]
+            while parts:
+                part = parts.pop()
+                members = self._named(part)
+                distinct = len(members) == len(part) and seen.isdisjoint(members)
+                whole = self._whole(members) if distinct and not self._no_more() else None
+                if whole is not None:
+                    seen.update(members)
+                    self._work.steps -= len(part) >> 2
+                    done += len(part)
+                    yield whole
+                    continue
+                if len(part) > _PART and not self._no_more():
+                    parts += reversed(list(_slices(part, list, max(_PART, len(part) // _PART))))
+                    continue
+                for key, item in part:
+                    if self._no_more():
+                        said = f'"({max(count - done, 1)} more entries)"'
+                        yield _dumps(_unique("…", seen)) + b":" + said.encode()
+                        return
+                    done += 1
+                    name = self._text(_unique(_key(key, self._work), seen))
+                    yield name + b":" + self._sharing(item, count - done, depth)
+
+    def _named(self, entries: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        """Entries by name, where that is quickly found."""
+        members = self._by_number(dict(entries))
+        if set(map(type, members)) == {tuple} and not self._no_more() and all(map(_is_plain, members)):
+            self._work.steps -= len(members)
+            return dict(zip(map(repr, members), members.values(), strict=True))
+        return members
+
+    def _by_number(self, entries: dict[Any, Any]) -> dict[Any, Any]:
+        """Entries by name, if all are by numbers."""
+        if set(map(type, entries)) != {int} or self._no_more():
+            return entries
+        self._work.steps -= 1 + (len(entries) >> 3)
+        return dict(zip(map(str, entries), entries.values(), strict=True))
 
     def _sharing(self, item: Any, others: int, depth: int) -> bytes:
         """One of several members, which leaves something to those after it."""
@@ -536,7 +695,7 @@ class _Pieces:
 
 
 _TEXT = 4096
-"""Characters of a long string that are encoded at once."""
+"""Characters of a string that are encoded at once at the least."""
 _NESTED = _dumps("… (nested too deeply)")
 _CYCLE = _dumps("… (a cycle)")
 _WRITTEN_BY_ORJSON = frozenset({datetime.datetime, datetime.date, datetime.time, uuid.UUID})
@@ -550,22 +709,26 @@ def _escaped(text: str) -> bytes:
         return _dumps(text.encode("utf-8", "backslashreplace").decode())[1:-1]
 
 
-def _key(key: Any) -> str:
+def _key(key: Any, work: _Work) -> str:
     """The name of an entry in a JSON object."""
     kind = type(key)
     if issubclass(kind, str):
         return str.__getitem__(key, slice(None))
     if kind in _LEAVES:
         return str(_integer(key) if kind is int else key)
-    if (
-        kind is tuple
-        and len(key) <= _NARROW
-        and set(map(type, key)) <= _IN_KEYS
-        and not _is_larger(key, _KEY)
-    ):
+    if kind is tuple and _is_plain(key):
         return repr(key)
-    written = _Pieces(_KEY).json(key, MAX_DEPTH)
+    written = _Pieces(_KEY, work).json(key, MAX_DEPTH)
     return str(orjson.loads(written)) if written[:1] == b'"' else written.decode()
+
+
+def _is_plain(key: tuple[Any, ...]) -> bool:
+    """Whether a key is a few numbers and short strings."""
+    return (
+        len(key) <= _NARROW
+        and _IN_KEYS.issuperset(map(type, key))
+        and all(type(part) is not str or len(part) <= _PREVIEW for part in key)
+    )
 
 
 def _unique(key: str, seen: set[Any]) -> str:
@@ -577,10 +740,23 @@ def _unique(key: str, seen: set[Any]) -> str:
     return unique
 
 
-def _until_it_raises(members: Iterator[Any], said: Callable[[str], Any]) -> Iterator[Any]:
-    """What a container gives; if that raises, a note as its last member."""
-    try:
-        yield from members
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's, or it changed meanwhile
-        pass_on(error)
-        yield said(f"(the rest raises {_type_name(type(error))})")
+def _slices(members: Any, kind: type[Any], size: int = _CHUNK) -> Iterator[Any]:
+    """A list or tuple, in parts, whatever its class has made of it."""
+    for at in range(0, kind.__len__(members), size):
+        yield kind.__getitem__(members, slice(at, at + size))
+
+
+def _chunks(members: Iterable[Any], said: Callable[[str], Any]) -> Iterator[list[Any]]:
+    """What a container gives, in lists; if that raises, a note as the last member."""
+    iterator = iter(members)
+    while True:
+        chunk: list[Any] = []
+        try:
+            chunk.extend(islice(iterator, _CHUNK))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's, or it changed meanwhile
+            pass_on(error)
+            yield [*chunk, said(f"(the rest raises {_type_name(type(error))})")]
+            return
+        if not chunk:
+            return
+        yield chunk

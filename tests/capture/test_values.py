@@ -30,6 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from benchmarks.counts import instructions
 from otel_rollout.capture import values
 from otel_rollout.capture.values import to_json
 
@@ -394,6 +395,66 @@ def test_deep_nesting_ends():
     assert b"nested too deeply" in to_json(value, LIMIT)
 
 
+ODD = {
+    "tuple keys": lambda: {(n, n + 1): n for n in range(40_000)},
+    "integer keys": lambda: {n: n for n in range(70_000)},
+    "one integer key": lambda: {**{f"k{n}": n for n in range(70_000)}, 1: 2},
+    "dicts by tuples": lambda: [{(n, 1): n} for n in range(50_000)],
+    "dicts by integers": lambda: [{n: n} for n in range(60_000)],
+    "dicts and one integer key": lambda: {**{f"{n}": {"a": {"b": n}} for n in range(43_000)}, 1: 1},
+    "set": lambda: {f"s{n}" for n in range(100_000)},
+    "sets": lambda: [{n, n + 1} for n in range(60_000)],
+    "objects": lambda: [Bare() for _ in range(40_000)],
+    "objects with a repr": lambda: [Shown() for _ in range(90_000)],
+    "dataclasses of objects": lambda: [Point(n, Bare()) for n in range(25_000)],
+    "numpy scalars": lambda: [np.float32(n) for n in range(120_000)],
+    "tensors": lambda: [torch.ones(1)] * 100_000,
+    "decimals": lambda: [decimal.Decimal(n) for n in range(100_000)],
+    "bytes": lambda: [b"abc"] * 60_000,
+    "lone surrogates": lambda: ["abc\ud800"] * 100_000,
+    "huge integers": lambda: [1 << 70] * 40_000,
+    "lists and one integer key": lambda: [[[[n]] for n in range(80_000)], {1: 1}],
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_orjson_refuses_does_not_hold_up_an_event_loop(kind):
+    """A mebibyte of it takes no more of Python than a few milliseconds have; what is missing is counted."""
+    value, encoded = ODD[kind](), []
+    assert instructions(lambda: encoded.append(to_json(value, LIMIT))) < 1_000_000
+    recorded = json.loads(encoded[0])
+    while isinstance(recorded, list) and len(recorded) == 2:
+        recorded, value = recorded[0], value[0]
+    members = list(recorded.values()) if isinstance(recorded, dict) else recorded
+    said = re.search(r"\((\d+) more (items|entries)\)", members[-1])
+    assert 300 < len(members) - 1 == len(value) - int(said[1])
+
+
+MESSAGES = [{"role": "user", "content": "How many are there? " * 10} for _ in range(3000)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [*MESSAGES, {1: 2}],
+        {"a": {"b": {"messages": MESSAGES, (1, 2): 3}}},
+        {"ids": list(range(100_000, 220_000)), 1: 2},
+        {"ids": list(range(100_000, 220_000)), "last": Bare()},
+        [np.arange(60_000)] * 2,
+        [np.arange(200)] * 1000,
+        [[np.float32(n) for n in range(2000)] for _ in range(8)],
+        [np.float32(n) for n in range(20_000)],
+        [dict.fromkeys(range(20), -1.0)] * 1000,
+        [Point(n, Shown()) for n in range(1000)],
+        {(n, 1): n for n in range(2000)},
+        ["x" * 900_000, {1: 2}],
+    ],
+)
+def test_what_rollouts_hold_is_whole(value):
+    """Messages, token ids, arrays, and a thousand objects are not cut by the bound on time."""
+    assert b" more " not in to_json(value, LIMIT)
+
+
 leaves = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary()
     | st.builds(object) | st.complex_numbers() | st.dates() | st.datetimes() | st.uuids() | st.decimals()
@@ -444,4 +505,4 @@ def test_plain_values_round_trip(value):
 @given(value=plain)
 def test_written_piece_by_piece_a_value_is_the_same(value):
     """Which of the two ways a value takes is not seen in what is recorded."""
-    assert json.loads(values._Pieces(LIMIT).json(value, 100)) == value
+    assert json.loads(values._Pieces(LIMIT, values._Work()).json(value, 100)) == value
