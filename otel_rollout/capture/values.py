@@ -681,7 +681,7 @@ class _Pieces:
         """Entries by name, if all are by numbers."""
         if set(map(type, entries)) != {int} or self._no_more():
             return entries
-        self._work.steps -= 1 + (len(entries) >> 3)
+        self._work.steps -= 2 + (len(entries) >> 3)
         return dict(zip(map(str, entries), entries.values(), strict=True))
 
     def _sharing(self, item: Any, others: int, depth: int) -> bytes:
@@ -742,8 +742,9 @@ def _unique(key: str, seen: set[Any]) -> str:
 
 def _slices(members: Any, kind: type[Any], size: int = _CHUNK) -> Iterator[Any]:
     """A list or tuple, in parts, whatever its class has made of it."""
-    for at in range(0, kind.__len__(members), size):
-        yield kind.__getitem__(members, slice(at, at + size))
+    # No generator: what a signal handler raises while one is closed would be lost.
+    slices = [slice(at, at + size) for at in range(0, kind.__len__(members), size)]
+    return map(functools.partial(kind.__getitem__, members), slices)
 
 
 def _chunks(members: Iterable[Any], said: Callable[[str], Any]) -> Iterator[list[Any]]:
