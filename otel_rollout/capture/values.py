@@ -534,7 +534,7 @@ class _Pieces:
             return self._mapping(value.items(), len(value), depth)
         if issubclass(kind, (set, frozenset, deque, Set)):
             members = value if len(value) > _FEW else _ordered(list(islice(value, _FEW)), kind)
-            return self._sequence(_chunks(members, lambda what: f"… {what}"), len(members), depth)
+            return self._sequence(_Chunks(members, lambda what: f"… {what}"), len(members), depth)
         if kind in _WRITTEN_BY_ORJSON:
             return self._spend(_dumps(value))
         content = _content_of(kind)
@@ -637,7 +637,7 @@ class _Pieces:
         return members
 
     def _mapping(self, entries: Iterable[tuple[Any, Any]], count: int, depth: int) -> bytes:
-        chunks = _chunks(entries, lambda what: ("…", what))
+        chunks = _Chunks(entries, lambda what: ("…", what))
         return b"{" + b",".join(self._entries(chunks, count, depth)) + b"}"
 
     def _entries(self, chunks: Iterator[Any], count: int, depth: int) -> Iterator[bytes]:
@@ -681,7 +681,7 @@ class _Pieces:
         """Entries by name, if all are by numbers."""
         if set(map(type, entries)) != {int} or self._no_more():
             return entries
-        self._work.steps -= 1 + (len(entries) >> 3)
+        self._work.steps -= 2 + (len(entries) >> 3)
         return dict(zip(map(str, entries), entries.values(), strict=True))
 
     def _sharing(self, item: Any, others: int, depth: int) -> bytes:
@@ -742,21 +742,29 @@ def _unique(key: str, seen: set[Any]) -> str:
 
 def _slices(members: Any, kind: type[Any], size: int = _CHUNK) -> Iterator[Any]:
     """A list or tuple, in parts, whatever its class has made of it."""
-    for at in range(0, kind.__len__(members), size):
-        yield kind.__getitem__(members, slice(at, at + size))
+    # No generator: what a signal handler raises while one is closed would be lost.
+    slices = [slice(at, at + size) for at in range(0, kind.__len__(members), size)]
+    return map(functools.partial(kind.__getitem__, members), slices)
 
 
-def _chunks(members: Iterable[Any], said: Callable[[str], Any]) -> Iterator[list[Any]]:
-    """What a container gives, in lists; if that raises, a note as the last member."""
-    iterator = iter(members)
-    while True:
+class _Chunks:
+    """What a container gives, in lists; if that raises, a note as the last member. No generator, as above."""
+
+    def __init__(self, members: Iterable[Any], said: Callable[[str], Any]) -> None:
+        self._members = iter(members)
+        self._said = said
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return self
+
+    def __next__(self) -> list[Any]:
         chunk: list[Any] = []
         try:
-            chunk.extend(islice(iterator, _CHUNK))
+            chunk.extend(islice(self._members, _CHUNK))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's, or it changed meanwhile
             pass_on(error)
-            yield [*chunk, said(f"(the rest raises {_type_name(type(error))})")]
-            return
+            chunk.append(self._said(f"(the rest raises {_type_name(type(error))})"))
+            self._members = iter(())
         if not chunk:
-            return
-        yield chunk
+            raise StopIteration
+        return chunk

@@ -444,7 +444,7 @@ MESSAGES = [{"role": "user", "content": "How many are there? " * 10} for _ in ra
         [np.arange(200)] * 1000,
         [[np.float32(n) for n in range(2000)] for _ in range(8)],
         [np.float32(n) for n in range(20_000)],
-        [dict.fromkeys(range(20), -1.0)] * 1000,
+        [dict.fromkeys(range(20), -1.0)] * 800,
         [Point(n, Shown()) for n in range(1000)],
         {(n, 1): n for n in range(2000)},
         ["x" * 900_000, {1: 2}],
