@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
 import sys
 import time
 from typing import Any
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, help="measure this part, and keep the others' figures")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # by way of whoever has servers to end
     result: dict[str, Any] = json.loads(report.RESULTS.read_text()) if options.only else {}
     console = Console(width=130)
     seconds: dict[str, float] = result.get("seconds", {})

@@ -53,7 +53,7 @@ def _outage(name: str, target: Target, spool: Path, seconds: int, patience: int)
     """One of them."""
     with Gate(target.port) as gate:
         variables = tracers.environment(name, target.variables(gate.port), spool)
-        command = [TRACERS[name].python, "-m", "benchmarks.rollout", name, "--seconds", str(seconds)]
+        command = [TRACERS[name].python, "-m", "benchmarks.rollout", name, str(seconds)]
         said: list[dict[str, Any]] = []
         with subprocess.Popen(
             command, env=variables, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

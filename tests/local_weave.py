@@ -38,7 +38,11 @@ class LocalWeave:
             text=True,
         )
         assert self._server.stdout is not None
-        port = self._server.stdout.readline().strip()
+        try:
+            port = self._server.stdout.readline().strip()
+        except BaseException:  # whoever waits for it is told to stop
+            self._server.kill()
+            raise
         if not port:
             self._server.wait(START_SECONDS)
             raise RuntimeError(f"the Weave server did not start:\n{self.log()[-3000:]}")
