@@ -44,7 +44,7 @@ FIELD = {
 
 def run(quick: bool = False) -> dict[str, Any]:
     """All servers; in haste MLflow's, and the Collector."""
-    trajectories, rounds = (30, 1) if quick else (200, 3)
+    trajectories, rounds = (50, 1) if quick else (200, 2)
     servers = {}
     for server, start in SERVERS.items():
         if quick and "Weave" in server:

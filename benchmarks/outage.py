@@ -36,7 +36,7 @@ _START_SECONDS = 300
 
 def run(quick: bool = False) -> dict[str, Any]:
     """Everybody, one after the other; in haste only those of the Collector."""
-    seconds, patience = (6, 10) if quick else (36, 36)
+    seconds, patience = (6, 10) if quick else (18, 18)
     found: dict[str, Any] = {}
     for name in FIELD[-2:] if quick else FIELD:
         with running(TARGETS[TRACERS[name].target]) as (target, place):

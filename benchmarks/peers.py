@@ -3,11 +3,11 @@
     python -m benchmarks.peers [--quick]
 
 Everybody has a process, in an environment in which it can be installed, and sends to a real server on this
-machine. In each round all of them, in a new order, run the same trajectories in turn: the plain call, a span of
-the bare SDK without content, and their own. What a process has to deliver it delivers before the next one's
-turn. ``cpu``: of the thread in the operations. ``trajectory``: of the thread in whole trajectories, whose own
-spans begin and end around them. ``process``: of all threads, until they have delivered; ours leave that to
-another process (``benchmarks.delivery`` has its part). µs per operation. Prints JSON.
+machine. In each round all of them, in a new order, run the same trajectories in turn: the plain call, a span
+of the bare SDK without content, and their own. What a process has to deliver it delivers before the next
+one's turn. ``cpu``: of the thread in the operations. ``trajectory``: of the thread in whole trajectories,
+whose own spans begin and end around them. ``process``: of all threads, until they have delivered; ours leave
+that to another process (``benchmarks.delivery`` has its part). µs per operation. Prints JSON.
 """
 
 from __future__ import annotations
@@ -137,6 +137,10 @@ def start(name: str) -> Mapping[str, Callable[[], Any]]:
         for contestant in order.sample(list(field.values()), len(field)):
             asyncio.run(measure(contestant))
 
+    def forget() -> None:
+        for contestant in field.values():
+            contestant.forget()
+
     def result() -> dict[str, Any]:
         costs = {of: contestant.result(field[PLAIN], field[SDK]) for of, contestant in field.items()}
         return {**costs[OWN], "versions": TRACERS[name].versions(), "beside": costs}
@@ -144,7 +148,7 @@ def start(name: str) -> Mapping[str, Callable[[], Any]]:
     return {
         "round": partial(all_of_them, Contestant.round),
         "contended": partial(all_of_them, Contestant.contended_round),
-        "forget": lambda: [contestant.forget() for contestant in field.values()] and None,
+        "forget": forget,
         "result": result,
     }
 

@@ -64,8 +64,7 @@ def _peers(part: dict[str, Any]) -> Any:
         axes.barh(names, costs, color=colours)
         for place, cost in enumerate(costs):
             axes.text(cost, place, f" {cost:,.0f}", va="center")
-        axes.set_xscale("log")
-        axes.set_xlim(right=4 * max(costs))
+        axes.set_xlim(right=1.2 * max(costs))
         axes.invert_yaxis()
         axes.set_xlabel(label)
     all_axes[1].set_yticklabels([])

@@ -67,7 +67,7 @@ _PEERS = ("cpu_us", "trajectory_us", "process_us", "beside_busy_thread_wall_us_p
 
 
 def peers_rows(part: Result) -> list[Row]:
-    """An operation, under everybody in a process of his own; ours comes first, and others' cost as ratios to it."""
+    """An operation, under everybody in a process of his own: ours, and others' as ratios to it."""
     ours = next(iter(part["tracers"].values()))
     return [
         [
@@ -291,6 +291,21 @@ def volume_rows(part: Result) -> list[Row]:
     ]
 
 
+def verl_rows(part: Result) -> list[Row]:
+    """A trajectory of verl's tool agent, and what of it arrived."""
+    return [
+        [
+            name,
+            f"{cost['wall_ms']:.1f}",
+            f"{cost['wall_ms_worst_batch']:.1f}",
+            f"{cost['process_cpu_ms']:.1f}",
+            f"{cost['traces']} of {cost['trajectories']}" if "traces" in cost else "",
+            f"{cost['spans'] / cost['traces']:.0f}" if cost.get("traces") else "",
+        ]
+        for name, cost in part["contestants"].items()
+    ]
+
+
 _DELIVERY = (
     "spans/s",
     "ours ÷ it",
@@ -372,6 +387,13 @@ TABLES = {
         "A span's CPU as there are more of them (medians)",
         ("CPU, µs", "of a bare SDK span", "against the first", "forwarder, µs"),
         growth_rows,
+    ),
+    "verl": Shown(
+        "verl_agent_loop",
+        "One trajectory of verl's tool agent: two model calls, one tool, one reward (medians)",
+        ("wall, ms", "worst batch", "process CPU, ms", "traces", "spans in a trace"),
+        verl_rows,
+        ("docs/verl.md",),
     ),
     "volume": Shown(
         "volume",

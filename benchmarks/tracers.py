@@ -245,17 +245,17 @@ def _to(target: str, start: Callable[[], Tracing] = _ours, environment: str = ".
     return Tracer(target, start, ("otel-rollout", "opentelemetry-sdk"), environment, variables)
 
 
-_VERL = ".venv-verl-bench"
+VERL = ".venv-verl-bench"
 UNTRACED = "untraced"
 TRACERS = {
     UNTRACED: Tracer("", _untraced),
     "otel-rollout → MLflow": _to("mlflow"),
-    "verl, mlflow backend": Tracer("mlflow", _verl("mlflow"), ("verl", "mlflow"), _VERL),
+    "verl, mlflow backend": Tracer("mlflow", _verl("mlflow"), ("verl", "mlflow"), VERL),
     "mlflow.trace": Tracer("mlflow", _mlflow_trace, ("mlflow",)),
     "otel-rollout → Weave": _to("weave"),
-    "verl, weave backend": Tracer("weave", _verl("weave"), ("verl", "weave"), _VERL),
-    "weave.op": Tracer("weave", _weave_op, ("weave",), _VERL),
-    "otel-rollout, after weave.init": _to("weave", _ours_in_a_weave_process, ".venv-verl-bench"),
+    "verl, weave backend": Tracer("weave", _verl("weave"), ("verl", "weave"), VERL),
+    "weave.op": Tracer("weave", _weave_op, ("weave",), VERL),
+    "otel-rollout, after weave.init": _to("weave", _ours_in_a_weave_process, VERL),
     "otel-rollout → Collector": _to("otlp"),
     "OTel SDK, OTLP": Tracer("otlp", _sdk, ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")),
     "logfire.instrument": Tracer("otlp", _logfire, ("logfire", "opentelemetry-sdk"), ".venv-logfire"),
@@ -304,7 +304,7 @@ class Process:
 
     def __init__(self, name: str, module: str, arguments: list[str], variables: dict[str, str]) -> None:
         self._name = name
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
             [TRACERS[name].python, "-m", module, *arguments],
             env=variables,
