@@ -77,7 +77,7 @@ class LocalWeave:
         return self.ask({"project": f"{ENTITY}/{project}", **query})
 
     def told(self, project: str, *columns: str) -> list[dict[str, Any]]:
-        """These columns of all calls, as the server has them: of many, which the client takes long to read."""
+        """These columns of all calls, as the server has them; the client takes long to read many."""
         asked = {"project_id": f"{ENTITY}/{project}", "columns": columns}
         with self._answer("/calls/stream_query", asked) as lines:
             return [json.loads(line) for line in lines]
