@@ -16,8 +16,10 @@ import json
 import logging
 import random
 import sys
+import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -161,8 +163,10 @@ def run(quick: bool = False) -> dict[str, Any]:
             variables = tracers.environment(name, target.variables(target.port), place / "spool")
             number = pairs if name == FIELD[0] else of_others
             found[name] = tracers.run(name, __spec__.name, [name, str(number), str(inference)], variables)
-            if name == FIELD[0]:
-                stalled = tracers.run(name, __spec__.name, ["stalls", str(int(quick)), "0"], variables)
+    with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-", ignore_cleanup_errors=True) as spool:
+        variables = tracers.environment(FIELD[0], {}, Path(spool))
+        variables["OTEL_TRACES_EXPORTER"] = "spool"  # delivering gigabytes would take minutes, and no caller's
+        stalled = tracers.run(FIELD[0], __spec__.name, ["stalls", str(int(quick)), "0"], variables)
     return {"pairs": pairs, "inference_seconds": inference, "tracers": found, "stalls": stalled}
 
 
