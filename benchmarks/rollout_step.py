@@ -165,7 +165,7 @@ def run(quick: bool = False) -> dict[str, Any]:
             found[name] = tracers.run(name, __spec__.name, [name, str(number), str(inference)], variables)
     with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-", ignore_cleanup_errors=True) as spool:
         variables = tracers.environment(FIELD[0], {}, Path(spool))
-        variables["OTEL_TRACES_EXPORTER"] = "spool"  # delivering gigabytes would take minutes, and no caller's
+        variables["OTEL_TRACES_EXPORTER"] = "spool"  # delivering gigabytes would take minutes
         stalled = tracers.run(FIELD[0], __spec__.name, ["stalls", str(int(quick)), "0"], variables)
     return {"pairs": pairs, "inference_seconds": inference, "tracers": found, "stalls": stalled}
 
