@@ -74,7 +74,8 @@ def _measured(name: str, backend: str | None, batches: int) -> dict[str, Any]:
             raise RuntimeError(f"{name} failed:\n{ran.stderr[-3000:]}")
         found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
         if weave is not None:
-            found |= _counted([call["parent_id"] for call in weave.calls(PROJECT) if call["ended_at"]])
+            calls = weave.told(PROJECT, "parent_id", "ended_at")
+            found |= _counted([call["parent_id"] for call in calls if call["ended_at"]])
         elif backend == "mlflow":
             found |= _counted(_parents_in_mlflow(environment["MLFLOW_TRACKING_URI"]))
         return found
