@@ -42,8 +42,8 @@ PARTS = {
     "volume": volume.run,
     "verl_agent_loop": verl_agent_loop.run,
 }
-NOT_IN_HASTE = {"verl_agent_loop", "volume"}
-"""For the most part verl's imports."""
+NOT_IN_HASTE = {"otlp_delivery", "ray_calls", "verl_agent_loop", "volume"}
+"""Most of their time is that of starting others."""
 
 
 def main() -> None:
