@@ -42,10 +42,9 @@ soak: $(VENV)/.dev $(WEAVE)/.ready  ## Ten rounds of outages, of random kills an
 
 bench: $(VENV)/.dev $(WEAVE)/.ready $(VERL_BENCH)/.ready $(LOGFIRE)/.ready collector  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
-	$(if $(ARGS),,$(MAKE) bench-verl)
 
-bench-verl: $(VERL_BENCH)/.ready $(WEAVE)/.ready  ## verl's agent loop under its own mlflow and weave backends, and under ours
-	$(VERL_BENCH)/bin/python -m benchmarks.verl_agent_loop $(ARGS)
+bench-verl: $(VENV)/.dev $(VERL_BENCH)/.ready $(WEAVE)/.ready  ## Of it, verl's agent loop under its own backends, and under ours
+	$(BIN)/python -m benchmarks --only verl_agent_loop $(ARGS)
 
 collector: $(VENV)/.tools  ## An OpenTelemetry Collector for collector-config/, in build/
 	$(call part,the Collector,$(BIN)/python collector-config/get_collector.py)

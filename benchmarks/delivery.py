@@ -2,25 +2,30 @@
 
     python -m benchmarks.delivery [--quick]
 
-Rollouts of one tracer each, in processes of their own (``benchmarks.rollout``), send the same trajectories of
-ten spans, 2 KB in and 2 KB out, to the same real server in turns. Counted is what the server has
-when the tracer has had all the time it asks for; timed until the tracer says it has delivered.
+Tracers, each in a process of its own, send the same trajectories of ten spans, 2 KB in and 2 KB out, to the
+same real server in turns. Counted is what the server has when the tracer has had all the time it asks for;
+timed until the tracer says it has delivered. Connections are there already, and our forwarder. Prints JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import random
-import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from benchmarks import tracers
+from benchmarks.rollout import Rollout
 from benchmarks.targets import TARGETS, WEAVE_THAT_KEEPS_NOTHING, Target, running
-from benchmarks.tracers import SPANS
+from benchmarks.tracers import SPANS, TRACERS
 
 SERVERS = {
     "MLflow server": TARGETS["mlflow"],
@@ -35,18 +40,25 @@ FIELD = {
     "Collector": ("otel-rollout → Collector", "OTel SDK, OTLP"),
 }
 """Who sends where; ours first, then what it is compared with."""
+TRAJECTORIES = {
+    "MLflow server": 200,
+    "Weave's server": 200,
+    "Weave's server, storing nothing": 400,
+    "Collector": 1000,
+}
+"""Of a round: seconds, for each of them."""
 
 
 def run(quick: bool = False) -> dict[str, Any]:
     """All servers; in haste MLflow's, and the Collector."""
-    trajectories, rounds = (30, 1) if quick else (200, 3)
+    rounds, part = (1, 4) if quick else (2, 1)
     servers = {}
     for server, start in SERVERS.items():
         if quick and "Weave" in server:
             continue
         with running(start) as (target, place):
-            servers[server] = _in_turns(target, FIELD[server], place, trajectories, rounds)
-    return {"spans": (trajectories + 1) * SPANS, "rounds": rounds, "servers": servers}
+            servers[server] = _in_turns(target, FIELD[server], place, TRAJECTORIES[server] // part, rounds)
+    return {"rounds": rounds, "servers": servers}
 
 
 def _in_turns(
@@ -54,34 +66,56 @@ def _in_turns(
 ) -> dict[str, Any]:
     order = random.Random(0)
     samples: dict[str, list[dict[str, float]]] = {name: [] for name in field}
-    for number in range(rounds):
-        for name in order.sample(field, len(field)):
-            spool = place / f"spool-{number}-{len(samples[name])}"
-            samples[name].append(_deliver(name, target, spool, trajectories))
+    with ExitStack() as stack:
+        processes = {}
+        for name in field:
+            variables = tracers.environment(name, target.variables(target.port), place / name)
+            process = tracers.Process(name, __spec__.name, [name, str(trajectories)], variables)
+            processes[name] = stack.enter_context(process)
+        for _ in range(rounds):
+            for name in order.sample(field, len(field)):
+                samples[name].append(_delivered(processes[name], target, str(place / name)))
     return {name: _summary(taken) for name, taken in samples.items()}
 
 
-def _deliver(name: str, target: Target, spool: Path, trajectories: int) -> dict[str, float]:
-    before = target.spans()
-    variables = tracers.environment(name, target.variables(target.port), spool)
-    variables["OTEL_ROLLOUT_FORWARDER_LINGER"] = "60"  # until it was asked what it took
-    found = tracers.run(name, "benchmarks.rollout", [name, "--trajectories", str(trajectories)], variables)
-    outside = 0.0
-    for process in forwarders(str(spool)):
-        outside += _cpu_seconds(process)
-        os.kill(process, signal.SIGTERM)
-    sent = found["trajectories"] * SPANS
-    arrived = target.spans() - before
+def _delivered(process: tracers.Process, target: Target, spool: str) -> dict[str, float]:
+    process.ask("connect")
+    there, outside = target.spans(), _forwarders_cpu_seconds(spool)
+    found = process.ask("burst")
+    outside = _forwarders_cpu_seconds(spool) - outside
+    arrived = target.spans() - there
     return {
-        "spans": sent,
-        "lost": sent - arrived,
+        "spans": found["spans"],
+        "lost": found["spans"] - arrived,
         "seconds": found["seconds"],
-        # The first trajectory, which opens connections, is not timed.
-        "spans_per_second": (arrived - SPANS) / found["seconds"],
+        "spans_per_second": arrived / found["seconds"],
         "operation_us": found["operation_us"],
-        "cpu_us_inside": found["cpu_seconds"] / sent * 1e6,
-        "cpu_us_outside": outside / sent * 1e6,
+        "cpu_us_inside": found["cpu_seconds"] / found["spans"] * 1e6,
+        "cpu_us_outside": outside / found["spans"] * 1e6,
     }
+
+
+def start(name: str, trajectories: int) -> Mapping[str, Callable[[], Any]]:
+    """In a process of its own: what it can be asked for."""
+    tracing = TRACERS[name].start()
+
+    def connect() -> None:
+        asyncio.run(Rollout(tracing, 0).burst(1))
+        tracing.flush()
+
+    def burst() -> dict[str, float]:
+        rollout = Rollout(tracing, 0)
+        began, cpu = time.perf_counter(), time.process_time()
+        asyncio.run(rollout.burst(trajectories))
+        tracing.flush()
+        return {
+            "seconds": time.perf_counter() - began,
+            "cpu_seconds": time.process_time() - cpu,
+            "operation_us": mean(rollout.taken),
+            "spans": rollout.trajectories * SPANS,
+        }
+
+    return {"connect": connect, "burst": burst}
 
 
 def forwarders(spool: str) -> list[int]:
@@ -97,6 +131,10 @@ def forwarders(spool: str) -> list[int]:
     return found
 
 
+def _forwarders_cpu_seconds(spool: str) -> float:
+    return sum(_cpu_seconds(process) for process in forwarders(spool))
+
+
 def _cpu_seconds(process: int) -> float:
     """What a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -108,7 +146,18 @@ def _summary(samples: list[dict[str, float]]) -> dict[str, Any]:
     return {**middle, "lost": sum(sample["lost"] for sample in samples), "samples": samples}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Measure, or be one of the processes measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delivery", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer spans, for a first impression")
-    print(json.dumps(run(parser.parse_args().quick), indent=1))
+    parser.add_argument("tracer", nargs="?", choices=TRACERS, help=argparse.SUPPRESS)
+    parser.add_argument("trajectories", nargs="?", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.tracer:
+        tracers.answer(partial(start, given.tracer, given.trajectories))
+    else:
+        print(json.dumps(run(given.quick), indent=1))
+
+
+if __name__ == "__main__":
+    main()

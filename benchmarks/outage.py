@@ -36,7 +36,7 @@ _START_SECONDS = 300
 
 def run(quick: bool = False) -> dict[str, Any]:
     """Everybody, one after the other; in haste only those of the Collector."""
-    seconds, patience = (6, 10) if quick else (36, 36)
+    seconds, patience = (6, 10) if quick else (18, 18)
     found: dict[str, Any] = {}
     for name in FIELD[-2:] if quick else FIELD:
         with running(TARGETS[TRACERS[name].target]) as (target, place):
@@ -53,7 +53,7 @@ def _outage(name: str, target: Target, spool: Path, seconds: int, patience: int)
     """One of them."""
     with Gate(target.port) as gate:
         variables = tracers.environment(name, target.variables(gate.port), spool)
-        command = [TRACERS[name].python, "-m", "benchmarks.rollout", name, "--seconds", str(seconds)]
+        command = [TRACERS[name].python, "-m", "benchmarks.rollout", name, str(seconds)]
         said: list[dict[str, Any]] = []
         with subprocess.Popen(
             command, env=variables, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

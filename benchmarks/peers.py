@@ -1,31 +1,36 @@
-"""The caller's cost of an operation, as ``hot_path`` measures it, under everybody else who traces.
+"""The caller's cost of an operation under everybody who traces, and what their threads take besides.
 
     python -m benchmarks.peers [--quick]
 
-Each peer has a process of its own, in which the plain call, a span of the bare SDK without content, and ours
-take turns with it: ratios are within one process. Each sends to a real server on this machine, and delivers
-what it has after each of its rounds, outside of what is measured. Prints JSON.
+Everybody has a process, in an environment in which it can be installed, and sends to a real server on this
+machine. In each round all of them, in a new order, run the same trajectories in turn: the plain call, a span
+of the bare SDK without content, and their own. What a process has to deliver it delivers before the next
+one's turn. ``cpu``: of the thread in the operations. ``trajectory``: of the thread in whole trajectories,
+whose own spans begin and end around them. ``process``: of all threads, until they have delivered; ours leave
+that to another process (``benchmarks.delivery`` has its part). µs per operation. Prints JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
-import logging
 import random
-import sys
-import tempfile
+import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from pathlib import Path
+from functools import partial
+from statistics import median, quantiles
 from typing import Any
 
-import otel_rollout
 from benchmarks import tracers
-from benchmarks.hot_path import Contestant, compete, sdk_span
-from benchmarks.tracers import TRACERS, Tracing, generate
-from otel_rollout import rollout_trace_attr, rollout_trace_op
+from benchmarks.hot_path import busy_thread, sdk_span
+from benchmarks.tracers import PAYLOAD, TRACERS, TURNS, Tracing, generate, nothing
 
-PEERS = (
+OURS = "otel-rollout → MLflow"
+FIELD = (
+    OURS,
+    "otel-rollout, after weave.init",
     "OTel SDK, OTLP",
     "logfire.instrument",
     "mlflow.trace",
@@ -33,77 +38,152 @@ PEERS = (
     "weave.op",
     "verl, weave backend",
 )
-PLAIN, SDK, OURS = "plain call", "OTel SDK span, no content", "otel-rollout"
-_CALLS = 100
-"""Of a peer's, in a round."""
+PLAIN, SDK, OWN = "plain call", "OTel SDK span, no content", "own"
+_TRAJECTORIES = {PLAIN: 300, SDK: 60, OWN: 8}
+"""Of a round."""
+_OF_OURS = 40
+_SETTLE_SECONDS = 0.1
+"""In which our thread has written what the operations left in the journal."""
+_FIGURES = ("cpu", "trajectory", "process")
 
 
-class Peer(Contestant):
-    """Somebody who delivers after each round, so as not to compete with the next contestant."""
+class Contestant:
+    """One way to trace trajectories.
 
-    def __init__(self, name: str, tracing: Tracing) -> None:
-        super().__init__(name, tracing.generate, lambda: tracing.trajectory(1, 3), _CALLS)
-        self._flush = tracing.flush
+    Args:
+        tracing: how.
+        trajectories: of a round.
+        settle: returns when the threads of this process have done their part.
+    """
+
+    def __init__(self, tracing: Tracing, trajectories: int, settle: Callable[[], object]) -> None:
+        self._tracing = tracing
+        self._trajectories = trajectories
+        self._settle = settle
+        self.samples: dict[str, list[float]] = {figure: [] for figure in _FIGURES}
+        self.contended: list[float] = []
 
     async def round(self) -> None:
-        """Measure a round."""
-        await super().round()
-        self._flush()
+        """Measure a round in a hot loop."""
+        generate, operations = self._tracing.generate, 0
+        process, thread = time.process_time_ns(), time.thread_time_ns()
+        for sample in range(self._trajectories):
+            with self._tracing.trajectory(1, sample):
+                began = time.thread_time_ns()
+                for _ in range(TURNS):
+                    await generate(PAYLOAD)
+                operations += time.thread_time_ns() - began
+        whole = time.thread_time_ns() - thread
+        self._settle()
+        for figure, taken in zip(
+            _FIGURES, (operations, whole, time.process_time_ns() - process), strict=True
+        ):
+            self.samples[figure].append(taken / self._trajectories / TURNS / 1000)
+        self._tracing.flush()
 
     async def contended_round(self) -> None:
-        """Measure single calls."""
-        await super().contended_round()
-        self._flush()
+        """Measure single operations while another thread computes: µs of wall time each."""
+        with busy_thread():
+            for sample in range(self._trajectories):
+                with self._tracing.trajectory(1, sample):
+                    for _ in range(TURNS):
+                        wall = time.perf_counter_ns()
+                        await self._tracing.generate(PAYLOAD)
+                        self.contended.append((time.perf_counter_ns() - wall) / 1000)
+        self._settle()
+        self._tracing.flush()
 
+    def forget(self) -> None:
+        """Drop what was measured so far."""
+        for samples in self.samples.values():
+            samples.clear()
 
-def measure(name: str, rounds: int) -> dict[str, Any]:
-    """In a process of its own: a peer, and those it is compared with."""
-    order = random.Random(0)
-    with ExitStack() as stack:
-        spool = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        otel_rollout.configure({"spool": {}}, project_name="bench", spool_dir=Path(spool), forwarder_linger=0)
-        stack.callback(otel_rollout.shutdown, 0)
-        tracing = TRACERS[name].start()
-        stack.callback(tracing.finish)
-        plain = Contestant(PLAIN, generate, nullcontext, 20_000)
-        sdk = Contestant(SDK, *sdk_span(stack))
-        ours = Contestant(
-            OURS, rollout_trace_op(generate), lambda: rollout_trace_attr(step=1, sample_index=3, rollout_n=0)
-        )
-        field = [plain, sdk, ours, Peer(name, tracing)]
-        compete(field, rounds, order)
+    def result(self, plain: Contestant, sdk: Contestant) -> dict[str, Any]:
+        """Medians over the rounds, with quartiles, over the plain call, and as a share of the SDK span."""
+        over = {
+            figure: [cost - median(plain.samples[figure]) for cost in costs]
+            for figure, costs in self.samples.items()
+        }
+        sdk_span = median(sdk.samples["cpu"]) - median(plain.samples["cpu"])
+        contended = quantiles(self.contended, n=100)
         return {
-            "versions": TRACERS[name].versions(),
-            "contestants": {contestant.name: contestant.result(plain, sdk) for contestant in field},
+            **{f"{figure}_us": round(median(costs), 2) for figure, costs in over.items()},
+            "cpu_us_quartiles": [round(cut, 2) for cut in quantiles(over["cpu"], n=4)[::2]],
+            "beside_busy_thread_wall_us_p50": round(contended[49], 2),
+            "beside_busy_thread_wall_us_p99": round(contended[98], 2),
+            "share_of_sdk_span": round(median(over["cpu"]) / sdk_span, 3),
+            "samples": {figure: [round(cost, 3) for cost in costs] for figure, costs in self.samples.items()},
         }
 
 
+def start(name: str) -> Mapping[str, Callable[[], Any]]:
+    """In a process of its own: what it can be asked for."""
+    order = random.Random(0)
+    traced, root = sdk_span(ExitStack())
+    tracings = {
+        PLAIN: Tracing(generate, lambda step, sample: nullcontext(), nothing, nothing),
+        SDK: Tracing(traced, lambda step, sample: root(), nothing, nothing),
+        OWN: TRACERS[name].start(),
+    }
+    field = {of: Contestant(tracing, _TRAJECTORIES[of], nothing) for of, tracing in tracings.items()}
+    own = tracings[OWN]
+    field[OWN] = (
+        Contestant(own, _OF_OURS, partial(time.sleep, _SETTLE_SECONDS))
+        if name.startswith("otel-rollout")
+        else Contestant(own._replace(flush=nothing), _TRAJECTORIES[OWN], own.flush)
+    )
+
+    def all_of_them(measure: Callable[[Contestant], Any]) -> None:
+        for contestant in order.sample(list(field.values()), len(field)):
+            asyncio.run(measure(contestant))
+
+    def forget() -> None:
+        for contestant in field.values():
+            contestant.forget()
+
+    def result() -> dict[str, Any]:
+        costs = {of: contestant.result(field[PLAIN], field[SDK]) for of, contestant in field.items()}
+        return {**costs[OWN], "versions": TRACERS[name].versions(), "beside": costs}
+
+    return {
+        "round": partial(all_of_them, Contestant.round),
+        "contended": partial(all_of_them, Contestant.contended_round),
+        "forget": forget,
+        "result": result,
+    }
+
+
 def run(quick: bool = False) -> dict[str, Any]:
-    """All of them, one after the other; in haste without verl, which takes long to import."""
+    """All of them in turns; in haste without verl, which takes long to import."""
     from benchmarks.targets import TARGETS, running
 
-    rounds = 5 if quick else 25
-    field = [peer for peer in PEERS if not quick or "verl" not in TRACERS[peer].packages]
-    found = {}
-    for target, start in TARGETS.items():
-        with running(start) as (server, place):
-            for name in (peer for peer in field if TRACERS[peer].target == target):
-                variables = tracers.environment(name, server.variables(server.port), place / "spool")
-                found[name] = tracers.run(name, __spec__.name, [name, str(rounds)], variables)
-    return {"rounds": rounds, "peers": {name: found[name] for name in field}}
+    rounds = 3 if quick else 10
+    names = [name for name in FIELD if not quick or "verl" not in TRACERS[name].packages]
+    order = random.Random(0)
+    with ExitStack() as stack:
+        servers = {target: stack.enter_context(running(begin)) for target, begin in TARGETS.items()}
+        processes = {}
+        for name in names:
+            server, place = servers[TRACERS[name].target]
+            variables = tracers.environment(name, server.variables(server.port), place / name)
+            process = tracers.Process(name, __spec__.name, [name], variables)
+            processes[name] = stack.enter_context(process)
+        questions = ["round", "forget", *["round"] * rounds, "contended"]  # the first is for warming up
+        for question in questions:
+            for name in order.sample(names, len(names)):
+                processes[name].ask(question)
+        found = {name: process.ask("result") for name, process in processes.items()}
+    return {"rounds": rounds, "tracers": found}
 
 
 def main() -> None:
     """Measure, or be one of the processes measured."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first impression")
-    parser.add_argument("peer", nargs="?", choices=PEERS, help=argparse.SUPPRESS)
-    parser.add_argument("rounds", nargs="?", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("tracer", nargs="?", choices=FIELD, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.peer:
-        logging.disable(logging.ERROR)
-        answers, sys.stdout = sys.stdout, sys.stderr  # clients greet
-        print(json.dumps(measure(given.peer, given.rounds)), file=answers, flush=True)
+    if given.tracer:
+        tracers.answer(partial(start, given.tracer))
     else:
         print(json.dumps(run(given.quick), indent=1))
 

@@ -50,19 +50,24 @@ def _save(figure: Any, name: str) -> None:
 
 
 def _peers(part: dict[str, Any]) -> Any:
-    """How much of the caller's CPU each takes, and ours beside it."""
-    figure, axes = _axes()
-    names = list(part["peers"])
-    for place, name in enumerate(names):
-        contestants = part["peers"][name]["contestants"]
-        for offset, who, colour in ((-0.2, "otel-rollout", OURS), (0.2, name, THEIRS)):
-            cost = contestants[who]["cpu_us"]
-            axes.barh(place + offset, cost, 0.38, color=colour)
-            axes.text(cost, place + offset, f" {cost:.0f} µs", va="center")
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.set_xlabel("CPU of the caller per operation, 2 KB in and 2 KB out; green: ours, in the same process")
+    """What an operation takes of the caller, and of all threads of its process."""
+    figure, all_axes = _axes(2)
+    names = list(part["tracers"])
+    colours = [OURS if name.startswith("otel-rollout") else THEIRS for name in names]
+    for axes, of, label in zip(
+        all_axes,
+        ("cpu_us", "process_us"),
+        ("CPU of the caller per operation, µs", "CPU of all threads, until delivered, µs"),
+        strict=True,
+    ):
+        costs = [cost[of] for cost in part["tracers"].values()]
+        axes.barh(names, costs, color=colours)
+        for place, cost in enumerate(costs):
+            axes.text(cost, place, f" {cost:,.0f}", va="center")
+        axes.set_xlim(right=1.2 * max(costs))
+        axes.invert_yaxis()
+        axes.set_xlabel(label)
+    all_axes[1].set_yticklabels([])
     return figure
 
 

@@ -1,7 +1,6 @@
 """A rollout, traced by somebody: what other parts of the benchmark run in a process of its own.
 
-    python -m benchmarks.rollout TRACER --trajectories N    # as fast as it goes, eight at once
-    python -m benchmarks.rollout TRACER --seconds S         # so many trajectories per second, for so long
+    python -m benchmarks.rollout TRACER SECONDS    # so many trajectories per second, for so long
 
 Prints a line of JSON for each second, as it goes, and one about the whole at the end: a tracer that does not
 let go of its caller has said until when it went well.
@@ -17,7 +16,7 @@ import logging
 import sys
 import time
 from pathlib import Path
-from statistics import mean, quantiles
+from statistics import quantiles
 from typing import Any
 
 from benchmarks.tracers import PAYLOAD, TRACERS, TURNS, Tracing
@@ -98,26 +97,20 @@ def memory_mib() -> float:
     return round(int(status.partition("VmRSS:")[2].split()[0]) / 1024, 1)
 
 
-async def run(tracing: Tracing, trajectories: int | None, seconds: float | None) -> dict[str, Any]:
+async def run(tracing: Tracing, seconds: float) -> dict[str, Any]:
     """All of it, after a trajectory for connections and the like."""
-    rollout = Rollout(tracing, _BETWEEN_TURNS if seconds else 0)
+    rollout = Rollout(tracing, _BETWEEN_TURNS)
     await rollout.trajectory(-1)
     tracing.flush()
     rollout.taken.clear()
-    began, cpu = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
     reports = asyncio.create_task(report_each_second(rollout, began))
-    if seconds:
-        await rollout.paced(seconds)
-    else:
-        await rollout.burst(trajectories or 0)
+    await rollout.paced(seconds)
     reports.cancel()
     ended = time.perf_counter()
     tracing.finish()
     return {
         "finish_seconds": time.perf_counter() - ended,
-        "operation_us": mean(rollout.taken),
-        "seconds": time.perf_counter() - began,
-        "cpu_seconds": time.process_time() - cpu,
         "trajectories": rollout.trajectories,
         "mib": memory_mib(),
     }
@@ -127,15 +120,13 @@ def main() -> None:
     """Be that process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=__doc__)
     parser.add_argument("tracer", choices=TRACERS)
-    amount = parser.add_mutually_exclusive_group(required=True)
-    amount.add_argument("--trajectories", type=int)
-    amount.add_argument("--seconds", type=float)
+    parser.add_argument("seconds", type=float)
     given = parser.parse_args()
     logging.disable(logging.ERROR)
     answers, sys.stdout = sys.stdout, sys.stderr  # clients greet
     tracing = TRACERS[given.tracer].start()
     sys.stdout = answers
-    print(json.dumps(asyncio.run(run(tracing, given.trajectories, given.seconds))), flush=True)
+    print(json.dumps(asyncio.run(run(tracing, given.seconds))), flush=True)
 
 
 if __name__ == "__main__":

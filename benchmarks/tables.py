@@ -70,23 +70,23 @@ def hot_path_rows(part: Result) -> list[Row]:
     ]
 
 
+_PEERS = ("cpu_us", "trajectory_us", "process_us", "beside_busy_thread_wall_us_p50")
+
+
 def peers_rows(part: Result) -> list[Row]:
-    """An operation, under each peer in the process it has to itself and us."""
-    rows = []
-    for name, peer in part["peers"].items():
-        cost, ours = peer["contestants"][name], peer["contestants"]["otel-rollout"]
-        rows.append(
-            [
-                f"{name} ({peer['versions']})",
-                f"{cost['cpu_us']:.0f}",
-                f"{cost['share_of_sdk_span']:.1f}",
-                f"{ours['cpu_us']:.1f}",
-                f"{cost['cpu_us'] / ours['cpu_us']:.0f} ×",
-                f"{cost['beside_busy_thread_wall_us_p50']:.0f}",
-                f"{ours['beside_busy_thread_wall_us_p50']:.0f}",
-            ]
-        )
-    return rows
+    """An operation, under everybody in a process of his own: ours, and others' as ratios to it."""
+    ours = next(iter(part["tracers"].values()))
+    return [
+        [
+            f"{name} ({cost['versions']})",
+            *(
+                f"{cost[of]:.0f}" + ("" if cost is ours else f" ({cost[of] / ours[of]:.1f} ×)")
+                for of in _PEERS
+            ),
+            f"{cost['share_of_sdk_span']:.1f}",
+        ]
+        for name, cost in part["tracers"].items()
+    ]
 
 
 def operations_rows(part: Result) -> list[Row]:
@@ -316,6 +316,21 @@ def volume_rows(part: Result) -> list[Row]:
     ]
 
 
+def verl_rows(part: Result) -> list[Row]:
+    """A trajectory of verl's tool agent, and what of it arrived."""
+    return [
+        [
+            name,
+            f"{cost['wall_ms']:.1f}",
+            f"{cost['wall_ms_worst_batch']:.1f}",
+            f"{cost['process_cpu_ms']:.1f}",
+            f"{cost['traces']} of {cost['trajectories']}" if "traces" in cost else "",
+            f"{cost['spans'] / cost['traces']:.0f}" if cost.get("traces") else "",
+        ]
+        for name, cost in part["contestants"].items()
+    ]
+
+
 _DELIVERY = (
     "spans/s",
     "ours ÷ it",
@@ -334,14 +349,13 @@ TABLES = {
     ),
     "peers": Shown(
         "peers",
-        "The same under others, each in a process with us: µs of the caller's CPU (medians)",
+        "The same under everybody, each in a process of its own: µs per operation (medians; ÷ ours)",
         (
-            "CPU, µs",
+            "caller's CPU, µs (÷ ours)",
+            "with the trajectory's own spans",
+            "all threads, until delivered",
+            "wall beside a busy thread, p50",
             "of a bare SDK span",
-            "otel-rollout beside it, µs",
-            "its cost ÷ ours",
-            "beside a busy thread, p50, µs",
-            "(ours)",
         ),
         peers_rows,
         ("README.md", "docs/performance.md"),
@@ -405,6 +419,13 @@ TABLES = {
         ("tokens/s", "step, s", "slower by", "quartiles", "spans lost"),
         language_model_rows,
         otherwise="Not run: torch saw no GPU on this machine.",
+    ),
+    "verl": Shown(
+        "verl_agent_loop",
+        "One trajectory of verl's tool agent: two model calls, one tool, one reward (medians)",
+        ("wall, ms", "worst batch", "process CPU, ms", "traces", "spans in a trace"),
+        verl_rows,
+        ("docs/verl.md",),
     ),
     "volume": Shown(
         "volume",

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -109,7 +112,7 @@ def _ours() -> Tracing:
         while (report := otel_rollout.status()).undelivered > sum(report.dropped.values()):
             if time.monotonic() > deadline:
                 raise TimeoutError(report.summary())
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     return Tracing(
         rollout_trace_op(generate), trajectory, flush, lambda: otel_rollout.shutdown(_FINISH_SECONDS)
@@ -188,6 +191,14 @@ def _weave_op() -> Tracing:
     return Tracing(weave.op(generate), trajectory, client.flush, weave.finish)
 
 
+def _ours_in_a_weave_process() -> Tracing:
+    """Weave's client sets a global provider of OpenTelemetry's SDK, and ours joins it."""
+    import weave
+
+    weave.init(PROJECT)
+    return _ours()
+
+
 def _logfire() -> Tracing:
     import logfire
 
@@ -225,25 +236,26 @@ def _sdk() -> Tracing:
     return Tracing(traced, trajectory, provider.force_flush, provider.shutdown)
 
 
-def _to(target: str, environment: str = ".venv") -> Tracer:
+def _to(target: str, start: Callable[[], Tracing] = _ours, environment: str = ".venv") -> Tracer:
     variables = {
         "OTEL_TRACES_EXPORTER": target,
         "OTEL_ROLLOUT_PROJECT": PROJECT,
         "OTEL_ROLLOUT_EXPERIMENT": "bench",
     }
-    return Tracer(target, _ours, ("otel-rollout", "opentelemetry-sdk"), environment, variables)
+    return Tracer(target, start, ("otel-rollout", "opentelemetry-sdk"), environment, variables)
 
 
-_VERL = ".venv-verl-bench"
+VERL = ".venv-verl-bench"
 UNTRACED = "untraced"
 TRACERS = {
     UNTRACED: Tracer("", _untraced),
     "otel-rollout → MLflow": _to("mlflow"),
-    "verl, mlflow backend": Tracer("mlflow", _verl("mlflow"), ("verl", "mlflow"), _VERL),
+    "verl, mlflow backend": Tracer("mlflow", _verl("mlflow"), ("verl", "mlflow"), VERL),
     "mlflow.trace": Tracer("mlflow", _mlflow_trace, ("mlflow",)),
     "otel-rollout → Weave": _to("weave"),
-    "verl, weave backend": Tracer("weave", _verl("weave"), ("verl", "weave"), _VERL),
-    "weave.op": Tracer("weave", _weave_op, ("weave",), _VERL),
+    "verl, weave backend": Tracer("weave", _verl("weave"), ("verl", "weave"), VERL),
+    "weave.op": Tracer("weave", _weave_op, ("weave",), VERL),
+    "otel-rollout, after weave.init": _to("weave", _ours_in_a_weave_process, VERL),
     "otel-rollout → Collector": _to("otlp"),
     "OTel SDK, OTLP": Tracer("otlp", _sdk, ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")),
     "logfire.instrument": Tracer("otlp", _logfire, ("logfire", "opentelemetry-sdk"), ".venv-logfire"),
@@ -282,3 +294,53 @@ def run(name: str, module: str, arguments: list[str], variables: dict[str, str])
         raise RuntimeError(f"{name}: {module} failed:\n{ran.stderr[-3000:]}")
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     return found
+
+
+class Process:
+    """A module in the tracer's environment that does what it is asked, so that several can take turns.
+
+    It begins at once; the first question waits until it has.
+    """
+
+    def __init__(self, name: str, module: str, arguments: list[str], variables: dict[str, str]) -> None:
+        self._name = name
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
+        self._process = subprocess.Popen(
+            [TRACERS[name].python, "-m", module, *arguments],
+            env=variables,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def ask(self, question: str) -> Any:
+        """Its answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(question + "\n")
+            self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            self._errors.seek(0)
+            raise RuntimeError(f"{self._name}: no answer to {question!r}:\n{self._errors.read()[-3000:]}")
+        return json.loads(answer)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+
+def answer(start: Callable[[], Mapping[str, Callable[[], Any]]]) -> None:
+    """Be such a process: do what the lines of the standard input name."""
+    logging.disable(logging.ERROR)
+    answers, sys.stdout = sys.stdout, sys.stderr  # clients greet
+    known = start()
+    for line in sys.stdin:
+        print(json.dumps(known[line.strip()]()), file=answers, flush=True)

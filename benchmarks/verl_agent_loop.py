@@ -1,4 +1,6 @@
-"""``make bench-verl``: a trajectory of verl's agent loop, untraced, under its own backends, and under ours.
+"""A trajectory of verl's agent loop, untraced, under its own backends, and under ours.
+
+    python -m benchmarks --only verl_agent_loop
 
 Each contestant has a process of its own with a real ``AgentLoopWorker``, tool agent and tool; only the engine
 and the reward are objects of the tests that answer at once. To MLflow both tracers write a SQLite file, to
@@ -15,18 +17,14 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks.tracers import ROOT, VERL
 from tests.local_weave import LocalWeave
 
-RESULTS = Path(__file__).parent / "results" / "verl.json"
 UNTRACED = "untraced"
 CONTESTANTS = {
     UNTRACED: (None, None),
@@ -42,20 +40,11 @@ PROJECT = "bench-verl"
 FINISH_SECONDS = 300.0
 
 
-def main() -> None:
-    """Run every contestant and print what it cost; or be one."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--contestant", choices=CONTESTANTS)
-    parser.add_argument("--batches", type=int, default=40)
-    chosen = parser.parse_args()
-    if chosen.contestant:
-        print(json.dumps(asyncio.run(_run(*CONTESTANTS[chosen.contestant], chosen.batches))))
-        return
-    batches = 5 if chosen.quick else chosen.batches
-    results = {name: _measured(name, backend, batches) for name, (_, backend) in CONTESTANTS.items()}
-    RESULTS.write_text(json.dumps({"batches": batches, "batch": BATCH, **results}, indent=1) + "\n")
-    Console(width=110).print(_table(results))
+def run(quick: bool = False) -> dict[str, Any]:
+    """Every contestant, one after the other."""
+    batches = 3 if quick else 12
+    contestants = {name: _measured(name, backend, batches) for name, (_, backend) in CONTESTANTS.items()}
+    return {"batches": batches, "batch": BATCH, "contestants": contestants}
 
 
 def _measured(name: str, backend: str | None, batches: int) -> dict[str, Any]:
@@ -72,17 +61,21 @@ def _measured(name: str, backend: str | None, batches: int) -> dict[str, Any]:
             environment |= weave.environment
             # A line per trajectory and reports of errors to a host that is not there are no part of it.
             environment |= {"WEAVE_PRINT_CALL_LINK": "false", "WANDB_ERROR_REPORTING": "false"}
-        command = [sys.executable, "-W", "ignore", "-m", __spec__.name, "--contestant", name]
+        python = str(ROOT / VERL / "bin" / "python")
         ran = subprocess.run(
-            [*command, "--batches", str(batches)],
+            [python, "-W", "ignore", "-m", __spec__.name, name, str(batches)],
             env=environment,
-            stdout=subprocess.PIPE,
-            check=True,
+            cwd=ROOT,
+            capture_output=True,
+            check=False,
             text=True,
         )
+        if ran.returncode:
+            raise RuntimeError(f"{name} failed:\n{ran.stderr[-3000:]}")
         found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
         if weave is not None:
-            found |= _counted([call["parent_id"] for call in weave.calls(PROJECT) if call["ended_at"]])
+            calls = weave.told(PROJECT, "parent_id", "ended_at")
+            found |= _counted([call["parent_id"] for call in calls if call["ended_at"]])
         elif backend == "mlflow":
             found |= _counted(_parents_in_mlflow(environment["MLFLOW_TRACKING_URI"]))
         return found
@@ -159,23 +152,9 @@ def _parents_in_mlflow(uri: str) -> list[str | None]:
             return parents
 
 
-def _table(results: dict[str, dict[str, Any]]) -> Table:
-    shown = Table(title="One trajectory of verl's tool agent: two model calls, one tool, one reward")
-    for heading in ("", "wall, ms", "worst batch", "process CPU, ms", "traces", "of", "spans in a trace"):
-        shown.add_column(heading, justify="right" if heading else "left")
-    for name, found in results.items():
-        per_trace = found["spans"] / found["traces"] if found.get("traces") else 0
-        shown.add_row(
-            name,
-            f"{found['wall_ms']:.1f}",
-            f"{found['wall_ms_worst_batch']:.1f}",
-            f"{found['process_cpu_ms']:.1f}",
-            str(found.get("traces", "")),
-            str(found["trajectories"]),
-            f"{per_trace:.1f}" if per_trace else "",
-        )
-    return shown
-
-
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description="One of the processes measured.")
+    parser.add_argument("contestant", choices=CONTESTANTS)
+    parser.add_argument("batches", type=int)
+    given = parser.parse_args()
+    print(json.dumps(asyncio.run(_run(*CONTESTANTS[given.contestant], given.batches))))
