@@ -43,7 +43,7 @@ FIELD = {
 TRAJECTORIES = {
     "MLflow server": 200,
     "Weave's server": 200,
-    "Weave's server, storing nothing": 400,
+    "Weave's server, storing nothing": 1000,
     "Collector": 1000,
 }
 """Of a round: seconds, for each of them."""

@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from benchmarks import goals
+
 ROOT = Path(__file__).parent.parent
 END = "<!-- bench:end -->\n"
 """Ends what begins with ``<!-- bench:NAME -->``."""
 Result = dict[str, Any]
+"""Of all parts by their names, or of one part."""
 Row = list[str]
 
 
@@ -20,10 +23,10 @@ class Shown(NamedTuple):
     """A table.
 
     Attributes:
-        part: of the benchmark, that it is about.
+        part: of the benchmark, that it is about; none: all of them.
         title: what it shows; in documents the text around it says so.
         headings: of the columns, after that of the names.
-        rows: from the part's figures.
+        rows: from the part's figures, or from all.
         pages: where it stands.
         otherwise: what is said where there are no figures.
     """
@@ -35,23 +38,31 @@ class Shown(NamedTuple):
     pages: tuple[str, ...] = ("docs/performance.md",)
     otherwise: str = ""
 
+    def figures(self, result: Result) -> Result:
+        """What it is written from."""
+        return result[self.part] if self.part else result
+
+    def is_in(self, result: Result) -> bool:
+        """Whether what it is about was measured."""
+        return not self.part or self.part in result
+
     def for_terminal(self, result: Result) -> Table | str:
         """As people read it who ran it."""
-        if not result[self.part]:
+        if not self.figures(result):
             return f"{self.title}: {self.otherwise}"
         table = Table(title=self.title, title_justify="left")
         for heading in ("", *self.headings):
             table.add_column(heading, justify="right" if heading else "left")
-        for row in self.rows(result[self.part]):
+        for row in self.rows(self.figures(result)):
             table.add_row(*row)
         return table
 
     def as_markdown(self, result: Result) -> str:
         """As it stands in a page."""
-        if not result[self.part]:
+        if not self.figures(result):
             return f"{self.otherwise}\n"
         lines = ["| | " + " | ".join(self.headings) + " |", "|---|" + "---:|" * len(self.headings)]
-        lines += ["| " + " | ".join(row) + " |" for row in self.rows(result[self.part])]
+        lines += ["| " + " | ".join(row) + " |" for row in self.rows(self.figures(result))]
         return "\n".join(lines) + "\n"
 
 
@@ -340,6 +351,7 @@ _DELIVERY = (
     "lost",
 )
 TABLES = {
+    "goals": Shown("", "What is aimed at", ("this run", "goal", "reached"), goals.rows),
     "hot_path": Shown(
         "hot_path",
         "One operation, 2 KB in and 2 KB out: µs of the caller's CPU over the plain call (medians)",
@@ -447,7 +459,7 @@ TABLES = {
 def update(result: Result) -> None:
     """Write what the result has figures of into the pages, between the marks."""
     for name, table in TABLES.items():
-        if table.part in result:
+        if table.is_in(result):
             for page in table.pages:
                 replace(ROOT / page, name, table.as_markdown(result))
 

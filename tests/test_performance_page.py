@@ -10,7 +10,7 @@ from benchmarks import report
 from benchmarks.tables import ROOT, TABLES
 
 RESULT = json.loads(report.RESULTS.read_text())
-SHOWN = [(name, page) for name, table in TABLES.items() if table.part in RESULT for page in table.pages]
+SHOWN = [(name, page) for name, table in TABLES.items() if table.is_in(RESULT) for page in table.pages]
 
 
 @pytest.mark.parametrize(("name", "page"), SHOWN)
