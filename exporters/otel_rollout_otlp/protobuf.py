@@ -95,8 +95,8 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
 
 def _link(link: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "trace_id": _id(link.get("traceId"), _TRACE_ID_BYTES),
-        "span_id": _id(link.get("spanId"), _SPAN_ID_BYTES),
+        "trace_id": _id(link.get("traceId"), _TRACE_ID_BYTES, may_be_none=True),
+        "span_id": _id(link.get("spanId"), _SPAN_ID_BYTES, may_be_none=True),
         "trace_state": link.get("traceState"),
         "attributes": _entries(link.get("attributes")),
         "dropped_attributes_count": _integer(link.get("droppedAttributesCount")),
@@ -158,10 +158,10 @@ def _bytes(held: str) -> bytes:
     return base64.urlsafe_b64decode(held + "=" * (-len(held) % 4))
 
 
-def _id(held: Any, size: int) -> bytes:
-    """An id in hex; all zeros are none (W3C Trace Context)."""
+def _id(held: Any, size: int, may_be_none: bool = False) -> bytes:
+    """An id in hex; all zeros are none (W3C Trace Context), as only links may have, for their attributes."""
     found = bytes.fromhex(held)
-    if len(found) != size or not any(found):
+    if len(found) != size or not (may_be_none or any(found)):
         raise ValueError(f"no id of {size} bytes in hex: {held!r}")
     return found
 

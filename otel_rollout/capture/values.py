@@ -128,15 +128,17 @@ def _seems_larger(value: Any, size: int, levels: int = _LEVELS) -> bool:
     """
     kind = type(value)
     if kind is dict:
-        if len(value) > _NARROW or not levels:
-            return 5 * len(value) > size or not levels
+        if len(value) > _NARROW or levels <= 0:
+            return 5 * len(value) > size or levels <= 0
         for part in value.values():
             kind = type(part)
             if kind is str:
                 if len(part) > size:
                     return True
-            elif kind in _CONTAINERS and _seems_larger(part, size, levels - 1):
-                return True
+            elif kind in _CONTAINERS:
+                levels -= 1  # for each of them: else several on every level would multiply
+                if _seems_larger(part, size, levels):
+                    return True
         return False
     if kind is list or kind is tuple:
         count = len(value)

@@ -104,7 +104,7 @@ def _event(event: Mapping[str, Any]) -> Event:
 
 def _link(link: Mapping[str, Any]) -> Link:
     flags = _integer(link.get("flags", 0), 0, 1 << 32)
-    ids = _id(link["traceId"], _TRACE_DIGITS), _id(link["spanId"], _SPAN_DIGITS)
+    ids = _id(link["traceId"], _TRACE_DIGITS, least=0), _id(link["spanId"], _SPAN_DIGITS, least=0)
     return Link(_context(*ids, flags, _state(link), bool(flags & IS_REMOTE)), _attributes(link))
 
 
@@ -159,9 +159,9 @@ def _time(held: Any) -> int:
     return _integer(held, 0, 1 << 64)
 
 
-def _id(held: Any, digits: int) -> int:
-    """An id in hex; all zeros are none (W3C Trace Context)."""
-    if not _HEX.fullmatch(_of_type(str, held)) or not 0 < int(held, 16) < 1 << 4 * digits:
+def _id(held: Any, digits: int, least: int = 1) -> int:
+    """An id in hex; all zeros are none (W3C Trace Context), as only links may have, for their attributes."""
+    if not _HEX.fullmatch(_of_type(str, held)) or not least <= int(held, 16) < 1 << 4 * digits:
         raise ValueError(f"no id of {digits} hex digits")
     return int(held, 16)
 

@@ -173,9 +173,11 @@ class RecordingSpan(Span):
         self._detailed().dropped[what] += 1
 
     def _detailed(self) -> Details:
-        if self._details is None:
-            self._details = Details()
-        return self._details
+        details = self._details
+        if details is None:
+            # In one step: while it is made, a signal handler or another thread may record on this span too.
+            details = self._details = vars(self).setdefault("_made", Details())
+        return details
 
     @_harmless
     def update_name(self, name: str) -> None:

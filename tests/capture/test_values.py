@@ -348,6 +348,25 @@ def test_what_shares_its_parts_many_times_over_is_bounded():
     assert len(to_json(value, 10_000)) < 12_000
 
 
+@pytest.mark.parametrize("width", range(1, 7))
+def test_the_look_at_what_shares_its_parts_does_not_multiply(width, monkeypatch):
+    """With several parts on each level, the level below is not looked at for each of them."""
+    looks = 0
+    look = values._seems_larger
+
+    def counted(*arguments):
+        nonlocal looks
+        looks += 1
+        return look(*arguments)
+
+    monkeypatch.setattr(values, "_seems_larger", counted)
+    value = {}
+    for _ in range(8):
+        value = dict.fromkeys("abcdef"[:width], value)
+    to_json(value, 10_000)
+    assert looks < 1 << 12
+
+
 def test_after_a_huge_value_got_through_the_next_ones_are_measured():
     """What escapes the look is encoded in full once, not with every call."""
     value = {str(number): "x" * 2_000_000 for number in range(10)}

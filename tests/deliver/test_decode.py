@@ -6,7 +6,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from otel_rollout import runtime
 from otel_rollout.deliver import delivery
@@ -98,6 +98,15 @@ def test_a_field_with_a_foreign_value_raises_nothing_else(where, what):
         return
     with contextlib.suppress(UnreadableLineError):
         spans_of(line)
+
+
+def test_a_link_that_leads_nowhere_is_read_for_its_attributes(tracing, tmp_path):
+    """OpenTelemetry has such links recorded; a span with one is delivered as any other."""
+    with runtime.current().tracer.start_as_current_span("s") as span:
+        span.add_link(INVALID_SPAN_CONTEXT, {"why": "x"})
+    (line,) = lines_of_this_process(tmp_path)
+    (link,) = spans_of(line)[0].links
+    assert (link.context.is_valid, link.attributes) == (False, {"why": "x"})
 
 
 def test_fields_of_newer_versions_are_passed_over():

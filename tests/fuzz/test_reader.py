@@ -89,7 +89,7 @@ def line_of(number: int, step: object = 1, text: str = "") -> bytes:
 def assert_sound(span) -> None:
     """What exporters rely on: the types and ranges of the SDK's own spans; and protobuf can hold it."""
     assert type(span.name) is str
-    for context in (span.context, span.parent, *(link.context for link in span.links)):
+    for context in (span.context, span.parent):  # a link may lead nowhere, and have attributes all the same
         assert context is None or context.is_valid
     assert 0 <= span.start_time < 2**64
     assert 0 <= span.end_time < 2**64

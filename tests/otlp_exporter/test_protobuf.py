@@ -30,6 +30,8 @@ attributes = st.dictionaries(text, values, max_size=4)
 times = st.integers(0, 2**64 - 1)
 bits_32 = st.integers(0, 2**32 - 1)
 trace_ids, span_ids = st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1)
+linked = st.integers(0, 2**64 - 1)
+"""A link may lead nowhere: what matters are its attributes then (OpenTelemetry specification, "Link")."""
 heads = st.builds(
     lambda resource, *scope: (
         otlp_json.resource_head({"service.name": resource}) + otlp_json.scope_head(*scope)
@@ -37,24 +39,28 @@ heads = st.builds(
     *(st.sampled_from("ab"), st.sampled_from("ab"), st.sampled_from([None, "1"])),
     *(st.sampled_from([None, {"k": b"\xff"}]), st.sampled_from([None, "https://schema"])),
 )
+details = st.builds(
+    otlp_json.Details,
+    events=st.lists(st.builds(otlp_json.event, text, times, attributes), max_size=2),
+    links=st.lists(st.builds(otlp_json.link, linked, linked, text, bits_32, attributes), max_size=2),
+    dropped=st.lists(bits_32, min_size=3, max_size=3),
+    status=st.integers(0, 2),
+    status_message=st.none() | text,
+)
 lines = st.builds(
-    otlp_json.line,
+    lambda scope, head, details, state, **given: otlp_json.line(
+        scope, otlp_json.head_below(*head), details=details.encoded() + otlp_json.trace_state(state), **given
+    ),
     heads,
-    trace_ids.map(b"%032x".__mod__),
-    span_ids.map(b"%016x".__mod__),
-    st.just(b"") | span_ids.map(b"%016x".__mod__),
-    flags=bits_32,
-    name=text,
+    st.tuples(trace_ids.map(b"%032x".__mod__), st.just(b"") | span_ids.map(b"%016x".__mod__), bits_32),
+    details,
+    text,
+    span_id=span_ids.map(b"%016x".__mod__),
+    name=text.map(otlp_json.json_string),
     kind=st.integers(0, 5),
     start_ns=times,
     end_ns=times,
     attributes=attributes.map(lambda given: [otlp_json.attribute_list(given)]),
-    events=st.lists(st.builds(otlp_json.event, text, times, attributes), max_size=2),
-    links=st.lists(st.builds(otlp_json.link, trace_ids, span_ids, text, bits_32, attributes), max_size=2),
-    dropped=st.tuples(bits_32, bits_32, bits_32),
-    trace_state=text,
-    status=st.integers(0, 2),
-    status_message=st.none() | text,
 )
 """As the recorder writes them."""
 

@@ -82,6 +82,23 @@ def test_links_events_and_renaming(tracer, recorded):
     assert (found.span.events[0].name, found.span.events[0].time_unix_nano) == ("e", 9)
 
 
+def test_what_a_signal_handler_records_in_between_is_kept(tracer, recorded, monkeypatch):
+    """An event may come while the span makes room for its first; another thread's, too."""
+    make = span_module.Details
+
+    def interrupted():
+        monkeypatch.setattr(span_module, "Details", make)
+        span.add_event("handler's")
+        return make()
+
+    span = tracer.start_span("s")
+    monkeypatch.setattr(span_module, "Details", interrupted)
+    span.add_event("own")
+    span.end()
+    (found,) = recorded()
+    assert [event.name for event in found.span.events] == ["handler's", "own"]
+
+
 def test_an_ended_span_changes_no_more(tracer, recorded):
     """After its end every call is accepted and ignored."""
     span = tracer.start_span("once")
