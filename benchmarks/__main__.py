@@ -66,8 +66,8 @@ def main() -> None:
         result[name] = PARTS[name](options.quick)
         seconds[name] = round(time.monotonic() - began)
         print(f"\r{name}: {seconds[name]:.0f} s", file=sys.stderr)
-    result |= {"machine": machine(), "seconds": seconds}
-    report.RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        result |= {"machine": machine(), "seconds": seconds}
+        report.RESULTS.write_text(json.dumps(result, indent=1) + "\n")
     report.write(result)
     console.print()
     for table in tables.TABLES.values():

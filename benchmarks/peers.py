@@ -39,9 +39,8 @@ FIELD = (
     "verl, weave backend",
 )
 PLAIN, SDK, OWN = "plain call", "OTel SDK span, no content", "own"
-_TRAJECTORIES = {PLAIN: 300, SDK: 60, OWN: 8}
+_TRAJECTORIES = {PLAIN: 300, SDK: 60, OWN: 20}
 """Of a round."""
-_OF_OURS = 40
 _SETTLE_SECONDS = 0.1
 """In which our thread has written what the operations left in the journal."""
 _FIGURES = ("cpu", "trajectory", "process")
@@ -126,11 +125,11 @@ def start(name: str) -> Mapping[str, Callable[[], Any]]:
         OWN: TRACERS[name].start(),
     }
     field = {of: Contestant(tracing, _TRAJECTORIES[of], nothing) for of, tracing in tracings.items()}
-    own = tracings[OWN]
+    own, number = tracings[OWN], _TRAJECTORIES[OWN]
     field[OWN] = (
-        Contestant(own, _OF_OURS, partial(time.sleep, _SETTLE_SECONDS))
+        Contestant(own, number, partial(time.sleep, _SETTLE_SECONDS))
         if name.startswith("otel-rollout")
-        else Contestant(own._replace(flush=nothing), _TRAJECTORIES[OWN], own.flush)
+        else Contestant(own._replace(flush=nothing), number, own.flush)
     )
 
     def all_of_them(measure: Callable[[Contestant], Any]) -> None:

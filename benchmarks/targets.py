@@ -26,11 +26,13 @@ class Target(NamedTuple):
         port: where it listens, on the loopback.
         variables: what points a program at a port where it is to be found.
         spans: how many it has of the benchmark's project.
+        arrived: much the same, and quick to say.
     """
 
     port: int
     variables: Callable[[int], dict[str, str]]
     spans: Callable[[], int]
+    arrived: Callable[[], int]
 
 
 Start = Callable[[Path], contextlib.AbstractContextManager[Target]]
@@ -52,7 +54,7 @@ def mlflow(place: Path) -> Iterator[Target]:
 
     # Without its consumers of jobs, a dozen processes that have nothing to do with traces.
     with running_server(f"http://127.0.0.1:{port}", place, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"):
-        yield Target(port, lambda port: {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}, spans)
+        yield Target(port, lambda port: {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}, spans, spans)
 
 
 def _weave(store: str) -> Start:
@@ -72,7 +74,10 @@ def _weave(store: str) -> Start:
                     return int(weave.stats()["calls"])
                 return len({call["id"] for call in weave.told(PROJECT, "id", "ended_at") if call["ended_at"]})
 
-            yield Target(port, variables, spans)
+            def count() -> int:
+                return spans() if store == "null" else weave.number_of_calls(PROJECT)
+
+            yield Target(port, variables, spans, count)
 
     return start
 
@@ -85,6 +90,7 @@ def collector(place: Path) -> Iterator[Target]:
         yield Target(
             running.http,
             lambda port: {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{port}/v1/traces"},
+            lambda: running.accepted_spans,
             lambda: running.accepted_spans,
         )
     finally:

@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -26,11 +27,14 @@ ROOT = Path(__file__).parent.parent
 PAYLOAD = {
     "request_id": "7f3c9a52e1",
     "messages": [
-        {"role": "user", "content": "How many dollars does she spend on wool? " * 7} for _ in range(6)
+        {"role": "user", "content": "How many dollars does she spend on wool?\n" * 7} for _ in range(6)
     ],
     "sampling_params": {"temperature": 1.0, "top_p": 0.9},
 }
-RESULT = {"text": "A scarf takes two balls of wool, so she needs sixty of them. " * 30, "stop_reason": "stop"}
+RESULT = {
+    "text": "A scarf takes two balls of wool, so she needs sixty of them.\n" * 30,
+    "stop_reason": "stop",
+}
 TURNS = 9
 SPANS = TURNS + 1
 """Of a trajectory."""
@@ -264,7 +268,6 @@ TRACERS = {
 
 def environment(name: str, variables: dict[str, str], spool: Path) -> dict[str, str]:
     """The variables of a process in which somebody traces to a target."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "MLFLOW_"))}
     quiet = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "WEAVE_PRINT_CALL_LINK": "false",  # a line per trajectory
@@ -276,7 +279,12 @@ def environment(name: str, variables: dict[str, str], spool: Path) -> dict[str, 
         "OTEL_ROLLOUT_FORWARDER_LINGER": "3",
         "VERL_USE_EXTERNAL_PLUGINS": "none",  # verl's own tracing is measured
     }
-    return {**inherited, **quiet, **ours, **variables, **TRACERS[name].variables}
+    return {**inherited(), **quiet, **ours, **variables, **TRACERS[name].variables}
+
+
+def inherited() -> dict[str, str]:
+    """This process's variables, without those of tracers: MLflow leaves some of its own there."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "MLFLOW_"))}
 
 
 def run(name: str, module: str, arguments: list[str], variables: dict[str, str]) -> dict[str, Any]:
@@ -322,7 +330,10 @@ class Process:
         with suppress(BrokenPipeError):
             self._process.stdin.write(question + "\n")
             self._process.stdin.flush()
+        too_late = threading.Timer(_RUN_SECONDS, self._process.kill)
+        too_late.start()
         answer = self._process.stdout.readline()
+        too_late.cancel()
         if not answer:
             self._errors.seek(0)
             raise RuntimeError(f"{self._name}: no answer to {question!r}:\n{self._errors.read()[-3000:]}")

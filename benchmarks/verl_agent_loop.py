@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tracers import ROOT, VERL
+from benchmarks.tracers import ROOT, VERL, inherited
 from tests.local_weave import LocalWeave
 
 UNTRACED = "untraced"
@@ -50,7 +50,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 def _measured(name: str, backend: str | None, batches: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         environment = {
-            **os.environ,
+            **inherited(),
             "MLFLOW_TRACKING_URI": f"sqlite:///{directory}/mlflow.db",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "OTEL_ROLLOUT_SPOOL_DIR": f"{directory}/spool",

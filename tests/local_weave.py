@@ -82,6 +82,11 @@ class LocalWeave:
         with self._answer("/calls/stream_query", asked) as lines:
             return [json.loads(line) for line in lines]
 
+    def number_of_calls(self, project: str) -> int:
+        """How many there are, as the server counts them."""
+        answer: dict[str, Any] = self._request("/calls/query_stats", {"project_id": f"{ENTITY}/{project}"})
+        return int(answer["count"])
+
     def children(self, project: str, call_id: str) -> list[dict[str, Any]]:
         """What ``call.children()`` returns."""
         return self.ask({"project": f"{ENTITY}/{project}", "children_of": call_id})

@@ -9,7 +9,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from otel_rollout_mlflow.mapping import is_root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
     from opentelemetry.sdk.trace import ReadableSpan
@@ -18,7 +18,7 @@ MAX_ROOTS: Final = 50
 """Traces per request: more are not faster, and a request that fails costs more."""
 
 
-def requests_of(spans: Iterable[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:
+def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:
     """Encode mapped spans into requests of at most ``MAX_ROOTS`` roots and ``max_bytes`` bytes of protobuf.
 
     A single span larger than that goes alone.

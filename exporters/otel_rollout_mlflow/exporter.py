@@ -28,9 +28,8 @@ from otel_rollout_mlflow.store import StoreTarget
 from otel_rollout_mlflow.target import Target, UndeliveredError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
     from opentelemetry.sdk.trace import ReadableSpan
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
@@ -248,7 +247,14 @@ class MlflowSpanExporter(SpanExporter):
 
     def _write_spans(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
         try:
-            self._target.write_spans(_encoded(spans, self._max_request_bytes), experiment_id)
+            requests = list(
+                batching.requests_of([to_mlflow(span) for span in spans], self._max_request_bytes)
+            )
+        except Exception as error:
+            raise _unencodable(error) from error
+        try:
+            for request in requests:
+                self._target.write_spans(request, experiment_id)
         except UndeliveredError as error:
             if error.failure.kind is FailureKind.REFUSED:
                 self._experiments.forget()
@@ -259,13 +265,6 @@ class MlflowSpanExporter(SpanExporter):
             return self._experiments.check(self._settings.experiment_id)
         name = self._settings.experiment_name or project
         return self._experiments.id_of(name) if name else settings.DEFAULT_EXPERIMENT_ID
-
-
-def _encoded(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:
-    try:
-        yield from batching.requests_of(map(to_mlflow, spans), max_bytes)
-    except Exception as error:
-        raise _unencodable(error) from error
 
 
 def _unencodable(error: Exception) -> UndeliveredError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import requests
@@ -16,7 +16,7 @@ from otel_rollout_mlflow.target import MAX_FOUND, NEWEST_FIRST, OLDEST_FIRST, Ex
 from otel_rollout_mlflow.unreachable import unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
 
 _CONNECT_TIMEOUT: Final = 5.0
-# For scores: with a server on the same machine 2 are as fast as 1, faster than 8; a distant one gains more.
-_THREADS: Final = 2
+# Against a server on the same machine 2 are as fast as 1 and faster than 8; a distant one gains more.
+_FEEDBACK_THREADS: Final = 2
 # The forwarder shares its cores with training: most of the gain for the least CPU.
 _GZIP_LEVEL: Final = 1
 _PATIENCE: Final = frozenset({408, 425, 429, 499})
@@ -43,7 +43,7 @@ class ServerTarget:
         self._session = requests.Session()
         self._session.auth = _auth(settings)
         self._session.cert = settings.client_cert
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mlflow")
+        self._pool: ThreadPoolExecutor | None = None
 
     def connect(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one GET of ``/version``."""
@@ -136,21 +136,8 @@ class ServerTarget:
         pages = self._pages("/api/2.0/mlflow/experiments/search", {}, "listing experiments")
         return [str(found["experiment_id"]) for page in pages for found in page.get("experiments", [])]
 
-    def write_spans(self, requests: Iterable[ExportTraceServiceRequest], experiment_id: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one POST each, while the next is encoded."""
-        sending: Future[None] | None = None
-        try:
-            for request in requests:
-                if sending is not None:
-                    sending.result()
-                sending = self._threads.submit(self._post_spans, request, experiment_id)
-            if sending is not None:
-                sending.result()
-        finally:
-            if sending is not None:
-                sending.exception()  # waits: where one cannot be encoded, the one before is still on its way
-
-    def _post_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
+    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
         headers = {
             "Content-Type": "application/x-protobuf",
             "Content-Encoding": "gzip",
@@ -177,7 +164,9 @@ class ServerTarget:
         if len(feedback) == 1:
             written = [self._write_one_feedback(feedback[0])]
         else:
-            written = list(self._threads.map(self._write_one_feedback, feedback))
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_FEEDBACK_THREADS, thread_name_prefix="mlflow-feedback")
+            written = list(self._pool.map(self._write_one_feedback, feedback))
         return [one for one, is_written in zip(feedback, written, strict=True) if not is_written]
 
     def announce(self, trace: RunningTrace, experiment_id: str) -> None:
@@ -201,7 +190,8 @@ class ServerTarget:
 
     def close(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
-        self._threads.shutdown(cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
         self._session.close()
 
     def _write_one_feedback(self, feedback: Feedback) -> bool:

@@ -15,7 +15,7 @@ from otel_rollout_mlflow import database
 from otel_rollout_mlflow.target import MAX_FOUND, NEWEST_FIRST, OLDEST_FIRST, Experiment, UndeliveredError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from mlflow.tracing.client import TracingClient
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -137,12 +137,8 @@ class StoreTarget:
             if not token:
                 return ids
 
-    def write_spans(self, requests: Iterable[ExportTraceServiceRequest], experiment_id: str) -> None:
+    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; the steps of MLflow's own ``/v1/traces``."""
-        for request in requests:
-            self._write_request(request, experiment_id)
-
-    def _write_request(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
         from mlflow.entities.span import Span
 
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from otel_rollout.exporting import ExportFailure, FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -81,13 +81,8 @@ class Target(Protocol):
     def experiment_ids(self) -> list[str]:
         """Every experiment that is not deleted and that we may see."""
 
-    def write_spans(self, requests: Iterable[ExportTraceServiceRequest], experiment_id: str) -> None:
-        """Store the spans, of each request all or none. Spans stored before are overwritten.
-
-        Args:
-            requests: encoded as they are asked for; what is raised meanwhile goes through.
-            experiment_id: of all of them.
-        """
+    def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
+        """Store the spans, all or none. Spans stored before are overwritten."""
 
     def write_feedback(self, feedback: Sequence[Feedback]) -> list[Feedback]:
         """Store or update scores, and the tags that go with them. Touches nothing else of the trace.
