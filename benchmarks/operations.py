@@ -34,6 +34,7 @@ _REST = 0.05
 _CODE = 'def area(width: float, height: float) -> float:\n    """In m²."""\n    return width * height\n\n'
 _TEXTS = {
     "text": "The lift carries at most 640 kilograms, of which five people take 360. ",
+    "text in lines": "The lift carries at most 640 kilograms, of which five people take 360.\n",
     "code": _CODE,
     "CJK": "电梯最多可载六百四十公斤，其中五人占三百六十公斤。",
 }

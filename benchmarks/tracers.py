@@ -27,14 +27,11 @@ ROOT = Path(__file__).parent.parent
 PAYLOAD = {
     "request_id": "7f3c9a52e1",
     "messages": [
-        {"role": "user", "content": "How many dollars does she spend on wool?\n" * 7} for _ in range(6)
+        {"role": "user", "content": "How many dollars does she spend on wool? " * 7} for _ in range(6)
     ],
     "sampling_params": {"temperature": 1.0, "top_p": 0.9},
 }
-RESULT = {
-    "text": "A scarf takes two balls of wool, so she needs sixty of them.\n" * 30,
-    "stop_reason": "stop",
-}
+RESULT = {"text": "A scarf takes two balls of wool, so she needs sixty of them. " * 30, "stop_reason": "stop"}
 TURNS = 9
 SPANS = TURNS + 1
 """Of a trajectory."""
