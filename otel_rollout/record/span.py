@@ -42,6 +42,9 @@ LOCAL_PARENT = int(FLAGS) | otlp_json.HAS_IS_REMOTE
 REMOTE_PARENT = LOCAL_PARENT | otlp_json.IS_REMOTE
 """Flags of a span, by where its parent is."""
 
+_MADE = "_made"
+"""Under what a span keeps its details from the moment that they are made."""
+
 Encoded = dict[str, tuple[bytes, ...]]
 """Attributes by their names, encoded: each in pieces that are joined in the end, with a comma before it."""
 
@@ -176,7 +179,7 @@ class RecordingSpan(Span):
         details = self._details
         if details is None:
             # In one step: while it is made, a signal handler or another thread may record on this span too.
-            details = self._details = vars(self).setdefault("_made", Details())
+            details = self._details = vars(self).setdefault(_MADE, Details())
         return details
 
     @_harmless
@@ -238,7 +241,9 @@ class RecordingSpan(Span):
             self.tracer.writer.write(body, self.identity)
         # A task started inside keeps its context, and this span with it, for as long as it runs.
         self.encoded = {}
-        self._details = None
+        if self._details is not None:
+            self._details = None
+            vars(self).pop(_MADE, None)
 
     def unfinished_line(self) -> bytes:
         """The line this span becomes if its process dies before it ends; without an end time."""

@@ -99,6 +99,16 @@ def test_what_a_signal_handler_records_in_between_is_kept(tracer, recorded, monk
     assert [event.name for event in found.span.events] == ["handler's", "own"]
 
 
+def test_an_ended_span_lets_go_of_what_it_held(tracer):
+    """A task started inside keeps the span for as long as it runs, but not its attributes and events."""
+    span = tracer.start_span("s")
+    span.set_attribute("k", "held")
+    span.add_event("held")
+    span.end()
+    assert not span.encoded
+    assert not any(isinstance(held, span_module.Details) for held in vars(span).values())
+
+
 def test_an_ended_span_changes_no_more(tracer, recorded):
     """After its end every call is accepted and ignored."""
     span = tracer.start_span("once")
