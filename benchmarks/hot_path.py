@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median, quantiles
@@ -201,40 +201,26 @@ def busy_thread() -> Iterator[None]:
         thread.join()
 
 
-def compete(
-    field: Sequence[Contestant],
-    rounds: int,
-    order: random.Random,
-    progress: Callable[[int], None] = lambda done: None,
-) -> None:
-    """Have contestants take turns, in a new order each round, and then each beside a busy thread."""
-    for number in range(rounds + 1):
-        for contestant in order.sample(field, len(field)):
-            asyncio.run(contestant.round())
-        progress(number)
-        if number == 0:  # warm-up
-            for contestant in field:
-                contestant.forget()
-    with busy_thread():
-        for contestant in field:
-            asyncio.run(contestant.contended_round())
-
-
 def run(quick: bool) -> dict[str, Any]:
     """Measure everything; a result per contestant."""
     rounds = 7 if quick else 25
+    order = random.Random(0)
     with ExitStack() as stack:
         spool = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         # Nothing listens there: the forwarder waits, and does not compete for the machine's cores.
         target = {"mlflow": {"tracking_uri": "http://127.0.0.1:9"}}
         otel_rollout.configure(target, project_name="bench", spool_dir=Path(spool))
         field = contestants(stack)
-        compete(
-            field,
-            rounds,
-            random.Random(0),
-            lambda done: print(f"\rround {done}/{rounds}", end="", file=sys.stderr, flush=True),
-        )
+        for number in range(rounds + 1):
+            for contestant in order.sample(field, len(field)):
+                asyncio.run(contestant.round())
+            print(f"\rround {number}/{rounds}", end="", file=sys.stderr, flush=True)
+            if number == 0:  # warm-up
+                for contestant in field:
+                    contestant.forget()
+        with busy_thread():
+            for contestant in field:
+                asyncio.run(contestant.contended_round())
         report = otel_rollout.shutdown(0)
     plain, sdk = field[0], field[4]
     return {

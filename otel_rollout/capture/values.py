@@ -49,7 +49,6 @@ _NARROW = 6
 """Entries up to which each of a dict is looked at before encoding."""
 _LEVELS = 12
 """Levels that are looked at before encoding: what is deeper is measured."""
-_NUMBERS = frozenset({int, float})
 _WATCHED = 256
 """Values measured in full after one was encoded that turned out larger than the limit."""
 _CHUNK = 1024
