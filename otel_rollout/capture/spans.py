@@ -26,6 +26,8 @@ _HEADS: Final = {
     for key, mime_type in _MIME_TYPES.items()
 }
 KINDS: Final = {kind: (b"," + otlp_json.attribute(semconv.SPAN_KIND, kind),) for kind in semconv.SPAN_KINDS}
+_LONG: Final = 64 << 10
+"""Bytes from which it is worth while not to copy JSON once more."""
 
 
 def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context) -> Span | None:
@@ -62,6 +64,8 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
         attributes = span.encoded
         if not span.ended and key not in attributes:
             attributes[key] = otlp_json.attribute_of_json(_HEADS[key], encoded)
+            if len(encoded) > _LONG:
+                span.long = True
     elif key not in (getattr(span, "attributes", None) or {}):
         from otel_rollout.record import guest
 

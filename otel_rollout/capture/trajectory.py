@@ -29,6 +29,8 @@ _ENTERED_TWICE: Final = (
 _NOT_ENTERED: Final = "a trajectory was ended that had not been entered, which does nothing: use `with`"
 PREVIEW_BYTES: Final = 16 << 10
 """JSON bytes of an operation's input or output that are shown on the root span as well."""
+_Offered = bytes | tuple[bytes, int]
+"""JSON of an operation; if it is long its beginning, and the bytes that follow."""
 
 
 def rollout_trace_attr(
@@ -93,8 +95,8 @@ class Trajectory:
         self._span: Span | None = None
         self._inside: otel_context.Context | None = None
         self._outside: otel_context.Context | None = None
-        self._input: bytes | None = None
-        self._output: bytes | None = None
+        self._input: _Offered | None = None
+        self._output: _Offered | None = None
         self._text_of: str | None = None
         self._has_own_output = False
         self._writer: SegmentWriter | None = None
@@ -289,9 +291,9 @@ class Trajectory:
     def _conclude(self, span: Span, error: BaseException | None) -> None:
         if error is not None:
             spans.fail(span, error)
-        for key, encoded in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
-            if encoded is not None:
-                spans.put_json(span, key, encoded)
+        for key, offered in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
+            if offered is not None:
+                spans.put_json(span, key, _preview(*offered) if isinstance(offered, tuple) else offered)
         if self._text_of is not None and not self._has_own_output:
             span.set_attribute(semconv.TEXT_OF, self._text_of)
 
@@ -322,7 +324,7 @@ class Trajectory:
     def offer_input(self, encoded: bytes) -> None:
         """An operation directly below began; the first one's input stands for the trajectory's."""
         if self._input is None:
-            self._input = encoded if len(encoded) <= PREVIEW_BYTES else _preview(encoded)
+            self._input = encoded if len(encoded) <= PREVIEW_BYTES else _beginning(encoded)
 
     def offer_output(self, encoded: bytes, text_of: str | None = None) -> None:
         """An operation directly below returned; the last one's output stands for the trajectory's.
@@ -331,7 +333,7 @@ class Trajectory:
             encoded: what it returned.
             text_of: its span's id, if the text of its token ids is shown.
         """
-        self._output = encoded if len(encoded) <= PREVIEW_BYTES else _preview(encoded)
+        self._output = encoded if len(encoded) <= PREVIEW_BYTES else _beginning(encoded)
         self._text_of = text_of
 
 
@@ -355,7 +357,12 @@ def _scalar(value: Any) -> bool | int | float | str | None:
     return values.to_json(value, PREVIEW_BYTES).decode()
 
 
-def _preview(encoded: bytes) -> bytes:
-    """Long JSON of an operation as shown on the root: a string with its beginning."""
-    text = encoded[:PREVIEW_BYTES].decode("utf-8", "ignore")
-    return values.to_json(f"{text}… ({len(encoded) - PREVIEW_BYTES} more bytes)", 2 * PREVIEW_BYTES)
+def _beginning(encoded: bytes) -> tuple[bytes, int]:
+    """What is kept of long JSON: the next operation's may take its place."""
+    return encoded[:PREVIEW_BYTES], len(encoded) - PREVIEW_BYTES
+
+
+def _preview(beginning: bytes, more: int) -> bytes:
+    """Long JSON of an operation as shown on the root: a string."""
+    text = beginning.decode("utf-8", "ignore")
+    return values.to_json(f"{text}… ({more} more bytes)", 2 * PREVIEW_BYTES)

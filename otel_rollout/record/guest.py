@@ -194,7 +194,7 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
         b"%016x" % parent.span_id if parent else b"",
         context.trace_flags | _remote_bits(parent),
     )
-    return otlp_json.line(
+    pieces = otlp_json.line(
         scope_head,
         head,
         b"%016x" % context.span_id,
@@ -205,6 +205,7 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
         (otlp_json.attribute_list(_attributes(span, known)),),
         details.encoded() + otlp_json.trace_state(context.trace_state.to_header()),
     )
+    return b"".join(pieces)
 
 
 def _remote_bits(parent: SpanContext | None) -> int:

@@ -37,6 +37,7 @@ import mmap
 import os
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,21 +114,32 @@ class Journal:
         """Append two pieces as one line; False when there is no room."""
         written, size, ring = self.written, self.size, self._map
         length = len(head) + len(body)
+        at = written % size
+        if at + length > size:
+            return self.append_long((head, body))
         if written + length - self.flushed > size:
             return False
-        at = written % size
-        if at + length <= size:
-            at += HEADER_BYTES
-            middle = at + len(head)
-            ring[at:middle] = head
-            ring[middle : at + length] = body
-        else:
-            line = head + body
-            first = size - at
-            ring[HEADER_BYTES + at : HEADER_BYTES + size] = line[:first]
-            ring[HEADER_BYTES : HEADER_BYTES + length - first] = line[first:]
+        at += HEADER_BYTES
+        middle = at + len(head)
+        ring[at:middle] = head
+        ring[middle : at + length] = body
         self.recorded += 1
         self.publish(written + length)  # after the copy: this is what makes the line exist
+        return True
+
+    def append_long(self, pieces: Sequence[bytes]) -> bool:
+        """The same of a line in any number of pieces, which may go past the ring's end."""
+        written, size, ring = self.written, self.size, self._map
+        if written + sum(map(len, pieces)) - self.flushed > size:
+            return False
+        for piece in pieces:
+            at = written % size
+            first = min(len(piece), size - at)
+            ring[HEADER_BYTES + at : HEADER_BYTES + at + first] = piece[:first]
+            ring[HEADER_BYTES : HEADER_BYTES + len(piece) - first] = piece[first:]
+            written += len(piece)
+        self.recorded += 1
+        self.publish(written)
         return True
 
     def publish(self, written: int) -> None:

@@ -173,8 +173,8 @@ def line(
     end_ns: int,
     attributes: Iterable[bytes],
     details: bytes = b"",
-) -> bytes:
-    """A line with one span, without its resource head, from encoded parts.
+) -> tuple[bytes, ...]:
+    """A line with one span, in pieces, without its resource head, from encoded parts.
 
     Args:
         scope: what :func:`scope_head` returned.
@@ -191,7 +191,7 @@ def line(
         start_ns,
         end_ns,
     )
-    return b"".join((scope, head, span_id, described, *attributes, details, _LINE_END))
+    return scope, head, span_id, described, *attributes, details, _LINE_END
 
 
 def trace_state(header: str) -> bytes:

@@ -140,11 +140,11 @@ class SegmentWriter:
         """Count a span that was started."""
         self._journal.started[0] += 1
 
-    def write(self, body: bytes, identity: Identity = NO_IDENTITY) -> bool:
+    def write(self, body: bytes | tuple[bytes, ...], identity: Identity = NO_IDENTITY) -> bool:
         """Record one line given without its resource head.
 
         Args:
-            body: the line.
+            body: the line; a long one in pieces.
             identity: of the trajectory it belongs to, by whose step it is counted if it cannot be recorded.
 
         Returns:
@@ -152,7 +152,7 @@ class SegmentWriter:
         """
         if self._redact is not None:
             try:
-                body = self._redact(body)
+                body = self._redact(_whole(body))
             except Exception as error:  # noqa: BLE001 - the application's; what it did not see stays unwritten
                 self.drop("redaction", identity)
                 pass_on(error)
@@ -168,7 +168,10 @@ class SegmentWriter:
             if self._closing:  # ended after shutdown(): it stays among the unfinished
                 return False
             journal, head = self._journal, self._head
-            if not journal.append(head, body) and not self._append_when_possible(head, body, identity):
+            appended = (
+                journal.append(head, body) if type(body) is bytes else journal.append_long((head, *body))
+            )
+            if not appended and not self._append_when_possible(head + _whole(body), identity):
                 return False
             if self._idle:
                 self._idle = False
@@ -239,14 +242,13 @@ class SegmentWriter:
         if total == 1 and reason in _TOLD:
             _logger.warning("otel-rollout: %s; further ones are counted", _TOLD[reason])
 
-    def _append_when_possible(self, head: bytes, body: bytes, identity: Identity) -> bool:
+    def _append_when_possible(self, line: bytes, identity: Identity) -> bool:
         """Append a line for which the journal had no room; False when it had to be dropped."""
-        size = len(head) + len(body)
         journal = self._journal
-        self._wait_for_room(min(size, journal.size))
-        if size > journal.size:
-            return self._write_past_journal(head + body, identity)
-        return journal.append(head, body) or self.drop(self._obstacle or "journal_full", identity)
+        self._wait_for_room(min(len(line), journal.size))
+        if len(line) > journal.size:
+            return self._write_past_journal(line, identity)
+        return journal.append_long((line,)) or self.drop(self._obstacle or "journal_full", identity)
 
     def _wait_for_room(self, size: int) -> None:
         """Wait for the flusher to free ``size`` bytes: MAX_WAIT at most, and not at all while it is stuck."""
@@ -475,3 +477,7 @@ class SegmentWriter:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._journal.release()
+
+
+def _whole(body: bytes | tuple[bytes, ...]) -> bytes:
+    return body if isinstance(body, bytes) else b"".join(body)

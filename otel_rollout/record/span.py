@@ -74,6 +74,7 @@ class RecordingSpan(Span):
     Attributes:
         head_below: how the lines of spans below this one begin, once there is one.
         trajectory: that of which this is the root span, if it is one. Known to ``capture``.
+        long: whether its attributes are large; then its line is written in pieces, which saves a copy.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class RecordingSpan(Span):
         self.trace_state: TraceState | None = None
         self.head_below: bytes | None = None
         self.trajectory: Any = None
+        self.long = False
         self.ended = False
         self._details: Details | None = None
         self._context: SpanContext | None = None
@@ -233,7 +235,8 @@ class RecordingSpan(Span):
         if end_ns < self.start_ns and not end_time:  # the machine's clock was set back meanwhile
             end_ns = self.start_ns
         try:
-            body = self._line(end_ns, self._details)
+            pieces = self._line(end_ns, self._details)
+            body = pieces if self.long else b"".join(pieces)
         except Exception as error:  # noqa: BLE001 - we are inside user code
             self.tracer.writer.drop("encoding", self.identity)
             pass_on(error)
@@ -248,9 +251,10 @@ class RecordingSpan(Span):
     def unfinished_line(self) -> bytes:
         """The line this span becomes if its process dies before it ends; without an end time."""
         known = self._details or Details()
-        return self._line(0, replace(known, status=StatusCode.ERROR.value, status_message=UNFINISHED))
+        unfinished = replace(known, status=StatusCode.ERROR.value, status_message=UNFINISHED)
+        return b"".join(self._line(0, unfinished))
 
-    def _line(self, end_ns: int, details: Details | None) -> bytes:
+    def _line(self, end_ns: int, details: Details | None) -> tuple[bytes, ...]:
         identity, attributes = self.identity.encoded(), self.encoded.values()
         state = self.trace_state
         return otlp_json.line(

@@ -94,7 +94,8 @@ def test_none_is_no_content_at_all(recorded_with: Record) -> None:
 def test_secrets_are_unreadable_wherever_they_are(recorded_with: Record, tmp_path: Path, text: str) -> None:
     """In arguments and results however deep, attributes, exceptions and comments; nothing is dropped."""
     nested = {"a": [{"b": f"before {text}, after"}]}
-    spans = recorded_with(text, nested, ValueError(f"cannot use {text}"), redact="secrets")
+    long = ["x" * 100_000, text]
+    spans = recorded_with(text, nested, long, ValueError(f"cannot use {text}"), redact="secrets")
     assert SECRETS[text].encode() not in on_disk(tmp_path)
     assert spans[1].input["prompt"]["a"][0]["b"].startswith("before ")
     assert "[redacted]" in spans[1].input["prompt"]["a"][0]["b"]

@@ -129,10 +129,10 @@ def test_the_step_of_a_line_is_found_without_decoding_it(step, validate, text):
     """Whatever step, verdict and contents a line holds, its bytes tell the same step as its spans do."""
     identity = {"rollout.step": step, "rollout.validate": validate}
     attributes = {"input.value": text} | {key: value for key, value in identity.items() if value is not None}
-    body = otlp_json.line(
+    pieces = otlp_json.line(
         otlp_json.scope_head("scope", None, None, None),
         *(otlp_json.head_below(b"1" * 32, b"", 1), b"2" * 16, b'"name"', 1, 1, 2),
         (otlp_json.attribute_list(attributes),),
     )
-    line = otlp_json.resource_head({"service.name": text}) + body
+    line = b"".join((otlp_json.resource_head({"service.name": text}), *pieces))
     assert delivery.step_of(line) == delivery.Line.decoded("s", 0, line, line).step

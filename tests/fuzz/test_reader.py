@@ -79,11 +79,12 @@ any_values = st.recursive(
 def line_of(number: int, step: object = 1, text: str = "") -> bytes:
     """A line as the recorder writes it, without its head; its name is its number."""
     attributes = {"rollout.step": step, "rollout.validate": bool(number % 2), "input.value": text}
-    return otlp_json.line(
+    pieces = otlp_json.line(
         *(SCOPE, otlp_json.head_below(b"%032x" % (number % 7 + 1), b"", 257), b"%016x" % (number + 1)),
         *(b'"%d"' % number, 1, 10, 20),
         (otlp_json.attribute_list(attributes),),
     )
+    return b"".join(pieces)
 
 
 def assert_sound(span) -> None:

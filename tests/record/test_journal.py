@@ -30,26 +30,30 @@ def bodies(directory: Path) -> list[bytes]:
     return [line.split(b'"scopeSpans":[{', 1)[1] for line in lines]
 
 
+PIECE = st.binary(max_size=700).map(lambda piece: piece.replace(b"\n", b"n"))
+
+
 @settings(max_examples=30, deadline=None)
-@given(lines=st.lists(st.binary(min_size=0, max_size=700).map(lambda b: b.replace(b"\n", b"n")), max_size=60))
+@given(lines=st.lists(st.one_of(PIECE, st.lists(PIECE, max_size=9)), max_size=60))
 def test_lines_come_out_in_order_through_a_small_ring(lines, tmp_path_factory):
-    """However lines wrap around the ring's end, the segment holds all of them, whole and in order."""
+    """However lines wrap around the ring's end, in pieces too, the segment holds them whole and in order."""
     directory = tmp_path_factory.mktemp("ring")
     writer = writer_in(directory, journal_bytes=4096)
     for line in lines:
-        assert writer.write(line + b"\n")
+        assert writer.write(line + b"\n" if isinstance(line, bytes) else (*line, b"\n"))
     writer.close(10)
-    assert bodies(directory) == lines
+    assert bodies(directory) == [line if isinstance(line, bytes) else b"".join(line) for line in lines]
 
 
 def test_a_line_larger_than_the_ring_is_written(tmp_path):
     """One huge span goes straight to the segment, between its neighbours."""
     writer = writer_in(tmp_path, journal_bytes=4096)
-    lines = [b"before", b"x" * 100_000, b"after"]
+    lines = [b"before", b"x" * 100_000, b"between", b"y" * 100_000, b"after"]
     for line in lines:
         assert writer.write(line + b"\n")
+    assert writer.write((b"in ", b"pieces" * 10_000, b"\n"))
     writer.close(10)
-    assert bodies(tmp_path) == lines
+    assert bodies(tmp_path) == [*lines, b"in " + b"pieces" * 10_000]
 
 
 def test_segments_rotate_between_lines_and_begin_uniquely(tmp_path):

@@ -12,7 +12,7 @@ from tests.otlp import parse_line, plain_attributes, plain_value
 
 
 def line(attributes: bytes = b"", trace_state: str = "", **details) -> bytes:
-    return otlp_json.resource_head({"service.name": "s"}) + otlp_json.line(
+    pieces = otlp_json.line(
         otlp_json.scope_head("scope", "1.0", {"a": 1}, "https://schema"),
         otlp_json.head_below(b"0af7651916cd43dd8448eb211c80319c", b"00f067aa0ba902b7", 259),
         b"b7ad6b7169203331",
@@ -23,6 +23,7 @@ def line(attributes: bytes = b"", trace_state: str = "", **details) -> bytes:
         (b"[", attributes, b"]"),
         otlp_json.Details(**details).encoded() + otlp_json.trace_state(trace_state),
     )
+    return b"".join((otlp_json.resource_head({"service.name": "s"}), *pieces))
 
 
 def parsed(encoded: bytes):
