@@ -49,6 +49,8 @@ _NARROW = 6
 """Entries up to which each of a dict is looked at before encoding."""
 _LEVELS = 12
 """Levels that are looked at before encoding: what is deeper is measured."""
+_FEW_LEVELS = 4
+"""The same of few members, once so much has been measured that no more is."""
 _WATCHED = 256
 """Values measured in full after one was encoded that turned out larger than the limit."""
 _CHUNK = 1024
@@ -59,7 +61,7 @@ _MUCH = 1 << 16
 """Bytes of few members that are not tried whole."""
 _SEVERAL = 64
 """Members that orjson may ask about at once, before they are split."""
-_STEPS = 4096
+_STEPS = 3072
 """Steps of about half a microsecond at what orjson refuses, where a value is written piece by piece."""
 _FIRST_STEPS = 1024
 """The same where orjson asks what objects hold: it begins anew when there are too many."""
@@ -568,9 +570,12 @@ class _Pieces:
         """Whether they are larger than what is left; where there are too many some are taken for all."""
         few = len(members) <= _PART  # much in few is gone into: trying it whole at each level takes long
         larger = _is_larger(members, min(self._left, _MUCH) if few else self._left, self._work)
-        if larger is None and not few and not self._careful:
-            some = list(members.values() if type(members) is dict else members)[::_PART]
-            larger = _is_larger(some, self._left // _PART, _Work())
+        if larger is None and not self._careful:
+            parts = list(members.values() if type(members) is dict else members)
+            if few:
+                self._work.steps -= len(parts)
+                return any(_seems_larger(part, _MUCH, _FEW_LEVELS) for part in parts)
+            larger = _is_larger(parts[::_PART], self._left // _PART, _Work())
         return larger is not False
 
     def _no_more(self) -> bool:

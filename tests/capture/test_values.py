@@ -440,13 +440,13 @@ ODD = {
 def test_what_orjson_refuses_does_not_hold_up_an_event_loop(kind):
     """A mebibyte of it takes no more of Python than a few milliseconds have; what is missing is counted."""
     value, encoded = ODD[kind](), []
-    assert instructions(lambda: encoded.append(to_json(value, LIMIT))) < 1_000_000
+    assert instructions(lambda: encoded.append(to_json(value, LIMIT))) < 800_000
     recorded = json.loads(encoded[0])
     while isinstance(recorded, list) and len(recorded) == 2:
         recorded, value = recorded[0], value[0]
     members = list(recorded.values()) if isinstance(recorded, dict) else recorded
     said = re.search(r"\((\d+) more (items|entries)\)", members[-1])
-    assert 300 < len(members) - 1 == len(value) - int(said[1])
+    assert 250 < len(members) - 1 == len(value) - int(said[1])
 
 
 MESSAGES = [{"role": "user", "content": "How many are there? " * 10} for _ in range(3000)]
@@ -456,6 +456,7 @@ MESSAGES = [{"role": "user", "content": "How many are there? " * 10} for _ in ra
     "value",
     [
         [*MESSAGES, {1: 2}],
+        [*MESSAGES, {1: 2}, *MESSAGES[:1000]],
         {"a": {"b": {"messages": MESSAGES, (1, 2): 3}}},
         {"ids": list(range(100_000, 220_000)), 1: 2},
         {"ids": list(range(100_000, 220_000)), "last": Bare()},
@@ -463,7 +464,7 @@ MESSAGES = [{"role": "user", "content": "How many are there? " * 10} for _ in ra
         [np.arange(200)] * 1000,
         [[np.float32(n) for n in range(2000)] for _ in range(8)],
         [np.float32(n) for n in range(20_000)],
-        [dict.fromkeys(range(20), -1.0)] * 800,
+        [dict.fromkeys(range(20), -1.0)] * 700,
         [Point(n, Shown()) for n in range(1000)],
         {(n, 1): n for n in range(2000)},
         ["x" * 900_000, {1: 2}],
