@@ -8,9 +8,8 @@ import types
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast, overload
 
-from opentelemetry.context import attach, get_current
-
 from otel_rollout import runtime, semconv
+from otel_rollout.capture import current_context
 from otel_rollout.capture.generators import traced_async_generator, traced_generator
 from otel_rollout.capture.guard import fault
 from otel_rollout.capture.operation import CAPTURES, Operation, begin
@@ -139,20 +138,20 @@ def _traced_function(operation: Operation, function: Callable[..., Any]) -> Call
         if recorded is None:
             return function(*args, **kwargs)
         try:
-            attach(recorded.inside)
+            current_context.attach(recorded.inside)
             result = function(*args, **kwargs)
         except BaseException as error:
-            current = get_current()
+            current = current_context.get_current()
             if current is recorded.inside or current.get(recorded.key) is recorded.span:
-                attach(recorded.outside)
+                current_context.attach(recorded.outside)
             try:
                 recorded.raised(error)
             except Exception as internal:  # noqa: BLE001
                 fault("recording the exception of an operation", internal)
             raise
-        current = get_current()
+        current = current_context.get_current()
         if current is recorded.inside or current.get(recorded.key) is recorded.span:
-            attach(recorded.outside)
+            current_context.attach(recorded.outside)
         try:
             recorded.returned(result)
         except Exception as error:  # noqa: BLE001
@@ -175,21 +174,21 @@ def _traced_coroutine(operation: Operation, function: Callable[..., Any]) -> Cal
         if recorded is None:
             return await function(*args, **kwargs)
         try:
-            attach(recorded.inside)
+            current_context.attach(recorded.inside)
             result = await function(*args, **kwargs)
         except BaseException as error:
             # Maybe not where it began: a coroutine may be closed from elsewhere, by the garbage collector.
-            current = get_current()
+            current = current_context.get_current()
             if current is recorded.inside or current.get(recorded.key) is recorded.span:
-                attach(recorded.outside)
+                current_context.attach(recorded.outside)
             try:
                 recorded.raised(error)
             except Exception as internal:  # noqa: BLE001
                 fault("recording the exception of an operation", internal)
             raise
-        current = get_current()
+        current = current_context.get_current()
         if current is recorded.inside or current.get(recorded.key) is recorded.span:
-            attach(recorded.outside)
+            current_context.attach(recorded.outside)
         try:
             recorded.returned(result)
         except Exception as error:  # noqa: BLE001

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.context import get_current
 from opentelemetry.trace import Span
 
 from otel_rollout import runtime, semconv
 from otel_rollout.capture import spans, text
 from otel_rollout.capture.binding import Binder, Parameters, make_binder
 from otel_rollout.capture.content import ENCODERS, Encoder
+from otel_rollout.capture.current_context import SPAN, get_current
 from otel_rollout.capture.trajectory import RUNNING, Trajectory, trajectory_in
 from otel_rollout.record.identity import identity_in
 from otel_rollout.record.otlp_json import json_string
@@ -22,8 +22,6 @@ from otel_rollout.record.provider import UnrecordedSpan
 from otel_rollout.record.span import Encoded, RecordingSpan
 
 CAPTURES: Final = ("all", "inputs", "outputs", "none")
-SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, otel_context.Context())))
-"""Under what a context holds its span: so that span and operation are put into one with one copy."""
 
 
 class Operation:
@@ -95,21 +93,20 @@ class _Running:
 class Call:
     """One call being recorded: in it ``inside`` is the current context, before and after it ``outside``."""
 
-    __slots__ = ("_running", "_trajectory", "encode", "inside", "limit", "operation", "outside", "span")
+    __slots__ = ("_running", "_shows_text", "_trajectory", "encode", "inside", "limit", "outside", "span")
     key: Final = SPAN
     """Where a context has its current span: of this process; wrappers may have been pickled in another."""
 
     def __init__(
         self,
-        operation: Operation,
         span: Span,
         outside: otel_context.Context,
         running: _Running | None,
         trajectory: Trajectory | None,
         encode: Encoder | None,
         limit: int,
+        shows_text: bool,
     ) -> None:
-        self.operation = operation
         self.span = span
         self.encode = encode
         self.limit = limit
@@ -117,6 +114,7 @@ class Call:
         self.inside = otel_context.Context({**outside, SPAN: span, RUNNING: running})
         self._running = running
         self._trajectory = trajectory
+        self._shows_text = shows_text
 
     def returned(self, result: Any) -> None:
         """The call gave ``result``."""
@@ -138,7 +136,7 @@ class Call:
         """What came of the call, as JSON."""
         spans.put_json(self.span, semconv.OUTPUT_VALUE, encoded)
         if self._trajectory is not None:
-            self._trajectory.offer_output(encoded, text.id_if_marked(self.span))
+            self._trajectory.offer_output(encoded, text.id_of(self.span) if self._shows_text else None)
 
     def end(self) -> None:
         """The call is over."""
@@ -209,9 +207,9 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         shows_text = operation.token2text
         if shows_text is None:
             shows_text = settings.token2text if identity.token2text is None else identity.token2text
-        if shows_text and encode is not None:
-            text.mark(active, span, receiver)
-        return Call(operation, span, outside, running, trajectory, encode, limit)
+        if shows_text:
+            shows_text = encode is not None and text.mark(active, span, receiver)
+        return Call(span, outside, running, trajectory, encode, limit, shows_text)
     except BaseException:
         span.end()
         raise

@@ -11,7 +11,6 @@ from opentelemetry.trace import Span
 
 from otel_rollout import semconv
 from otel_rollout.capture.guard import fault
-from otel_rollout.record.span import RecordingSpan
 from otel_rollout.runtime import Runtime
 
 
@@ -33,10 +32,6 @@ def mark(active: Runtime, span: Span, owner: Any) -> bool:
         return False
 
 
-def id_if_marked(span: Span) -> str | None:
-    """The span's id, if the text of its token ids is shown."""
-    if type(span) is RecordingSpan:
-        return span.span_id.decode() if semconv.TOKENIZER in span.encoded else None
-    if semconv.TOKENIZER in (getattr(span, "attributes", None) or {}):
-        return f"{span.get_span_context().span_id:016x}"
-    return None
+def id_of(span: Span) -> str:
+    """The id of a span whose text is shown, for what shows it too."""
+    return f"{span.get_span_context().span_id:016x}"

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.context import attach
 from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout import runtime, semconv
 from otel_rollout.capture import content, spans, values
+from otel_rollout.capture.current_context import SPAN, attach, get_current
 from otel_rollout.capture.guard import fault, warn
 from otel_rollout.record.identity import Identity, identity_in, with_identity
 from otel_rollout.record.interrupts import pass_on
@@ -184,7 +184,7 @@ class Trajectory:
         active = runtime.current()
         if active is None:
             return
-        context = otel_context.get_current()
+        context = get_current()
         parent = trace.get_current_span(context)
         if not self._recorded:
             active.writer.skip("switched_off")
@@ -259,12 +259,12 @@ class Trajectory:
     def _step_inside(
         self, outside: otel_context.Context, identified: otel_context.Context, span: Span
     ) -> None:
-        inside = trace.set_span_in_context(span, identified)
-        if RUNNING in inside:  # what is called inside belongs to the trajectory, not to an operation around
-            inside = otel_context.set_value(RUNNING, None, inside)
-        if CHOSEN in inside:  # it has been asked for, and need not travel on
-            inside = otel_context.set_value(CHOSEN, None, inside)
-        inside = otel_context.set_value(_KEY, self, inside)
+        entries = {**identified, SPAN: span, _KEY: self}
+        if RUNNING in entries:  # what is called inside belongs to the trajectory, not to an operation around
+            entries[RUNNING] = None
+        if CHOSEN in entries:  # it has been asked for, and need not travel on
+            entries[CHOSEN] = None
+        inside = otel_context.Context(entries)
         self._outside, self._inside = outside, inside
         attach(inside)
 

@@ -14,6 +14,7 @@ from opentelemetry import context as otel_context
 from otel_rollout import semconv
 from otel_rollout.record import otlp_json
 
+_HEADS: Final = {key: otlp_json.head_of(key) for key in semconv.IDENTITY}
 _KEY: Final = otel_context.create_key("otel-rollout-identity")
 
 
@@ -23,29 +24,36 @@ class Identity:
     Args:
         attributes: attribute names and values; None values are left out.
         token2text: what the trajectory says, in this process, of showing the text of token ids.
+
+    Attributes:
+        encoded: the attributes as on a line, once they are needed.
     """
 
-    __slots__ = ("_encoded", "attributes", "token2text")
+    __slots__ = ("attributes", "encoded", "token2text")
 
     def __init__(
         self, attributes: Mapping[str, otlp_json.AttributeInput], token2text: bool | None = None
     ) -> None:
         self.token2text = token2text
         self.attributes = {key: value for key, value in attributes.items() if value is not None}
-        self._encoded: bytes | None = None
+        self.encoded: bytes | None = None
 
-    def encoded(self) -> bytes:
-        """Their encoding; not needed where a trajectory is left out."""
+    def encode(self) -> bytes:
+        """Make ``encoded``; not needed where a trajectory is left out."""
         # No cached property: before Python 3.12 that takes a lock, which a fork may leave locked for ever.
-        if self._encoded is None:
-            self._encoded = b",".join(otlp_json.attribute(*item) for item in self.attributes.items())
-        return self._encoded
+        encoded = self.encoded = b",".join([_attribute(*item) for item in self.attributes.items()])
+        return encoded
 
     @property
     def step(self) -> tuple[str, bool]:
         """The trajectory's step as the account has it, and whether it is one of validation."""
         known = self.attributes
         return str(known.get(semconv.STEP, "")), bool(known.get(semconv.VALIDATE, False))
+
+
+def _attribute(key: str, value: otlp_json.AttributeInput) -> bytes:
+    head = _HEADS.get(key)
+    return otlp_json.attribute(key, value) if head is None else head + otlp_json.any_value(value) + b"}"
 
 
 NO_IDENTITY: Final = Identity({})

@@ -60,7 +60,7 @@ def attribute_of_json(head: bytes, encoded: bytes) -> tuple[bytes, ...]:
 
 def head_of_string(key: str) -> bytes:
     """An attribute that is a string, up to the string's first character."""
-    return b'{"key":%b,"value":{"stringValue":"' % json_string(key)
+    return head_of(key) + b'{"stringValue":"'
 
 
 def any_value(value: AttributeInput) -> bytes:
@@ -106,7 +106,12 @@ def _double(value: float) -> bytes:
 
 def attribute(key: str, value: AttributeInput) -> bytes:
     """Encode one attribute (OTLP ``KeyValue``)."""
-    return b'{"key":%b,"value":%b}' % (json_string(key), any_value(value))
+    return head_of(key) + any_value(value) + b"}"
+
+
+def head_of(key: str) -> bytes:
+    """An attribute up to its value."""
+    return b'{"key":%b,"value":' % json_string(key)
 
 
 def attribute_list(attributes: Mapping[str, AttributeInput]) -> bytes:

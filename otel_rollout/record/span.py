@@ -31,6 +31,7 @@ MAX_LINKS = 128
 
 UNFINISHED = "process ended before the trajectory did"
 """Status of a trajectory whose process died."""
+_UNFINISHED = Details(status=StatusCode.ERROR.value, status_message=UNFINISHED)
 
 MAX_EXCEPTION_TEXT = 64 << 10
 """Characters kept of an exception's message, and of its stack; the middle is left out."""
@@ -235,7 +236,8 @@ class RecordingSpan(Span):
         if end_ns < self.start_ns and not end_time:  # the machine's clock was set back meanwhile
             end_ns = self.start_ns
         try:
-            pieces = self._line(end_ns, self._details)
+            details = self._details
+            pieces = self._line(end_ns, b"" if details is None else details.encoded())
             body = pieces if self.long else b"".join(pieces)
         except Exception as error:  # noqa: BLE001 - we are inside user code
             self.tracer.writer.drop("encoding", self.identity)
@@ -250,12 +252,15 @@ class RecordingSpan(Span):
 
     def unfinished_line(self) -> bytes:
         """The line this span becomes if its process dies before it ends; without an end time."""
-        known = self._details or Details()
-        unfinished = replace(known, status=StatusCode.ERROR.value, status_message=UNFINISHED)
-        return b"".join(self._line(0, unfinished))
+        details = _UNFINISHED
+        if self._details is not None:
+            details = replace(self._details, status=details.status, status_message=UNFINISHED)
+        return b"".join(self._line(0, details.encoded()))
 
-    def _line(self, end_ns: int, details: Details | None) -> tuple[bytes, ...]:
-        identity, attributes = self.identity.encoded(), self.encoded.values()
+    def _line(self, end_ns: int, details: bytes) -> tuple[bytes, ...]:
+        attributes, identity = self.encoded.values(), self.identity.encoded
+        if identity is None:
+            identity = self.identity.encode()
         state = self.trace_state
         return otlp_json.line(
             self.tracer.scope,
@@ -266,8 +271,7 @@ class RecordingSpan(Span):
             self.start_ns,
             end_ns,
             (b"[", identity, *chain.from_iterable(attributes), b"]") if identity else _list_of(attributes),
-            (details.encoded() if details else b"")
-            + (otlp_json.trace_state(state.to_header()) if state else b""),
+            details + otlp_json.trace_state(state.to_header()) if state else details,
         )
 
     def __exit__(

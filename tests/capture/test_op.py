@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from tests.otlp import tree
+from tests.otlp import read_directory, tree
 
 
 class Tool:
@@ -277,3 +277,42 @@ def test_an_internal_fault_never_surfaces(recorded, monkeypatch, caplog):
     with rollout_trace_attr():
         assert [Tool().execute("1") for _ in range(3)] == [{"value": 1.0}] * 3
     assert len([r for r in caplog.records if "internal error" in r.message]) == 1
+
+
+OTHER_CONTEXT = """
+import logging, sys
+from opentelemetry import context
+
+class Variable(context._RUNTIME_CONTEXT.__class__):
+    def __init__(self, attached):
+        super().__init__()
+        self.attached = attached
+
+    def attach(self, entered):
+        self.attached.append(entered)
+        return super().attach(entered)
+
+attached = []
+context._RUNTIME_CONTEXT = Variable(attached)  # as OTEL_PYTHON_CONTEXT may
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+
+@rollout_trace_op
+def inner(): return 1
+
+@rollout_trace_op
+def outer(): return inner()
+
+otel_rollout.configure("console", spool_dir=sys.argv[1])
+with rollout_trace_attr(): outer()
+assert len(attached) == 6, attached
+otel_rollout.runtime.current().writer.flush(10)
+"""
+
+
+def test_another_context_than_opentelemetrys_own_is_gone_through(tmp_path):
+    """Where an application has chosen its own, operations nest by that, and each is left again."""
+    command = [sys.executable, "-c", OTHER_CONTEXT, str(tmp_path)]
+    subprocess.run(command, check=True, timeout=60)
+    assert tree(read_directory(tmp_path)) == {"rollout_trace": [{"outer": ["inner"]}]}

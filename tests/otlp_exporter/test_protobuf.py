@@ -48,8 +48,13 @@ details = st.builds(
     status_message=st.none() | text,
 )
 lines = st.builds(
-    lambda scope, head, details, state, **given: otlp_json.line(
-        scope, otlp_json.head_below(*head), details=details.encoded() + otlp_json.trace_state(state), **given
+    lambda scope, head, details, state, **given: b"".join(
+        otlp_json.line(
+            scope,
+            otlp_json.head_below(*head),
+            details=details.encoded() + otlp_json.trace_state(state),
+            **given,
+        )
     ),
     heads,
     st.tuples(trace_ids.map(b"%032x".__mod__), st.just(b"") | span_ids.map(b"%016x".__mod__), bits_32),

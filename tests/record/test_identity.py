@@ -19,10 +19,10 @@ def test_identities_are_encoded_without_a_lock_that_a_fork_could_leave_locked() 
             return "slow"
 
     slow: Any = Slow()
-    other = threading.Thread(target=lambda: Identity({"a": slow}).encoded())
+    other = threading.Thread(target=lambda: Identity({"a": slow}).encode())
     other.start()
     assert begun.wait(60)
-    here = threading.Thread(target=lambda: Identity({"a": 1}).encoded())
+    here = threading.Thread(target=lambda: Identity({"a": 1}).encode())
     here.start()
     here.join(10)
     is_stuck = here.is_alive()

@@ -52,7 +52,7 @@ def line(
         **({} if tokenizer is None else {semconv.TOKENIZER: tokenizer}),
         **({} if text_of is None else {semconv.TEXT_OF: f"{text_of:016x}"}),
     }
-    return HEAD + otlp_json.line(
+    pieces = otlp_json.line(
         SCOPE,
         otlp_json.head_below(b"%032x" % trace, b"", 1),
         b"%016x" % number,
@@ -61,6 +61,7 @@ def line(
         *(span or (10 * number, 10 * number + 5)),
         [otlp_json.attribute_list(attributes)],
     )
+    return b"".join((HEAD, *pieces))
 
 
 class Told:
