@@ -106,7 +106,14 @@ GOALS = (
         "{:.2f}",
     ),
     *(
-        Goal(f"caller's CPU of {theirs} ÷ ours", "peers", _caller("cpu_us", theirs), limit, "{:.0f}", False)
+        Goal(
+            f"caller's CPU of {theirs} ÷ ours",
+            "peers",
+            _caller("share_of_sdk_span", theirs),
+            limit,
+            "{:.0f}",
+            False,
+        )
         for theirs, limit in (
             ("verl, mlflow backend", 30),
             ("verl, weave backend", 30),
@@ -119,7 +126,7 @@ GOALS = (
         Goal(
             f"CPU of all threads of {theirs} ÷ ours",
             "peers",
-            _caller("process_us", theirs),
+            _caller("process_share_of_sdk_span", theirs),
             30,
             "{:.0f}",
             False,

@@ -98,19 +98,27 @@ class Contestant:
             samples.clear()
 
     def result(self, plain: Contestant, sdk: Contestant) -> dict[str, Any]:
-        """Medians over the rounds, with quartiles, over the plain call, and as a share of the SDK span."""
+        """Medians over the rounds, with quartiles, over the plain call.
+
+        Shares are of the SDK span in the same round: that is beside it in time, however fast the machine was.
+        """
         over = {
             figure: [cost - median(plain.samples[figure]) for cost in costs]
             for figure, costs in self.samples.items()
         }
-        sdk_span = median(sdk.samples["cpu"]) - median(plain.samples["cpu"])
+        sdk_spans = [cost - median(plain.samples["cpu"]) for cost in sdk.samples["cpu"]]
+        shares = {
+            figure: median(cost / sdk_span for cost, sdk_span in zip(costs, sdk_spans, strict=True))
+            for figure, costs in over.items()
+        }
         contended = quantiles(self.contended, n=100)
         return {
             **{f"{figure}_us": round(median(costs), 2) for figure, costs in over.items()},
             "cpu_us_quartiles": [round(cut, 2) for cut in quantiles(over["cpu"], n=4)[::2]],
             "beside_busy_thread_wall_us_p50": round(contended[49], 2),
             "beside_busy_thread_wall_us_p99": round(contended[98], 2),
-            "share_of_sdk_span": round(median(over["cpu"]) / sdk_span, 3),
+            "share_of_sdk_span": round(shares["cpu"], 3),
+            "process_share_of_sdk_span": round(shares["process"], 3),
             "samples": {figure: [round(cost, 3) for cost in costs] for figure, costs in self.samples.items()},
         }
 
