@@ -79,7 +79,9 @@ _MAPPED_BY_NAME: Final = frozenset(
 # Tags under this prefix are MLflow's own: an attribute or a score must not overwrite them.
 _BOOKKEEPING: Final = "mlflow."
 _DECODED_BY_MLFLOW: Final = frozenset('{["')
+_LONG_DIGITS: Final = 19
 _LONG_NUMBER: Final = re.compile("[0-9]{19}")
+_DIGIT: Final = re.compile("[0-9]")
 _MAX_OTLP_INT: Final = 2**63
 _IDENTITY_TAGS: Final = tuple(name for name in semconv.IDENTITY if name != semconv.PROJECT_NAME)
 """The project is the experiment already."""
@@ -254,6 +256,9 @@ def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
 
 def feedback_of(span: ReadableSpan) -> list[Feedback]:
     """The scores a span carries: a root's ``rollout.score.*``, or the verdict of an evaluation span."""
+    attributes = span.attributes or {}
+    if not is_root(span) and semconv.GEN_AI_EVALUATION_NAME not in attributes:
+        return []
     span = encodable(span)
     attributes = span.attributes or {}
     scored: list[Feedback] = []
@@ -319,7 +324,8 @@ def _payload(attributes: Mapping[str, AttributeValue], value: str, mime_type: st
 
 def _returnable(text: str) -> str:
     """JSON that MLflow can give back: of a trace with an integer beyond 64 bits it shows nobody anything."""
-    if not _LONG_NUMBER.search(text):
+    # So many digits in a row have one at every such place: looking there is twenty times as quick.
+    if not _DIGIT.search(text[_LONG_DIGITS - 1 :: _LONG_DIGITS]) or not _LONG_NUMBER.search(text):
         return text
     try:
         return json.dumps(json.loads(text, parse_int=_integer))

@@ -7,13 +7,16 @@ import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mlflow import MlflowClient
 from mlflow.entities import SpanStatusCode, Trace, TraceState
 from mlflow_support import Rollouts, deliver, stored
 from opentelemetry import trace as otel
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_rollout_mlflow import batching
+from otel_rollout_mlflow import batching, mapping
 
 JSON = {"input__mime_type": "application/json", "output__mime_type": "application/json"}
 
@@ -376,6 +379,23 @@ def test_integers_beyond_64_bits_keep_no_trace_from_being_read(uri, project, rol
     inputs = trace.data.spans[0].inputs
     assert inputs["seeds"] == [str(2**64 - 1), str(-(2**63) - 1), 2**63 - 1]
     assert inputs["text"] == str(2**70)
+
+
+@given(
+    before=st.text("a1 ", max_size=60), number=st.integers(10**18, 10**60), after=st.text("a1 ", max_size=60)
+)
+def test_integers_beyond_64_bits_are_found_wherever_they_stand(before, number, after):
+    """Whatever stands around it, a number that MLflow cannot hold is text, and one that it can is none."""
+    span = ReadableSpan(
+        "op",
+        otel.SpanContext(1, 1, False),
+        attributes={
+            "input.value": json.dumps([before, number, after]),
+            "input.mime_type": "application/json",
+        },
+    )
+    shown = json.loads(mapping.to_mlflow(span).attributes["mlflow.spanInputs"])
+    assert shown == [before, number if number < 2**63 else str(number), after]
 
 
 @pytest.mark.parametrize(
