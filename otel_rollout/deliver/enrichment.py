@@ -23,12 +23,14 @@ import orjson
 
 from otel_rollout import semconv
 from otel_rollout.deliver.decoders import Decoders
-from otel_rollout.deliver.telling import Call, Trace
+from otel_rollout.deliver.telling import Call, Holds, Trace
 
 MEMORY_BYTES: Final = 256 << 20
 """What is remembered of all traces together; of those not seen for longest it is forgotten."""
 _TOKENIZER = b'{"key":"%b","value":' % semconv.TOKENIZER.encode()
 _TEXT_OF = b'{"key":"%b","value":' % semconv.TEXT_OF.encode()
+_IDS = b'_ids\\":'
+_IMAGE = b";base64,"
 _SCOPES = b'"scopeSpans":[{'
 _logger = logging.getLogger("otel_rollout.deliver")
 
@@ -60,8 +62,9 @@ class Enrichment:
             return line
         try:
             data = orjson.loads(line)
+            holds = Holds(tokens=_IDS in line, images=_IMAGE in line)
             with self._lock:
-                changed = [self._enrich(span) for span in _spans(data)]
+                changed = [self._enrich(span, holds) for span in _spans(data)]
             return self._redacted(orjson.dumps(data) + b"\n", has_text) if any(changed) else line
         # Nothing may keep a line from being delivered; a panic of the tokenizers' library is no Exception.
         except BaseException as error:  # noqa: BLE001
@@ -81,12 +84,12 @@ class Enrichment:
         begin = line.index(_SCOPES) + len(_SCOPES)  # as when it was recorded, without its resource
         return line[:begin] + self._redact(line[begin:])
 
-    def _enrich(self, span: dict[str, Any]) -> bool:
+    def _enrich(self, span: dict[str, Any], holds: Holds) -> bool:
         trace_id = str(span["traceId"])
         trace = self._traces.pop(trace_id, None) or Trace()
         self._size -= trace.size
         try:
-            return Call(span, trace, self._told, self._decoders).told()
+            return Call(span, trace, self._told, holds, self._decoders).told()
         finally:
             trace.measure()
             self._size += trace.size
@@ -97,7 +100,7 @@ class Enrichment:
 
 def _may_repeat(line: bytes) -> bool:
     """Whether there is something in a line that other spans of its trace may have as well."""
-    return b'prompt_ids\\":[' in line or b'messages\\":[' in line or b";base64," in line
+    return b'prompt_ids\\":[' in line or b'messages\\":[' in line or _IMAGE in line
 
 
 def _spans(data: dict[str, Any]) -> Iterator[dict[str, Any]]:

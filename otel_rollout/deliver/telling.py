@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -43,13 +43,23 @@ class Trace:
         self.size = sum(t.size for t in remembered) + texts + len(self.text[1]) + 256 * (1 + len(self.images))
 
 
+class Holds(NamedTuple):
+    """What there may be in the inputs and outputs of a line; what is not there need not be looked for."""
+
+    tokens: bool
+    images: bool
+
+
 class Call:
     """A span, and what is told of it in another way than it was recorded."""
 
-    def __init__(self, span: dict[str, Any], trace: Trace, told: str, decoders: Decoders) -> None:
+    def __init__(
+        self, span: dict[str, Any], trace: Trace, told: str, holds: Holds, decoders: Decoders
+    ) -> None:
         self._span = span
         self._trace = trace
         self._told = told
+        self._holds = holds
         self._decoders = decoders
         self._id = str(span["spanId"])
         self._began, self._ended = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
@@ -62,9 +72,10 @@ class Call:
         """Change the span; False if it is told as it was recorded."""
         name = self._attributes.get(semconv.TOKENIZER, {}).get("stringValue")
         decoder = self._decoders.get(name, self._ended / 1e9) if name else None
-        self._tell_tokens(str(name), decoder)
+        if self._holds.tokens:
+            self._tell_tokens(str(name), decoder)
         self._tell_messages()
-        if self._told != "whole":
+        if self._holds.images and self._told != "whole":
             self._input = self._without_repeated(self._input, _DEPTH)
             self._output = self._without_repeated(self._output, _DEPTH)
         self._show_text_of_another()
