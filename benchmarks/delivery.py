@@ -42,8 +42,8 @@ FIELD = {
 }
 """Who sends where; ours first, then what it is compared with."""
 TRAJECTORIES = {
-    "MLflow server": 200,
-    "Weave's server": 200,
+    "MLflow server": 400,
+    "Weave's server": 400,
     "Weave's server, storing nothing": 1000,
     "Collector": 1000,
 }
