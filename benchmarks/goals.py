@@ -107,7 +107,7 @@ GOALS = (
     ),
     *(
         Goal(
-            f"caller's CPU of {theirs} ÷ ours",
+            f"caller's CPU of {theirs} ÷ ours, both as shares of an SDK span",
             "peers",
             _caller("share_of_sdk_span", theirs),
             limit,
@@ -124,7 +124,7 @@ GOALS = (
     ),
     *(
         Goal(
-            f"CPU of all threads of {theirs} ÷ ours",
+            f"CPU of all threads of {theirs} ÷ ours, likewise",
             "peers",
             _caller("process_share_of_sdk_span", theirs),
             30,

@@ -97,16 +97,17 @@ class Contestant:
         for samples in self.samples.values():
             samples.clear()
 
-    def result(self, plain: Contestant, sdk: Contestant) -> dict[str, Any]:
-        """Medians over the rounds, with quartiles, over the plain call.
+    def _over(self, plain: Contestant, figure: str) -> list[float]:
+        pairs = zip(self.samples[figure], plain.samples[figure], strict=True)
+        return [cost - without for cost, without in pairs]
 
-        Shares are of the SDK span in the same round: that is beside it in time, however fast the machine was.
+    def result(self, plain: Contestant, sdk: Contestant) -> dict[str, Any]:
+        """Medians over the rounds, with quartiles, over the plain call of the same round.
+
+        Shares are of the caller's CPU in an SDK span of the same round, when the machine was about as fast.
         """
-        over = {
-            figure: [cost - median(plain.samples[figure]) for cost in costs]
-            for figure, costs in self.samples.items()
-        }
-        sdk_spans = [cost - median(plain.samples["cpu"]) for cost in sdk.samples["cpu"]]
+        over = {figure: self._over(plain, figure) for figure in _FIGURES}
+        sdk_spans = sdk._over(plain, "cpu")
         shares = {
             figure: median(cost / sdk_span for cost, sdk_span in zip(costs, sdk_spans, strict=True))
             for figure, costs in over.items()

@@ -8,8 +8,9 @@ import types
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast, overload
 
+from opentelemetry.context import attach, get_current
+
 from otel_rollout import runtime, semconv
-from otel_rollout.capture import current_context
 from otel_rollout.capture.generators import traced_async_generator, traced_generator
 from otel_rollout.capture.guard import fault
 from otel_rollout.capture.operation import CAPTURES, Operation, begin
@@ -138,20 +139,20 @@ def _traced_function(operation: Operation, function: Callable[..., Any]) -> Call
         if recorded is None:
             return function(*args, **kwargs)
         try:
-            current_context.attach(recorded.inside)
+            attach(recorded.inside)
             result = function(*args, **kwargs)
         except BaseException as error:
-            current = current_context.get_current()
+            current = get_current()
             if current is recorded.inside or current.get(recorded.key) is recorded.span:
-                current_context.attach(recorded.outside)
+                attach(recorded.outside)
             try:
                 recorded.raised(error)
             except Exception as internal:  # noqa: BLE001
                 fault("recording the exception of an operation", internal)
             raise
-        current = current_context.get_current()
+        current = get_current()
         if current is recorded.inside or current.get(recorded.key) is recorded.span:
-            current_context.attach(recorded.outside)
+            attach(recorded.outside)
         try:
             recorded.returned(result)
         except Exception as error:  # noqa: BLE001
@@ -174,21 +175,21 @@ def _traced_coroutine(operation: Operation, function: Callable[..., Any]) -> Cal
         if recorded is None:
             return await function(*args, **kwargs)
         try:
-            current_context.attach(recorded.inside)
+            attach(recorded.inside)
             result = await function(*args, **kwargs)
         except BaseException as error:
             # Maybe not where it began: a coroutine may be closed from elsewhere, by the garbage collector.
-            current = current_context.get_current()
+            current = get_current()
             if current is recorded.inside or current.get(recorded.key) is recorded.span:
-                current_context.attach(recorded.outside)
+                attach(recorded.outside)
             try:
                 recorded.raised(error)
             except Exception as internal:  # noqa: BLE001
                 fault("recording the exception of an operation", internal)
             raise
-        current = current_context.get_current()
+        current = get_current()
         if current is recorded.inside or current.get(recorded.key) is recorded.span:
-            current_context.attach(recorded.outside)
+            attach(recorded.outside)
         try:
             recorded.returned(result)
         except Exception as error:  # noqa: BLE001

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.context import get_current
 from opentelemetry.trace import Span
 
 from otel_rollout import runtime, semconv
 from otel_rollout.capture import spans, text
 from otel_rollout.capture.binding import Binder, Parameters, make_binder
 from otel_rollout.capture.content import ENCODERS, Encoder
-from otel_rollout.capture.current_context import SPAN, get_current
-from otel_rollout.capture.trajectory import RUNNING, Trajectory, trajectory_in
+from otel_rollout.capture.trajectory import RUNNING, SPAN, Trajectory, trajectory_in
 from otel_rollout.record.identity import identity_in
 from otel_rollout.record.otlp_json import json_string
 from otel_rollout.record.provider import UnrecordedSpan

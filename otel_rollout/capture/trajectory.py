@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
+from opentelemetry.context import attach, get_current
 from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout import runtime, semconv
 from otel_rollout.capture import content, spans, values
-from otel_rollout.capture.current_context import SPAN, attach, get_current
 from otel_rollout.capture.guard import fault, warn
 from otel_rollout.record.identity import Identity, identity_in, with_identity
 from otel_rollout.record.interrupts import pass_on
@@ -22,6 +22,8 @@ from otel_rollout.record.span import RecordingSpan
 _KEY: Final = otel_context.create_key("otel-rollout-trajectory")
 RUNNING: Final = otel_context.create_key("otel-rollout-operation")
 """Under what a context holds the operation that it is inside of."""
+SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, otel_context.Context())))
+"""Under what a context holds its span: so that span and other things are put into one with one copy."""
 _ENTERED_TWICE: Final = (
     "a trajectory was entered a second time, which records nothing more: rollout_trace_attr() makes one for "
     "each `with`"

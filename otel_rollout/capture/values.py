@@ -49,8 +49,6 @@ _NARROW = 6
 """Entries up to which each of a dict is looked at before encoding."""
 _LEVELS = 12
 """Levels that are looked at before encoding: what is deeper is measured."""
-_FEW_LEVELS = 4
-"""The same of few members, once so much has been measured that no more is."""
 _WATCHED = 256
 """Values measured in full after one was encoded that turned out larger than the limit."""
 _CHUNK = 1024
@@ -67,6 +65,8 @@ _FIRST_STEPS = 1024
 """The same where orjson asks what objects hold: it begins anew when there are too many."""
 _LOOKS = 1 << 13
 """Parts of a value that are looked at to measure it."""
+_FEW_LOOKS = 1 << 7
+"""The same for few members once those are used up; each takes a step then."""
 _LIKE_THE_FIRST = 4096
 """Members of a list that are looked at to see whether it holds numbers."""
 _REPR = 4096
@@ -209,9 +209,9 @@ class _TooLarge(Exception):
 class _Work:
     """What Python may still do for a value."""
 
-    def __init__(self, steps: int = _STEPS) -> None:
+    def __init__(self, steps: int = _STEPS, looks: int = _LOOKS) -> None:
         self.steps = steps
-        self.looks = _LOOKS
+        self.looks = looks
         self.kept = 0
         """Steps that are not for ``held``."""
 
@@ -567,15 +567,17 @@ class _Pieces:
         return self._spend(written[1:-1])
 
     def _seem_larger(self, members: Any) -> bool:
-        """Whether they are larger than what is left; where there are too many some are taken for all."""
+        """Whether they are larger than what is left; of too many to measure some are taken for all."""
         few = len(members) <= _PART  # much in few is gone into: trying it whole at each level takes long
-        larger = _is_larger(members, min(self._left, _MUCH) if few else self._left, self._work)
-        if larger is None and not self._careful:
-            parts = list(members.values() if type(members) is dict else members)
-            if few:
-                self._work.steps -= len(parts)
-                return any(_seems_larger(part, _MUCH, _FEW_LEVELS) for part in parts)
-            larger = _is_larger(parts[::_PART], self._left // _PART, _Work())
+        size = min(self._left, _MUCH) if few else self._left
+        larger = _is_larger(members, size, self._work)
+        if larger is None and few:
+            looks = _Work(looks=_FEW_LOOKS)
+            larger = _is_larger(members, size, looks)
+            self._work.steps -= _FEW_LOOKS - max(looks.looks, 0)
+        elif larger is None and not self._careful:
+            some = list(members.values() if type(members) is dict else members)[::_PART]
+            larger = _is_larger(some, size // _PART, _Work())
         return larger is not False
 
     def _no_more(self) -> bool:

@@ -29,7 +29,7 @@ MEMORY_BYTES: Final = 256 << 20
 """What is remembered of all traces together; of those not seen for longest it is forgotten."""
 _TOKENIZER = b'{"key":"%b","value":' % semconv.TOKENIZER.encode()
 _TEXT_OF = b'{"key":"%b","value":' % semconv.TEXT_OF.encode()
-_IDS = b'_ids\\":'
+_IDS = b'_ids\\"'
 _IMAGE = b";base64,"
 _SCOPES = b'"scopeSpans":[{'
 _logger = logging.getLogger("otel_rollout.deliver")

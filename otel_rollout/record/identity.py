@@ -19,7 +19,7 @@ _KEY: Final = otel_context.create_key("otel-rollout-identity")
 
 
 class Identity:
-    """Identity attributes of one trajectory, and how they look on a line. Immutable.
+    """Identity attributes of one trajectory, and how they look on a line. Does not change.
 
     Args:
         attributes: attribute names and values; None values are left out.

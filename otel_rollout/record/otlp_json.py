@@ -106,7 +106,7 @@ def _double(value: float) -> bytes:
 
 def attribute(key: str, value: AttributeInput) -> bytes:
     """Encode one attribute (OTLP ``KeyValue``)."""
-    return head_of(key) + any_value(value) + b"}"
+    return b"%b%b}" % (head_of(key), any_value(value))
 
 
 def head_of(key: str) -> bytes:

@@ -31,7 +31,7 @@ MAX_LINKS = 128
 
 UNFINISHED = "process ended before the trajectory did"
 """Status of a trajectory whose process died."""
-_UNFINISHED = Details(status=StatusCode.ERROR.value, status_message=UNFINISHED)
+_UNFINISHED = Details(status=StatusCode.ERROR.value, status_message=UNFINISHED).encoded()
 
 MAX_EXCEPTION_TEXT = 64 << 10
 """Characters kept of an exception's message, and of its stack; the middle is left out."""
@@ -254,8 +254,9 @@ class RecordingSpan(Span):
         """The line this span becomes if its process dies before it ends; without an end time."""
         details = _UNFINISHED
         if self._details is not None:
-            details = replace(self._details, status=details.status, status_message=UNFINISHED)
-        return b"".join(self._line(0, details.encoded()))
+            known = replace(self._details, status=StatusCode.ERROR.value, status_message=UNFINISHED)
+            details = known.encoded()
+        return b"".join(self._line(0, details))
 
     def _line(self, end_ns: int, details: bytes) -> tuple[bytes, ...]:
         attributes, identity = self.encoded.values(), self.identity.encoded

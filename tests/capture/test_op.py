@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from tests.otlp import read_directory, tree
+from tests.otlp import Recorded, read_directory, tree
 
 
 class Tool:
@@ -280,39 +280,34 @@ def test_an_internal_fault_never_surfaces(recorded, monkeypatch, caplog):
 
 
 OTHER_CONTEXT = """
-import logging, sys
+import sys
 from opentelemetry import context
-
-class Variable(context._RUNTIME_CONTEXT.__class__):
-    def __init__(self, attached):
-        super().__init__()
-        self.attached = attached
-
-    def attach(self, entered):
-        self.attached.append(entered)
-        return super().attach(entered)
-
-attached = []
-context._RUNTIME_CONTEXT = Variable(attached)  # as OTEL_PYTHON_CONTEXT may
-
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
+
+context._RUNTIME_CONTEXT = type(context._RUNTIME_CONTEXT)()  # as Sentry's SDK does
 
 @rollout_trace_op
 def inner(): return 1
 
 @rollout_trace_op
-def outer(): return inner()
+def outer(): yield inner()
 
 otel_rollout.configure("console", spool_dir=sys.argv[1])
-with rollout_trace_attr(): outer()
-assert len(attached) == 6, attached
+for name in ("first", "second"):
+    with rollout_trace_attr(name=name):
+        list(outer())
 otel_rollout.runtime.current().writer.flush(10)
 """
 
 
-def test_another_context_than_opentelemetrys_own_is_gone_through(tmp_path):
-    """Where an application has chosen its own, operations nest by that, and each is left again."""
-    command = [sys.executable, "-c", OTHER_CONTEXT, str(tmp_path)]
-    subprocess.run(command, check=True, timeout=60)
-    assert tree(read_directory(tmp_path)) == {"rollout_trace": [{"outer": ["inner"]}]}
+def test_another_context_may_be_put_in_place_of_opentelemetrys(tmp_path):
+    """An application's own, set at any moment, is what operations nest by, and each trajectory leaves it."""
+    subprocess.run([sys.executable, "-c", OTHER_CONTEXT, str(tmp_path)], check=True, timeout=60)
+    traces: dict[bytes, list[Recorded]] = {}
+    for span in read_directory(tmp_path):
+        traces.setdefault(span.span.trace_id, []).append(span)
+    assert [tree(spans) for spans in traces.values()] == [
+        {"first": [{"outer": ["inner"]}]},
+        {"second": [{"outer": ["inner"]}]},
+    ]

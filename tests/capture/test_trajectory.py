@@ -120,6 +120,17 @@ def test_a_large_input_is_previewed_on_the_root(recorded):
     assert root.input.endswith("more bytes)")
 
 
+def test_of_several_large_outputs_the_last_is_previewed(recorded):
+    """The root shows the first operation's input and the last one's output, however large they are."""
+    with rollout_trace_attr():
+        for letter in "abc":
+            turn(letter * 100_000)
+    *_, root = recorded()
+    assert root.input.startswith('{"text":"aaa')
+    assert root.output.startswith('"CCC')
+    assert root.output.endswith("more bytes)")
+
+
 def test_trace_false_switches_off_everything_inside_and_only_there(recorded):
     """Neither the trajectory nor its operations are recorded, also in tasks; afterwards tracing is back."""
 

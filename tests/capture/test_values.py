@@ -449,6 +449,19 @@ def test_what_orjson_refuses_does_not_hold_up_an_event_loop(kind):
     assert 250 < len(members) - 1 == len(value) - int(said[1])
 
 
+def nested(levels):
+    value = [1]
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [[nested(800)] * 15, [[nested(300)] * 12, [nested(300)] * 12]])
+def test_what_is_deep_is_not_looked_at_again_and_again(value):
+    """Nor where so much was measured before it that no more is."""
+    assert instructions(lambda: to_json([[[]] * 9000, *value], LIMIT)) < 800_000
+
+
 MESSAGES = [{"role": "user", "content": "How many are there? " * 10} for _ in range(3000)]
 
 
