@@ -66,7 +66,7 @@ _FIRST_STEPS = 1024
 _LOOKS = 1 << 13
 """Parts of a value that are looked at to measure it."""
 _FEW_LOOKS = 1 << 7
-"""The same for few members once those are used up; each takes a step then."""
+"""The same for few members once those are used up, each for a step; not again once they were too few."""
 _LIKE_THE_FIRST = 4096
 """Members of a list that are looked at to see whether it holds numbers."""
 _REPR = 4096
@@ -500,6 +500,8 @@ class _Pieces:
         self._above: set[int] = set()
         self._careful = False
         """Whether members were much larger than they seemed."""
+        self._vast = False
+        """Whether few members had too many parts to measure, once all looks were used up."""
 
     def json(self, value: Any, depth: int) -> bytes:
         """``value`` in what is left of the budget, and its marks of what is left out."""
@@ -571,11 +573,12 @@ class _Pieces:
         few = len(members) <= _PART  # much in few is gone into: trying it whole at each level takes long
         size = min(self._left, _MUCH) if few else self._left
         larger = _is_larger(members, size, self._work)
-        if larger is None and few:
+        if larger is None and few and not self._vast:
             looks = _Work(looks=_FEW_LOOKS)
             larger = _is_larger(members, size, looks)
-            self._work.steps -= _FEW_LOOKS - max(looks.looks, 0)
-        elif larger is None and not self._careful:
+            self._work.steps -= _FEW_LOOKS - looks.looks if larger is not None else 0
+            self._vast = larger is None
+        elif larger is None and not few and not self._careful:
             some = list(members.values() if type(members) is dict else members)[::_PART]
             larger = _is_larger(some, size // _PART, _Work())
         return larger is not False
