@@ -80,7 +80,7 @@ _MAPPED_BY_NAME: Final = frozenset(
 _BOOKKEEPING: Final = "mlflow."
 _DECODED_BY_MLFLOW: Final = frozenset('{["')
 _LONG_DIGITS: Final = 19
-_LONG_NUMBER: Final = re.compile("[0-9]{19}")
+_LONG_NUMBER: Final = re.compile(f"[0-9]{{{_LONG_DIGITS}}}")
 _DIGIT: Final = re.compile("[0-9]")
 _MAX_OTLP_INT: Final = 2**63
 _IDENTITY_TAGS: Final = tuple(name for name in semconv.IDENTITY if name != semconv.PROJECT_NAME)
@@ -256,8 +256,7 @@ def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
 
 def feedback_of(span: ReadableSpan) -> list[Feedback]:
     """The scores a span carries: a root's ``rollout.score.*``, or the verdict of an evaluation span."""
-    attributes = span.attributes or {}
-    if not is_root(span) and semconv.GEN_AI_EVALUATION_NAME not in attributes:
+    if not is_root(span) and semconv.GEN_AI_EVALUATION_NAME not in (span.attributes or {}):
         return []
     span = encodable(span)
     attributes = span.attributes or {}

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.context import attach, get_current
+from opentelemetry.context import attach
 from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout import runtime, semconv
@@ -186,7 +186,7 @@ class Trajectory:
         active = runtime.current()
         if active is None:
             return
-        context = get_current()
+        context = otel_context.get_current()
         parent = trace.get_current_span(context)
         if not self._recorded:
             active.writer.skip("switched_off")

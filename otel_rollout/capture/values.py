@@ -576,8 +576,10 @@ class _Pieces:
         if larger is None and few and not self._vast:
             looks = _Work(looks=_FEW_LOOKS)
             larger = _is_larger(members, size, looks)
-            self._work.steps -= _FEW_LOOKS - looks.looks if larger is not None else 0
-            self._vast = larger is None
+            if larger is None:
+                self._vast = True
+            else:
+                self._work.steps -= _FEW_LOOKS - looks.looks
         elif larger is None and not few and not self._careful:
             some = list(members.values() if type(members) is dict else members)[::_PART]
             larger = _is_larger(some, size // _PART, _Work())
