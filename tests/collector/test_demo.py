@@ -25,6 +25,7 @@ from tests.collector.support import ROOT, Collector, get, running_collectors, tr
 from tests.mlflow_server import running_server
 from tests.otlp import Recorded, read_directory
 from tests.ports import free_port
+from tests.ray_start import run_program
 from tests.waiting import wait_for
 
 with warnings.catch_warnings():
@@ -167,11 +168,9 @@ def tailed(
 
 def run_demo(backend: str, variables: dict[str, str], agent: Collector, place: Path) -> Demo:
     """Two steps of two prompts, two trajectories each, and validation of four prompts; it has to end well."""
-    ran = subprocess.run(
-        [*DEMO, "--backend", backend, "--steps", "2", "--samples", "2", "--n", "2"],
-        env=training_environment(place / "spool") | variables,
-        cwd=place, capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
+    command = [*DEMO, "--backend", backend, "--steps", "2", "--samples", "2", "--n", "2"]
+    environment = training_environment(place / "spool") | variables
+    ran = run_program(command, env=environment, cwd=place, timeout=400)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     return Demo(ran.stdout, read_directory(place / "spool"), agent)
 

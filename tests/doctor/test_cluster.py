@@ -14,6 +14,7 @@ from otel_rollout.doctor.report import Verdict
 from tests.doctor.conftest import install
 from tests.doctor.test_checks import everything_shown
 from tests.propagate.test_ray_cluster import NO_PACKAGE
+from tests.ray_start import start_ray
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 ROOT = Path(__file__).parent.parent.parent
@@ -35,9 +36,10 @@ def address(tmp_path_factory):
         patched.setenv("RAY_AUTH_MODE", "disabled")
         patched.setenv("OTEL_SERVICE_NAME", WORKERS_VALUE)
         patched.setenv("PYTHONPATH", os.pathsep.join([str(directory / "site"), str(ROOT)]))
-        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        head = {"num_cpus": 1, "include_dashboard": False}
+        started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
         path = os.pathsep.join([str(directory / "blocked"), os.environ["PYTHONPATH"]])
-        started.add_node(num_cpus=1, env_vars={"PYTHONPATH": path})
+        start_ray(lambda: started.add_node(num_cpus=1, env_vars={"PYTHONPATH": path}))
         yield started.address
         started.shutdown()
 

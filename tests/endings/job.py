@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from otel_rollout import publish_run, rollout_trace_attr, rollout_trace_op
+from tests.ray_start import start_ray
 
 ACTORS, TRAJECTORIES, OPERATIONS = 2, 5, 20
 
@@ -88,7 +89,7 @@ def ended_according_to(path: str) -> int:
 
 def main(ending: str, path: str) -> None:
     """Run trajectories on two actors, and end."""
-    ray.init("local", num_cpus=ACTORS + 1, include_dashboard=False, log_to_driver=False)
+    start_ray(lambda: ray.init("local", num_cpus=ACTORS + 1, include_dashboard=False, log_to_driver=False))
     actor_class = ray.remote(max_restarts=0)(Worker)
     workers = [actor_class.remote() for _ in range(ACTORS)]
     ended = sum(ray.get([w.trajectories.remote(TRAJECTORIES, OPERATIONS) for w in workers]))

@@ -1,5 +1,6 @@
-"""A job whose workers are killed the moment they return: ``python killed_job.py ACTORS TRAJECTORIES OPS``.
+"""A job whose workers are killed as they return.
 
+Run as ``python -m tests.mlflow.killed_job ACTORS TRAJECTORIES OPS``.
 Prints the ids of the trajectories its workers have ended, and the account.
 """
 
@@ -10,6 +11,7 @@ import ray
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from tests.ray_start import start_ray
 
 
 class Worker:
@@ -27,7 +29,7 @@ class Worker:
 
 
 def main(actors: int, trajectories: int, ops: int) -> None:
-    ray.init("local", num_cpus=actors, include_dashboard=False, log_to_driver=False)
+    start_ray(lambda: ray.init("local", num_cpus=actors, include_dashboard=False, log_to_driver=False))
     workers = [ray.remote(Worker).remote() for _ in range(actors)]
     ids = ray.get([workers[n % actors].trajectory.remote(n, ops) for n in range(actors * trajectories)])
     for worker in workers:

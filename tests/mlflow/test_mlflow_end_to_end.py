@@ -15,6 +15,8 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 
+from tests.ray_start import run_program
+
 
 @pytest.fixture
 def environment(uri: str, project: str) -> dict[str, str]:
@@ -56,9 +58,8 @@ def test_every_ended_span_survives_the_end_of_the_job(
     uri: str, project: str, environment: dict[str, str]
 ) -> None:
     """After ray.kill of all actors and ray.shutdown each trajectory is in MLflow, whole, exactly once."""
-    script = Path(__file__).with_name("killed_job.py")
     ran = subprocess.run(
-        [sys.executable, str(script), "4", "5", "20"],
+        [sys.executable, "-m", "tests.mlflow.killed_job", "4", "5", "20"],
         env=environment,
         capture_output=True,
         text=True,
@@ -226,15 +227,7 @@ def test_the_demo_fills_mlflow_with_searchable_trajectories(
     environment.pop("OTEL_ROLLOUT_PROJECT")
     command = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "demo"]
     options = ["--steps", "2", "--samples", "2", "--n", "2", "--tracking-uri", uri]
-    ran = subprocess.run(
-        command + options,
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ran = run_program([*command, *options], env=environment, cwd=tmp_path, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "lost: 0" in ran.stdout
     step_1 = traces_of(uri, "otel-rollout-demo", "tags.step = '1' AND tags.validate = 'False'")

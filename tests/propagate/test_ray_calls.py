@@ -14,6 +14,7 @@ from otel_rollout.propagate import instrument
 from tests.otlp import tree
 from tests.propagate import actors
 from tests.propagate.support import Job, prepare
+from tests.ray_start import start_ray
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 
@@ -28,7 +29,7 @@ def job(tmp_path_factory):
         patched.setattr(runtime, "off", False)
         otel_rollout.configure({"test-file": {"path": str(directory / "delivered")}}, project_name="project")
         instrument.instrument()
-        ray.init(num_cpus=8, include_dashboard=False, logging_level="ERROR")
+        start_ray(lambda: ray.init(num_cpus=8, include_dashboard=False, logging_level="ERROR"))
         yield Job(directory / "spool")
         ray.shutdown()
         instrument.uninstrument()

@@ -12,6 +12,7 @@ from ray.cluster_utils import Cluster
 from tests.otlp import tree
 from tests.propagate import driver
 from tests.propagate.support import ROOT, Job, prepare
+from tests.ray_start import start_ray
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 HOOK = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.propagate.ray.runtime_env_hook"}
@@ -39,7 +40,8 @@ def cluster(tmp_path_factory):
         for name in list(os.environ):
             if name.startswith("OTEL_"):
                 patched.delenv(name)
-        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False})
+        head = {"num_cpus": 4, "include_dashboard": False}
+        started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
         yield started
         started.shutdown()
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.ray_start import RAY_GAVE_UP
 from tests.verl.script import AGENTS, QUESTIONS, UNANSWERED
 from tests.waiting import wait_for
 
@@ -28,10 +29,6 @@ MORE_GROUPS = {"legacy": 5, "v1": 15}
 """Trainer → its step with twice as many groups as are recorded of one."""
 LIMIT = len(QUESTIONS)
 """Groups that are recorded of a step: as many as the other steps have."""
-
-
-RAY_WAS_TOO_SLOW = "The current node timed out during startup"
-"""What Ray says on a busy machine: it gives its own processes 30 s to start."""
 
 
 class Job:
@@ -49,7 +46,7 @@ class Job:
         self.log = ""
         command = ["-W", "ignore", "-m", "tests.verl.job", str(directory), *overrides]
         ran = self.run(*command)
-        if ran != 0 and RAY_WAS_TOO_SLOW in self.log:
+        if ran != 0 and RAY_GAVE_UP in self.log:
             ran = self.run(*command)
         assert ran == 0, self.log[-5000:]
         self.outputs: dict[str, Any] = json.loads((directory / "outputs.json").read_text())

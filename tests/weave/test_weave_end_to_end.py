@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.local_weave import ENTITY, LocalWeave, where
+from tests.ray_start import run_program
 from tests.waiting import wait_for
 
 JOB = Path(__file__).with_name("job.py")
@@ -199,15 +200,8 @@ def test_the_demo_shows_every_trajectory_in_weave(
     for name in ("OTEL_TRACES_EXPORTER", "OTEL_ROLLOUT_PROJECT"):
         variables.pop(name)
     variables["WANDB_PROJECT"] = project
-    ran = subprocess.run(
-        [*DEMO, "--steps", "2", "--samples", "2", "--n", "2"],
-        env=variables,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    command = [*DEMO, "--steps", "2", "--samples", "2", "--n", "2"]
+    ran = run_program(command, env=variables, cwd=tmp_path, timeout=180)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "lost: 0" in ran.stdout
     assert f"{weave.url}/{ENTITY}/{project}/weave/traces" in ran.stdout
