@@ -8,7 +8,6 @@ import shutil
 import sqlite3
 import sys
 import time
-import urllib.parse
 import urllib.request
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Final
+from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 from rich.console import Console
@@ -254,7 +254,7 @@ def _print_where_to_look(console: Console, uri: str, experiment_name: str) -> No
     console.print("Look at them:", style="bold")
     # The lines below are there to be copied: neither wrapped nor marked up.
     if _is_server(uri):
-        address = uri.rstrip("/")
+        address = shown = _without_credentials(uri).rstrip("/")
         experiment_id = _experiment_at(address)
     else:
         database = _sqlite_path(uri)
@@ -262,15 +262,29 @@ def _print_where_to_look(console: Console, uri: str, experiment_name: str) -> No
         experiment_id = _experiment_in(database) if database else None
         shown = uri if database else "<your database>"  # which may hold a password
         _print_plain(console, f"  {_mlflow_command()} server --backend-store-uri {shown} --port 5000")
-    traces = f"/{experiment_id}/traces" if experiment_id else ""
-    _print_plain(console, f"  {address}/#/experiments{traces}")
-    console.print("One step of this run, in the search field or from Python:", style="bold")
-    search = f"tags.step = '1' AND tags.experiment_name = '{experiment_name}'"
-    _print_plain(console, f"  {search}")
+    page = f"{address}/#/experiments" + (f"/{experiment_id}/traces" if experiment_id else "")
+    _print_plain(console, f"  {page}")
+    tags = {"step": "1", "experiment_name": experiment_name}
     if experiment_id:
-        _print_plain(
-            console, f'  mlflow.search_traces(locations=["{experiment_id}"], filter_string="{search}")'
-        )
+        console.print("One step of this run, in the browser (MLflow 3.16 or newer):", style="bold")
+        _print_plain(console, f"  {page}?{_as_query(tags)}")
+    console.print("One step of this run, from Python:", style="bold")
+    _print_plain(console, f'  mlflow.set_tracking_uri("{shown}")')
+    _print_plain(console, f'  mlflow.set_experiment("{PROJECT_NAME}")')
+    condition = " AND ".join(f"tags.{name} = '{value}'" for name, value in tags.items())
+    _print_plain(console, f'  mlflow.search_traces(filter_string="{condition}")')
+
+
+def _without_credentials(uri: str) -> str:
+    """Drop the user name and password that a server's address may hold: it is printed."""
+    parts = urlsplit(uri)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _as_query(tags: dict[str, str]) -> str:
+    """Encode tags as MLflow's list of traces reads them from its address: each pair, then each parameter."""
+    pairs = [f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in tags.items()]
+    return urlencode([("tag", pair) for pair in pairs])
 
 
 def _print_where_to_look_in_weave(console: Console, experiment_name: str) -> None:
@@ -313,7 +327,7 @@ def _experiment_in(database: Path) -> str | None:
 
 def _experiment_at(address: str) -> str | None:
     """The experiment's id, asked of the MLflow server; None where it does not say (credentials?)."""
-    query = urllib.parse.urlencode({"experiment_name": PROJECT_NAME})
+    query = urlencode({"experiment_name": PROJECT_NAME})
     url = f"{address}/api/2.0/mlflow/experiments/get-by-name?{query}"
     try:
         with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - http or https, by _is_server

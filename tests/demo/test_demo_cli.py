@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sqlite3
 import threading
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 import typer
@@ -69,7 +71,27 @@ def test_a_database_needs_a_server_to_be_looked_at(tmp_path: Path) -> None:
     text = shown(f"sqlite:///{path}")
     assert f"mlflow server --backend-store-uri sqlite:///{path} --port 5000\n" in text
     assert "  http://127.0.0.1:5000/#/experiments/7/traces\n" in text
-    assert "tags.step = '1' AND tags.experiment_name = 'run-1'\n" in text
+
+
+def test_one_step_is_a_link_and_a_search(server: str) -> None:
+    """The demo names one step of its run as an address of the filtered list, and as lines of Python."""
+    text = shown(server)
+    query = text.partition(f"  {server}/#/experiments/42/traces?")[2].partition("\n")[0]
+    pairs = [pair.split("=") for name, pair in parse_qsl(query) if name == "tag"]
+    assert pairs == [["step", "1"], ["experiment_name", "run-1"]]
+    assert f"""  mlflow.set_tracking_uri("{server}")
+  mlflow.set_experiment("{cli.PROJECT_NAME}")
+  mlflow.search_traces(filter_string="tags.step = '1' AND tags.experiment_name = 'run-1'")
+""" in text
+
+
+def test_mlflow_reads_tags_from_the_address() -> None:
+    """The page of MLflow that is installed keeps `tag` among what it takes from its address."""
+    found = importlib.util.find_spec("mlflow")
+    assert found is not None and found.origin is not None
+    scripts = (Path(found.origin).parent / "server" / "js" / "build" / "static" / "js").glob("*.js")
+    parameters = re.compile(r'=\["q","pageSize",[^\]]*\],\w+=\["tag"\]')
+    assert any(parameters.search(script.read_text()) for script in scripts)
 
 
 def test_a_missing_experiment_leaves_the_list_of_experiments(tmp_path: Path) -> None:
@@ -89,6 +111,13 @@ def test_a_server_is_its_own_address(server: str) -> None:
     text = shown(f"{server}/")
     assert f"  {server}/#/experiments/42/traces\n" in text
     assert "mlflow server" not in text
+
+
+def test_a_servers_password_is_not_printed(server: str) -> None:
+    """Credentials in the address of a server are not shown, and do not keep it from being asked."""
+    text = shown(server.replace("http://", "http://alice:secret@"))
+    assert "secret" not in text
+    assert f"  {server}/#/experiments/42/traces\n" in text
 
 
 def test_a_server_that_does_not_answer_is_still_named() -> None:
