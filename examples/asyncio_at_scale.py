@@ -1,6 +1,6 @@
 """Hundreds of trajectories at once in one asyncio loop, with blocking work in a thread pool.
 
-    pip install 'otel-rollout[mlflow-local]'
+    pip install '.[mlflow-local]'    # in a checkout
     export OTEL_TRACES_EXPORTER=mlflow MLFLOW_TRACKING_URI=sqlite:///mlflow.db
     python examples/asyncio_at_scale.py 512
 

@@ -1,6 +1,6 @@
 """An application with an OpenTelemetry of its own: one tree, in its backend and in ours.
 
-    pip install 'otel-rollout[mlflow-local]'
+    pip install '.[mlflow-local]'    # in a checkout
     OTEL_TRACES_EXPORTER=mlflow MLFLOW_TRACKING_URI=sqlite:///mlflow.db python examples/own_opentelemetry.py
 
 The application exports to the console here. Trajectories go through its provider, so its console shows them;

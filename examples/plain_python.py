@@ -1,6 +1,6 @@
 """A rollout without Ray: one process, a few siblings per question, turns and tools.
 
-    pip install 'otel-rollout[mlflow-local]'
+    pip install '.[mlflow-local]'    # in a checkout
     OTEL_TRACES_EXPORTER=mlflow MLFLOW_TRACKING_URI=sqlite:///mlflow.db python examples/plain_python.py
     mlflow server --backend-store-uri sqlite:///mlflow.db    # experiment "otel-rollout"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +14,8 @@ import pytest
 
 from tests.otlp import read_directory, tree
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture
@@ -76,3 +78,20 @@ def test_asyncio_at_scale(run: Callable[..., str], tmp_path: Path) -> None:
     assert set(by_trace.values()) == {7}
     some = [span for span in spans if span.span.trace_id == spans[-1].span.trace_id]
     assert tree(some) == {"rollout_trace": ["generate"] * 4 + ["grade", "score reward"]}
+
+
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(EXAMPLES.rglob("README.md")),
+    *sorted(EXAMPLES.glob("*.py")),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_install_commands_name_a_checkout_and_a_declared_extra(page: Path) -> None:
+    """Until there is a release, `pip install` of this package names a directory, and an extra that exists."""
+    declared = re.findall(r"^([\w-]+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    installed = re.findall(r"pip install (?:-e )?'([^'\[]*)\[([\w,-]+)\]'", page.read_text())
+    assert {source for source, _ in installed} <= {"./otel-rollout", ".", "../.."}
+    assert {extra for _, extras in installed for extra in extras.split(",")} <= set(declared)

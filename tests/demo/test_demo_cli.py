@@ -88,7 +88,8 @@ def test_one_step_is_a_link_and_a_search(server: str) -> None:
 def test_mlflow_reads_tags_from_the_address() -> None:
     """The page of MLflow that is installed keeps `tag` among what it takes from its address."""
     found = importlib.util.find_spec("mlflow")
-    assert found is not None and found.origin is not None
+    assert found is not None
+    assert found.origin is not None
     scripts = (Path(found.origin).parent / "server" / "js" / "build" / "static" / "js").glob("*.js")
     parameters = re.compile(r'=\["q","pageSize",[^\]]*\],\w+=\["tag"\]')
     assert any(parameters.search(script.read_text()) for script in scripts)
