@@ -7,6 +7,7 @@ import http.server
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,7 +19,13 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.collector.support import CONFIGURATIONS
+from tests.collector.support import (
+    CONFIGURATIONS,
+    get,
+    run_python,
+    running_collectors,
+    training_environment,
+)
 
 REQUIRED = {
     "GATEWAY_ENDPOINT": "http://127.0.0.1:1",
@@ -103,6 +110,87 @@ def test_kubernetes_takes_the_manifests(path):
     """They fit the API's own schema, strictly: no field that it does not know."""
     for manifest in yaml.safe_load_all(path.read_text()):
         kubernetes_validate.validate(manifest, "1.33", strict=True)
+
+
+KUBERNETES = {path.stem: path for path in (CONFIGURATIONS / "kubernetes").glob("*.yaml")}
+
+
+def manifests(name: str, kind: str) -> list[dict]:
+    """The manifests of a kind in one of the files."""
+    return [one for one in yaml.safe_load_all(KUBERNETES[name].read_text()) if one["kind"] == kind]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("agent-daemonset", "DaemonSet"), ("gateway", "Deployment")])
+def test_a_collector_runs_as_its_manifest_says(binary, tmp_path, name, kind):
+    """With the manifest's arguments and variables, on the loopback, it starts and its probes answer."""
+    ([container],) = [m["spec"]["template"]["spec"]["containers"] for m in manifests(name, kind)]
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    reachable = {port["containerPort"] for port in container["ports"]} | {13133}
+    listens = {name: value for name, value in variables.items() if value.startswith("0.0.0.0:")}
+    assert {int(value.rpartition(":")[2]) for value in listens.values()} == reachable
+    arguments = [one.replace("/etc/otelcol/", "") for one in container["args"]]
+    files = [one.removeprefix("--config=") for one in arguments]
+    assert files[0] == "base.yaml"
+    variables = {name: value for name, value in variables.items() if name not in listens}
+    with running_collectors(binary, tmp_path) as start:
+        collector = start(*files[1:], **variables)
+        probes = [container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]]
+        for probe in probes:
+            assert probe["port"] == int(listens["COLLECTOR_HEALTH"].rpartition(":")[2])
+            assert get(f"http://127.0.0.1:{collector.health}{probe['path']}") is not None
+    memory = variables.get("COLLECTOR_MEMORY_MIB", "512")
+    quantity = container["resources"]["limits"]["memory"]
+    assert quantity.endswith("Mi")
+    assert int(quantity.removesuffix("Mi")) > int(memory)
+
+
+def test_agents_reach_the_gateways_service():
+    """The address that the agents hand on to is a port of the Service, and that one of the gateway's pods."""
+    (service,), (gateway,) = manifests("gateway", "Service"), manifests("gateway", "Deployment")
+    (agent,) = manifests("agent-daemonset", "DaemonSet")
+    template = gateway["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    ports = {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == ports
+    variables = {one["name"]: one for one in agent["spec"]["template"]["spec"]["containers"][0]["env"]}
+    addresses = {f"http://{service['metadata']['name']}:{port['port']}" for port in service["spec"]["ports"]}
+    assert variables["GATEWAY_ENDPOINT"]["value"] in addresses
+    claims = {one["metadata"]["name"] for one in manifests("gateway", "PersistentVolumeClaim")}
+    mounted = [volume.get("persistentVolumeClaim", {}) for volume in template["spec"]["volumes"]]
+    assert {claim["claimName"] for claim in mounted if claim} == claims
+
+
+def test_the_sidecars_probe_fails_only_where_the_spool_cannot_be_read(tmp_path):
+    """Its command, as it is: well before anything is recorded and after; not well without a spool."""
+    (pod,) = manifests("worker-with-forwarder", "Pod")
+    (sidecar,) = pod["spec"]["initContainers"]
+    shell, option, script = sidecar["livenessProbe"]["exec"]["command"]
+    (mount,) = sidecar["volumeMounts"]
+    spool = tmp_path / "spool"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+    def probe() -> int:
+        command = [shell, option, script.replace(mount["mountPath"], str(spool))]
+        return subprocess.run(command, env={**os.environ, "PATH": path}, timeout=60, check=False).returncode
+
+    assert probe() != 0
+    spool.mkdir()
+    assert probe() == 0
+    environment = training_environment(spool) | {"OTEL_TRACES_EXPORTER": "spool"}
+    run_python(RECORDS, environment)
+    assert [*spool.iterdir()]
+    assert probe() == 0
+    shutil.rmtree(spool)
+    spool.write_text("in its place")
+    assert probe() != 0
+
+
+RECORDS = """
+import otel_rollout
+from otel_rollout import rollout_trace_attr
+with rollout_trace_attr(sample_index=1, step=1, rollout_n=0): pass
+otel_rollout.shutdown(60)
+"""
 
 
 def get_collector(build: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
@@ -39,24 +40,26 @@ def sampling(binary, tmp_path_factory) -> Iterator[Collector]:
     environment = training_environment(place / "spool")
     environment["OTEL_ROLLOUT_SEGMENT_BYTES"] = "500000"  # several segments, so several resources
     with running_collectors(binary, place) as start:
-        gateway = start(*names, DECISION_AFTER_ROOT="2s", METRICS_INTERVAL="1s")
+        gateway = start(*names, DECISION_AFTER_ROOT="2s", METRICS_INTERVAL="1s", KEEP_REWARD_FROM="1")
         environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
         run_python(ROLLOUTS, environment)
         yield gateway
 
 
+def decided(gateway: Collector) -> Counter[str]:
+    """How many traces the gateway has decided to keep, and not to."""
+    counted: Counter[str] = Counter()
+    for name, labels, value in gateway.own_metrics():
+        if name == "otelcol_processor_tail_sampling_global_count_traces_sampled":
+            counted[labels["decision"]] += int(value)
+    return counted
+
+
 def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_groups(sampling):
     """Errors, rewards of 1 and validation are kept; of the rest about a tenth, by whole groups."""
 
-    def decided() -> Counter[str]:
-        counted = Counter()
-        for name, labels, value in sampling.own_metrics():
-            if name == "otelcol_processor_tail_sampling_global_count_traces_sampled":
-                counted[labels["decision"]] += int(value)
-        return counted
-
-    wait_for(lambda: decided().total() == GROUPS * SIBLINGS, what="every decision")
-    wait_for(lambda: len(sampling.traces()) == decided()["sampled"], what="what is kept")
+    wait_for(lambda: decided(sampling).total() == GROUPS * SIBLINGS, what="every decision")
+    wait_for(lambda: len(sampling.traces()) == decided(sampling)["sampled"], what="what is kept")
     traces = defaultdict(list)
     for span in sampling.spans():
         traces[span.span.trace_id].append(span)
@@ -86,6 +89,37 @@ def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_group
     )
     assert torn <= {10, 60, 110, 160, 20, 70, 120, 170}, "only an outcome parts siblings"
     assert 0.04 * GROUPS < len(by_chance) < 0.18 * GROUPS, "about a tenth of the rest"
+
+
+ALL_SOLVED = """
+import otel_rollout
+from otel_rollout import rollout_trace_attr, score
+
+for group in range(60):
+    for n in range(2):
+        with rollout_trace_attr(sample_index=group, step=1, rollout_n=n, validate=group == 0):
+            score("reward", 1.0)
+assert not otel_rollout.shutdown(60).undelivered
+"""
+
+
+@pytest.mark.parametrize("share", ["0", "25", "100"])
+def test_the_share_is_in_per_cent_and_good_rewards_alone_keep_nothing(collector, environment, share):
+    """Where all trajectories are solved, validation and `KEEP_SHARE` per cent of the groups are kept."""
+    gateway = collector(
+        "gateway.yaml", "sampling.yaml", "to-file.yaml", DECISION_AFTER_ROOT="1s", KEEP_SHARE=share
+    )
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
+    run_python(ALL_SOLVED, environment)
+
+    def hashed(group: int) -> float:
+        digest = hashlib.sha256(f"grpo/1/{group}".encode()).hexdigest()
+        return 100 * int(digest[:7], 16) / 16**7
+
+    kept = {group for group in range(60) if group == 0 or hashed(group) < float(share)}
+    wait_for(lambda: len(gateway.traces()) == 2 * len(kept), what="what is kept")
+    wait_for(lambda: decided(gateway).total() == 120, what="every decision")
+    assert {span.attributes["rollout.sample_index"] for span in gateway.spans()} == kept
 
 
 SECRETS = """

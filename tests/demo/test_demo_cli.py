@@ -79,10 +79,12 @@ def test_one_step_is_a_link_and_a_search(server: str) -> None:
     query = text.partition(f"  {server}/#/experiments/42/traces?")[2].partition("\n")[0]
     pairs = [pair.split("=") for name, pair in parse_qsl(query) if name == "tag"]
     assert pairs == [["step", "1"], ["experiment_name", "run-1"]]
-    assert f"""  mlflow.set_tracking_uri("{server}")
-  mlflow.set_experiment("{cli.PROJECT_NAME}")
-  mlflow.search_traces(filter_string="tags.step = '1' AND tags.experiment_name = 'run-1'")
-""" in text
+    python = [line.strip() for line in text.splitlines() if line.startswith("  mlflow.")]
+    assert python == [
+        f'mlflow.set_tracking_uri("{server}")',
+        f'mlflow.set_experiment("{cli.PROJECT_NAME}")',
+        "mlflow.search_traces(filter_string=\"tags.step = '1' AND tags.experiment_name = 'run-1'\")",
+    ]
 
 
 def test_mlflow_reads_tags_from_the_address() -> None:

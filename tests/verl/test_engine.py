@@ -6,14 +6,18 @@ import types
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 import otel_rollout
+from otel_rollout.capture import guard
 from otel_rollout.integrations.verl import vllm
 
 
 class AsyncLLM:
     """vLLM's class needs a GPU; one with the parameters of its ``generate`` stands in for it."""
 
-    def __init__(self, endpoint: str | None) -> None:
+    def __init__(self, endpoint: str | None, log_stats: bool = True) -> None:
+        self.log_stats = log_stats
         self.observability_config = types.SimpleNamespace(otlp_traces_endpoint=endpoint)
         self.seen: list[Any] = []
 
@@ -31,11 +35,11 @@ class AsyncLLM:
         yield 1
 
 
-def _patched(endpoint: str | None) -> AsyncLLM:
+def _patched(endpoint: str | None, log_stats: bool = True) -> AsyncLLM:
     module: Any = types.ModuleType("vllm.v1.engine.async_llm")
     module.AsyncLLM = type("AsyncLLM", (AsyncLLM,), {"generate": AsyncLLM.generate})
     vllm.install(module)
-    return module.AsyncLLM(endpoint)
+    return module.AsyncLLM(endpoint, log_stats)
 
 
 async def _call(engine: AsyncLLM, **more: Any) -> None:
@@ -61,3 +65,18 @@ async def test_nothing_is_added_where_vllm_does_not_trace(tracing: None) -> None
     with otel_rollout.rollout_trace_attr(step=1):
         await _call(engine)
     assert engine.seen == [None]
+
+
+async def test_an_engine_without_statistics_is_warned_of_once(
+    tracing: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """vLLM makes spans of statistics, which verl switches off by default: one warning says what to set."""
+    monkeypatch.setattr(guard, "_reported", set())
+    for engine in (_patched(None, log_stats=False), _patched("grpc://127.0.0.1:4317")):
+        await _call(engine)
+    assert caplog.messages == []
+    engine = _patched("grpc://127.0.0.1:4317", log_stats=False)
+    await _call(engine)
+    await _call(engine)
+    (warning,) = caplog.messages
+    assert "actor_rollout_ref.rollout.disable_log_stats=False" in warning

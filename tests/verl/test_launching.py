@@ -13,6 +13,7 @@ import pytest
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
 from otel_rollout import runtime, settings
+from otel_rollout.capture import guard
 from otel_rollout.integrations.verl import launching
 
 IMPORT = """
@@ -135,3 +136,36 @@ def test_importing_verl(configured: bool, tmp_path: Path) -> None:
             "otel_rollout.integrations.verl.imports",
             "otel_rollout.integrations.verl.seams",
         ]
+
+
+ENDPOINT = {"otlp_traces_endpoint": "grpc://127.0.0.1:4317"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "disabled", "warned"),
+    [
+        (ENDPOINT, True, True),
+        (ENDPOINT, False, False),
+        (ENDPOINT | {"disable_log_stats": False}, True, False),
+        (ENDPOINT | {"disable_log_stats": True}, False, True),
+        ({}, True, False),
+    ],
+)
+def test_an_engine_without_statistics_is_warned_of_before_it_starts(
+    verl_config: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    engine: dict[str, Any],
+    disabled: bool,
+    warned: bool,
+) -> None:
+    """vLLM's tracing together with verl's disable_log_stats ends the engine: the driver says what to set."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    monkeypatch.setattr(guard, "_reported", set())
+    verl_config.actor_rollout_ref.rollout.disable_log_stats = disabled
+    verl_config.actor_rollout_ref.rollout.engine_kwargs = {"vllm": engine}
+    get_ppo_ray_runtime_env(_flag(verl_config, "otel"))
+    get_ppo_ray_runtime_env(verl_config)
+    said = [message for message in caplog.messages if "disable_log_stats" in message]
+    assert len(said) == warned
+    assert all("actor_rollout_ref.rollout.disable_log_stats=False" in message for message in said)

@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_rollout import runtime, settings
-from otel_rollout.capture.guard import fault
+from otel_rollout.capture.guard import fault, warn
 from otel_rollout.deliver import launch
-from otel_rollout.integrations.verl import seams
+from otel_rollout.integrations.verl import seams, vllm
 from otel_rollout.settings import SettingsError
 
 _logger = logging.getLogger("otel_rollout")
@@ -75,6 +75,8 @@ def set_up(config: Any = None) -> None:
     from otel_rollout.propagate.instrument import instrument
 
     instrument()
+    if _engine_lacks_statistics(config):
+        warn(vllm.NEEDS_STATISTICS)
 
 
 def asked_for(backend: str | None) -> dict[str, dict[str, Any]]:
@@ -136,6 +138,17 @@ def _flags(config: Any) -> dict[str, Any]:
         return {name: trace.get(name) for name in ("backend", "project_name", "experiment_name")}
     except (AttributeError, KeyError, TypeError):
         return {}
+
+
+def _engine_lacks_statistics(config: Any) -> bool:
+    """Tell whether vLLM is told to trace without the statistics that its spans are made of."""
+    try:
+        rollout = config["actor_rollout_ref"]["rollout"]
+        engine = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
+        disabled = engine.get("disable_log_stats", rollout.get("disable_log_stats"))
+        return bool(engine.get("otlp_traces_endpoint") and disabled)
+    except (AttributeError, KeyError, TypeError):
+        return False
 
 
 def unless_set(variable: str, value: Any) -> str | None:

@@ -1,6 +1,7 @@
 """vLLM's own tracing: its spans of a request join the trajectory that made it.
 
 verl calls the engine without trace headers. Where vLLM traces (``otlp_traces_endpoint``), they are added.
+vLLM needs its statistics for that: without them (``disable_log_stats``) its engine dies at the first request.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_rollout.capture.guard import fault
+from otel_rollout.capture.guard import fault, warn
 from otel_rollout.integrations.verl import seams
 
 _COVERS: Final = "vLLM's own spans do not join trajectories, but for gen_ai.request.id on both"
+NEEDS_STATISTICS: Final = (
+    "vLLM's engine will die at its first request: otlp_traces_endpoint is set, and disable_log_stats is True "
+    "(verl's default). Set actor_rollout_ref.rollout.disable_log_stats=False, or no otlp_traces_endpoint"
+)
 _propagator: Final = TraceContextTextMapPropagator()
 
 
@@ -36,7 +40,7 @@ def _with_headers(original: Callable[..., Any]) -> Callable[..., Any]:
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             given = signature.bind_partial(self, *args, **kwargs).arguments
-            if _is_traced(self) and given.get("trace_headers") is None:
+            if _traces(self) and given.get("trace_headers") is None:
                 headers: dict[str, str] = {}
                 _propagator.inject(headers)
                 kwargs |= {"trace_headers": headers} if headers else {}
@@ -47,9 +51,13 @@ def _with_headers(original: Callable[..., Any]) -> Callable[..., Any]:
     return generate
 
 
-def _is_traced(engine: Any) -> bool:
+def _traces(engine: Any) -> bool:
+    """Tell whether the engine makes spans; warn once where it is going to fail at that."""
     configured = getattr(engine, "observability_config", None)
     if configured is None:
         configured = getattr(getattr(engine, "vllm_config", None), "observability_config", None)
-    endpoint = getattr(configured, "otlp_traces_endpoint", None)
-    return endpoint is not None and trace.get_current_span().get_span_context().is_valid
+    if getattr(configured, "otlp_traces_endpoint", None) is None:
+        return False
+    if getattr(engine, "log_stats", None) is False:
+        warn(NEEDS_STATISTICS)
+    return True
