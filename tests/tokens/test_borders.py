@@ -111,7 +111,7 @@ def test_any_number_of_parts_are_the_whole(kind: str, data: st.DataObject) -> No
 @given(data=st.data())
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_no_ids_fail_to_be_text(kind: str, data: st.DataObject) -> None:
-    """Of ids as no tokenizer makes them, invalid bytes among them, there is a text wherever they are parted."""
+    """Ids as no tokenizer makes them, invalid bytes among them, have a text wherever they are parted."""
     size = tokenizer_of(kind).get_vocab_size()
     ids = data.draw(st.lists(st.integers(0, size + 2), max_size=40))
     borders = sorted(data.draw(st.lists(st.integers(0, len(ids)), min_size=1, max_size=6)))
