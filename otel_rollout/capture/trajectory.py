@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -13,8 +14,7 @@ from opentelemetry.trace import Span, get_current_span
 from otel_rollout import runtime, semconv
 from otel_rollout.capture import content, spans, values
 from otel_rollout.capture.guard import fault, warn
-from otel_rollout.record.identity import Identity, identity_in, with_identity
-from otel_rollout.record.interrupts import pass_on
+from otel_rollout.record.identity import PLAIN, Identity, identity_in, scalar, with_identity
 from otel_rollout.record.sampling import CHOSEN, Group
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
@@ -53,7 +53,7 @@ def rollout_trace_attr(
 
     Args:
         sample_index: which dataset row was the prompt.
-        step: training step.
+        step: training step. ``1``, ``1.0`` and NumPy's are the same step; so it is with rows and siblings.
         rollout_n: which sibling of the group sampled for one prompt, from 0.
         name: name of the root span, and of the trace in MLflow.
         validate: whether this is validation rather than training.
@@ -203,7 +203,7 @@ class Trajectory:
             {
                 semconv.PROJECT_NAME: settings.project_name,
                 semconv.EXPERIMENT_NAME: settings.experiment,
-                **{key: _scalar(value) for key, value in self._identity.items()},
+                **_recorded(self._identity),
             },
             self._token2text,
         )
@@ -237,14 +237,8 @@ class Trajectory:
         above = parent.get_span_context()
         if identity_in(context).attributes or (above.is_valid and not above.trace_flags.sampled):
             return False
-        known = self._identity
-        group = Group(
-            active.settings.experiment,
-            _scalar(known[semconv.STEP]),
-            _scalar(known[semconv.SAMPLE_INDEX]),
-            _scalar(known[semconv.VALIDATE]),
-        )
-        return not sampling.takes(group, context)
+        known = {semconv.EXPERIMENT_NAME: active.settings.experiment, **_recorded(self._identity)}
+        return not sampling.takes(Group.of(known), context)
 
     def _makes_room(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
         """Whether the trajectory is left out because the spool fills up.
@@ -345,16 +339,18 @@ def trajectory_in(context: otel_context.Context) -> Trajectory | None:
     return found if type(found) is Trajectory else None
 
 
+def _recorded(identity: Mapping[str, Any]) -> dict[str, bool | int | float | str | None]:
+    """Identity values as they are recorded. Whether it is validation is always said, as a bool."""
+    known = {key: value if type(value) in PLAIN else _scalar(value) for key, value in identity.items()}
+    if type(known[semconv.VALIDATE]) is not bool:
+        known[semconv.VALIDATE] = bool(known[semconv.VALIDATE])
+    return known
+
+
 def _scalar(value: Any) -> bool | int | float | str | None:
     """An identity value as a type OTLP has, so that it is the same in every process and backend."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    try:
-        held = value.item()  # numpy and torch scalars
-    except Exception as error:  # noqa: BLE001 - neither, or not a scalar
-        pass_on(error)
-        held = None
-    if isinstance(held, (bool, int, float, str)):
+    held = scalar(value)
+    if held is None or isinstance(held, (bool, int, float, str)):
         return held
     return values.to_json(value, PREVIEW_BYTES).decode()
 
