@@ -58,8 +58,8 @@ SpoolOption = Annotated[
 
 
 app.command()(demo)
-app.command()(look.show)
-app.command()(look.compare)
+app.command(context_settings=look.NAMES)(look.show)
+app.command(context_settings=look.NAMES)(look.compare)
 
 
 @app.callback(invoke_without_command=True)
