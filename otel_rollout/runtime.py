@@ -257,6 +257,7 @@ def decide() -> Settings:
             configured, problems = settings.from_environment(os.environ)
             for problem in problems:
                 _logger.error("otel-rollout: %s", problem)
+            _warn_of_unknown_variables()
             _adopt(configured, {})
         assert _state.settings is not None
         return _state.settings
@@ -278,8 +279,20 @@ def configure(arguments: dict[str, Any]) -> None:
         inherited, problems = settings.from_environment(os.environ)
         for problem in problems:
             _logger.error("otel-rollout: %s", problem)
+        _warn_of_unknown_variables()
         _adopt(dataclasses.replace(inherited, **checked), checked)
         off = False
+
+
+def _warn_of_unknown_variables() -> None:
+    """Warn of variables that look like ours and are none, once per tree of processes."""
+    if settings.CONFIG_VARIABLE in os.environ or settings.WARNED_VARIABLE in os.environ:
+        return
+    unknown = settings.unknown_variables(os.environ)
+    for sentence in unknown:
+        _logger.warning("otel-rollout: %s", sentence)
+    if unknown:
+        os.environ[settings.WARNED_VARIABLE] = "true"
 
 
 def announce() -> None:

@@ -19,9 +19,18 @@ from urllib.parse import unquote
 
 import orjson
 
+from otel_rollout.suggest import closest, did_you_mean
+
 CONFIG_VARIABLE = "OTEL_ROLLOUT_CONFIG"
 """Carries the arguments of ``configure()`` to child processes as JSON, so that a worker is set up like the
 process that started it. Written by us, not meant to be set by hand."""
+
+WARNED_VARIABLE = "OTEL_ROLLOUT_WARNED"
+"""Set once this process or a parent has warned of unknown variables, so that children do not repeat it."""
+
+_PREFIX = "OTEL_ROLLOUT_"
+_MISSPELT = 0.9
+"""Similarity from which a variable outside our prefix is taken for a misspelling of one of ours."""
 
 ExporterOptions = Mapping[str, Mapping[str, Any]]
 """Exporter name → keyword arguments of its constructor."""
@@ -89,7 +98,8 @@ def outcomes(raw: str) -> dict[str, float]:
     for part in filter(None, (part.strip() for part in raw.split(","))):
         name, separator, number = (piece.strip() for piece in part.partition("="))
         if name not in _OUTCOMES:
-            raise ValueError(f"has {name!r}, which is none of {', '.join(_OUTCOMES)}")
+            meant = did_you_mean(name, _OUTCOMES)
+            raise ValueError(f"has {name!r}, which is none of {', '.join(_OUTCOMES)}.{meant}".rstrip("."))
         parse = _OUTCOMES[name]
         if (parse is None) is bool(separator):
             needs = f"takes no number: {name}" if parse is None else f"needs a number: {name}=0.5"
@@ -424,6 +434,23 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     return Settings(**values), problems
 
 
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return one sentence for each variable that looks like one of ours and is none.
+
+    That is every unknown one with our prefix, and others that differ from one of ours by a letter or two
+    (``OTEL_TRACE_EXPORTER``).
+    """
+    known = [variable_of(field) for field in dataclasses.fields(Settings)]
+    ours = {*known, CONFIG_VARIABLE, WARNED_VARIABLE}
+    found = []
+    for name in sorted(set(environ) - ours):
+        if name.startswith(_PREFIX):
+            found.append(f"{name} is not a variable of otel-rollout and has no effect.{did_you_mean(name, known)}")
+        elif name.startswith("OTEL") and (meant := closest(name, known, _MISSPELT)):
+            found.append(f"{name} has no effect on otel-rollout. Did you mean {meant!r}?")
+    return found
+
+
 def _inherited(environ: Mapping[str, str]) -> dict[str, Any]:
     """The arguments of ``configure()`` in the process that started this one."""
     raw = environ.get(CONFIG_VARIABLE)
@@ -454,7 +481,8 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in arguments.items():
         if name not in fields:
             raise SettingsError(
-                f"configure() has no setting {name!r}. Settings: {', '.join(sorted(fields))}."
+                f"configure() has no setting {name!r}.{did_you_mean(name, fields)} "
+                f"Settings: {', '.join(sorted(fields))}."
             )
         if value is None:
             continue

@@ -75,6 +75,15 @@ class Settings:
         """The tracking URI as a person may see it: the password masked."""
         return self.redact(self.uri)
 
+    @property
+    def plain_uri(self) -> str:
+        """The tracking URI without credentials and parameters; the path of a SQLite file made absolute."""
+        uri = _without_userinfo(urlsplit(self.uri))
+        scheme, separator, path = uri.partition(":///")
+        if not scheme.startswith("sqlite") or not path or path.startswith("file:"):
+            return uri
+        return f"{scheme}{separator}{os.path.abspath(path)}"
+
     def redact(self, text: str) -> str:
         """Mask every secret these settings know, as it is and as it is sent, in a text for a person."""
         sent = base64.b64encode(f"{self.username}:{self.password}".encode()).decode()

@@ -22,6 +22,7 @@ from otel_rollout import semconv, spool
 from otel_rollout.deliver import segments
 from otel_rollout.deliver.decode import UnreadableLineError, spans_of
 from otel_rollout.deliver.enrichment import Enrichment
+from otel_rollout.deliver.exporters import destination_of
 from otel_rollout.deliver.ledger import Ledger, Tally
 from otel_rollout.deliver.linking import RunLink
 from otel_rollout.deliver.outcome import trace_of
@@ -102,6 +103,7 @@ class Delivery:
         is_ours: whether it is still ours to deliver: somebody may remove it, and others make it anew.
         enrichment: what lines go through on their way, if they do.
         selective: whether a :class:`~otel_rollout.deliver.selection.Selection` decides what is delivered.
+        project: the run's project, for which the exporter names its destination.
     """
 
     def __init__(
@@ -112,8 +114,12 @@ class Delivery:
         is_ours: Callable[[], bool] = lambda: True,
         enrichment: Enrichment | None = None,
         selective: bool = False,
+        project: str = "",
     ) -> None:
         self.name = name
+        self._project = project
+        self._destination = ""
+        self._has_delivered = False
         self._exporter = exporter
         self._node_dir = node_dir
         self._is_ours = is_ours
@@ -164,11 +170,13 @@ class Delivery:
 
     def _run(self) -> None:
         """Deliver until told to stop, whatever happens: nobody else does."""
+        self._prepare()
         troubles = 0
         while not self._stop.is_set():
             try:
                 with closing(Ledger(self._node_dir)) as self._ledger:
                     self._positions = self._ledger.cursors(self.name)
+                    self._note_destination()
                     while not self._stop.is_set():
                         self._deliver_what_there_is()
                         troubles = 0
@@ -176,6 +184,26 @@ class Delivery:
                 _logger.exception("delivery to %s was interrupted", self.name)
                 self._stop.wait(_pause(troubles))
                 troubles += 1
+
+    def _prepare(self) -> None:
+        """Have the exporter connect while the program still runs; ``export`` reports what does not work."""
+        prepare = getattr(self._exporter, "prepare", None)
+        try:
+            if callable(prepare):
+                prepare()
+        except Exception:  # somebody else's exporter
+            _logger.exception("exporter %s raised", self.name)
+
+    def _note_destination(self) -> None:
+        """Write down where people find what is delivered, if that has become known or has changed."""
+        try:
+            destination = destination_of(self._exporter, self._project)
+        except Exception:  # somebody else's exporter
+            _logger.exception("exporter %s raised", self.name)
+            return
+        if destination != self._destination:
+            self._ledger.note_destination(self.name, destination)
+            self._destination = destination
 
     def _deliver_what_there_is(self) -> None:
         batch = self._next_batch() if self._is_ours() else []
@@ -310,6 +338,9 @@ class Delivery:
         self._note(positions, tallies)
         self._positions |= positions
         self._link.delivered()
+        if not self._has_delivered and any(tally.delivered for tally in tallies.values()):
+            self._note_destination()
+            self._has_delivered = True
 
     def _note(self, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
         """Write down what was delivered, however long that takes: else all of it would be sent again."""

@@ -117,12 +117,16 @@ def _account_of(node_dir: Path, writer: str, is_alive: bool) -> _Account:
 
 
 def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> ExporterCount:
+    from otel_rollout.exporting import FailureKind
+
     failure = ledger.failures.get(exporter)
     _, not_linked = ledger.links.get(exporter, ("", None))
     return ExporterCount(
         **ledger.count(exporter)._asdict(),
         pending=pending,
         problem=ledger.problem or (failure.message if failure else not_linked),
+        is_refused=failure is not None and failure.kind is FailureKind.REFUSED,
+        destination=ledger.destinations.get(exporter, ""),
     )
 
 
