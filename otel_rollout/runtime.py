@@ -10,6 +10,7 @@ the processes it starts join it. It is also the one that waits for delivery when
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import trace
 
 from otel_rollout import metrics, semconv, settings, spool
-from otel_rollout.deliver import drain, launch
+from otel_rollout.deliver import drain, exit_message, launch
 from otel_rollout.deliver.report import DeliveryCount, Report
 from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.provider import RecordingTracer, RecordingTracerProvider
@@ -78,6 +79,11 @@ class Runtime:
         self.sampling = GroupSampling.of(configured)
         self._joined: SdkTracerProvider | None = None
         self._joined_tracer: trace.Tracer | None = None
+        if "console" in configured.exporters and _state.is_root:
+            _logger.warning(
+                "otel-rollout: the exporter console prints into %s, since another process delivers.",
+                node_dir / launch.LOG_FILE,
+            )
         self.keeper = launch.Keeper(node_dir, configured)
         self.keeper.start()
 
@@ -178,6 +184,14 @@ def _current_writer() -> SegmentWriter | None:
 _joined_providers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+@dataclasses.dataclass
+class _EndedRun:
+    """The run that this process led and ended last; its report is None if the end was interrupted."""
+
+    settings: Settings
+    report: Report | None = None
+
+
 class _State:
     """What this process has decided."""
 
@@ -188,6 +202,7 @@ class _State:
         self.is_root = False
         self.arguments: dict[str, Any] = {}
         self.other_nodes: dict[str, OtherNode] = {}
+        self.ended: _EndedRun | None = None
 
 
 _state = _State()
@@ -342,15 +357,24 @@ def register_exit() -> None:
 def _at_exit() -> None:
     try:
         if _state.is_root:
-            report = shutdown(None)
-            if report.lost or report.undelivered:
-                _logger.warning("otel-rollout: %s", report.summary())
-            else:
-                _logger.info("otel-rollout: %s", report.summary())
+            with contextlib.suppress(KeyboardInterrupt):  # leaves at once; the forwarder goes on
+                shutdown(None)
         elif _state.runtime is not None:
             _state.runtime.close(_CLOSE_TIMEOUT)
+        if _state.ended is not None:
+            with exit_message.ctrl_c_ignored():
+                _say_what_was_delivered(_state.ended)
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
         _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
+
+
+def _say_what_was_delivered(ended: _EndedRun) -> None:
+    """Say how much of the run was delivered, and where to look at it."""
+    node_dir = node_directory(ended.settings)
+    report = ended.report
+    if report is None or (report.undelivered and not _state.other_nodes):  # interrupted, or out of date
+        report = drain.report(node_dir, ended.settings, at_once=report is None)
+    exit_message.say(report, node_dir)
 
 
 def node_directory(configured: Settings) -> Path:
@@ -415,6 +439,9 @@ def shutdown(timeout: float | None) -> Report:
         if not configured.enabled:
             return Report.empty()
         deadline = time.monotonic() + _bounded(configured.shutdown_timeout if timeout is None else timeout)
+        leads = _state.is_root
+        if leads:
+            _state.ended = _EndedRun(configured)
         if active is not None:
             active.close(deadline - time.monotonic())
         try:
@@ -424,10 +451,16 @@ def shutdown(timeout: float | None) -> Report:
         if _state.is_root:  # the run is over: what configure() begins, or a child process, is another
             os.environ.pop(settings.CONFIG_VARIABLE, None)
             _state.is_root = False
-    accounts = [drain.drain(node_directory(configured), configured, max(0.0, deadline - time.monotonic()))]
+    node_dir = node_directory(configured)
+    accounts = [
+        drain.drain(node_dir, configured, max(0.0, deadline - time.monotonic()), shows_progress=leads)
+    ]
     for node in _state.other_nodes.values():
         accounts.append(node.account(max(0.0, deadline - time.monotonic())))
-    return Report.merged(accounts)
+    report = Report.merged(accounts)
+    if leads:
+        _state.ended = _EndedRun(configured, report)
+    return report
 
 
 def _bounded(seconds: float) -> float:
@@ -441,6 +474,7 @@ def _after_fork_in_child() -> None:
     _state.lock = threading.RLock()
     _state.runtime = None
     _state.is_root = False
+    _state.ended = None
     if inherited is not None:
         inherited.writer.abandon()
 

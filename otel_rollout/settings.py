@@ -445,7 +445,9 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     found = []
     for name in sorted(set(environ) - ours):
         if name.startswith(_PREFIX):
-            found.append(f"{name} is not a variable of otel-rollout and has no effect.{did_you_mean(name, known)}")
+            found.append(
+                f"{name} is not a variable of otel-rollout and has no effect.{did_you_mean(name, known)}"
+            )
         elif name.startswith("OTEL") and (meant := closest(name, known, _MISSPELT)):
             found.append(f"{name} has no effect on otel-rollout. Did you mean {meant!r}?")
     return found

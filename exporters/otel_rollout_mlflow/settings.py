@@ -78,11 +78,10 @@ class Settings:
     @property
     def plain_uri(self) -> str:
         """The tracking URI without credentials and parameters; the path of a SQLite file made absolute."""
-        uri = _without_userinfo(urlsplit(self.uri))
-        scheme, separator, path = uri.partition(":///")
-        if not scheme.startswith("sqlite") or not path or path.startswith("file:"):
-            return uri
-        return f"{scheme}{separator}{os.path.abspath(path)}"
+        scheme, _, path = self.uri.partition("?")[0].partition(":///")
+        if scheme.startswith("sqlite"):
+            return f"{scheme}:///{path if path.startswith('file:') else os.path.abspath(path)}"
+        return _without_userinfo(urlsplit(self.uri))
 
     def redact(self, text: str) -> str:
         """Mask every secret these settings know, as it is and as it is sent, in a text for a person."""

@@ -250,8 +250,8 @@ class Trajectory:
         if meant not in _warned and not is_given:
             _warned.add(meant)
             warn(
-                f"rollout_trace_attr has no argument {given!r}; it is recorded as {semconv.EXTRA_PREFIX}{given}. "
-                f"Did you mean {meant!r}?"
+                f"rollout_trace_attr has no argument {given!r}, which is recorded as "
+                f"{semconv.EXTRA_PREFIX}{given}; did you mean {meant!r}"
             )
 
     def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: otel_context.Context) -> bool:
