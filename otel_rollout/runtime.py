@@ -350,8 +350,21 @@ def _working_directory() -> str:
 
 def register_exit() -> None:
     """Have :func:`shutdown` run when the process exits, before what was registered until now (Ray's end)."""
+    _import_what_exit_needs()
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
+
+
+def _import_what_exit_needs() -> None:
+    """Import modules before the exit that :func:`shutdown` needs.
+
+    A module with dataclasses that is imported while Python exits makes CPython forget that Ctrl-C ended the
+    program: it would exit with status 1 rather than by SIGINT.
+    """
+    from otel_rollout.deliver import ledger  # noqa: F401
+
+    if "ray" in sys.modules:
+        from otel_rollout.deliver import ray_nodes  # noqa: F401
 
 
 def _at_exit() -> None:
@@ -364,6 +377,8 @@ def _at_exit() -> None:
         if _state.ended is not None:
             with exit_message.ctrl_c_ignored():
                 _say_what_was_delivered(_state.ended)
+    except KeyboardInterrupt:  # pressed again
+        pass
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
         _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
 
@@ -420,7 +435,7 @@ def drain_other_nodes(timeout: float | None = None) -> None:
     Called by the run's first process before Ray goes, since forwarders may not outlive their machines.
     """
     configured = decide()
-    if configured.enabled and _state.is_root:
+    if configured.enabled and _state.is_root and "ray" in sys.modules:
         from otel_rollout.deliver import ray_nodes
 
         limit = configured.shutdown_timeout if timeout is None else timeout

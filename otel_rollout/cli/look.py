@@ -29,7 +29,7 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         help="A spool, run or node directory, a file of OTLP JSON Lines, `mlflow` or mlflow:URI. "
-        "\\[default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]",
+        "\\[default: OTEL_ROLLOUT_SPOOL_DIR, or otel-rollout-<uid> in the temporary directory]",
     ),
 ]
 HtmlOption = Annotated[
@@ -63,7 +63,7 @@ def show(
     from_: FromOption = None,
     html: HtmlOption = None,
 ) -> None:
-    """Show one trajectory turn by turn, or list what there is."""
+    """Show one trajectory turn by turn, or list trajectories."""
     from otel_rollout.look import page, reference, terminal
 
     with _said_plainly():
@@ -86,7 +86,9 @@ def show(
 
 def compare(
     one: Annotated[str, typer.Argument(help=_TRAJECTORY, metavar="A")],
-    other: Annotated[str, typer.Argument(help="Another, as a rule of the same group.", metavar="B")],
+    other: Annotated[
+        str, typer.Argument(help="The trajectory to compare with, usually of the same group.", metavar="B")
+    ],
     from_: FromOption = None,
     html: HtmlOption = None,
 ) -> None:

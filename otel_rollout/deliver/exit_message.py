@@ -6,12 +6,12 @@ import contextlib
 import logging
 import shlex
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from otel_rollout.deliver import launch
+from otel_rollout.deliver.progress import write
 from otel_rollout.deliver.report import ExporterCount, Report
 
 _logger = logging.getLogger("otel_rollout")
@@ -31,8 +31,7 @@ def say(report: Report, node_dir: Path) -> None:
     if _logger.hasHandlers() and _logger.isEnabledFor(level):
         _logger.log(level, "otel-rollout: %s", message)
     else:
-        with contextlib.suppress(OSError, ValueError):  # a pipe nobody reads, or a closed stream
-            print(f"otel-rollout: {message}", file=sys.stderr, flush=True)
+        write(f"otel-rollout: {message}\n")
 
 
 def text(report: Report, node_dir: Path) -> str:

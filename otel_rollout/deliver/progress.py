@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 
 DELAY = 1.0
 """Seconds of waiting before anything is shown; most programs wait less."""
-_HINT = "Ctrl-C leaves, delivery goes on"
+_UPDATE_INTERVAL = 0.2
+"""Seconds between updates of the line on a terminal."""
+_CLEAR_LINE = "\r\x1b[K"
 
 Show = Callable[[int, int], None]
 """Takes the number of spans that are done, and of all."""
@@ -17,50 +19,48 @@ Show = Callable[[int, int], None]
 
 @contextlib.contextmanager
 def progress() -> Iterator[Show]:
-    """Show a bar on a terminal, and elsewhere lines after 1, 2, 4, 8, … seconds."""
-    with contextlib.ExitStack() as stack:
-        began = time.monotonic()
-        next_time = DELAY
-        update: Show | None = None
+    """Show a line that is updated on a terminal, and elsewhere lines after 1, 2, 4, 8, … seconds.
 
-        def show(done: int, total: int) -> None:
-            nonlocal next_time, update
-            waited = time.monotonic() - began
-            if waited < next_time:
-                return
-            if not sys.stderr.isatty():
-                next_time *= 2
-                _print_line(done, total, waited)
-                return
-            if update is None:
-                update = stack.enter_context(_bar())
-            update(done, total)
+    Written by hand: a library imported while Python exits makes it forget that Ctrl-C ended the program, and
+    exit with another status.
+    """
+    began = time.monotonic()
+    next_time = DELAY
+    is_shown = False
 
-        yield show
-
-
-def _print_line(done: int, total: int, waited: float) -> None:
-    with contextlib.suppress(OSError, ValueError):  # a pipe nobody reads, or a closed stream
-        print(
-            f"otel-rollout: delivering spans: {done} of {total} after {waited:.0f} s ({_HINT})",
-            file=sys.stderr,
-            flush=True,
+    def show(done: int, total: int) -> None:
+        nonlocal next_time, is_shown
+        waited = time.monotonic() - began
+        if waited < next_time:
+            return
+        line = (
+            f"otel-rollout: delivering spans: {done} of {total} after {waited:.0f} s "
+            "(Ctrl-C leaves, delivery goes on)"
         )
+        if _is_on_a_terminal():
+            write(_CLEAR_LINE + line)
+            is_shown = True
+            next_time = waited + _UPDATE_INTERVAL
+        else:
+            write(line + "\n")
+            next_time *= 2
+
+    try:
+        yield show
+    finally:
+        if is_shown:
+            write(_CLEAR_LINE)
 
 
-@contextlib.contextmanager
-def _bar() -> Iterator[Show]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def write(text: str) -> None:
+    """Write to standard error, if there is one and somebody reads it. Never raises."""
+    with contextlib.suppress(Exception):  # None, closed, a pipe nobody reads, somebody's own stream
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
-    columns = (
-        TextColumn("delivering spans"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn(f"({_HINT})"),
-    )
-    # Without a thread of its own to refresh it: none can be started while the interpreter exits.
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("delivering")
-        yield lambda done, total: bar.update(task, completed=done, total=total, refresh=True)
+
+def _is_on_a_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except Exception:  # noqa: BLE001 - as above
+        return False
