@@ -176,7 +176,7 @@ class MlflowSpanExporter(SpanExporter):
         return f"MLflow {experiment} at {self._settings.plain_uri}"
 
     def check(self) -> ExportFailure | None:
-        """See whether MLflow is there, recent enough and accepts us; None if so.
+        """Check that MLflow answers, is recent enough and accepts our credentials; None if so.
 
         Never raises and writes no span. An empty database gets its tables, as at the first ``export``.
         """

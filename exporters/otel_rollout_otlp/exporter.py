@@ -119,7 +119,7 @@ class OtlpSpanExporter(SpanExporter):
         return f"the OTLP endpoint {self._settings.shown.partition(' (')[0]}"
 
     def check(self) -> ExportFailure | None:
-        """See whether the receiver is there and accepts us, by a request without spans; None if so."""
+        """Check by a request without spans that the receiver answers and accepts it; None if so."""
         self._guarded(lambda: self._transport.send(self._encode(())))
         return self.last_failure
 

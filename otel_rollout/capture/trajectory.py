@@ -246,12 +246,13 @@ class Trajectory:
 
     def _warn_if_misspelt(self, given: str, meant: str) -> None:
         """Warn, once for each argument, of an extra that is named like an argument nobody gave."""
-        is_given = self._identity.get(_IDENTITY.get(meant, "")) not in (None, False)
+        value = self._identity.get(_IDENTITY.get(meant, ""))
+        is_given = value is not None and value is not False
         if meant not in _warned and not is_given:
             _warned.add(meant)
             warn(
                 f"rollout_trace_attr has no argument {given!r}, which is recorded as "
-                f"{semconv.EXTRA_PREFIX}{given}; did you mean {meant!r}"
+                f"{semconv.EXTRA_PREFIX}{given}; perhaps {meant!r} is meant"
             )
 
     def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: otel_context.Context) -> bool:

@@ -52,7 +52,8 @@ SpoolOption = Annotated[
     Path | None,
     typer.Option(
         "--spool",
-        help="Spool, run or node directory. \\[default: OTEL_ROLLOUT_SPOOL_DIR, or otel-rollout-<uid> in the temporary directory]",
+        help="Spool, run or node directory. \\[default: OTEL_ROLLOUT_SPOOL_DIR, or otel-rollout-<uid> in the "
+        "temporary directory]",
     ),
 ]
 
@@ -181,7 +182,7 @@ def replay(
             typer.echo(count.problem, err=True)
     if any(count.pending or count.rejected for count in report.exporters.values()):
         typer.echo(
-            f"The rest is kept in {report.place}. Deliver it with: otel-rollout forward --spool {report.place}",
+            f"The rest is kept on disk. Deliver it with: otel-rollout forward --spool {report.place}",
             err=True,
         )
         raise typer.Exit(1)

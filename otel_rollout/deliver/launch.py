@@ -160,15 +160,19 @@ class Keeper:
 
     def _report_problems(self) -> None:
         from otel_rollout.deliver.ledger import read_ledger
+        from otel_rollout.exporting import FailureKind
 
         ledger = read_ledger(self._node_dir)
         for exporter, failure in ledger.failures.items():
-            self._say(f"{exporter} does not take spans at present; they are kept on disk. {failure.message}")
+            level = logging.ERROR if failure.kind is FailureKind.REFUSED else logging.WARNING
+            self._say(
+                f"{exporter} does not take spans at present; they are kept on disk. {failure.message}", level
+            )
         for exporter, (run, problem) in ledger.links.items():
             if problem:
                 self._say(f"{exporter}: traces are not linked to the run {run}. {problem}")
 
-    def _say(self, message: str) -> None:
+    def _say(self, message: str, level: int = logging.WARNING) -> None:
         if message not in self._reported and len(self._reported) < 100:
             self._reported.add(message)
-            _logger.warning("otel-rollout: %s", message)
+            _logger.log(level, "otel-rollout: %s", message)
