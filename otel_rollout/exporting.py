@@ -25,8 +25,8 @@ An exporter may also have
   once in the exporter's thread before the first ``export``; it must not raise, and its failure is no news:
   ``export`` tries again and says so.
 - ``destination(project)``: where a person finds what is exported for a project, as one phrase without
-  credentials ("MLflow experiment 'p' at http://…"). It must not connect. Asked for at the start and once more
-  after the first success, when more may be known.
+  credentials ("MLflow experiment 'p' at http://…"). It must not connect. Asked for at the start and
+  after each batch, when more may be known.
 - ``check()``: tells ``otel-rollout doctor`` whether the target takes spans from us, by None or the
   failure; it writes none.
 """

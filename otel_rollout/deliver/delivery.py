@@ -118,8 +118,6 @@ class Delivery:
     ) -> None:
         self.name = name
         self._project = project
-        self._destination = ""
-        self._has_delivered = False
         self._exporter = exporter
         self._node_dir = node_dir
         self._is_ours = is_ours
@@ -176,7 +174,7 @@ class Delivery:
             try:
                 with closing(Ledger(self._node_dir)) as self._ledger:
                     self._positions = self._ledger.cursors(self.name)
-                    self._note_destination()
+                    self._name_destination()
                     while not self._stop.is_set():
                         self._deliver_what_there_is()
                         troubles = 0
@@ -194,16 +192,12 @@ class Delivery:
         except Exception:  # somebody else's exporter
             _logger.exception("exporter %s raised", self.name)
 
-    def _note_destination(self) -> None:
-        """Write down where people find what is delivered, if that has become known or has changed."""
+    def _name_destination(self) -> None:
+        """Have the ledger note where people find what is delivered, as far as that is known by now."""
         try:
-            destination = destination_of(self._exporter, self._project)
+            self._ledger.destinations[self.name] = destination_of(self._exporter, self._project)
         except Exception:  # somebody else's exporter
             _logger.exception("exporter %s raised", self.name)
-            return
-        if destination != self._destination:
-            self._ledger.note_destination(self.name, destination)
-            self._destination = destination
 
     def _deliver_what_there_is(self) -> None:
         batch = self._next_batch() if self._is_ours() else []
@@ -335,12 +329,10 @@ class Delivery:
             else:
                 tally.delivered += 1
         positions = {line.segment: line.end for line in lines}
+        self._name_destination()
         self._note(positions, tallies)
         self._positions |= positions
         self._link.delivered()
-        if not self._has_delivered and any(tally.delivered for tally in tallies.values()):
-            self._note_destination()
-            self._has_delivered = True
 
     def _note(self, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
         """Write down what was delivered, however long that takes: else all of it would be sent again."""

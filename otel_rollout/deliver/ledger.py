@@ -99,6 +99,8 @@ class Ledger:
         if _version_of(self._db) == 0:
             self._db.executescript(_SCHEMA)
         self._db.execute(_DESTINATION)
+        self.destinations: dict[str, str] = {}
+        """Exporter → where people find what it delivers; noted with what is noted next of the exporter."""
 
     def cursors(self, exporter: str) -> dict[str, int]:
         """Bytes of each segment that ``exporter`` is done with."""
@@ -124,6 +126,7 @@ class Ledger:
                 ],
             )
             self._db.execute("UPDATE attempt SET kind = NULL WHERE exporter = ?", (exporter,))
+            self._note_destination(exporter)
 
     def note_failure(self, exporter: str, failure: ExportFailure) -> None:
         """Note that ``exporter`` cannot deliver at present, and why: an attempt that has to be repeated."""
@@ -133,16 +136,17 @@ class Ledger:
                 "failed = failed + 1, kind = excluded.kind, message = excluded.message",
                 (exporter, failure.kind.value, failure.message),
             )
+            self._note_destination(exporter)
+
+    def _note_destination(self, exporter: str) -> None:
+        if exporter in self.destinations:
+            destination = self.destinations[exporter]
+            self._db.execute("INSERT OR REPLACE INTO destination VALUES (?, ?)", (exporter, destination))
 
     def note_link(self, exporter: str, run: str, problem: str | None) -> None:
         """Note that what ``exporter`` delivers is linked to a run of its tracker, or why it is not."""
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO link VALUES (?, ?, ?)", (exporter, run, problem))
-
-    def note_destination(self, exporter: str, destination: str) -> None:
-        """Note where people find what ``exporter`` delivers."""
-        with self._db:
-            self._db.execute("INSERT OR REPLACE INTO destination VALUES (?, ?)", (exporter, destination))
 
     def decide(self, outcomes: Iterable[Outcome], traces: Mapping[bytes, bool]) -> None:
         """Note, all at once, groups that are decided, and of which traces spans are delivered."""
@@ -271,7 +275,8 @@ def _read(path: Path, state: LedgerState) -> None:
             if kind is not None:
                 state.failures[exporter] = ExportFailure(FailureKind(kind), message)
         if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'destination'").fetchone():
-            state.destinations.update(db.execute("SELECT exporter, text FROM destination"))
+            for exporter, text in db.execute("SELECT exporter, text FROM destination"):
+                state.destinations[str(exporter)] = str(text)
         for kept, reason, groups in db.execute("SELECT * FROM outcome"):
             state.groups[bool(kept), reason] = int(groups)
 
