@@ -36,6 +36,7 @@ from otel_rollout.record.sampling import Decision, GroupSampling, decision_of
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.tokenizers import Tokenizers
 from otel_rollout.settings import Settings, SettingsError
+from otel_rollout.suggest import closest
 from otel_rollout.version import VERSION
 
 if TYPE_CHECKING:
@@ -410,6 +411,11 @@ def publish_run(runs: Mapping[str, str]) -> None:
     try:
         configured = decide()
         known = {name: run for name, run in runs.items() if name in configured.exporters}
+        for name in runs.keys() - known.keys():  # others are ignored: the same call serves several set-ups
+            if meant := closest(name, configured.exporters):
+                _logger.warning(
+                    "otel-rollout: publish_run(%s=…) names no exporter; is %s meant?", name, meant
+                )
         if not configured.enabled or not known:
             return
         publish_trackers_here(known)

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from otel_rollout import settings
+from otel_rollout.suggest import closest
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -107,12 +108,16 @@ def compare(
 
 
 def _source(place: str | None) -> Source:
+    from otel_rollout.look.reference import UnresolvedError
+
     configured, _ = settings.from_environment(os.environ)
     kind, _, uri = (place or "").partition(":")
     if kind == "mlflow":
         from otel_rollout.look.in_mlflow import InMlflow
 
         return InMlflow(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
+    if uri and not Path(place or "").exists() and closest(kind, ["mlflow"]):
+        raise UnresolvedError(f"There is no source {kind!r}. Did you mean 'mlflow:{uri}'?")
     from otel_rollout.look.kept import Kept
 
     return Kept(Path(place) if place else configured.spool_dir)
