@@ -70,14 +70,16 @@ def _of_exporter(name: str, count: ExporterCount, report: Report, node_dir: Path
     if count.rejected:
         parts.append(f"{_spans(count.rejected)} rejected there and kept in {node_dir}/rejected.{name}.jsonl.")
     if count.pending:
-        parts.append(_of_the_rest(count, node_dir))
+        parts.append(_of_the_rest(count, report.recorded, node_dir))
+    elif count.problem:
+        parts.append(count.problem)
     return " ".join(parts)
 
 
-def _of_the_rest(count: ExporterCount, node_dir: Path) -> str:
+def _of_the_rest(count: ExporterCount, recorded: int, node_dir: Path) -> str:
     """Say what happens to pending spans, by what they wait for."""
     number = count.pending
-    rest = f"The other {number}" if count.delivered else f"All {number}" if number > 1 else "It"
+    rest = f"The other {number}" if number < recorded else f"All {number}" if number > 1 else "It"
     are = f"{rest} {'are' if number > 1 else 'is'}"
     place = f"--spool {shlex.quote(str(node_dir))}"
     forward = f"otel-rollout forward {place}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -34,11 +35,12 @@ def progress() -> Iterator[Show]:
         if waited < next_time:
             return
         line = (
-            f"otel-rollout: delivering spans: {done} of {total} after {waited:.0f} s "
+            f"otel-rollout: delivering spans, {done} of {total}, {waited:.0f} s "
             "(Ctrl-C leaves, delivery goes on)"
         )
         if _is_on_a_terminal():
-            write(_CLEAR_LINE + line)
+            width = shutil.get_terminal_size().columns  # a line that wraps could not be cleared
+            write(_CLEAR_LINE + line[: width - 1])
             is_shown = True
             next_time = waited + _UPDATE_INTERVAL
         else:

@@ -42,7 +42,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 class Terminal:
     """A program on a pseudo-terminal, as a person sees it."""
 
-    def __init__(self, directory: Path, source: str) -> None:
+    def __init__(self, directory: Path, source: str, columns: int = 1000) -> None:
         script = directory / "program.py"
         script.write_text(source)
         self._master, slave = pty.openpty()
@@ -51,7 +51,7 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "1000"},
+            env={**os.environ, "TERM": "xterm", "COLUMNS": str(columns)},
             start_new_session=True,
         )
         os.close(slave)
@@ -247,7 +247,7 @@ def test_mlflow_that_is_away_is_named_by_the_line():
     assert "All 2 are kept on disk, and delivery is tried again in the background" in line
     assert "otel-rollout status --watch --spool " in line
     assert "hunter2" not in ended.stderr
-    progress = [line for line in ended.stderr.splitlines() if "delivering spans: 0 of 2" in line]
+    progress = [line for line in ended.stderr.splitlines() if "delivering spans, 0 of 2" in line]
     assert 1 <= len(progress) <= 3
 
 
@@ -301,3 +301,16 @@ def test_the_line_accounts_for_every_span(tmp_path):
         "Lost: 1 span",
     ):
         assert words in said
+
+
+def test_a_terminal_that_is_narrow_shows_one_line_of_progress(away, tmp_path):
+    """A line that wraps could not be cleared; it is cut."""
+    terminal = Terminal(tmp_path, program(away), columns=40)
+    terminal.read_until("delivering")
+    terminal.press_ctrl_c()
+    assert terminal.finish() == 0
+    shown = [
+        piece for piece in re.split(r"\r\x1b\[K|[\r\n]+", terminal.screen) if "delivering spans" in piece
+    ]
+    assert shown
+    assert all(len(piece.replace("^C", "")) < 40 for piece in shown)  # which the terminal echoes
