@@ -40,8 +40,8 @@ def progress() -> Iterator[Show]:
         )
         if _is_on_a_terminal():
             width = shutil.get_terminal_size().columns  # a line that wraps could not be cleared
+            is_shown = True  # before it is: Ctrl-C may come in between
             write(_CLEAR_LINE + line[: width - 1])
-            is_shown = True
             next_time = waited + _UPDATE_INTERVAL
         else:
             write(line + "\n")

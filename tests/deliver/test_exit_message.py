@@ -312,5 +312,6 @@ def test_a_terminal_that_is_narrow_shows_one_line_of_progress(away, tmp_path):
     shown = [
         piece for piece in re.split(r"\r\x1b\[K|[\r\n]+", terminal.screen) if "delivering spans" in piece
     ]
-    assert shown
+    assert shown, terminal.screen
+    print(shown)
     assert all(len(piece.replace("^C", "")) < 40 for piece in shown)  # which the terminal echoes
