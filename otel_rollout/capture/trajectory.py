@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
@@ -18,6 +19,7 @@ from otel_rollout.record.identity import PLAIN, Identity, identity_in, scalar, w
 from otel_rollout.record.sampling import CHOSEN, Group
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
+from otel_rollout.suggest import closest
 
 _KEY: Final = otel_context.create_key("otel-rollout-trajectory")
 RUNNING: Final = otel_context.create_key("otel-rollout-operation")
@@ -29,6 +31,17 @@ _ENTERED_TWICE: Final = (
     "each `with`"
 )
 _NOT_ENTERED: Final = "a trajectory was ended that had not been entered, which does nothing: use `with`"
+_IDENTITY: Final = {
+    "sample_index": semconv.SAMPLE_INDEX,
+    "step": semconv.STEP,
+    "rollout_n": semconv.ROLLOUT_N,
+    "validate": semconv.VALIDATE,
+}
+_ARGUMENTS: Final = (*_IDENTITY, "name", "token2text", "group_size")
+_MISSPELT: Final = 0.77
+"""Similarity to an argument from which an extra may be a misspelling: "validation" is, "trace_id" is not."""
+_warned: set[str] = set()
+"""Arguments of which a misspelling was warned of."""
 PREVIEW_BYTES: Final = 16 << 10
 """JSON bytes of an operation's input or output that are shown on the root span as well."""
 _Offered = bytes | tuple[bytes, int]
@@ -225,9 +238,22 @@ class Trajectory:
         self._step_inside(context, identified, span)
         if span.is_recording():
             for key, value in self._extra.items():
+                if (meant := _similar_argument(key)) is not None:
+                    self._warn_if_misspelt(key, meant)
                 span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
             self._writer = active.writer
             self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
+
+    def _warn_if_misspelt(self, given: str, meant: str) -> None:
+        """Warn, once for each argument, of an extra that is named like an argument nobody gave."""
+        value = self._identity.get(_IDENTITY.get(meant, ""))
+        is_given = value is not None and value is not False
+        if meant not in _warned and not is_given:
+            _warned.add(meant)
+            warn(
+                f"rollout_trace_attr has no argument {given!r}, which is recorded as "
+                f"{semconv.EXTRA_PREFIX}{given}; perhaps {meant!r} is meant"
+            )
 
     def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: otel_context.Context) -> bool:
         """Whether the trajectory's group is not recorded. A part of another one goes with that."""
@@ -331,6 +357,12 @@ class Trajectory:
         """
         self._output = encoded if len(encoded) <= PREVIEW_BYTES else _beginning(encoded)
         self._text_of = text_of
+
+
+@functools.lru_cache(maxsize=256)
+def _similar_argument(extra: str) -> str | None:
+    """The argument of ``rollout_trace_attr`` that an extra's name is similar to, if any."""
+    return None if extra in _ARGUMENTS else closest(extra, _ARGUMENTS, _MISSPELT)
 
 
 def trajectory_in(context: otel_context.Context) -> Trajectory | None:

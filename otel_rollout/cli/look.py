@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from otel_rollout import settings
+from otel_rollout.suggest import closest
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -36,7 +37,7 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         help="A spool, run or node directory, a file of OTLP JSON Lines, `mlflow` or mlflow:URI. "
-        "\\[default: OTEL_ROLLOUT_SPOOL_DIR, else a directory of your own in the temporary one]",
+        "\\[default: OTEL_ROLLOUT_SPOOL_DIR, or otel-rollout-<uid> in the temporary directory]",
     ),
 ]
 HtmlOption = Annotated[
@@ -73,7 +74,7 @@ def show(
     from_: FromOption = None,
     html: HtmlOption = None,
 ) -> None:
-    """Show one trajectory turn by turn, or list what there is."""
+    """Show one trajectory turn by turn, or list trajectories."""
     from otel_rollout.look import page, reference, terminal
 
     _refuse_options(context, trajectory)
@@ -99,7 +100,7 @@ def compare(
     context: typer.Context,
     one: Annotated[str, typer.Argument(help=_TRAJECTORY, metavar="A")],
     other: Annotated[
-        str, typer.Argument(help="Another trajectory, most often of the same group.", metavar="B")
+        str, typer.Argument(help="The trajectory to compare with, usually of the same group.", metavar="B")
     ],
     from_: FromOption = None,
     html: HtmlOption = None,
@@ -135,12 +136,16 @@ def _refuse_options(context: typer.Context, *names: str | None) -> None:
 
 
 def _source(place: str | None) -> Source:
+    from otel_rollout.look.reference import UnresolvedError
+
     configured, _ = settings.from_environment(os.environ)
     kind, _, uri = (place or "").partition(":")
     if kind == "mlflow":
         from otel_rollout.look.in_mlflow import InMlflow
 
         return InMlflow(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
+    if uri and not Path(place or "").exists() and closest(kind, ["mlflow"]):
+        raise UnresolvedError(f"There is no source {kind!r}. Did you mean 'mlflow:{uri}'?")
     from otel_rollout.look.kept import Kept
 
     return Kept(Path(place) if place else configured.spool_dir)

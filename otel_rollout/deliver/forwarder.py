@@ -68,9 +68,10 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
             selective = bool(configured.outcome_keep)
             deliveries.append(
                 Delivery(
-                    name, exporter, node_dir, election.stands, enrichments.get(name), selective=selective
+                    name, exporter, node_dir, election.stands, enrichments.get(name),
+                    selective=selective, project=configured.project_name,
                 )
-            )
+            )  # fmt: skip
         except SettingsError as error:
             _logger.error("%s", error)
             ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))

@@ -118,7 +118,7 @@ def _unix_ns(text: str) -> int:
 
 @contextmanager
 def _said_plainly() -> Iterator[None]:
-    """What stands between us and MLflow, as an error for a person."""
+    """Turn what keeps MLflow from being read into an error with a plain message."""
     try:
         yield
     except (ModuleNotFoundError, ValueError) as error:
