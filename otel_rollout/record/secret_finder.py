@@ -70,10 +70,11 @@ _NAME_SIGNS = (
 _TELLING_NAME = re.compile(NAME + r"[a-z0-9_. -]{0,16}\Z", re.IGNORECASE | re.ASCII)
 _LONG_NAME = 128
 
+_BACKSLASH = r"\\(?![nrtu\"'\\/])"
+"""One that does not begin an escape."""
 _ASSIGNMENT = re.compile(
     NAME + r"[a-z0-9_.-]{0,16}[\"'`]?\]?\s{0,16}(?P<operator>=>|:=|==?|:)\s{0,16}"
-    # A quoted value, to the end of its line where the closing quote is missing; or one without quotes. A
-    # backslash belongs to the latter unless it begins an escape.
+    # A quoted value, to the end of its line where the closing quote is missing; or one without quotes.
     r"(?:[bruf]{0,2}(?:"
     r'"""(?P<triple>.*?)"""|'
     r"'''(?P<triple_single>.*?)'''|"
@@ -82,11 +83,11 @@ _ASSIGNMENT = re.compile(
     r"`(?P<back>[^`]*)`|"
     r"[\"'`](?P<open>[^\n\r]*))|"
     r"(?P<scheme>(?:basic|bearer|digest|negotiate|token|apikey)[ \t]{1,8})?"
-    r"(?P<plain>(?:[^\s\"'`\\&,;]|\\(?![nrtu\"'\\/]))+))",
+    rf"(?P<plain>(?:[^\s\"'`\\&,;…]|{_BACKSLASH})+))",
     re.IGNORECASE | re.ASCII | re.DOTALL,
 )
 _QUOTED = ("triple", "triple_single", "double", "single", "back", "open")
-_ENDS_HERE = re.compile(r"""[ \t]{0,16}(?:[\r\n"'`,;]|\Z)""")
+_ENDS_HERE = re.compile(r"""[ \t]{0,16}(?:[\r\n"'`,;…]|\Z)""")
 _TYPES = re.compile(
     r"(?:str|string|int|bytes|bool|float|none|null|true|false|any|dict|list|object)\b.*", re.I | re.S
 )
@@ -120,14 +121,19 @@ def _is_a_value(match: re.Match[str]) -> bool:
 
 _WORD_BEGINS = r"(?:(?<![A-Za-z0-9])|(?<=[0-9;\[]m)|(?<=%[0-9A-Fa-f]{2}))"
 """Not within a word; colours of a terminal (``\\x1b[32m``) and escapes of URLs (``%20``) end one."""
-_IN_URL_NAME = r"[^/\s:@\"'`<>\[\]]"
-_IN_URL = r"[^/\s\"'`<>…]"
+_NOT_IN_URL = r"/\s\"'`<>…"
+_NAME_IN_URL = rf"[^:@\[\]{_NOT_IN_URL}]"
 _PEM = r"-{4,5} ?%s [A-Z0-9 ]{0,40}PRIVATE KEY"
 
 
-def _cut(character: str, shortest: int) -> str:
-    """Match the rest of a key of at least so many characters, or what a limit has left of one."""
-    return f"(?:{character}{{{shortest},}}|{character}+(?=…)|(?={character}*[0-9]){character}{{8,}}\\Z)"
+def _rest(character: str, shortest: int, like_a_word: bool = False) -> str:
+    """Match what follows the beginning of a key, of at least so many characters unless a limit cut it.
+
+    Our limits leave a sign of it. Those of OpenTelemetry's SDK do not: the end of the text may be one. There
+    a key that looks like a word (``hf_datasets``) is one only if it has a digit.
+    """
+    is_key = f"(?={character}*[0-9])" if like_a_word else ""
+    return f"(?:{character}{{{shortest},}}|{character}+(?=…)|{is_key}{character}{{8,}}\\Z)"
 
 
 def _matches(pattern: str, flags: int = 0, group: str | int = 0) -> Callable[[str], Iterator[Span]]:
@@ -144,24 +150,26 @@ def _matches(pattern: str, flags: int = 0, group: str | int = 0) -> Callable[[st
 
 KINDS: Final = {
     "assignment": Kind(_NAME_SIGNS, _assigned),
-    "URL": Kind(("://",), _matches(rf"://{_IN_URL_NAME}{{0,256}}:({_IN_URL}{{1,256}})@", group=1)),
+    "URL": Kind(("://",), _matches(rf"://{_NAME_IN_URL}{{0,256}}:([^{_NOT_IN_URL}]{{1,256}})@", group=1)),
     "URL cut by a limit": Kind(
         ("://",),
-        _matches(rf"://{_IN_URL_NAME}{{0,256}}:(?=[0-9]*[^0-9])({_IN_URL}{{6,256}})(?=…|\Z)", group=1),
+        _matches(
+            rf"://{_NAME_IN_URL}{{0,256}}:(?=[0-9]*[^0-9])([^@{_NOT_IN_URL}]{{6,256}})(?=…|\Z)", group=1
+        ),
     ),
     "bearer": Kind(
-        ("bearer",), _matches(rf"bearer\s{{1,64}}({_cut('[a-z0-9._~+/-]', 16)}=*)", re.IGNORECASE, 1)
+        ("bearer",), _matches(rf"bearer\s{{1,64}}({_rest('[a-z0-9._~+/-]', 16)}=*)", re.IGNORECASE, 1)
     ),
-    "OpenAI and Anthropic": Kind(("sk-",), _matches(_WORD_BEGINS + "sk-" + _cut("[A-Za-z0-9_-]", 20))),
-    "AWS": Kind(("akia", "asia"), _matches("(?:AKIA|ASIA)" + _cut("[0-9A-Z]", 16))),
+    "OpenAI and Anthropic": Kind(("sk-",), _matches(_WORD_BEGINS + "sk-" + _rest("[A-Za-z0-9_-]", 20, True))),
+    "AWS": Kind(("akia", "asia"), _matches("(?:AKIA|ASIA)" + _rest("[0-9A-Z]", 16))),
     "GitHub": Kind(
-        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), _matches("gh[pousr]_" + _cut("[A-Za-z0-9]", 36))
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), _matches("gh[pousr]_" + _rest("[A-Za-z0-9]", 36))
     ),
-    "GitHub, fine-grained": Kind(("github_pat_",), _matches("github_pat_" + _cut("[A-Za-z0-9_]", 22))),
-    "GitLab": Kind(("glpat-",), _matches("glpat-" + _cut("[A-Za-z0-9_-]", 20))),
-    "Hugging Face": Kind(("hf_",), _matches("hf_" + _cut("[A-Za-z0-9]", 30))),
-    "Slack": Kind(("xox",), _matches("xox[abprs]-" + _cut("[A-Za-z0-9-]", 10))),
-    "Google": Kind(("aiza",), _matches(_WORD_BEGINS + "AIza" + _cut("[0-9A-Za-z_-]", 35))),
+    "GitHub, fine-grained": Kind(("github_pat_",), _matches("github_pat_" + _rest("[A-Za-z0-9_]", 22))),
+    "GitLab": Kind(("glpat-",), _matches("glpat-" + _rest("[A-Za-z0-9_-]", 20))),
+    "Hugging Face": Kind(("hf_",), _matches("hf_" + _rest("[A-Za-z0-9]", 30, True))),
+    "Slack": Kind(("xox",), _matches("xox[abprs]-" + _rest("[A-Za-z0-9-]", 10))),
+    "Google": Kind(("aiza",), _matches(_WORD_BEGINS + "AIza" + _rest("[0-9A-Za-z_-]", 35))),
     # The first part is taken whole, so that no other attempt begins within it.
     "JSON Web Token": Kind(
         ("eyj",),
@@ -187,9 +195,10 @@ KINDS: Final = {
             group="whole",
         ),
     ),
-    # Where the middle of a long text is left out, what follows may be the end of anything.
-    "word cut by a limit": Kind(
-        ("more characters) …",), _matches(r"more characters\) …([A-Za-z0-9_.~+/=-]{8,})", group=1)
+    # Where the middle of a long text is left out, the rest of the line may be the end of anything.
+    "line cut by a limit": Kind(
+        ("more characters) …",),
+        _matches(rf"more characters\) …((?:[^\r\n\\]|{_BACKSLASH}){{1,2048}})", group=1),
     ),
 }
 """Every kind of secret that is found."""

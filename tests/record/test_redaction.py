@@ -196,3 +196,178 @@ def test_no_secret_survives_anywhere(
     for nesting in nestings:
         text = NESTINGS[nesting](text)
     check_redacted(line_with(text, where), secret.hidden)
+
+
+CUTS = [kind for kind in SECRETS if kind not in ("json", "pem with quotes")]
+
+
+@settings(max_examples=1000, deadline=None)
+@given(
+    st.sampled_from(CUTS),
+    st.sampled_from(["", "x\n", "key: ", '{"a": "']),
+    st.floats(0, 1),
+    st.booleans(),
+    st.lists(st.sampled_from(["object", "orjson", "prose", "lines"]), max_size=3),
+)
+def test_no_part_of_a_secret_survives_a_cut(
+    kind: str, before: str, share: float, is_said: bool, nestings: list[str]
+) -> None:
+    """A limit of ours cuts strings, and says so; one of the SDK cuts what holds them. What is left is redacted."""
+    secret = SECRETS[kind]
+    text = before + secret.text
+    if is_said:
+        text = f"{text[: round(share * len(text))]}… (4096 more characters)"
+    for nesting in nestings:
+        text = NESTINGS[nesting](text)
+    if not is_said:
+        text = text[: round(share * len(text))]
+    redacted = redact_secrets(line_with(text))
+    hidden = secret.hidden
+    if kind == "json web token":  # of which a short beginning is like any JSON in base64
+        hidden = hidden[READABLE:]
+    assert not is_readable(hidden, decoded(redacted)), redacted
+
+
+@pytest.mark.parametrize("kind", sorted(CUTS))
+def test_the_end_of_a_secret_does_not_survive_a_cut_in_the_middle(kind: str) -> None:
+    """Long texts lose their middle: what follows the cut is not told from a secret's end."""
+    secret = SECRETS[kind]
+    for at in range(len(secret.text)):
+        text = f"Traceback … (4096 more characters) …{secret.text[at:]}\n  File x, line 1"
+        check_unreadable = decoded(redact_secrets(line_with(text)))
+        assert "File x, line 1" in check_unreadable
+        words = secret.hidden.split() if " " in secret.hidden else [secret.hidden]
+        assert not any(is_readable(word, check_unreadable) for word in words), check_unreadable
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+        max_leaves=20,
+    ),
+    st.lists(st.sampled_from(["object", "orjson", "unicode", "string", "slashes", "prose"]), max_size=3),
+)
+def test_what_is_no_secret_stays_byte_by_byte(value: object, nestings: list[str]) -> None:
+    """Numbers of any size, their spelling, the order of keys, duplicates and all text."""
+    neighbours, text = json.dumps(value), json.dumps({"password": "hunter2 hunter2", "x": value})
+    for nesting in nestings:
+        neighbours, text = NESTINGS[nesting](neighbours), NESTINGS[nesting](text)
+    assert redact_secrets(line_with(neighbours)) == line_with(neighbours)
+    check_redacted(line_with(text), "hunter2 hunter2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def login(password: str, api_key: str | None = None) -> Token:",
+        "The secret: be kind to everybody.",
+        "task-management-system-with-many-words and risk-assessment-of-a-portfolio",
+        "https://localhost:8080/path?x=y@z, mailto:somebody@example.org, ssh://git@github.com/a",
+        "eyJpZCI6MX0 is a cursor; keys look like sk-… or hf_… or ghp_…",
+        '{"max_tokens": 7, "total_tokens": 9, "token_ids": [1, 2], "secret_found": 1.0, "password": null}',
+        "pip install hf_transfer",
+        "if password == expected:",
+        "C:\\new\\table\\x41\\users",
+        '["username", "password", "email"]',
+    ],
+)
+def test_what_only_resembles_a_secret_stays(text: str) -> None:
+    """Code, prose, paths and numbers that have such words in them are recorded as they are."""
+    assert redact_secrets(line_with(text)) == line_with(text)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"password": ["hunter2hunter2", {"deep": "hunter2hunter2"}]},
+        {"API Key": "hunter2hunter2"},
+        {"clientSecret": 'hunter2"hunter2'},
+        [["Authorization", "hunter2hunter2"]],
+        {"env": [{"name": "DB_PASSWORD", "value": "hunter2hunter2"}]},
+        {"x": json.dumps({"y": json.dumps({"refresh_token": "hunter2hunter2"})})},
+    ],
+)
+@pytest.mark.parametrize("nesting", ["object", "orjson", "string", "slashes"])
+def test_all_text_under_a_telling_name_goes(value: object, nesting: str) -> None:
+    """Lists and objects under it, pairs as headers are given, entries with a name and a value."""
+    redacted = redact_secrets(line_with(NESTINGS[nesting](json.dumps(value))))
+    assert b"hunter2" not in redacted
+
+
+def test_numbers_of_a_line_stay_numbers() -> None:
+    """An attribute with a telling name may be a score; what is a string in OTLP only is not touched."""
+    attributes = {"rollout.score.secret_found": 7, "rollout.score.password": float("nan"), "secret": b"bytes"}
+    line = b'"scope":{},"spans":[{"attributes":%b}]}]}]}\n' % otlp_json.attribute_list(attributes)
+    assert redact_secrets(line) == line
+
+
+def test_redacted_keys_of_one_object_stay_different() -> None:
+    """Two keys that are secrets do not become one, which would lose a value."""
+    keys = {f"ghp_{BODY}{BODY}{n}": n for n in range(3)}
+    redacted = redact_secrets(line_with(json.dumps(keys)))
+    assert rb"{\"[redacted]\": 0, \"[redacted] 2\": 1, \"[redacted] 3\": 2}" in redacted
+
+
+def test_what_is_redacted_twice_is_redacted_once() -> None:
+    """The forwarder redacts decoded text in lines that were redacted when they were recorded."""
+    for secret in SECRETS.values():
+        once = redact_secrets(line_with(f"a {secret.text}\n"))
+        assert redact_secrets(once) == once
+
+
+def test_a_resource_is_redacted() -> None:
+    """Attributes of the resource are written with every line; numbers and names stay."""
+    attributes = {"service.name": "x", "url": f"redis://:{BODY}@host", "n": 5, "db.password": "hunter2"}
+    assert redaction.redacted_attributes(redact_secrets, attributes) == {
+        "service.name": "x",
+        "url": "redis://:[redacted]@host",
+        "n": 5,
+        "db.password": "[redacted]",
+    }
+
+
+def burn(text: str) -> str:
+    """A function of an application with a pattern that goes back and forth."""
+    deadline = time.thread_time() + (2 * redaction.BUDGET if "slow" in text else 0)
+    while time.thread_time() < deadline:
+        pass
+    return text
+
+
+def test_a_function_that_exceeds_its_budget_costs_content_not_spans(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it took too long for is replaced, as are lines of that length for a while; shorter ones go on."""
+    redact = redaction.redaction_of(f"{__name__}:burn")
+    assert redact is not None
+    assert redact(line_with("quick")) == line_with("quick")
+    hidden = orjson.loads(b'{"resourceSpans":[{"scopeSpans":[{' + redact(line_with("slow, classified")))
+    assert "classified" not in str(hidden)
+    (span,) = hidden["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert (span["name"], span["spanId"]) == ("op", "c" * 16)
+    assert "took 0.5 s of processor time" in caplog.text
+    assert "for the next 5 s" in caplog.text
+
+    began = time.thread_time()
+    assert b"classified" not in redact(line_with("slow, classified" * 100))
+    assert time.thread_time() - began < redaction.BUDGET
+    short = b'"scope":{},"spans":[]}]}]}\n'
+    assert redact(short) == short
+
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+    assert redact(line_with("quick again")) == line_with("quick again")
+
+
+def test_identity_stays_where_content_is_replaced() -> None:
+    """A span whose content could not be redacted in time still belongs to its trajectory."""
+    attributes = {"rollout.step": 3, "rollout.experiment_name": "e", "openinference.span.kind": "LLM"}
+    more = {"input.value": "classified", "b": b"classified", "l": ["classified"], "m": {"k": "classified"}}
+    encoded = otlp_json.attribute_list({**attributes, **more})
+    line = b'"scope":{},"spans":[{"attributes":%b}]}]}]}\n' % encoded
+    hidden = redaction.without_content(line)
+    assert b"classified" not in hidden
+    assert b"Y2xhc3NpZmllZA" not in hidden
+    for part in (b'"intValue":"3"', b'"stringValue":"e"', b'"stringValue":"LLM"'):
+        assert part in hidden
