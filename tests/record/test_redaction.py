@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_rollout.record import otlp_json, redaction
+from otel_rollout.record import otlp_json, redaction, secret_finder
 from otel_rollout.record.redaction import redact_secrets
 
 READABLE = 7
@@ -212,7 +212,7 @@ CUTS = [kind for kind in SECRETS if kind not in ("json", "pem with quotes")]
 def test_no_part_of_a_secret_survives_a_cut(
     kind: str, before: str, share: float, is_said: bool, nestings: list[str]
 ) -> None:
-    """A limit of ours cuts strings, and says so; one of the SDK cuts what holds them. What is left is redacted."""
+    """A limit of ours cuts strings, and says so; one of the SDK cuts what holds them."""
     secret = SECRETS[kind]
     text = before + secret.text
     if is_said:
@@ -371,3 +371,41 @@ def test_identity_stays_where_content_is_replaced() -> None:
     assert b"Y2xhc3NpZmllZA" not in hidden
     for part in (b'"intValue":"3"', b'"stringValue":"e"', b'"stringValue":"LLM"'):
         assert part in hidden
+
+
+HOSTILE = {
+    "json web tokens": "eyJ-" * 40_000,
+    "private keys": "-----BEGIN PRIVATE KEY-----" * 6_000,
+    "ends of private keys": "-----END RSA PRIVATE KEY" * 6_000,
+    "lines before an end": "AbCd\n" * 30_000 + "PRIVATE KEY",
+    "backslashes": "\\" * 200_000,
+    "quotes": '"' * 200_000,
+    "escaped names": '\\"secret\\":\\"' * 15_000,
+    "names": "password:" * 20_000,
+    "open quotes": "password='\"" * 15_000,
+    "words": "a-" * 100_000,
+    "keys": "sk-" * 60_000,
+    "addresses": "://a:" * 30_000,
+    "bearers": "bearer " * 20_000,
+    "objects": '{"password":' * 15_000,
+    "arrays": "[" * 160_000,
+}
+
+
+@pytest.mark.parametrize("encode", [str, json.dumps, lambda text: f"x {json.dumps([json.dumps(text)])}"])
+@pytest.mark.parametrize("kind", sorted(HOSTILE))
+def test_no_text_holds_up_the_caller(kind: str, encode: Callable[[str], str]) -> None:
+    """The worst of 160 KB takes milliseconds, where some took 24 s: an event loop waits for it."""
+    line = line_with(encode(HOSTILE[kind]))
+    redact_secrets(line)
+    began = time.thread_time()
+    redact_secrets(line)
+    assert time.thread_time() - began < 0.5
+
+
+def test_every_kind_of_secret_is_tested() -> None:
+    """No kind is without a sample."""
+    samples = "\n".join(secret.text for secret in SECRETS.values())
+    cut = f"{SECRETS['url'].text[:30]}… (9 more characters) …abcdefgh"
+    found = {name for name, kind in secret_finder.KINDS.items() for _ in kind.find(f"{samples}\n{cut}")}
+    assert found == set(secret_finder.KINDS)
