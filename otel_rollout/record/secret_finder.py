@@ -34,11 +34,24 @@ class Kind(NamedTuple):
 
     Attributes:
         signs: lower-case text; where none of it is in a text, neither is a secret of this kind.
-        find: gives the secrets of this kind in a text.
+        pattern: matches what may hold such a secret.
+        secret: gives the part of a match that is one, if any.
     """
 
     signs: tuple[str, ...]
-    find: Callable[[str], Iterable[Span]]
+    pattern: re.Pattern[str]
+    secret: Callable[[re.Match[str]], Span | None]
+
+    def may_be_in(self, lowered: str) -> bool:
+        """Whether lower-case text has a sign of this kind."""
+        return any(sign in lowered for sign in self.signs)
+
+    def find(self, text: str) -> Iterator[Span]:
+        """Find the secrets of this kind in a text."""
+        for match in self.pattern.finditer(text):
+            span = self.secret(match)
+            if span is not None:
+                yield span
 
 
 def replaced(text: str, spans: Iterable[Span]) -> str:
@@ -98,14 +111,11 @@ def is_telling(name: str) -> bool:
     return _TELLING_NAME.search(name[-_LONG_NAME:]) is not None
 
 
-def _assigned(text: str) -> Iterator[Span]:
-    for match in _ASSIGNMENT.finditer(text):
-        group = next((name for name in _QUOTED if match[name] is not None), "plain")
-        if group == "plain" and not _is_a_value(match):
-            continue
-        start, end = match.span(group)
-        if start < end:
-            yield Span(start, end)
+def _assigned(match: re.Match[str]) -> Span | None:
+    """Give the value that a name is set to."""
+    group = next((name for name in _QUOTED if match[name] is not None), "plain")
+    start, end = match.span(group)
+    return Span(start, end) if start < end and (group != "plain" or _is_a_value(match)) else None
 
 
 def _is_a_value(match: re.Match[str]) -> bool:
@@ -136,69 +146,61 @@ def _rest(character: str, shortest: int, like_a_word: bool = False) -> str:
     return f"(?:{character}{{{shortest},}}|{character}+(?=…)|{is_key}{character}{{8,}}\\Z)"
 
 
-def _matches(pattern: str, flags: int = 0, group: str | int = 0) -> Callable[[str], Iterator[Span]]:
-    """Give what a pattern matches; of one with a group, where and what that matches."""
-    compiled = re.compile(pattern, flags | re.ASCII)
+def _kind(*signs: str, pattern: str, flags: int = 0, group: str | int = 0, needs: str | int = 0) -> Kind:
+    """Make a kind whose secrets are what a group of a pattern matches, where another group takes part."""
 
-    def find(text: str) -> Iterator[Span]:
-        for match in compiled.finditer(text):
-            if match[group] is not None:
-                yield Span(*match.span(0 if group == "whole" else group))
+    def secret(match: re.Match[str]) -> Span | None:
+        return Span(*match.span(group)) if match[needs] is not None else None
 
-    return find
+    return Kind(signs, re.compile(pattern, flags | re.ASCII), secret)
 
 
 KINDS: Final = {
-    "assignment": Kind(_NAME_SIGNS, _assigned),
-    "URL": Kind(("://",), _matches(rf"://{_NAME_IN_URL}{{0,256}}:([^{_NOT_IN_URL}]{{1,256}})@", group=1)),
-    "URL cut by a limit": Kind(
-        ("://",),
-        _matches(
-            rf"://{_NAME_IN_URL}{{0,256}}:(?=[0-9]*[^0-9])([^@{_NOT_IN_URL}]{{6,256}})(?=…|\Z)", group=1
-        ),
+    "assignment": Kind(_NAME_SIGNS, _ASSIGNMENT, _assigned),
+    "URL": _kind("://", pattern=rf"://{_NAME_IN_URL}{{0,256}}:([^{_NOT_IN_URL}]{{1,256}})@", group=1),
+    "URL cut by a limit": _kind(
+        "://",
+        pattern=rf"://{_NAME_IN_URL}{{0,256}}:(?=[0-9]*[^0-9])([^@{_NOT_IN_URL}]{{6,256}})(?=…|\Z)",
+        group=1,
     ),
-    "bearer": Kind(
-        ("bearer",), _matches(rf"bearer\s{{1,64}}({_rest('[a-z0-9._~+/-]', 16)}=*)", re.IGNORECASE, 1)
+    "bearer": _kind(
+        "bearer",
+        pattern=rf"bearer\s{{1,64}}({_rest('[a-z0-9._~+/-]', 16)}=*)",
+        flags=re.IGNORECASE,
+        group=1,
     ),
-    "OpenAI and Anthropic": Kind(("sk-",), _matches(_WORD_BEGINS + "sk-" + _rest("[A-Za-z0-9_-]", 20, True))),
-    "AWS": Kind(("akia", "asia"), _matches("(?:AKIA|ASIA)" + _rest("[0-9A-Z]", 16))),
-    "GitHub": Kind(
-        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), _matches("gh[pousr]_" + _rest("[A-Za-z0-9]", 36))
-    ),
-    "GitHub, fine-grained": Kind(("github_pat_",), _matches("github_pat_" + _rest("[A-Za-z0-9_]", 22))),
-    "GitLab": Kind(("glpat-",), _matches("glpat-" + _rest("[A-Za-z0-9_-]", 20))),
-    "Hugging Face": Kind(("hf_",), _matches("hf_" + _rest("[A-Za-z0-9]", 30, True))),
-    "Slack": Kind(("xox",), _matches("xox[abprs]-" + _rest("[A-Za-z0-9-]", 10))),
-    "Google": Kind(("aiza",), _matches(_WORD_BEGINS + "AIza" + _rest("[0-9A-Za-z_-]", 35))),
+    "OpenAI and Anthropic": _kind("sk-", pattern=_WORD_BEGINS + "sk-" + _rest("[A-Za-z0-9_-]", 20, True)),
+    "AWS": _kind("akia", "asia", pattern="(?:AKIA|ASIA)" + _rest("[0-9A-Z]", 16)),
+    "GitHub": _kind("ghp_", "gho_", "ghu_", "ghs_", "ghr_", pattern="gh[pousr]_" + _rest("[A-Za-z0-9]", 36)),
+    "GitHub, fine-grained": _kind("github_pat_", pattern="github_pat_" + _rest("[A-Za-z0-9_]", 22)),
+    "GitLab": _kind("glpat-", pattern="glpat-" + _rest("[A-Za-z0-9_-]", 20)),
+    "Hugging Face": _kind("hf_", pattern="hf_" + _rest("[A-Za-z0-9]", 30, True)),
+    "Slack": _kind("xox", pattern="xox[abprs]-" + _rest("[A-Za-z0-9-]", 10)),
+    "Google": _kind("aiza", pattern=_WORD_BEGINS + "AIza" + _rest("[0-9A-Za-z_-]", 35)),
     # The first part is taken whole, so that no other attempt begins within it.
-    "JSON Web Token": Kind(
-        ("eyj",),
-        _matches(
-            r"eyJ[A-Za-z0-9_-]+"
-            r"(?P<whole>(?:\.[A-Za-z0-9_-]*){2,4}|\.[A-Za-z0-9_-]{4,}(?=…|\Z)|(?=…))?",
-            group="whole",
-        ),
+    "JSON Web Token": _kind(
+        "eyj",
+        pattern=r"eyJ[A-Za-z0-9_-]+"
+        r"(?P<more>(?:\.[A-Za-z0-9_-]*){2,4}|\.[A-Za-z0-9_-]{4,}(?=…|\Z)|(?=…))?",
+        needs="more",
     ),
     # To the end of the text where the end of the key is missing, and from where it may begin where that is.
-    "private key": Kind(
-        ("private key",),
-        _matches(
-            rf"{_PEM % 'BEGIN'}.*?(?:{_PEM % 'END'}[A-Z0-9 ]{{0,20}}-{{4,5}}|\Z)",
-            re.DOTALL,
-        ),
+    "private key": _kind(
+        "private key",
+        pattern=rf"{_PEM % 'BEGIN'}.*?(?:{_PEM % 'END'}[A-Z0-9 ]{{0,20}}-{{4,5}}|\Z)",
+        flags=re.DOTALL,
     ),
-    "end of a private key": Kind(
-        ("private key",),
-        _matches(
-            r"[A-Za-z0-9+/=]+(?:[ \t]*(?:\r?\n[ \t]*)+[A-Za-z0-9+/=]+)*"
-            rf"(?P<whole>\s*(?={_PEM % 'END'}))?",
-            group="whole",
-        ),
+    "end of a private key": _kind(
+        "private key",
+        pattern=r"[A-Za-z0-9+/=]+(?:[ \t]*(?:\r?\n[ \t]*)+[A-Za-z0-9+/=]+)*"
+        rf"(?P<end>\s*(?={_PEM % 'END'}))?",
+        needs="end",
     ),
     # Where the middle of a long text is left out, the rest of the line may be the end of anything.
-    "line cut by a limit": Kind(
-        ("more characters) …",),
-        _matches(rf"more characters\) …((?:[^\r\n\\]|{_BACKSLASH}){{1,2048}})", group=1),
+    "line cut by a limit": _kind(
+        "more characters) …",
+        pattern=rf"more characters\) …((?:[^\r\n\\]|{_BACKSLASH}){{1,2048}})",
+        group=1,
     ),
 }
 """Every kind of secret that is found."""
@@ -233,7 +235,7 @@ def in_text(text: str) -> Iterator[Span]:
     """Find secrets in text, as it is and with its escapes resolved."""
     lowered = text.lower()
     for kind in KINDS.values():
-        if any(sign in lowered for sign in kind.signs):
+        if kind.may_be_in(lowered):
             yield from kind.find(text)
     if "\\" in text:
         plain = _unescaped(text)
@@ -292,7 +294,7 @@ def _in_encoded(encoded: str, found: Iterable[Span], offset: int) -> Iterator[Sp
         )
 
 
-_TOKEN = re.compile(r'"(?P<string>[^"\\]*(?:\\.[^"\\]*)*)"(?P<colon>\s*:)?|[\[\]{}]', re.DOTALL)
+_TOKEN = re.compile(r'"(?P<string>[^"\\]*(?:\\.[^"\\]*)*)"?(?P<colon>\s*:)?|[\[\]{}]', re.DOTALL)
 _PAIR_ENDS = re.compile(r"\s*\]")
 _NO_TEXT = ("intValue", "doubleValue", "bytesValue")
 """Members of an OTLP value that are strings and no text: numbers, and bytes in base64."""
