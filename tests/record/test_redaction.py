@@ -6,10 +6,12 @@ import json
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import orjson
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -409,3 +411,34 @@ def test_every_kind_of_secret_is_tested() -> None:
     cut = f"{SECRETS['url'].text[:30]}… (9 more characters) …abcdefgh"
     found = {name for name, kind in secret_finder.KINDS.items() for _ in kind.find(f"{samples}\n{cut}")}
     assert found == set(secret_finder.KINDS)
+
+
+GATEWAY = Path(__file__).parents[2] / "collector-config" / "gateway.yaml"
+
+
+def gateway_rules() -> list[tuple[str, str]]:
+    """The gateway's expressions and what replaces their matches, as Python writes them."""
+    processors = yaml.safe_load(GATEWAY.read_text())["processors"]
+    rules = [(pattern, "****") for pattern in processors["redaction"]["blocked_values"]]
+    statements = processors["transform/redaction"]["trace_statements"]
+    given = re.compile(r'replace_all_patterns\(([a-z.]+), "value", "(.*)", "(.*)"\)')
+    found = [match.groups() for match in map(given.fullmatch, statements) if match]
+    assert [where for where, *_ in found] == [
+        f"{c}.attributes" for c in ("resource", "scope", "span", "spanevent")
+    ]
+    (rule,) = {(pattern, replacement) for _, pattern, replacement in found}
+    rules.append((rule[0].replace("\\\\", "\\"), re.sub(r"\$\$\{(\d)\}", r"\\\1", rule[1])))
+    return [(pattern.replace(r"\z", r"\Z"), replacement) for pattern, replacement in rules]
+
+
+@pytest.mark.parametrize("kind", sorted(SECRETS))
+@pytest.mark.parametrize("nesting", ["none", "object", "orjson", "twice"])
+def test_the_gateway_knows_the_same_kinds(kind: str, nesting: str) -> None:
+    """Its configuration is a list of its own, in the Collector's words."""
+    text = f"key:\n{SECRETS[kind].text}\nend"
+    for step in {"none": [], "twice": ["object", "orjson"]}.get(nesting, [nesting]):
+        text = NESTINGS[step](text)
+    for pattern, replacement in gateway_rules():
+        text = re.sub(pattern, replacement, text)
+    assert not is_readable(SECRETS[kind].hidden, decoded(text.encode()))
+    assert "end" in text
