@@ -26,7 +26,8 @@ _HEADER: Final = re.compile(
 _END: Final = re.compile(
     r"(?:<\|im_end\|>|<\|eot_id\|>|<\|endoftext\|>)\s*$|^\s*(?:<\|im_end\|>|<\|eot_id\|>)"
 )
-_TOOL_RESPONSE: Final = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL)
+_TOOL_RESPONSE: Final = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.DOTALL)
+"""The last one may have no end: a limit cut the text there."""
 
 
 @dataclass(frozen=True)
@@ -301,5 +302,5 @@ def without_end(text: str) -> str:
 def _tool_responses(message: Message) -> Sequence[Message]:
     responses = _TOOL_RESPONSE.findall(message.text)
     if responses and not _TOOL_RESPONSE.sub("", message.text).strip():
-        return [replace(message, role="tool", text=response) for response in responses]
+        return [replace(message, role="tool", text=response.strip()) for response in responses]
     return [message]
