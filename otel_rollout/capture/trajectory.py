@@ -242,7 +242,7 @@ class Trajectory:
                     self._warn_if_misspelt(key, meant)
                 span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
             self._writer = active.writer
-            self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
+            self._slot = active.writer.trajectory_began(spans.unfinished_lines(span))
 
     def _warn_if_misspelt(self, given: str, meant: str) -> None:
         """Warn, once for each argument, of an extra that is named like an argument nobody gave."""

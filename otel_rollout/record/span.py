@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import traceback
 from binascii import hexlify
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import orjson
 from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from otel_rollout import semconv
@@ -32,6 +33,9 @@ MAX_LINKS = 128
 UNFINISHED = "process ended before the trajectory did"
 """Status of a trajectory whose process died."""
 _UNFINISHED = Details(status=StatusCode.ERROR.value, status_message=UNFINISHED).encoded()
+
+SHORT_VALUES = (4096, 256, 32)
+"""Characters that an unfinished span's name and identity values are cut to, in turn, until its line fits."""
 
 MAX_EXCEPTION_TEXT = 64 << 10
 """Characters kept of an exception's message, and of its stack; the middle is left out."""
@@ -250,13 +254,18 @@ class RecordingSpan(Span):
             self._details = None
             vars(self).pop(_MADE, None)
 
-    def unfinished_line(self) -> bytes:
-        """The line this span becomes if its process dies before it ends; without an end time."""
+    def unfinished_lines(self) -> Iterator[bytes]:
+        """Lines this span becomes if its process dies before it ends: whole, then shorter and shorter.
+
+        They have no end time.
+        """
         details = _UNFINISHED
         if self._details is not None:
             known = replace(self._details, status=StatusCode.ERROR.value, status_message=UNFINISHED)
             details = known.encoded()
-        return b"".join(self._line(0, details))
+        yield b"".join(self._line(0, details))
+        for longest in SHORT_VALUES:
+            yield self._short_line(longest)
 
     def _line(self, end_ns: int, details: bytes) -> tuple[bytes, ...]:
         attributes, identity = self.encoded.values(), self.identity.encoded
@@ -273,6 +282,24 @@ class RecordingSpan(Span):
             end_ns,
             (b"[", identity, *chain.from_iterable(attributes), b"]") if identity else _list_of(attributes),
             details + otlp_json.trace_state(state.to_header()) if state else details,
+        )
+
+    def _short_line(self, longest: int) -> bytes:
+        """The line of an unfinished root span with nothing but what it is known by."""
+        name = otlp_json.json_string(str(orjson.loads(self._name))[:longest])
+        attributes = b"[", self.identity.shortened(longest), *self.encoded.get(semconv.SPAN_KIND, ()), b"]"
+        return b"".join(
+            otlp_json.line(
+                self.tracer.scope,
+                self.head,
+                self.span_id,
+                name,
+                self.kind,
+                self.start_ns,
+                0,
+                attributes,
+                _UNFINISHED,
+            )
         )
 
     def __exit__(
