@@ -393,6 +393,13 @@ def _say_what_was_delivered(ended: _EndedRun) -> None:
     exit_message.say(report, node_dir)
 
 
+def close_at_exit() -> None:
+    """Flush what this process has recorded: for a process that exits without ``atexit``."""
+    active = _state.runtime
+    if active is not None and not _state.is_root:
+        active.close(_CLOSE_TIMEOUT)
+
+
 def node_directory(configured: Settings) -> Path:
     """Where this machine's processes record the run."""
     return spool.node_directory(configured.spool_dir, configured.run_id, configured.node)

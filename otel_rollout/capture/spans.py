@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from opentelemetry import trace
@@ -74,13 +73,18 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
         span.set_attribute(key, encoded.decode())
 
 
-def unfinished_lines(span: Span) -> Iterator[bytes]:
-    """Lines a trajectory's root span becomes if its process dies before it ends: whole, then shorter ones."""
+def unfinished_line(span: Span, longest: int | None) -> bytes:
+    """The line a trajectory's root span becomes if its process dies before it ends.
+
+    Args:
+        span: the root span.
+        longest: characters of texts in a line that has nothing but what the trajectory is known by.
+    """
     if type(span) is RecordingSpan:
-        return span.unfinished_lines()
+        return span.unfinished_line(longest)
     from otel_rollout.record import guest
 
-    return guest.unfinished_lines(cast("ReadableSpan", span))
+    return guest.unfinished_line(cast("ReadableSpan", span), longest)
 
 
 def fail(span: Span, error: BaseException) -> None:

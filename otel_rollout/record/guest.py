@@ -11,7 +11,7 @@ import os
 import random
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.trace import SpanProcessor
@@ -22,7 +22,7 @@ from otel_rollout import semconv
 from otel_rollout.record import otlp_json
 from otel_rollout.record.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.record.interrupts import pass_on
-from otel_rollout.record.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, SHORT_VALUES, UNFINISHED
+from otel_rollout.record.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -229,24 +229,26 @@ class SpoolSpanProcessor(IdentityProcessor):
         """The writer belongs to the runtime, which closes it."""
 
 
-def unfinished_lines(span: ReadableSpan) -> Iterator[bytes]:
-    """Lines a root span becomes if its process dies before it ends: whole, then shorter and shorter.
+def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
+    """The line this span becomes if its process dies before it ends; without an end time.
 
-    They have no end time.
+    Args:
+        span: the root span of a trajectory.
+        longest: characters of texts in a line that has nothing but what the trajectory is known by.
     """
     context = span.get_span_context()
     known = _known.get(context.span_id) if context is not None else None
     if known is None:
         known = _Known(NO_IDENTITY, False)
-    yield _line(span, known, 0, StatusCode.ERROR.value, UNFINISHED)
-    kind = str(_attributes(span, known).get(semconv.SPAN_KIND, semconv.KIND_AGENT))
-    for longest in SHORT_VALUES:
-        attributes = b"[%b,%b]" % (
-            known.identity.shortened(longest),
-            otlp_json.attribute(semconv.SPAN_KIND, kind),
-        )
-        details = otlp_json.Details(status=StatusCode.ERROR.value, status_message=UNFINISHED)
-        yield _line_of(span, span.name[:longest], 0, attributes, details.encoded())
+    if longest is None:
+        return _line(span, known, 0, StatusCode.ERROR.value, UNFINISHED)
+    kind = _attributes(span, known).get(semconv.SPAN_KIND, semconv.KIND_AGENT)
+    attributes = b"[%b,%b]" % (
+        known.identity.shortened(longest),
+        otlp_json.attribute(semconv.SPAN_KIND, kind),
+    )
+    details = otlp_json.Details(status=StatusCode.ERROR.value, status_message=UNFINISHED)
+    return _line_of(span, span.name[:longest], 0, attributes, details.encoded())
 
 
 def _attributes(span: ReadableSpan, known: _Known) -> dict[str, AttributeValue]:

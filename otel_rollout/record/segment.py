@@ -15,7 +15,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -47,6 +47,8 @@ RETRY_INTERVAL = 0.5
 """Seconds between attempts to write a segment that failed (disk full, say)."""
 
 _WAIT_STEP = 0.0005
+_SHORTER = (4096, 256, 32)
+"""Characters that the texts of a running trajectory's line are cut to, in turn, until it fits."""
 _SHORT_NAME = 256
 """Characters of the service's name in a line that had to be cut."""
 _MAX_POSTPONED = 1024
@@ -230,17 +232,19 @@ class SegmentWriter:
         left_out = (fullness - _SOME_LEFT_OUT) / (_ALL_LEFT_OUT - _SOME_LEFT_OUT)
         return place_of_group(Group.of(identity.attributes)) >= left_out
 
-    def trajectory_began(self, bodies: Iterable[bytes]) -> int | None:
+    def trajectory_began(self, body_of: Callable[[int | None], bytes]) -> int | None:
         """Note a trajectory that is running, by the line that is to be recorded should this process die.
 
         Args:
-            bodies: that line without its resource head, then shorter ones: the first that fits is noted.
+            body_of: gives that line without its resource head: whole for None; else with nothing but what the
+                trajectory is known by, in texts of at most so many characters. The first that fits is noted.
 
         Returns:
             What to give to :meth:`trajectory_ended`; None when it could not be noted.
         """
         head = self._head
-        for body in bodies:
+        for longest in (None, *_SHORTER):
+            body = body_of(longest)
             if self._redact is not None:
                 try:
                     body = self._redact(body)

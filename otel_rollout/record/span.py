@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import traceback
 from binascii import hexlify
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from time import time_ns
@@ -33,9 +33,6 @@ MAX_LINKS = 128
 UNFINISHED = "process ended before the trajectory did"
 """Status of a trajectory whose process died."""
 _UNFINISHED = Details(status=StatusCode.ERROR.value, status_message=UNFINISHED).encoded()
-
-SHORT_VALUES = (4096, 256, 32)
-"""Characters that an unfinished span's name and identity values are cut to, in turn, until its line fits."""
 
 MAX_EXCEPTION_TEXT = 64 << 10
 """Characters kept of an exception's message, and of its stack; the middle is left out."""
@@ -254,18 +251,19 @@ class RecordingSpan(Span):
             self._details = None
             vars(self).pop(_MADE, None)
 
-    def unfinished_lines(self) -> Iterator[bytes]:
-        """Lines this span becomes if its process dies before it ends: whole, then shorter and shorter.
+    def unfinished_line(self, longest: int | None = None) -> bytes:
+        """The line this span becomes if its process dies before it ends; without an end time.
 
-        They have no end time.
+        Args:
+            longest: characters of texts in a line that has nothing but what the trajectory is known by.
         """
+        if longest is not None:
+            return self._short_line(longest)
         details = _UNFINISHED
         if self._details is not None:
             known = replace(self._details, status=StatusCode.ERROR.value, status_message=UNFINISHED)
             details = known.encoded()
-        yield b"".join(self._line(0, details))
-        for longest in SHORT_VALUES:
-            yield self._short_line(longest)
+        return b"".join(self._line(0, details))
 
     def _line(self, end_ns: int, details: bytes) -> tuple[bytes, ...]:
         attributes, identity = self.encoded.values(), self.identity.encoded
