@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -13,7 +14,7 @@ from opentelemetry.context import attach
 from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 
 from otel_rollout import runtime, semconv
-from otel_rollout.capture import content, spans, values
+from otel_rollout.capture import content, per_call, spans, values
 from otel_rollout.capture.guard import fault, warn
 from otel_rollout.record.identity import (
     NO_IDENTITY,
@@ -51,6 +52,7 @@ _warned: set[str] = set()
 """Arguments of which a misspelling was warned of."""
 PREVIEW_BYTES: Final = 16 << 10
 """JSON bytes of an operation's input or output that are shown on the root span as well."""
+Function = TypeVar("Function", bound=Callable[..., Any])
 _Offered = bytes | tuple[bytes, int]
 """JSON of an operation; if it is long its beginning, and the bytes that follow."""
 
@@ -66,6 +68,8 @@ def rollout_trace_attr(
     **extra: Any,
 ) -> Trajectory:
     """Mark the block that produces one trajectory; use it with ``with`` or ``async with``.
+
+    Or decorate a function, ``@rollout_trace_attr(step=1)``: each call of it is a trajectory.
 
     Everything recorded inside, in this thread or task and in asyncio tasks started from it, belongs to the
     trajectory and carries its identity; after :func:`otel_rollout.instrument`, also in thread pools, Ray
@@ -87,6 +91,10 @@ def rollout_trace_attr(
         The trajectory, on which ``set_input`` and ``set_output`` choose what a list of traces shows. By
         default that is the input of the first operation directly below, and the output of the last.
     """
+    if isinstance(sample_index, types.FunctionType):  # as a decorator, without parentheses
+        raise TypeError(
+            "rollout_trace_attr: with parentheses, also as a decorator: @rollout_trace_attr(step=1)"
+        )
     identity = {
         semconv.STEP: step,
         semconv.SAMPLE_INDEX: sample_index,
@@ -158,6 +166,18 @@ class Trajectory:
     def root(self) -> Span | None:
         """The root span; one that does not record where the trajectory is left out, None before it begins."""
         return self._span
+
+    def another(self) -> Trajectory:
+        """A trajectory like this one, not yet entered."""
+        return Trajectory(self._name, self._identity, self._extra, self._recorded, self._token2text)
+
+    def __call__(self, function: Function) -> Function:
+        """Decorate a function, coroutine function or generator function: each call is a trajectory like this.
+
+        Raises:
+            TypeError: for something that is no function.
+        """
+        return per_call.traced(self, function)
 
     # --- the block ----------------------------------------------------------------------------------------
 

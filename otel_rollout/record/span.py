@@ -76,8 +76,11 @@ class RecordingSpan(Span):
     Attributes:
         head_below: how the lines of spans below this one begin, once there is one.
         trajectory: that of which this is the root span, if it is one. Known to ``capture``.
+        has_replies_below: whether an operation right below has said what a model's reply took.
         long: whether its attributes are large; then its line is written in pieces, which saves a copy.
     """
+
+    has_replies_below = False
 
     def __init__(
         self,
