@@ -33,7 +33,7 @@ VALIDATE: Final = "rollout.validate"
 """bool. True for validation. Step numbers of training and validation overlap; this tells them apart."""
 
 DEFAULT_NAMES: Final = frozenset({"rollout_trace", "agent_loop"})
-"""Names of root spans for which nobody has chosen one: all alike, since OpenTelemetry wants few names of spans
+"""Names of root spans for which nobody has chosen one: all alike, since OpenTelemetry wants few span names
 (metrics are made by them). Where traces are listed, :func:`name_of_trace` tells them apart."""
 
 IDENTITY: Final = (PROJECT_NAME, EXPERIMENT_NAME, STEP, SAMPLE_INDEX, ROLLOUT_N, VALIDATE)

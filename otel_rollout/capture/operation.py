@@ -122,7 +122,7 @@ class Call:
             encode = self.encode
             if encode is not None:
                 self.output(encode(result, self.limit))
-            if type(result) not in usage.PLAIN:
+            if "usage" in result if type(result) is dict else type(result) not in usage.PLAIN:
                 usage.record(self.span, self.outside.get(SPAN), result)
         finally:
             self.end()

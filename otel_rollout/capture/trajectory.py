@@ -216,7 +216,7 @@ class Trajectory:
         if outside is not None and get_current_span() is get_current_span(self._inside):
             attach(outside)
             try:
-                if not self._is_apart:
+                if _KEY in outside and not self._is_apart:
                     _leave_what_is_over(outside)
             except Exception as internal:  # noqa: BLE001
                 fault("leaving a trajectory", internal)
@@ -240,7 +240,7 @@ class Trajectory:
         if active is None:
             return
         outside = otel_context.get_current()
-        over = _span_of_what_is_over(outside)
+        over = _span_of_what_is_over(outside) if SPAN in outside else None
         self._is_apart = over is not None
         context = outside if over is None else _apart_from_all(outside)
         parent = trace.get_current_span(context)

@@ -37,10 +37,13 @@ def record(span: Span, above: Any, reply: Any) -> None:
         above: the span around it.
         reply: what the operation returned.
     """
-    found = read(reply)
-    if found and type(above) is RecordingSpan:
+    fields = _fields(reply)
+    found = None if fields is None or "usage" not in fields else read(reply)
+    if not found:
+        return
+    if type(above) is RecordingSpan:
         above.has_replies_below = True
-    if found and not (type(span) is RecordingSpan and span.has_replies_below):
+    if not (type(span) is RecordingSpan and span.has_replies_below):
         put(span, found)
 
 

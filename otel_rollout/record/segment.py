@@ -47,7 +47,7 @@ RETRY_INTERVAL = 0.5
 """Seconds between attempts to write a segment that failed (disk full, say)."""
 
 _WAIT_STEP = 0.0005
-_SHORTER = (4096, 256, 32)
+_LENGTHS = (None, 4096, 256, 32)
 """Characters that the texts of a running trajectory's line are cut to, in turn, until it fits."""
 _SHORT_NAME = 256
 """Characters of the service's name in a line that had to be cut."""
@@ -243,7 +243,7 @@ class SegmentWriter:
             What to give to :meth:`trajectory_ended`; None when it could not be noted.
         """
         head = self._head
-        for longest in (None, *_SHORTER):
+        for longest in _LENGTHS:
             body = body_of(longest)
             if self._redact is not None:
                 try:
