@@ -7,7 +7,7 @@ back. Memory of the recording process and of the forwarder, before, during and a
 ``disk``: single operations are timed while a checkpoint of gigabytes is written beside the spool; with the
 spool on that disk, and in memory to tell what is the disk's part; and each without the checkpoint.
 ``limit``: operations are timed before and after the run has reached the size its spool may have.
-``threads``: operations of 64 threads that compute in Python, and so wait for one another, are counted and timed.
+``threads``: operations of 64 threads that compute in Python, and so wait for one another, are timed.
 
 Writes ``results/bounded.json``; with ``--only`` it keeps the other parts' figures.
 """
