@@ -14,7 +14,7 @@ from opentelemetry.context import attach
 from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 
 from otel_rollout import runtime, semconv
-from otel_rollout.capture import content, per_call, spans, values
+from otel_rollout.capture import content, per_call, received, spans, values
 from otel_rollout.capture.guard import fault, warn
 from otel_rollout.record.identity import (
     NO_IDENTITY,
@@ -429,16 +429,16 @@ def _span_of_what_is_over(context: otel_context.Context) -> Span | None:
     """The span that a trajectory begun in ``context`` has nothing to do with any more, if there is one.
 
     A task keeps the context that it was started in: a worker started inside a trajectory, an operation or a
-    request of the application begins trajectories there when that is over. Of what runs in another
-    process nobody knows here whether it is over.
+    request of the application begins trajectories there when that is over. So does one started in a call from
+    another process. Whether the trajectory there is over is not known here, but whether the call is.
     """
     around = trajectory_in(context)
     if around is not None:
         return around.root or trace.INVALID_SPAN if around.is_over else None
     span = get_current_span(context)
-    if isinstance(span, NonRecordingSpan) or span.is_recording():
-        return None
-    return span
+    if isinstance(span, NonRecordingSpan):
+        return span if received.is_over(context) else None
+    return None if span.is_recording() else span
 
 
 def _apart_from_all(context: otel_context.Context) -> otel_context.Context:

@@ -15,6 +15,7 @@ from multiprocessing.pool import Pool, ThreadPool
 from typing import Any
 
 from otel_rollout import runtime
+from otel_rollout.capture import received
 from otel_rollout.capture.guard import fault
 from otel_rollout.propagate import carrier, threads
 from otel_rollout.propagate.patching import Patches
@@ -68,7 +69,11 @@ def run(carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **
         _close_at_exit()
     except Exception as error:  # noqa: BLE001 - the call goes on
         fault("preparing a process of a pool", error)
-    return threads.run(carrier.extract(carried), function, *args, **kwargs)
+    context = received.begin(carrier.extract(carried))
+    try:
+        return threads.run(context, function, *args, **kwargs)
+    finally:
+        received.end(context)
 
 
 def _close_at_exit() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import threading
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,8 @@ from opentelemetry import context as otel_context
 from opentelemetry.sdk.trace import TracerProvider
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.propagate.ray_receive import receiving
+from otel_rollout.propagate.ray_send import ARGUMENT
 
 
 @rollout_trace_op(name="turn")
@@ -139,6 +142,21 @@ def test_a_trajectory_below_an_applications_span_that_is_over_is_its_own(recorde
     assert known["inside"].trace_id.hex() == f"{ids.trace_id:032x}" != known["later"].trace_id.hex()
     assert not known["later"].parent_span_id
     assert known["later"].links[0].span_id.hex() == f"{ids.span_id:016x}"
+
+
+async def test_a_trajectory_begun_after_a_call_from_another_process_is_its_own(recorded):
+    """An actor's background task, started in a call: what it begins afterwards is not the caller's."""
+    engine = Engine()
+    sent = orjson.dumps({"traceparent": f"00-{7:032x}-{8:016x}-01"})
+    for number in range(3):
+        await receiving(engine.rollout)(number, **{ARGUMENT: sent})
+    engine.worker.cancel()
+    known = {s.name: s.span for s in recorded() if s.name != "turn"}
+    assert known["job 0"].trace_id.hex() == f"{7:032x}"
+    assert len({span.trace_id for span in known.values()}) == 3
+    for number in (1, 2):
+        assert not known[f"job {number}"].parent_span_id
+        assert [link.span_id.hex() for link in known[f"job {number}"].links] == [f"{8:016x}"]
 
 
 def test_what_is_recorded_in_a_context_that_stayed_belongs_to_what_is_over(recorded):
