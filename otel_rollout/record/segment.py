@@ -43,6 +43,8 @@ MIN_TURNS = 64
 """Looks at the journal before a caller drops a span, however long they take. A clock does not tell a thread
 that waits for the GIL from one that waits for the disk. But the caller needs the GIL for each look, and the
 other thread has its chance between two of them."""
+MAX_TURNS = 2000
+"""Looks after which a caller gives up although others move on: a second, where nobody waits for the GIL."""
 RETRY_INTERVAL = 0.5
 """Seconds between attempts to write a segment that failed (disk full, say)."""
 
@@ -381,7 +383,7 @@ class SegmentWriter:
             if not self._has_room():
                 return False
             try:
-                with journal.unflushed(CATCH_UP_CHUNK if self._is_behind() else FLUSH_CHUNK) as chunk:
+                with journal.unflushed(self._chunk_bytes()) as chunk:
                     written = os.write(self._descriptor, chunk)
             except OSError as error:
                 self._meet_obstacle("disk", error.strerror or str(error))
@@ -406,6 +408,11 @@ class SegmentWriter:
                     self._node_dir,
                     error.strerror or error,
                 )
+
+    def _chunk_bytes(self) -> int:
+        """Bytes of the next write(2)."""
+        has_room = self._used + CATCH_UP_CHUNK <= self._spool_limit
+        return CATCH_UP_CHUNK if has_room and self._is_behind() else FLUSH_CHUNK
 
     def _is_behind(self) -> bool:
         """Whether the journal is so full that callers may soon have to wait."""
@@ -570,12 +577,13 @@ class SegmentWriter:
 
 
 class _Patience:
-    """How long one caller waits for others: until nothing moves for MAX_WAIT, and for MIN_TURNS looks."""
+    """How long a caller waits: until nothing moved for MAX_WAIT and MIN_TURNS looks, or for MAX_TURNS."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._moved = -1
         self._turns = 0
+        self._all_turns = 0
         self._deadline = 0.0
 
     def sleep(self) -> bool:
@@ -585,6 +593,9 @@ class _Patience:
             self._moved, self._turns, self._deadline = moved, 0, time.monotonic() + MAX_WAIT
         time.sleep(_WAIT_STEP)
         self._turns += 1
+        self._all_turns += 1
+        if self._all_turns >= MAX_TURNS:
+            return False
         return self._turns < MIN_TURNS or time.monotonic() < self._deadline
 
 
