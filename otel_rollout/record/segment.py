@@ -149,7 +149,7 @@ class SegmentWriter:
             journal_file.unlink(missing_ok=True)
             open_file.unlink(missing_ok=True)
             raise
-        self._look_at_spool(_LOOK_INTERVAL)
+        self._look_at_spool(0.0)
         self._begin_segment(*first)
         self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
         self._flusher.start()
