@@ -227,10 +227,8 @@ class SegmentWriter:
         fullness = self._used / self._spool_limit
         if not self._whole_trajectories or fullness < _SOME_LEFT_OUT:
             return True
-        if (
-            time.monotonic() >= self._looked + _LOOK_INTERVAL
-        ):  # with nothing recorded nobody else would look again
-            self._signals.put(_WAKE)
+        if time.monotonic() >= self._looked + _LOOK_INTERVAL:
+            self._signals.put(_WAKE)  # with nothing recorded nobody else would look again
         left_out = (fullness - _SOME_LEFT_OUT) / (_ALL_LEFT_OUT - _SOME_LEFT_OUT)
         return place_of_group(Group.of(identity.attributes)) >= left_out
 
