@@ -12,12 +12,19 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run the forwarder of the directory given as the only argument."""
+    """Run the forwarder of the directory given as the only argument.
+
+    Raises:
+        SystemExit: when this user has no business there.
+    """
     node_dir = Path(sys.argv[1])
     os.umask(0o077)  # whatever is written here is for this user alone
     from otel_rollout.deliver.election import Election
 
-    election = Election(node_dir)
+    try:
+        election = Election(node_dir)
+    except OSError as error:
+        raise SystemExit(f"cannot forward {node_dir}: {error}") from None
     if not election.win():
         return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -6,15 +6,22 @@ import fcntl
 import os
 from pathlib import Path
 
+from otel_rollout.private_files import open_private
+
 LOCK_FILE = "forwarder.lock"
 
 
 class Election:
-    """The forwarder's lock: at most one process forwards a directory."""
+    """The forwarder's lock: at most one process forwards a directory.
+
+    Raises:
+        OSError: when the lock file cannot be opened.
+        ForeignFileError: when the directory or the file may be somebody else's.
+    """
 
     def __init__(self, node_dir: Path) -> None:
         self._path = node_dir / LOCK_FILE
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT)
 
     def win(self) -> bool:
         """Try to become the forwarder."""

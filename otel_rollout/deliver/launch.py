@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import otel_rollout
-from otel_rollout import spool
 from otel_rollout.deliver.election import Election
+from otel_rollout.private_files import open_private
 from otel_rollout.settings import CONFIG_VARIABLE, ExporterOptions, Settings, to_variable
 
 LOG_FILE = "forwarder.log"
@@ -58,7 +58,7 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     if forwarder_runs(node_dir):
         return
     command = [sys.executable, "-m", "otel_rollout.deliver", str(node_dir)]
-    with open(node_dir / LOG_FILE, "ab", opener=spool.open_private) as log:
+    with open(node_dir / LOG_FILE, "ab", opener=open_private) as log:
         subprocess.run(  # noqa: S603 - our own interpreter and module
             ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *command],
             cwd="/",  # `python -m` looks for modules here first; and the job's directory may be deleted

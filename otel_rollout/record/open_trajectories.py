@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from otel_rollout.private_files import ForeignFileError, open_private
 from otel_rollout.record.journal import reserved
 
 SLOTS = 256
@@ -119,9 +120,9 @@ class OpenTrajectories:
 def read_open(path: Path) -> Iterator[bytes]:
     """The lines of the trajectories that are in a table, while its writer lives or after its death."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_private) as file:
             table = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (FileNotFoundError, ValueError):  # not there, or just being made
+    except (FileNotFoundError, ForeignFileError, ValueError):  # not there, not ours, or just being made
         return
     with table:
         for at in range(0, len(table) - SLOT_BYTES + 1, SLOT_BYTES):

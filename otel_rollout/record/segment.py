@@ -21,6 +21,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from otel_rollout import semconv, spool
+from otel_rollout.private_files import open_private
 from otel_rollout.record import otlp_json
 from otel_rollout.record.identity import NO_IDENTITY, Identity
 from otel_rollout.record.interrupts import pass_on
@@ -442,7 +443,7 @@ class SegmentWriter:
 
     def _begin_anew(self) -> bool:
         """Go on in new files, with what the journal still holds. False when they cannot be made."""
-        is_gone = not self._node_dir.exists()
+        is_gone = not os.path.exists(self._node_dir)
         try:
             self._found()
             prepared = self._prepare_segment()
@@ -494,8 +495,8 @@ class SegmentWriter:
     def _prepare_segment(self) -> tuple[spool.SegmentName, int]:
         """Create the next segment file, not yet under its name."""
         name = spool.SegmentName(self.id, self._sequence + 1)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(self._fresh(name), flags, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        descriptor = open_private(self._fresh(name), flags)
         try:
             # Locked before it has its name: a visible segment without a lock has no living writer.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
