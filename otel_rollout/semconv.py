@@ -43,11 +43,16 @@ EXTRA_PREFIX: Final = "rollout."
 """Keyword arguments beyond the identity given to ``rollout_trace_attr`` land under this prefix."""
 SCORE_PREFIX: Final = "rollout.score."
 """``rollout.score.<name>``: a score given before the trajectory ended (float, bool or str)."""
+SCORE_TIME_PREFIX: Final = "rollout.score_time."
+"""``rollout.score_time.<name>``: int. When that score was given, Unix time in ns: newer ones count before it."""
 SCORE_ORIGIN: Final = "rollout.score_origin"
 """str, on an evaluation span whose score the root span does not carry: ``ORIGIN_PROCESS``, given inside the
-trajectory in another process than the root's; ``ORIGIN_OUTSIDE``, by the trajectory's id, at any time."""
+trajectory in another process than the root's, or after the root ended; ``ORIGIN_OUTSIDE``, by the id of the
+trajectory, at any time."""
 ORIGIN_PROCESS: Final = "process"
 ORIGIN_OUTSIDE: Final = "outside"
+MAX_SCORE_NAME_CHARS: Final = 250
+"""Longest name of a score: what MLflow takes as the name of an assessment."""
 
 AGENT_NAME: Final = "rollout.agent_name"
 """str. Which agent loop produced the trajectory (verl: ``agent_name``)."""

@@ -51,6 +51,23 @@ class Experiments:
             self._checked_ids.add(_usable(experiment).id)
         return experiment_id
 
+    def confirm(self, experiment_id: str) -> None:
+        """Make sure that what has just been written to an experiment can be seen in MLflow.
+
+        MLflow takes spans for an experiment in its trash like any others, and shows them to nobody.
+
+        Raises:
+            UndeliveredError: it is deleted (REFUSED) or gone (UNAVAILABLE), or MLflow did not answer.
+        """
+        experiment = self._target.experiment_with_id(experiment_id)
+        if experiment is None or experiment.deleted:
+            self.forget()
+        if experiment is None:
+            raise UndeliveredError(
+                FailureKind.UNAVAILABLE, f"The MLflow experiment with id {experiment_id} is gone."
+            )
+        _usable(experiment)
+
     def forget(self) -> None:
         """Look everything up again: MLflow said that an experiment is gone."""
         self._id_by_name.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -14,7 +14,6 @@ from otel_rollout.projects import by_project
 from otel_rollout_mlflow import batching, settings
 from otel_rollout_mlflow.experiments import Experiments
 from otel_rollout_mlflow.mapping import (
-    Feedback,
     feedback_of,
     is_given_outside,
     is_root,
@@ -22,17 +21,22 @@ from otel_rollout_mlflow.mapping import (
     to_mlflow,
     trace_id_of,
 )
+from otel_rollout_mlflow.refusals import Refusals
 from otel_rollout_mlflow.runs import RunLink
+from otel_rollout_mlflow.scores import changes_of, tags_of
 from otel_rollout_mlflow.server import ServerTarget
 from otel_rollout_mlflow.store import StoreTarget
 from otel_rollout_mlflow.target import Target, UndeliveredError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from opentelemetry.sdk.trace import ReadableSpan
 
+    from otel_rollout_mlflow.mapping import Feedback
+
 DEFAULT_MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
+_LOOKED_UP_AT_ONCE: Final = 100
 
 _logger = logging.getLogger(__name__)
 
@@ -45,8 +49,9 @@ class MlflowSpanExporter(SpanExporter):
     spans again is safe: MLflow overwrites them.
 
     Scores become Feedback, written once their spans are stored: ``rollout.score.*`` of a root (a trace tag as
-    well) and evaluation spans, however late. One given from outside its trajectory is Feedback and a tag but
-    no span, as MLflow counts a trace's duration up to the end of its last span.
+    well) and evaluation spans, however late. Of several of one name the newest by its own time stays, in
+    whatever order they come. One given from outside its trajectory is Feedback and a tag but no span, as
+    MLflow counts a trace's duration up to the end of its last span.
 
     Every argument wins over its environment variable. Nothing is connected before the first ``export``.
 
@@ -110,6 +115,7 @@ class MlflowSpanExporter(SpanExporter):
         )
         self._experiments = Experiments(self._target)
         self._run = RunLink(self._target, self._settings.run_id, self._settings.shown_uri)
+        self._refusals = Refusals()
         self._last_project: str | None = None
         self._ready = False
         self._closed = False
@@ -245,20 +251,51 @@ class MlflowSpanExporter(SpanExporter):
     def _write(self, project: str | None, spans: Sequence[ReadableSpan]) -> None:
         experiment_id = self._experiment_id(project)
         try:
-            feedback = _latest([score for span in spans for score in feedback_of(span)])
+            scores = [score for span in spans for score in feedback_of(span)]
         except Exception as error:
             raise _unencodable(error) from error
         self._write_spans(experiment_id, [span for span in spans if not is_given_outside(span)])
         self._run.link(trace_id_of(span) for span in spans if is_root(span))
-        missing = self._target.write_feedback(feedback) if feedback else []
+        if scores:
+            self._write_scores(experiment_id, scores, spans)
+        self._experiments.confirm(experiment_id)
+        self._refusals.tell(spans)
+
+    def _write_scores(
+        self, experiment_id: str, scores: Sequence[Feedback], spans: Sequence[ReadableSpan]
+    ) -> None:
+        wanted = {score.trace_id for score in scores}
+        infos = self._infos_of(wanted, experiment_id)
+        missing = wanted - infos.keys()
         if missing:
             # Another forwarder writes the trajectory, maybe later: until then its trace is this score.
-            ids = {score.trace_id for score in missing}
-            self._write_spans(experiment_id, [span for span in spans if trace_id_of(span) in ids])
-            if still := self._target.write_feedback(missing):
-                raise UndeliveredError(
-                    FailureKind.REJECTED, f"MLflow has no trace {still[0].trace_id} to score."
-                )
+            self._write_spans(experiment_id, [span for span in spans if trace_id_of(span) in missing])
+            infos |= self._infos_of(missing, experiment_id)
+            if still := sorted(missing - infos.keys()):
+                raise UndeliveredError(FailureKind.REJECTED, f"MLflow has no trace {still[0]} to score.")
+        by_trace: dict[str, list[Feedback]] = {}
+        for score in scores:
+            by_trace.setdefault(score.trace_id, []).append(score)
+        for decide in (tags_of, changes_of):
+            changes = [
+                change for id_, of_trace in by_trace.items() for change in decide(of_trace, infos[id_])
+            ]
+            if changes:
+                self._target.write_feedback(changes)
+
+    def _infos_of(self, trace_ids: Collection[str], experiment_id: str) -> dict[str, dict[str, Any]]:
+        """Tags and scores of the traces that MLflow has. A score may be of a trace in another experiment."""
+        wanted = sorted(trace_ids)
+        infos: dict[str, dict[str, Any]] = {}
+        for at in range(0, len(wanted), _LOOKED_UP_AT_ONCE):
+            ids = ", ".join(f"'{id_}'" for id_ in wanted[at : at + _LOOKED_UP_AT_ONCE])
+            for info in self._target.traces_of(f"attributes.request_id IN ({ids})", [experiment_id]):
+                infos[str(info["trace_id"])] = info
+        for id_ in wanted:
+            info = None if id_ in infos else self._target.trace_info(id_)
+            if info is not None:
+                infos[id_] = info
+        return infos
 
     def _write_spans(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
         try:
@@ -287,11 +324,3 @@ def _unencodable(error: Exception) -> UndeliveredError:
     return UndeliveredError(
         FailureKind.REJECTED, f"A span cannot be encoded ({type(error).__name__}: {error})."
     )
-
-
-def _latest(feedback: Sequence[Feedback]) -> list[Feedback]:
-    """One score per id: the last that was given; what a root repeats only where there is no other."""
-    by_id: dict[str, Feedback] = {}
-    for score in sorted(feedback, key=lambda score: (score.replaces, score.time_ns)):
-        by_id[score.id] = score
-    return list(by_id.values())

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import posixpath
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout import semconv
+from otel_rollout import evaluations, semconv
 from otel_rollout.encodable import encodable
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import SpanContext
     from opentelemetry.util.types import AttributeValue
+
+    from otel_rollout.evaluations import Evaluation
 
 SPAN_INPUTS: Final = "mlflow.spanInputs"
 SPAN_OUTPUTS: Final = "mlflow.spanOutputs"
@@ -36,6 +38,19 @@ TRACE_NAME_TAG: Final = "mlflow.traceName"
 MAX_SESSION_CHARS: Final = 250
 MAX_TRACE_NAME_CHARS: Final = 4096
 MAX_FEEDBACK_NAME_CHARS: Final = 250
+# MLflow cuts a longer value, or drops the tag, as its server is set up.
+MAX_TAG_CHARS: Final = 8000
+MAX_TAG_NAME_CHARS: Final = 250
+
+TIME_METADATA: Final = "rollout.score_time"
+"""Metadata of a Feedback: when the score was given, Unix time in ns."""
+TAGGED_METADATA: Final = "rollout.score_tagged"
+"""Metadata of a Feedback: it is the trajectory's, so that the newest of them is a tag of the trace."""
+
+MARK: Final = {TAGGED_METADATA: "true"}
+
+Rank = tuple[bool, int, bool]
+"""Whether a score's time is known, that time, whether it is explained: of two scores the greater counts."""
 
 RESOURCE_ATTRIBUTES: Final = (
     semconv.RUN_ID,
@@ -85,6 +100,11 @@ _DIGIT: Final = re.compile("[0-9]")
 _MAX_OTLP_INT: Final = 2**63
 _IDENTITY_TAGS: Final = tuple(name for name in semconv.IDENTITY if name != semconv.PROJECT_NAME)
 """The project is the experiment already."""
+_TAG_NAME: Final = re.compile(r"[/\w.\- :]+")
+_NOT_FOR_SCORES: Final = frozenset(
+    {*RESOURCE_ATTRIBUTES, *(name.removeprefix(semconv.EXTRA_PREFIX) for name in semconv.IDENTITY)}
+)
+"""Tags that say which trajectory it is: a score of such a name is Feedback alone."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +117,9 @@ class Feedback:
         name: what was scored; ``feedback.<name> > 0.2`` finds it.
         value: the score.
         time_ns: when it was given, Unix time in ns.
+        is_dated: False for a root's score whose own time nobody recorded.
         rationale: why, if the scorer said so.
-        replaces: whether it wins over one that is there. What a root repeats of the scores given in it does
-            not: the evaluation spans know better, and some of them are later than the root.
-        tagged: whether the trace gets a tag of that name as well, since its root span brings none.
+        tagged: whether it is one of those the newest of which is the trace's tag of that name.
     """
 
     trace_id: str
@@ -108,8 +127,8 @@ class Feedback:
     name: str
     value: float | bool | str
     time_ns: int
+    is_dated: bool = True
     rationale: str | None = None
-    replaces: bool = True
     tagged: bool = False
 
     @property
@@ -117,6 +136,33 @@ class Feedback:
         """The same for the same score of the same span, so sending it again changes nothing."""
         key = f"{self.trace_id}/{self.span_id}/{self.name}".encode(errors="replace")
         return f"a-{hashlib.sha256(key).hexdigest()[:32]}"
+
+    @property
+    def rank(self) -> Rank:
+        """Orders scores: of two the greater counts."""
+        return self.is_dated, self.time_ns if self.is_dated else 0, bool(self.rationale)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What MLflow keeps beside the value: its own times are in ms, and move with each update."""
+        time = {TIME_METADATA: str(self.time_ns)} if self.is_dated else {}
+        return {**time, **(MARK if self.tagged else {})}
+
+    @property
+    def tag_text(self) -> str:
+        """The value as a trace tag."""
+        return tag_text(self.value)
+
+
+def rank_of(assessment: Mapping[str, Any]) -> Rank:
+    """The rank of a score that MLflow has, as its API describes it."""
+    time = str((assessment.get("metadata") or {}).get(TIME_METADATA, ""))
+    return time.isdecimal(), int(time) if time.isdecimal() else 0, bool(assessment.get("rationale"))
+
+
+def is_tagged(assessment: Mapping[str, Any]) -> bool:
+    """Whether a score that MLflow has is one of those the newest of which is the trace's tag."""
+    return TAGGED_METADATA in (assessment.get("metadata") or {})
 
 
 @dataclass(frozen=True)
@@ -146,7 +192,7 @@ def running_trace(root: ReadableSpan) -> RunningTrace:
         trace_id=trace_id_of(root),
         start_ns=root.start_time or 0,
         tags={
-            **{name: _tag_text(value) for name, value in resource.items()},
+            **{name: tag_text(value) for name, value in resource.items()},
             **trace_tags(attributes),
             TRACE_NAME_TAG: semconv.name_of_trace(root.name, attributes)[:MAX_TRACE_NAME_CHARS],
         },
@@ -229,16 +275,47 @@ def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
     Values are ``str(value)`` as verl writes them: ``tags.step = '1'``, ``tags.validate = 'False'``. On equal
     names the identity wins over the rest, and an attribute over a score.
     """
+    return {name: text for name, text in _wanted_tags(attributes).items() if problem_of_tag(name) is None}
+
+
+def refused_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
+    """Name → why MLflow takes no such tag, of what would be a root span's tags."""
+    found = ((name, problem_of_tag(name)) for name in _wanted_tags(attributes))
+    return {name: problem for name, problem in found if problem}
+
+
+def problem_of_tag(name: str) -> str | None:
+    """Why MLflow takes no tag of that name; None if it does. From it, it would drop the tag in silence."""
+    if name.startswith(_BOOKKEEPING):
+        return "names that begin with 'mlflow.' are MLflow's own"
+    if len(name) > MAX_TAG_NAME_CHARS:
+        return f"it has {len(name)} characters of at most {MAX_TAG_NAME_CHARS}"
+    if not _TAG_NAME.fullmatch(name):
+        return "it may hold letters, digits, spaces and _ - . : / only"
+    if posixpath.normpath(name) != name or name.startswith(("/", "..")) or name == ".":
+        return "it may be no path such as /a, a/ or ../a"
+    return None
+
+
+def _wanted_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
     tags: dict[str, str] = {}
     for name, value in attributes.items():
         if name.startswith(semconv.SCORE_PREFIX):
-            tags.setdefault(name.removeprefix(semconv.SCORE_PREFIX), _tag_text(value))
-        elif name.startswith(semconv.EXTRA_PREFIX) and name != semconv.PROJECT_NAME:
-            tags[name.removeprefix(semconv.EXTRA_PREFIX)] = _tag_text(value)
+            short = name.removeprefix(semconv.SCORE_PREFIX)
+            if short not in _NOT_FOR_SCORES:
+                tags.setdefault(short, tag_text(value))
+        elif name.startswith(semconv.EXTRA_PREFIX) and not _is_for_others(name):
+            tags[name.removeprefix(semconv.EXTRA_PREFIX)] = tag_text(value)
     for name in _IDENTITY_TAGS:
         if name in attributes:
-            tags[name.removeprefix(semconv.EXTRA_PREFIX)] = _tag_text(attributes[name])
-    return {key: text for key, text in tags.items() if key and not key.startswith(_BOOKKEEPING)}
+            tags[name.removeprefix(semconv.EXTRA_PREFIX)] = tag_text(attributes[name])
+    tags.pop("", None)
+    return tags
+
+
+def _is_for_others(name: str) -> bool:
+    """Whether an attribute is no tag: the experiment says the project, Feedback the time of a score."""
+    return name == semconv.PROJECT_NAME or name.startswith(semconv.SCORE_TIME_PREFIX)
 
 
 def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
@@ -261,38 +338,31 @@ def feedback_of(span: ReadableSpan) -> list[Feedback]:
         return []
     span = encodable(span)
     attributes = span.attributes or {}
+    own_id = f"{_context(span).span_id:016x}"
     scored: list[Feedback] = []
     if is_root(span):
-        for name, value in attributes.items():
-            if name.startswith(semconv.SCORE_PREFIX) and (score := _score(value)) is not None:
-                scored.append(
-                    Feedback(
-                        trace_id=trace_id_of(span),
-                        span_id=f"{_context(span).span_id:016x}",
-                        name=name.removeprefix(semconv.SCORE_PREFIX),
-                        value=score,
-                        time_ns=span.end_time or 0,
-                        replaces=False,
-                    )
-                )
-    evaluated = attributes.get(semconv.GEN_AI_EVALUATION_NAME)
-    verdict = _verdict(attributes)
-    if isinstance(evaluated, str) and verdict is not None:
-        rationale = attributes.get(semconv.GEN_AI_EVALUATION_EXPLANATION)
-        scored.append(
-            Feedback(
-                trace_id=trace_id_of(span),
-                # An evaluation is a child of what it evaluates, so a late reward lands on the same
-                # Feedback as the `rollout.score.*` of its root.
-                span_id=f"{(span.parent or _context(span)).span_id:016x}",
-                name=evaluated,
-                value=verdict,
-                time_ns=span.start_time or 0,
-                rationale=str(rationale) if rationale else None,
-                tagged=semconv.SCORE_ORIGIN in attributes and not evaluated.startswith(_BOOKKEEPING),
-            )
-        )
-    return [score for score in scored if 0 < len(score.name) <= MAX_FEEDBACK_NAME_CHARS]
+        for repeated in evaluations.repeated_in(attributes, span.end_time or 0):
+            scored.append(_feedback(span, own_id, repeated, tagged=True))
+    recorded = evaluations.recorded_in(attributes, span.start_time or 0)
+    if recorded is not None:
+        # An evaluation is a child of what it evaluates, so a late reward lands on the same Feedback as the
+        # `rollout.score.*` of its root.
+        scored_id = f"{span.parent.span_id:016x}" if span.parent else own_id
+        scored.append(_feedback(span, scored_id, recorded, tagged=recorded.origin is not None))
+    return [score for score in scored if len(score.name) <= MAX_FEEDBACK_NAME_CHARS]
+
+
+def _feedback(span: ReadableSpan, scored_id: str, score: Evaluation, *, tagged: bool) -> Feedback:
+    return Feedback(
+        trace_id=trace_id_of(span),
+        span_id=scored_id,
+        name=score.name,
+        value=score.value,
+        time_ns=score.time_ns,
+        is_dated=score.is_dated,
+        rationale=score.comment or None,
+        tagged=tagged and score.name not in _NOT_FOR_SCORES and problem_of_tag(score.name) is None,
+    )
 
 
 def useful_resource(resource: Resource) -> Resource:
@@ -350,26 +420,10 @@ def _json_scalar(text: str) -> AttributeValue | None:
     return value
 
 
-def _verdict(attributes: Mapping[str, AttributeValue]) -> float | bool | str | None:
-    """What an evaluation span says: a number, else a label. A bool is written as both."""
-    value = _score(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE))
-    label = _score(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL))
-    if label in ("True", "False") and value == (label == "True"):
-        return label == "True"
-    return label if value is None else value
-
-
-def _score(value: AttributeValue | None) -> float | bool | str | None:
-    if isinstance(value, (bool, str)):
-        return value
-    # JSON, and so MLflow's REST API, has no NaN and no infinity; the trace tag still shows them.
-    if isinstance(value, (int, float)) and math.isfinite(value):
-        return value
-    return None
-
-
-def _tag_text(value: AttributeValue) -> str:
-    return str(value) if isinstance(value, (str, bool, int, float)) else json.dumps(value, default=str)
+def tag_text(value: AttributeValue) -> str:
+    """A value as a trace tag: as Python writes it, or as JSON, cut to what MLflow keeps."""
+    text = str(value) if isinstance(value, (str, bool, int, float)) else json.dumps(value, default=str)
+    return text[:MAX_TAG_CHARS]
 
 
 def _set(attributes: dict[str, AttributeValue], key: str, value: AttributeValue | None) -> None:

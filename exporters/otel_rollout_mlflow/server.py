@@ -11,8 +11,16 @@ import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 
 from otel_rollout.exporting import FailureKind, retry_after
+from otel_rollout_mlflow.mapping import MARK
 from otel_rollout_mlflow.settings import MINIMUM_VERSION, Settings, parse_version, shown_minimum
-from otel_rollout_mlflow.target import MAX_FOUND, NEWEST_FIRST, OLDEST_FIRST, Experiment, UndeliveredError
+from otel_rollout_mlflow.target import (
+    MAX_FOUND,
+    NEWEST_FIRST,
+    OLDEST_FIRST,
+    Change,
+    Experiment,
+    UndeliveredError,
+)
 from otel_rollout_mlflow.unreachable import unreachable
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ _FEEDBACK_THREADS: Final = 2
 # The forwarder shares its cores with training: most of the gain for the least CPU.
 _GZIP_LEVEL: Final = 1
 _PATIENCE: Final = frozenset({408, 425, 429, 499})
+_NOT_THERE: Final = "RESOURCE_DOES_NOT_EXIST"
 _BAD_BATCH: Final = frozenset({400, 413, 422})
 # 500s that will be answered to the same request for ever.
 _BAD_BATCH_CODES: Final = frozenset({"INVALID_STATE", "DATA_LOSS"})
@@ -84,7 +93,7 @@ class ServerTarget:
     def has_run(self, run_id: str) -> bool:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
         response = self._send("GET", "/api/2.0/mlflow/runs/get", params={"run_id": run_id})
-        if _error_code(response) in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+        if _error_code(response) in (_NOT_THERE, "INVALID_PARAMETER_VALUE"):
             return False
         self._require(response, f"looking up the run {run_id}")
         return True
@@ -96,7 +105,7 @@ class ServerTarget:
         """
         request = {"trace_ids": list(trace_ids), "run_id": run_id}
         response = self._send("POST", "/api/2.0/mlflow/traces/link-to-run", json=request)
-        if _error_code(response) == "RESOURCE_DOES_NOT_EXIST":
+        if _error_code(response) == _NOT_THERE:
             raise UndeliveredError(
                 FailureKind.REFUSED,
                 f"MLflow answered {_described(response)} when linking traces to the run {run_id}.",
@@ -122,7 +131,7 @@ class ServerTarget:
         """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
         wanted = {"trace_id": trace_id, "allow_partial": "true"}
         response = self._send("GET", "/api/3.0/mlflow/traces/get", params=wanted)
-        if _error_code(response) == "RESOURCE_DOES_NOT_EXIST":
+        if _error_code(response) == _NOT_THERE:
             return None
         self._require(response, f"reading the trace {trace_id}")
         try:
@@ -159,15 +168,27 @@ class ServerTarget:
             )
         self._require(response, f"writing spans to the experiment {experiment_id}", of_batch=True)
 
-    def write_feedback(self, feedback: Sequence[Feedback]) -> list[Feedback]:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one POST each, a few at a time."""
-        if len(feedback) == 1:
-            written = [self._write_one_feedback(feedback[0])]
-        else:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(_FEEDBACK_THREADS, thread_name_prefix="mlflow-feedback")
-            written = list(self._pool.map(self._write_one_feedback, feedback))
-        return [one for one, is_written in zip(feedback, written, strict=True) if not is_written]
+    def trace_info(self, trace_id: str) -> dict[str, Any] | None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
+        response = self._send("GET", f"/api/3.0/mlflow/traces/{trace_id}")
+        if _error_code(response) == _NOT_THERE:
+            return None
+        self._require(response, f"looking up the trace {trace_id}")
+        try:
+            found: dict[str, Any] = response.json()["trace"]["trace_info"]
+        except (ValueError, KeyError, TypeError):
+            raise self._not_mlflow(response) from None
+        return found
+
+    def write_feedback(self, changes: Sequence[tuple[Change, Feedback]]) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one request each, a few at a time."""
+        if len(changes) == 1:
+            self._write_one_feedback(changes[0])
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_FEEDBACK_THREADS, thread_name_prefix="mlflow-feedback")
+        for _ in self._pool.map(self._write_one_feedback, changes):
+            pass
 
     def announce(self, trace: RunningTrace, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
@@ -194,35 +215,25 @@ class ServerTarget:
             self._pool.shutdown(cancel_futures=True)
         self._session.close()
 
-    def _write_one_feedback(self, feedback: Feedback) -> bool:
-        """Write a score; False where its trace is not there."""
+    def _write_one_feedback(self, what: tuple[Change, Feedback]) -> None:
+        change, feedback = what
+        trace = f"/api/3.0/mlflow/traces/{feedback.trace_id}"
+        if change is Change.CREATE:
+            response = self._send("POST", f"{trace}/assessments", json={"assessment": _assessment(feedback)})
+        elif change is Change.TAG:
+            tag = {"key": feedback.name, "value": feedback.tag_text}
+            response = self._send("PATCH", f"{trace}/tags", json=tag)
+        else:
+            request = {"assessment": _assessment(feedback), "update_mask": "feedback,rationale,metadata"}
+            if change is Change.MARK:
+                request = {"assessment": {"metadata": MARK}, "update_mask": "metadata"}
+            response = self._send("PATCH", f"{trace}/assessments/{feedback.id}", json=request)
         doing = f"writing the score {feedback.name!r} of {feedback.trace_id}"
-        path = f"/api/3.0/mlflow/traces/{feedback.trace_id}/assessments"
-        assessment = _assessment(feedback)
-        created = self._send("POST", path, json={"assessment": assessment})
-        if _error_code(created) == "RESOURCE_DOES_NOT_EXIST":
-            return False
-        if not self._is_there(created, feedback, path, assessment):
-            self._require(created, doing, of_batch=True)
-        if feedback.tagged:
-            tag = {"key": feedback.name, "value": str(feedback.value)}
-            tags = f"/api/3.0/mlflow/traces/{feedback.trace_id}/tags"
-            self._require(self._send("PATCH", tags, json=tag), doing, of_batch=True)
-        return True
-
-    def _is_there(
-        self, created: requests.Response, feedback: Feedback, path: str, assessment: dict[str, Any]
-    ) -> bool:
-        """Whether the score could not be created because it exists; it is brought up to date then."""
-        if created.status_code == requests.codes.internal_server_error:
-            # An id that exists is answered like any other trouble. If it is that, this passes.
-            if feedback.replaces:
-                update = {"assessment": assessment, "update_mask": "feedback,rationale"}
-                existing = self._send("PATCH", f"{path}/{feedback.id}", json=update)
-            else:
-                existing = self._send("GET", f"{path}/{feedback.id}")
-            return existing.ok
-        return False
+        if _error_code(response) == _NOT_THERE:  # it was there when it was looked up: look again
+            raise UndeliveredError(
+                FailureKind.UNAVAILABLE, f"MLflow answered {_described(response)} when {doing}."
+            )
+        self._require(response, doing, of_batch=True)
 
     def _pages(self, path: str, search: dict[str, Any], doing: str) -> Iterator[dict[str, Any]]:
         """Every page of what a search finds."""
@@ -242,7 +253,7 @@ class ServerTarget:
 
     def _experiment(self, how: str, params: dict[str, str]) -> Experiment | None:
         response = self._send("GET", f"/api/2.0/mlflow/experiments/{how}", params=params)
-        if _error_code(response) == "RESOURCE_DOES_NOT_EXIST":
+        if _error_code(response) == _NOT_THERE:
             return None
         self._require(response, "looking up an experiment")
         try:
@@ -329,7 +340,7 @@ def _auth(settings: Settings) -> AuthBase | None:
 
 def _assessment(feedback: Feedback) -> dict[str, Any]:
     given_at = _json_time(feedback.time_ns)
-    assessment: dict[str, Any] = {
+    return {
         "assessment_id": feedback.id,
         "assessment_name": feedback.name,
         "trace_id": feedback.trace_id,
@@ -338,11 +349,10 @@ def _assessment(feedback: Feedback) -> dict[str, Any]:
         "create_time": given_at,
         "last_update_time": given_at,
         "feedback": {"value": feedback.value},
+        "rationale": feedback.rationale or "",
+        "metadata": feedback.metadata,
         "valid": True,
     }
-    if feedback.rationale:
-        assessment["rationale"] = feedback.rationale
-    return assessment
 
 
 def _json_time(time_ns: int) -> str:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from otel_rollout.exporting import FailureKind
 from otel_rollout_mlflow import database
-from otel_rollout_mlflow.target import MAX_FOUND, NEWEST_FIRST, OLDEST_FIRST, Experiment, UndeliveredError
+from otel_rollout_mlflow.mapping import MARK
+from otel_rollout_mlflow.target import (
+    MAX_FOUND,
+    NEWEST_FIRST,
+    OLDEST_FIRST,
+    Change,
+    Experiment,
+    UndeliveredError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -155,35 +163,34 @@ class StoreTarget:
         with _failures(f"writing spans to the experiment {experiment_id}", of_batch=True):
             self._client.log_spans(experiment_id, converted)
 
-    def write_feedback(self, feedback: Sequence[Feedback]) -> list[Feedback]:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction each, one more for a tag."""
-        missing = []
-        for one in feedback:
-            written = False
-            with _failures(
-                f"writing the score {one.name!r} of {one.trace_id}", none_if=_NOT_THERE, of_batch=True
-            ):
-                self._write_one_feedback(one)
-                written = True
-            if not written:
-                missing.append(one)
-        return missing
+    def trace_info(self, trace_id: str) -> dict[str, Any] | None:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        with _failures(f"looking up the trace {trace_id}", none_if=_NOT_THERE):
+            return _as_json(self._client.store.get_trace_info(trace_id))
+        return None
 
-    def _write_one_feedback(self, feedback: Feedback) -> None:
-        from mlflow.exceptions import MlflowException
+    def write_feedback(self, changes: Sequence[tuple[Change, Feedback]]) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction each."""
+        for change, feedback in changes:
+            with _failures(f"writing the score {feedback.name!r} of {feedback.trace_id}", of_batch=True):
+                self._write_one_feedback(change, feedback)
 
-        assessment = _assessment(feedback)
-        try:
-            self._client.store.create_assessment(assessment)
-        except MlflowException as error:
-            if error.error_code != "INTERNAL_ERROR":
-                raise
-            # MLflow's answer to an id that exists.
-            self._client.store.get_assessment(feedback.trace_id, feedback.id)
-            if feedback.replaces:
-                self._client.update_assessment(feedback.trace_id, feedback.id, assessment)
-        if feedback.tagged:
-            self._client.store.set_trace_tag(feedback.trace_id, feedback.name, str(feedback.value))
+    def _write_one_feedback(self, change: Change, feedback: Feedback) -> None:
+        store = self._client.store
+        if change is Change.CREATE:
+            store.create_assessment(_assessment(feedback))
+        elif change is Change.TAG:
+            store.set_trace_tag(feedback.trace_id, feedback.name, feedback.tag_text)
+        else:
+            changed: dict[str, Any] = {"metadata": MARK}
+            if change is Change.REPLACE:
+                new = _assessment(feedback)
+                changed = {
+                    "feedback": new.feedback,
+                    "rationale": feedback.rationale or "",
+                    "metadata": new.metadata,
+                }
+            store.update_assessment(feedback.trace_id, feedback.id, **changed)
 
     def announce(self, trace: RunningTrace, experiment_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -272,6 +279,7 @@ def _assessment(feedback: Feedback) -> Any:
         trace_id=feedback.trace_id,
         span_id=feedback.span_id,
         rationale=feedback.rationale,
+        metadata=feedback.metadata,
         create_time_ms=given_at_ms,
         last_update_time_ms=given_at_ms,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from otel_rollout.exporting import ExportFailure, FailureKind
@@ -46,6 +47,19 @@ class Experiment:
     deleted: bool
 
 
+class Change(Enum):
+    """What is done about a score."""
+
+    CREATE = "create"
+    """Write it; MLflow has none of its id."""
+    REPLACE = "replace"
+    """Write value, comment and metadata over the older score of its id."""
+    MARK = "mark"
+    """Mark the score that is there as the trajectory's: it was written before that was known."""
+    TAG = "tag"
+    """Make its value the trace's tag of its name."""
+
+
 class Target(Protocol):
     """One MLflow. Every method raises :class:`UndeliveredError` where it fails, and may be tried again."""
 
@@ -84,12 +98,11 @@ class Target(Protocol):
     def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
         """Store the spans, all or none. Spans stored before are overwritten."""
 
-    def write_feedback(self, feedback: Sequence[Feedback]) -> list[Feedback]:
-        """Store or update scores, and the tags that go with them. Touches nothing else of the trace.
+    def trace_info(self, trace_id: str) -> dict[str, Any] | None:
+        """A trace without its spans, as MLflow's API has it; None if there is none."""
 
-        Returns:
-            The scores of traces that are not there; the others are stored.
-        """
+    def write_feedback(self, changes: Sequence[tuple[Change, Feedback]]) -> None:
+        """Carry out changes, in any order. Touches nothing else of the traces."""
 
     def announce(self, trace: RunningTrace, experiment_id: str) -> None:
         """List a trace as running. Never to be called for one whose root may have been written."""

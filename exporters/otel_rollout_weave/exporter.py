@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +30,7 @@ SERVER_ERRORS: Final = 3
 """Answers "500" to the same calls after which they, and not the server, are suspected."""
 _ANNOUNCING_THREADS: Final = 8
 _CHUNK: Final = 1000
-_PURGED_AT_ONCE: Final = 100
+_ASKED_AT_ONCE: Final = 100
 
 _logger = logging.getLogger(__name__)
 
@@ -212,13 +212,18 @@ class WeaveSpanExporter(SpanExporter):
             self._write_feedback(project_id, scores)
             self._last_project = project or self._last_project
 
-    def _mapped(self, spans: Sequence[ReadableSpan], project_id: str) -> tuple[list[Call], list[Feedback]]:
+    def _mapped(
+        self, spans: Sequence[ReadableSpan], project_id: str
+    ) -> tuple[list[Call], dict[str, Feedback]]:
         run = self._run_of(project_id)
         try:
-            return (
-                [mapping.to_call(span, project_id, run) for span in spans],
-                [score for span in spans for score in mapping.feedback_of(span)],
-            )
+            scores = mapping.newest(score for span in spans for score in mapping.feedback_of(span))
+
+            def known(feedback_id: str) -> Feedback | None:
+                candidates = (scores.get(feedback_id), self._scores.get(feedback_id))
+                return max(filter(None, candidates), key=lambda score: score.rank, default=None)
+
+            return [mapping.to_call(span, project_id, run, known) for span in spans], scores
         except Exception as error:  # whatever cannot be encoded is the batch's fault
             raise UndeliveredError(
                 FailureKind.REJECTED, f"A span cannot be encoded ({type(error).__name__}: {error})."
@@ -349,27 +354,35 @@ class WeaveSpanExporter(SpanExporter):
 
     # --- scores and runs -----------------------------------------------------------------------------------
 
-    def _write_feedback(
-        self, project_id: str, feedback: Sequence[Feedback], *, may_be_there: bool = False
-    ) -> None:
-        """Write scores; the latest of a name counts, and replaces what was written before."""
-        latest: dict[str, Feedback] = {}
-        for score in sorted(feedback, key=lambda score: score.time_ns):
-            if not _says_as_much(latest.get(score.id) or self._scores.get(score.id), score):
-                latest[score.id] = score
-        replaced = [
-            score.id
-            for score in latest.values()
-            if may_be_there or score.id in self._scores or self._is_older(score.time_ns)
-        ]
-        for ids in _chunks(replaced, _PURGED_AT_ONCE):
+    def _write_feedback(self, project_id: str, newest: Mapping[str, Feedback]) -> None:
+        """Write scores, by their ids; what Weave has that is as new stays, and what is older goes."""
+        pending = {id_: score for id_, score in newest.items() if _is_newer(score, self._scores.get(id_))}
+        replaced = {id_ for id_ in pending if id_ in self._scores}
+        for ids in _chunks(list(pending), _ASKED_AT_ONCE):
+            for id_, ranks in self._stored_feedback(project_id, ids).items():
+                replaced.add(id_)
+                if max(ranks) >= pending[id_].rank and len(ranks) == 1:
+                    del pending[id_]
+        for ids in _chunks([id_ for id_ in pending if id_ in replaced], _ASKED_AT_ONCE):
             self._server.purge_feedback(project_id, ids)
-        for chunk in _chunks(list(latest.values()), _CHUNK):
+        for chunk in _chunks(list(pending.values()), _CHUNK):
             for score in chunk:
                 self._scores.put(score.id, None)  # in case no answer comes
             self._server.write_feedback([score.to_weave(project_id) for score in chunk])
             for score in chunk:
                 self._scores.put(score.id, score)
+
+    def _stored_feedback(self, project_id: str, ids: Sequence[str]) -> dict[str, list[mapping.Rank]]:
+        """The ranks of those scores that the server has."""
+        try:
+            found = self._server.find_feedback(project_id, ids)
+        except UndeliveredError as error:
+            if error.failure.kind is FailureKind.UNAVAILABLE or error.status in (401, 403):
+                raise
+            # A server that cannot be asked: what this exporter remembers has to do.
+            _logger.debug("Weave does not say which scores it has: %s", error)
+            return {}
+        return {id_: [mapping.rank_of(payload) for payload in payloads] for id_, payloads in found.items()}
 
     def _link_run(self, run: str, rollout_run_id: str) -> None:
         parts = run.split("/")
@@ -401,7 +414,11 @@ class WeaveSpanExporter(SpanExporter):
             for root in roots
             if root.get("ended_at") and root.get("wb_run_id") != run
         ]
-        self._write_feedback(project_id, links, may_be_there=True)
+        self._write_feedback(project_id, {link.id: link for link in links if not self._is_linked(link)})
+
+    def _is_linked(self, link: Feedback) -> bool:
+        known = self._scores.get(link.id)
+        return known is not None and known.value == link.value
 
     def _check(self) -> None:
         self._server.ping()
@@ -416,9 +433,8 @@ class WeaveSpanExporter(SpanExporter):
                 pass
 
 
-def _says_as_much(known: Feedback | None, score: Feedback) -> bool:
-    """Whether a score is known, or a later one in its place."""
-    return known is not None and (known.value == score.value or known.time_ns > score.time_ns)
+def _is_newer(score: Feedback, known: Feedback | None) -> bool:
+    return known is None or score.rank > known.rank
 
 
 def _chunks(entries: Sequence[Any], size: int) -> Iterable[list[Any]]:

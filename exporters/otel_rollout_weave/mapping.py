@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from opentelemetry.trace import StatusCode
 
-from otel_rollout import semconv
+from otel_rollout import evaluations, semconv
 from otel_rollout_weave import values
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.trace import SpanContext
+
+    from otel_rollout.evaluations import Evaluation
 
 MAX_OP_NAME: Final = 128
 MAX_DISPLAY_NAME: Final = 1024
@@ -29,7 +31,11 @@ RUN_ID_ATTRIBUTE: Final = "rollout_run_id"
 """Attribute of every call that names its rollout run: the resource's ``rollout.run.id``."""
 RUN_FEEDBACK: Final = "wb_run"
 """Feedback type that ties a trajectory to a W&B run which began after the trajectory was written."""
+SCORES_KEY: Final = "scores"
+"""Where a root's output holds scores whose names it has keys of already."""
 
+Rank = tuple[bool, int, bool]
+"""Whether a score's time is known, that time in µs, whether it is explained: the greater counts."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _KINDS: Final = {
     semconv.KIND_AGENT: "agent",
@@ -55,6 +61,7 @@ _NOT_ATTRIBUTES: Final = frozenset(
         semconv.OUTPUT_MIME_TYPE,
     }
 )
+_NOT_EXTRA: Final = (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX)
 _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+), in (.+)(?:\n    (.+))?', re.MULTILINE)
 
 
@@ -97,6 +104,7 @@ class Feedback:
         value: the score.
         time_ns: when it was given, Unix time in ns.
         explanation: why, if the scorer said so.
+        is_dated: False for a root's score whose own time nobody recorded.
     """
 
     call_id: str
@@ -104,15 +112,23 @@ class Feedback:
     value: float | bool | str
     time_ns: int
     explanation: str | None = None
+    is_dated: bool = True
 
     @property
     def id(self) -> str:
         """The same for the same score of the same call."""
         return _uuid(f"{self.call_id}/{self.name}")
 
+    @property
+    def rank(self) -> Rank:
+        """Orders scores: of two the greater counts. Weave keeps times to the microsecond."""
+        return self.is_dated, self.time_ns // 1000 if self.is_dated else 0, bool(self.explanation)
+
     def to_weave(self, project_id: str) -> dict[str, Any]:
         """As the server takes it."""
-        payload: dict[str, Any] = {"value": self.value, "given_at": iso_time(self.time_ns)}
+        payload: dict[str, Any] = {"value": self.value}
+        if self.is_dated:
+            payload["given_at"] = iso_time(self.time_ns)
         if self.explanation:
             payload["explanation"] = self.explanation
         return {
@@ -123,6 +139,25 @@ class Feedback:
             "creator": "otel-rollout",
             "payload": payload,
         }
+
+
+def rank_of(payload: Mapping[str, Any]) -> Rank:
+    """The rank of a score that Weave has, by its payload."""
+    has_explanation = bool(payload.get("explanation"))
+    try:
+        given_at = datetime.fromisoformat(str(payload["given_at"]))
+        return True, (given_at - _EPOCH) // timedelta(microseconds=1), has_explanation
+    except (KeyError, ValueError, TypeError):
+        return False, 0, has_explanation
+
+
+def newest(feedback: Iterable[Feedback]) -> dict[str, Feedback]:
+    """Feedback id → the score that counts."""
+    found: dict[str, Feedback] = {}
+    for score in feedback:
+        if score.id not in found or score.rank >= found[score.id].rank:
+            found[score.id] = score
+    return found
 
 
 def call_id_of(context: SpanContext) -> str:
@@ -143,10 +178,22 @@ def trace_id_of(span: ReadableSpan) -> str:
     return f"{_context(span).trace_id:032x}"
 
 
-def to_call(span: ReadableSpan, project_id: str, wb_run_id: str | None) -> Call:
-    """The call of a span that has ended."""
+def to_call(
+    span: ReadableSpan,
+    project_id: str,
+    wb_run_id: str | None,
+    known: Callable[[str], Feedback | None] = lambda _: None,
+) -> Call:
+    """Make the call of a span that has ended.
+
+    Args:
+        span: the span.
+        project_id: ``entity/project``.
+        wb_run_id: W&B run that the call belongs to.
+        known: finds the newest score that is known by its feedback id.
+    """
     source = span.attributes or {}
-    scores = scores_of(source) if span.parent is None else {}
+    scores = _scores_shown(span, known)
     inputs = _inputs(source)
     output = _output(source, scores)
     attributes = _attributes(span)
@@ -222,34 +269,33 @@ def kind_of(attributes: Mapping[str, Any]) -> str | None:
     return by_kind or _KIND_OF_OPERATION.get(str(attributes.get(semconv.GEN_AI_OPERATION_NAME)))
 
 
-def scores_of(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The scores that a root span carries, by name."""
-    return {
-        name.removeprefix(semconv.SCORE_PREFIX): values.clean(value)
-        for name, value in attributes.items()
-        if name.startswith(semconv.SCORE_PREFIX)
-    }
-
-
 def feedback_of(span: ReadableSpan) -> list[Feedback]:
     """The scores a span carries: a root's ``rollout.score.*``, or the verdict of an evaluation span."""
     source = span.attributes or {}
-    scored = []
-    if span.parent is None:
-        for name, value in scores_of(source).items():
-            if isinstance(value, (bool, int, float, str)):
-                scored.append(_feedback(call_id_of(_context(span)), name, value, span.end_time or 0))
-    evaluated = source.get(semconv.GEN_AI_EVALUATION_NAME)
-    verdict = values.clean(source.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE))
-    if verdict is None:
-        verdict = values.clean(source.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL))
-    if isinstance(evaluated, str) and isinstance(verdict, (bool, int, float, str)):
-        why = source.get(semconv.GEN_AI_EVALUATION_EXPLANATION)
+    own_id = call_id_of(_context(span))
+    scored = [_feedback(own_id, score) for score in _repeated_in(span)]
+    recorded = evaluations.recorded_in(source, span.start_time or 0)
+    if recorded is not None:
         # An evaluation is a child of what it evaluates, so a late reward and the `rollout.score.*` of its
         # root are one feedback.
-        call_id = call_id_of(span.parent or _context(span))
-        scored.append(_feedback(call_id, evaluated, verdict, span.start_time or 0, str(why) if why else None))
-    return [score for score in scored if score.name]
+        scored.append(_feedback(call_id_of(span.parent) if span.parent else own_id, recorded))
+    return scored
+
+
+def _repeated_in(span: ReadableSpan) -> list[Evaluation]:
+    return evaluations.repeated_in(span.attributes or {}, span.end_time or 0) if span.parent is None else []
+
+
+def _scores_shown(span: ReadableSpan, known: Callable[[str], Feedback | None]) -> dict[str, Any]:
+    """The scores that a root's output shows: those it repeats, as new as they are known."""
+    shown = {}
+    for score in _repeated_in(span):
+        repeated = _feedback(call_id_of(_context(span)), score)
+        found = known(repeated.id)
+        shown[values.clean(score.name)] = (
+            found.value if found and found.rank > repeated.rank else values.clean(score.value)
+        )
+    return shown
 
 
 def run_feedback(call_id: str, run: str, time_ns: int) -> Feedback:
@@ -316,9 +362,24 @@ def _output(attributes: Mapping[str, Any], scores: Mapping[str, Any]) -> Any:
 
 
 def _scored(value: Any, scores: Mapping[str, Any]) -> dict[str, Any]:
+    """An output with scores in it; one whose name the output has already goes below ``scores``."""
     if value is None:
         return dict(scores)
-    return {**scores, **(value if isinstance(value, dict) else {"value": value})}
+    output = value if isinstance(value, dict) else {"value": value}
+    beside = {name: score for name, score in scores.items() if name not in output}
+    taken = {
+        name: score for name, score in scores.items() if name in output and not _same(output[name], score)
+    }
+    if not taken:
+        return {**beside, **output}
+    below = SCORES_KEY
+    while below in output or below in beside:
+        below = f"_{below}"
+    return {**beside, **output, below: taken}
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
 
 
 def _payload(attributes: Mapping[str, Any], value: str, mime_type: str) -> tuple[Any, orjson.Fragment | None]:
@@ -361,7 +422,7 @@ def _attributes(span: ReadableSpan) -> dict[str, Any]:
     attributes = {
         values.clean(name.removeprefix(semconv.EXTRA_PREFIX)): values.clean(value)
         for name, value in source.items()
-        if name.startswith(semconv.EXTRA_PREFIX) and not name.startswith(semconv.SCORE_PREFIX)
+        if name.startswith(semconv.EXTRA_PREFIX) and not name.startswith(_NOT_EXTRA)
     }
     if semconv.TURN_CONTINUES in source:  # a span of this trace, which Weave knows by its call
         continued = _uuid(f"{_context(span).trace_id:032x}/{values.clean(source[semconv.TURN_CONTINUES])}")
@@ -424,13 +485,22 @@ def _event(event: Event) -> dict[str, Any]:
     }
 
 
-def _feedback(call_id: str, name: str, value: Any, time_ns: int, why: str | None = None) -> Feedback:
-    name = str(values.clean(name))[:MAX_OP_NAME]
-    if name.startswith("wandb."):  # reserved: the server refuses it
-        name = f"_{name}"
+def _feedback(call_id: str, score: Evaluation) -> Feedback:
+    value, why = values.clean(score.value), values.clean(score.comment[:MAX_FEEDBACK_TEXT])
     if isinstance(value, str):
         value = value[:MAX_FEEDBACK_TEXT]
-    return Feedback(call_id, name, value, time_ns, values.clean(why[:MAX_FEEDBACK_TEXT]) if why else None)
+    return Feedback(call_id, _feedback_type(score.name), value, score.time_ns, why or None, score.is_dated)
+
+
+def _feedback_type(name: str) -> str:
+    """The score's name as far as Weave takes it; names that begin alike stay apart."""
+    cleaned = str(values.clean(name))
+    if cleaned.startswith("wandb.") or cleaned == RUN_FEEDBACK:  # what the server refuses, and our own
+        cleaned = f"_{cleaned}"
+    if len(cleaned) <= MAX_OP_NAME:
+        return cleaned
+    digest = hashlib.sha256(cleaned.encode()).hexdigest()[:8]
+    return f"{cleaned[: MAX_OP_NAME - 9]}~{digest}"
 
 
 def _step(step: Any) -> int | None:

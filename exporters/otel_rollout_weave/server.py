@@ -111,10 +111,21 @@ class Server:
         """Store feedback; an id that exists is stored a second time."""
         self._post("/feedback/batch/create", orjson.dumps({"batch": feedback}), "writing scores")
 
+    def find_feedback(self, project_id: str, ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """The payloads of feedback by its id; an id that was stored twice has two."""
+        body = {"project_id": project_id, "query": _one_of(ids), "fields": ["id", "payload"]}
+        answer = self._post("/feedback/query", orjson.dumps(body), "looking for scores already there")
+        found: dict[str, list[dict[str, Any]]] = {}
+        try:
+            for row in answer.json()["result"]:
+                found.setdefault(str(row["id"]), []).append(dict(row["payload"]))
+        except (ValueError, KeyError, TypeError):
+            raise self._not_weave(answer) from None
+        return found
+
     def purge_feedback(self, project_id: str, ids: Sequence[str]) -> None:
         """Delete feedback by id; ids that do not exist are passed over."""
-        one_of = [{"$eq": [{"$getField": "id"}, {"$literal": id_}]} for id_ in ids]
-        body = orjson.dumps({"project_id": project_id, "query": {"$expr": {"$or": one_of}}})
+        body = orjson.dumps({"project_id": project_id, "query": _one_of(ids)})
         self._post("/feedback/purge", body, "replacing scores")
 
     def close(self) -> None:
@@ -190,6 +201,11 @@ class Server:
             f"{self._settings.trace_url} answers, but not as a Weave trace server ({_described(answer)}): "
             "check WANDB_BASE_URL and WF_TRACE_SERVER_URL.",
         )
+
+
+def _one_of(ids: Sequence[str]) -> dict[str, Any]:
+    """Weave's query for what has one of these ids."""
+    return {"$expr": {"$or": [{"$eq": [{"$getField": "id"}, {"$literal": id_}]} for id_ in ids]}}
 
 
 def _path(project_id: str) -> str:

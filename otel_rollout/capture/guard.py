@@ -33,11 +33,12 @@ def fault(where: str, error: Exception) -> None:
         return
 
 
-def warn(what: str) -> None:
-    """Tell the user of a mistake that is harmless, once. Never raises."""
+def warn(what: str, once_for: str | None = None) -> None:
+    """Tell the user of a mistake that is harmless, once for a text or ``once_for``. Never raises."""
     try:
-        if what not in _reported:
-            _reported.add(what)
+        key = what if once_for is None else once_for
+        if key not in _reported:
+            _reported.add(key)
             _logger.warning("otel-rollout: %s.", what)
     except Exception:  # noqa: BLE001 - a logging handler that fails
         return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -11,13 +12,16 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_rollout import runtime, semconv
+from otel_rollout import evaluations, runtime, semconv
 from otel_rollout.capture import spans, values
-from otel_rollout.capture.guard import fault
+from otel_rollout.capture.guard import fault, warn
 from otel_rollout.capture.trajectory import PREVIEW_BYTES, trajectory_in
 from otel_rollout.record.identity import Identity, identity_in, with_identity
+from otel_rollout.record.interrupts import pass_on
 
 Score = float | bool | str
+_SHOWN_CHARS: Final = 60
+"""Characters of a refused name that a warning shows."""
 _traceparent = TraceContextTextMapPropagator()
 
 
@@ -28,12 +32,14 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
     also put on its root span; in another one, which a Ray call has reached, it is recorded below the current
     span. Outside any trajectory it is ignored.
 
-    A score of the same name replaces the one before. Never raises; a trajectory that is not recorded, or an
-    id that is none, is counted (``Report.left_out``).
+    Of the scores of one name the newest counts, wherever it was given. Never raises: what is no score is not
+    recorded, with a warning. A trajectory that is not recorded, or an id that is none, is counted
+    (``Report.left_out``).
 
     Args:
-        name: what is scored, e.g. ``"reward"``.
-        value: a number, a bool or a label; numpy and torch scalars are numbers.
+        name: what is scored, e.g. ``"reward"``; 1 to 250 characters.
+        value: a number, a bool or a label; scalars of numpy and torch count as what they hold, members of an
+            enumeration as their value.
         comment: why, in words.
         trajectory: :attr:`Trajectory.id` of another trajectory, running or over, of any process that
             delivers to the same place.
@@ -42,21 +48,34 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
         active = runtime.current()
         if active is None:
             return
+        given = _score_value(name, value)
+        if given is None:
+            return
         if trajectory is not None:
-            _score_by_id(active, trajectory, name, _score_value(value), comment)
+            _score_by_id(active, trajectory, name, given, comment)
             return
         context = otel_context.get_current()
         inside = trajectory_in(context)
         if inside is not None and inside.root is not None:
-            # A root that has ended, in whose context a task lives on, takes no attributes any more.
-            origin = semconv.ORIGIN_OUTSIDE if inside.is_over else None
-            _record(active, inside.root, context, name, _score_value(value), comment, origin)
-            inside.root.set_attribute(semconv.SCORE_PREFIX + name, _score_value(value))
+            _score_inside(active, inside.root, context, name, given, comment)
         elif inside is None and identity_in(context).attributes:
             scored = trace.get_current_span(context)
-            _record(active, scored, context, name, _score_value(value), comment, semconv.ORIGIN_PROCESS)
+            _record(active, scored, context, name, given, comment, semconv.ORIGIN_PROCESS)
     except Exception as error:  # noqa: BLE001
         fault("recording a score", error)
+
+
+def _score_inside(
+    active: runtime.Runtime, root: Span, context: Context, name: str, value: Score, comment: str | None
+) -> None:
+    # A root that has ended, in whose context a task lives on, takes no attributes any more.
+    if not root.is_recording():
+        _record(active, root, context, name, value, comment, semconv.ORIGIN_OUTSIDE)
+        return
+    given_at = _record(active, root, context, name, value, comment, None)
+    root.set_attribute(semconv.SCORE_PREFIX + name, value)
+    if given_at is not None:
+        root.set_attribute(semconv.SCORE_TIME_PREFIX + name, given_at)
 
 
 def _score_by_id(active: runtime.Runtime, id_: str, name: str, value: Score, comment: str | None) -> None:
@@ -82,29 +101,53 @@ def _record(
     value: Score,
     comment: str | None,
     origin: str | None,
-) -> None:
-    """Record a score as a zero-length evaluation span below what is scored."""
+) -> int | None:
+    """Record a score as a zero-length evaluation span below what is scored; when it was given, in ns."""
     below = trace.set_span_in_context(scored, context)
     span = spans.start(active, f"score {name}", semconv.KIND_EVALUATOR, scored, below)
     if span is None:
-        return
+        return None
     try:
-        span.set_attribute(semconv.GEN_AI_EVALUATION_NAME, name)
-        if isinstance(value, (bool, str)):
-            span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_LABEL, str(value))
-        if not isinstance(value, str):
-            span.set_attribute(semconv.GEN_AI_EVALUATION_SCORE_VALUE, float(value))
-        if comment is not None:
-            span.set_attribute(semconv.GEN_AI_EVALUATION_EXPLANATION, comment)
-        if origin is not None:
-            span.set_attribute(semconv.SCORE_ORIGIN, origin)
+        why = None if comment is None else str(comment)
+        span.set_attributes(evaluations.attributes_of(name, value, why, origin))
         spans.put_json(span, semconv.OUTPUT_VALUE, values.to_json(value, PREVIEW_BYTES))
     finally:
         span.end()
+    return spans.start_of(span)
 
 
-def _score_value(value: Any) -> Score:
-    if isinstance(value, (bool, str)):
+def _score_value(name: object, value: Any) -> Score | None:
+    """The value as it is recorded; None, with a warning, for what is no score."""
+    if not isinstance(name, str) or not 0 < len(name) <= semconv.MAX_SCORE_NAME_CHARS:
+        shown = f"a text of {len(name)} characters" if isinstance(name, str) else f"a {type(name).__name__}"
+        warn(
+            f"score() recorded nothing: name= is {shown}; give a text of 1 to "
+            f'{semconv.MAX_SCORE_NAME_CHARS} characters, as in score("reward", 1.0)',
+            once_for=f"score name {type(name)} {not name}",
+        )
+        return None
+    try:
+        return _as_score(value)
+    except Exception as error:  # noqa: BLE001 - whatever the value's own methods raise
+        pass_on(error)
+        warn(
+            f"score({name[:_SHOWN_CHARS]!r}, …) recorded nothing: value= is a {type(value).__name__}, which "
+            "is no score; give a number, True or False, or a text",
+            once_for=f"score value {type(value)}",
+        )
+        return None
+
+
+def _as_score(value: Any) -> Score:
+    if isinstance(value, Enum):
+        value = value.value
+    if not isinstance(value, (bool, int, float, str)) and hasattr(value, "item"):
+        value = value.item()  # a scalar of numpy or torch
+    if isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if not hasattr(value, "__float__"):
+        raise TypeError("no number")
     number = float(value)
     return number if math.isfinite(number) else str(number)

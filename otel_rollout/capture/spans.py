@@ -73,6 +73,13 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
         span.set_attribute(key, encoded.decode())
 
 
+def start_of(span: Span) -> int | None:
+    """When a span started, Unix time in ns; None for one that does not record."""
+    if type(span) is RecordingSpan:
+        return span.start_ns
+    return getattr(span, "start_time", None)
+
+
 def unfinished_line(span: Span, longest: int | None) -> bytes:
     """The line a trajectory's root span becomes if its process dies before it ends.
 

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from otel_rollout import semconv
+from otel_rollout import evaluations, semconv
+from otel_rollout.evaluations import Evaluation
 from otel_rollout.record.sampling import Group, place_of_group
 
 _TRACE: Final = re.compile(rb'"traceId":"([0-9a-f]{32})"')
@@ -45,8 +46,6 @@ class Trajectory:
         size: bytes of its lines.
         tokens: tokens that models gave in it.
         seconds: how long it took.
-        scored: whether it has the score.
-        score: the score, if that is a number.
     """
 
     def __init__(self, score: str) -> None:
@@ -59,8 +58,20 @@ class Trajectory:
         self.size = 0
         self.tokens = 0
         self.seconds = 0.0
-        self.scored = False
-        self.score: float | None = None
+        self._root_id = ""
+        # Id of the span that was scored → its newest score. A sub-trajectory's is not the trajectory's own.
+        self._scores: dict[str, Evaluation] = {}
+
+    @property
+    def scored(self) -> bool:
+        """Whether it has the score."""
+        return self._newest_score() is not None
+
+    @property
+    def score(self) -> float | None:
+        """The newest score, if that is a number, infinities included."""
+        found = self._newest_score()
+        return None if found is None else evaluations.number_of(found.value)
 
     def note(self, line: bytes) -> None:
         """Learn from a line of it. What cannot be read tells nothing."""
@@ -75,12 +86,12 @@ class Trajectory:
             return
 
     def _note_span(self, span: Mapping[str, Any]) -> None:
-        said = {entry["key"]: entry["value"] for entry in span.get("attributes", ())}
+        said = {entry["key"]: _scalar(entry["value"]) for entry in span.get("attributes", ())}
         self.failed |= span.get("status", {}).get("code") == _ERROR
-        if _scalar(said.get(semconv.SPAN_KIND)) == semconv.KIND_LLM:
-            self.tokens += int(_scalar(said.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS)) or 0)
-        if _scalar(said.get(semconv.GEN_AI_EVALUATION_NAME)) == self._score_name:
-            self._note_score(said.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE))
+        if said.get(semconv.SPAN_KIND) == semconv.KIND_LLM:
+            self.tokens += int(said.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS) or 0)
+        if semconv.GEN_AI_EVALUATION_NAME in said:
+            self._note_evaluation(span, said)
         is_root = not span.get("parentSpanId")
         if is_root or (self.group is None and not self.ended):
             self.group = _group_of(said)
@@ -89,21 +100,33 @@ class Trajectory:
 
     def _note_root(self, span: Mapping[str, Any], said: Mapping[str, Any]) -> None:
         self.ended = True
-        self.seconds = (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])) / 1e9
-        size = _scalar(said.get(semconv.GROUP_SIZE))
+        self._root_id = str(span["spanId"])
+        end_ns = int(span["endTimeUnixNano"])
+        self.seconds = (end_ns - int(span["startTimeUnixNano"])) / 1e9
+        size = said.get(semconv.GROUP_SIZE)
         self.group_size = size if isinstance(size, int) else 0
-        given = said.get(semconv.SCORE_PREFIX + self._score_name)
-        if given is not None:
-            self._note_score(given)
+        for repeated in evaluations.repeated_in(said, end_ns):
+            self._note_score(self._root_id, repeated)
 
-    def _note_score(self, value: Any) -> None:
-        held = _scalar(value)
-        self.scored = True
-        self.score = float(held) if isinstance(held, (bool, int, float)) else None
+    def _note_evaluation(self, span: Mapping[str, Any], said: Mapping[str, Any]) -> None:
+        recorded = evaluations.recorded_in(said, int(span["startTimeUnixNano"]))
+        if recorded is not None:
+            is_inside = recorded.origin == semconv.ORIGIN_PROCESS  # below whatever runs there, not the root
+            self._note_score("" if is_inside else str(span.get("parentSpanId", "")), recorded)
+
+    def _note_score(self, scored_id: str, score: Evaluation) -> None:
+        known = self._scores.get(scored_id)
+        if score.name == self._score_name and (known is None or score.age >= known.age):
+            self._scores[scored_id] = score
+
+    def _newest_score(self) -> Evaluation | None:
+        own = ("", self._root_id) if self.ended else self._scores
+        found = [self._scores[id_] for id_ in own if id_ in self._scores]
+        return max(found, key=lambda score: score.age, default=None)
 
 
 def _group_of(said: Mapping[str, Any]) -> Group | None:
-    group = Group.of({key: _scalar(value) for key, value in said.items() if key in semconv.IDENTITY})
+    group = Group.of({key: value for key, value in said.items() if key in semconv.IDENTITY})
     return None if group.sample_index is None else group
 
 
@@ -168,13 +191,14 @@ class Judge:
     def _reason(self, group: Group, trajectories: Sequence[Trajectory]) -> str | None:
         """The first reason to keep it, the most telling first."""
         reasons, is_validation = self._reasons, bool(group.validate)
-        scores = [t.score for t in trajectories if t.score is not None]
+        scored = [t for t in trajectories if t.scored]
+        scores = [t.score for t in scored if t.score is not None]
         ended = [t for t in trajectories if t.ended]
         found = {
             "errors": any(t.failed for t in trajectories),
             "validation": is_validation,
             "spread": bool(scores) and max(scores) - min(scores) > reasons.get("spread", 0),
-            "zero": bool(scores) and not any(scores),
+            "zero": bool(scored) and all(t.score == 0 for t in scored),
             "slow": _is_beyond([t.seconds for t in ended], self._seconds[is_validation], reasons.get("slow")),
             "long": _is_beyond([t.tokens for t in ended], self._tokens[is_validation], reasons.get("long")),
             "rate": place_of_group(group, self._seed) < reasons.get("rate", 0),

@@ -1,16 +1,24 @@
 """Scores: of the trajectory around, and by id of one that is over or runs elsewhere."""
 
+import datetime
+import itertools
 import json
 import math
 import subprocess
 import sys
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry import context as otel_context
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, score
+from otel_rollout import evaluations, rollout_trace_attr, score
+from otel_rollout.capture import guard
 from otel_rollout.propagate.carrier import extract, inject
 from tests.otlp import read_directory
 
@@ -54,11 +62,135 @@ def test_a_score_given_in_another_process_is_recorded_below_what_runs_there(reco
     assert evaluation.attributes["rollout.step"] == 1
 
 
-def test_a_score_that_is_no_score_is_harmless(recorded):
-    """Scoring with something that is not a number, bool or label records nothing and raises nothing."""
+class Uncertain:
+    def __float__(self):
+        raise RuntimeError("as the test wishes")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), None, [1], {}, b"0.5", 1j, np.zeros(2), 10**400, Uncertain(), datetime.date(2026, 1, 1)],
+)
+def test_value_that_is_no_score_is_named_in_a_warning(recorded, caplog, monkeypatch, value):
+    """Nothing is recorded and nothing raised; one line names score, argument, type and what to give."""
+    monkeypatch.setattr(guard, "_reported", set())
     with rollout_trace_attr():
-        score("reward", object())
+        for _ in range(3):
+            score("loss", value)
     assert [s.name for s in recorded()] == ["rollout_trace"]
+    [line] = [record.getMessage() for record in caplog.records if record.name == "otel_rollout"]
+    assert line == (
+        f"otel-rollout: score('loss', …) recorded nothing: value= is a {type(value).__name__}, which is no "
+        "score; give a number, True or False, or a text."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (5, "a int"),
+        (None, "a NoneType"),
+        ("", "a text of 0 characters"),
+        ("n" * 251, "a text of 251 characters"),
+    ],
+)
+def test_name_that_is_none_is_named_in_a_warning(recorded, caplog, monkeypatch, name, shown):
+    """A name that is no text, empty, or longer than destinations take: one line says so."""
+    monkeypatch.setattr(guard, "_reported", set())
+    with rollout_trace_attr() as trajectory:
+        score(name, 1)
+    score(name, 1, trajectory=trajectory.id)
+    assert [s.name for s in recorded()] == ["rollout_trace"]
+    [line] = [record.getMessage() for record in caplog.records if record.name == "otel_rollout"]
+    assert f"name= is {shown}; give a text of 1 to 250 characters" in line
+
+
+class Verdict(Enum):
+    GOOD = "good"
+    BEST = 1
+
+
+class Label(str, Enum):
+    GOOD = "good"
+
+
+@pytest.mark.parametrize(
+    ("value", "recorded_as"),
+    [
+        (Decimal("0.25"), 0.25),
+        (Fraction(1, 4), 0.25),
+        (2**70, float(2**70)),
+        (np.bool_(True), True),
+        (np.int64(3), 3.0),
+        (np.array(0.5), 0.5),
+        (np.str_("good"), "good"),
+        (Verdict.GOOD, "good"),
+        (Verdict.BEST, 1.0),
+        (Label.GOOD, "good"),
+        (-math.inf, "-inf"),
+    ],
+)
+def test_scalars_of_every_library_are_numbers_bools_and_labels(recorded, value, recorded_as):
+    """What the root repeats, and what is read of the evaluation span, has the same value and type."""
+    with rollout_trace_attr():
+        score("reward", value)
+    span, root = recorded()
+    read = evaluations.recorded_in(span.attributes, span.span.start_time_unix_nano)
+    [repeated] = evaluations.repeated_in(root.attributes, root.span.end_time_unix_nano)
+    for found in (read.value, repeated.value):
+        assert (type(found), found) == (type(recorded_as), recorded_as)
+
+
+def test_root_repeats_a_score_with_the_time_it_was_given(recorded):
+    """Its time is the evaluation span's, not the root's end; of two the newest is repeated."""
+    with rollout_trace_attr() as trajectory:
+        score("reward", 0.1)
+        score("reward", 0.5)
+        score("reward", 0.9, trajectory=trajectory.id)
+    *given, root = recorded()
+    [repeated] = evaluations.repeated_in(root.attributes, root.span.end_time_unix_nano)
+    assert (repeated.value, repeated.is_dated) == (0.5, True)
+    assert repeated.time_ns == given[1].span.start_time_unix_nano < root.span.end_time_unix_nano
+    read = [evaluations.recorded_in(span.attributes, span.span.start_time_unix_nano) for span in given]
+    for order in itertools.permutations([*read, repeated]):
+        assert evaluations.newest(order)["reward"].value == 0.9
+
+
+def test_score_given_inside_after_the_root_ended_says_that_the_root_lacks_it(recorded):
+    """A task that outlives its trajectory scores it: destinations know that no root repeats that."""
+    with rollout_trace_attr():
+        inside = otel_context.get_current()
+    token = otel_context.attach(inside)
+    score("reward", 0.5)
+    otel_context.detach(token)
+    root, late = recorded()
+    assert late.attributes["rollout.score_origin"] == "process"
+    assert "rollout.score.reward" not in root.attributes
+
+
+any_value = st.booleans() | st.floats() | st.text(max_size=5) | st.sampled_from(["True", "False", "nan"])
+
+
+@given(any_value, st.none() | st.text(max_size=5), st.sampled_from([None, "process", "outside"]))
+def test_what_an_evaluation_span_holds_reads_back(value, comment, origin):
+    """Value, its type, comment and origin; a float that JSON has no number for is its text."""
+    written = evaluations.attributes_of("reward", value, comment, origin)
+    read = evaluations.recorded_in(written, 7)
+    expected = str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    assert (type(read.value), read.value) == (type(expected), expected)
+    assert (read.name, read.comment, read.origin, read.time_ns) == ("reward", comment or "", origin, 7)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        *((True, 1.0), (False, 0.0), (2, 2.0), ("inf", math.inf), ("-Infinity", -math.inf)),
+        *(("nan", None), ("good", None), ("1", None), (math.nan, None), ("info", None)),
+    ],
+)
+def test_number_of_a_score(value, number):
+    """A yes counts 1, infinity is a number, and a text is none, whatever digits it holds."""
+    assert evaluations.number_of(value) == number
 
 
 def evaluation_of(spans, name="score reward"):
@@ -98,7 +230,7 @@ def test_a_trajectory_is_scored_from_another_process(recorded, tmp_path):
     assert evaluation_of(spans, "score advantage").span.parent_span_id == root.span.span_id
 
 
-@pytest.mark.parametrize("name", ["reward", "\ud800", "", "a" * 10_000])
+@pytest.mark.parametrize("name", ["reward", "\ud800", " ", "a" * 250])
 def test_any_name_and_id_are_harmless(recorded, name):
     """What is no id is counted and not an error, whatever it is."""
     for id_ in ("", "nonsense", "00-0-0-01", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", 7, b"00"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ import otel_rollout
 from otel_rollout import (
     Report,
     StepKey,
+    evaluations,
     rollout_trace_attr,
     rollout_trace_op,
     runtime,
@@ -325,8 +327,71 @@ def trajectory(**known: Any) -> Trajectory:
     made.ended = True
     for name, value in known.items():
         setattr(made, name, value)
-    made.scored = made.score is not None
     return made
+
+
+def line_of(attributes: dict[str, Any], start_ns: int, parent_id: str = "", end_ns: int = 100) -> bytes:
+    """A line as the recorder writes it, of a span of the trace ``t``; the root's id is ``root``."""
+    kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
+    encoded = [{"key": key, "value": {kinds[type(held)]: held}} for key, held in attributes.items()]
+    span = {
+        "traceId": "t",
+        "spanId": f"s{start_ns}" if parent_id else "root",
+        "parentSpanId": parent_id,
+        "startTimeUnixNano": str(start_ns),
+        "endTimeUnixNano": str(end_ns),
+        "attributes": encoded,
+    }
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+
+
+def scored(value: Any, start_ns: int, origin: str | None = None, parent_id: str = "root") -> bytes:
+    return line_of(evaluations.attributes_of("reward", value, None, origin), start_ns, parent_id)
+
+
+def noted(*lines: bytes) -> Trajectory:
+    made = Trajectory("reward")
+    for line in lines:
+        made.note(line)
+    return made
+
+
+def test_newest_score_decides_in_whatever_order_it_is_read() -> None:
+    """By id while the trajectory ran, inside, or repeated by the root: the one given last counts."""
+    root = line_of({"rollout.score.reward": 0.1, "rollout.score_time.reward": 10}, 0)
+    lines = [scored(0.1, 10), scored(0.9, 20, "outside"), scored(0.5, 15, "process", "worker"), root]
+    for order in itertools.permutations(lines):
+        assert noted(*order).score == 0.9
+    late = scored(0.2, 30, "process", "worker")
+    for order in itertools.permutations([*lines, late]):
+        assert noted(*order).score == 0.2
+
+
+def test_score_of_a_sub_trajectory_is_not_the_trajectorys() -> None:
+    """The opponent's reward, given last, does not stand for the debate's."""
+    root = line_of({"rollout.score.reward": 1.0, "rollout.score_time.reward": 10}, 0)
+    assert noted(scored(1.0, 10), scored(0.0, 20, parent_id="opponent"), root).score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rewards", "verdict"),
+    [
+        ([0.0, False, 0.0], (True, "zero")),
+        ([0.0, "nan"], (False, "ordinary")),
+        ([0.0, "timeout"], (False, "ordinary")),
+        (["nan", "nan"], (False, "ordinary")),
+        ([True, False], (True, "spread")),
+        ([0.0, "inf"], (True, "spread")),
+        (["-inf", 3.0], (True, "spread")),
+        (["inf", "inf"], (False, "ordinary")),
+        ([1.0, "nan", 0.0], (True, "spread")),
+    ],
+)
+def test_rewards_of_every_kind_are_judged(rewards: list[Any], verdict: tuple[bool, str]) -> None:
+    """A yes counts 1; infinity is further than anything; NaN and text are rewards that are not 0."""
+    judge = Judge(outcomes("zero,spread=0.5"), 0, "")
+    siblings = [noted(scored(reward, 10), line_of({}, 0)) for reward in rewards]
+    assert judge.judge(Group("e", 1, 1, False), siblings) == verdict
 
 
 def test_what_is_unusually_slow_or_long_is_kept() -> None:
@@ -370,6 +435,4 @@ def test_a_budget_is_never_exceeded(groups: list[tuple[bool, int]], budget: int)
 @given(st.binary(max_size=400))
 def test_any_line_is_noted(line: bytes) -> None:
     """What cannot be read tells nothing, and stops nobody."""
-    noted = Trajectory("reward")
-    noted.note(line)
-    assert noted.size == len(line)
+    assert noted(line).size == len(line)

@@ -80,7 +80,8 @@ def fake_server() -> Iterator[FakeServer]:
     """Runs a :class:`FakeServer` for one test."""
     fake = FakeServer()
     experiment = b'{"experiment": {"experiment_id": "1", "name": "any", "lifecycle_stage": "active"}}'
-    fake.answers["/api/2.0/mlflow/experiments/get-by-name"] = (200, {}, experiment)
+    for how in ("get", "get-by-name"):
+        fake.answers[f"/api/2.0/mlflow/experiments/{how}"] = (200, {}, experiment)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
