@@ -44,7 +44,7 @@ EXTRA_PREFIX: Final = "rollout."
 SCORE_PREFIX: Final = "rollout.score."
 """``rollout.score.<name>``: a score given before the trajectory ended (float, bool or str)."""
 SCORE_TIME_PREFIX: Final = "rollout.score_time."
-"""``rollout.score_time.<name>``: int. When that score was given, Unix time in ns: newer ones count before it."""
+"""``rollout.score_time.<name>``: int. When that score was given, Unix time in ns; newer ones win."""
 SCORE_ORIGIN: Final = "rollout.score_origin"
 """str, on an evaluation span whose score the root span does not carry: ``ORIGIN_PROCESS``, given inside the
 trajectory in another process than the root's, or after the root ended; ``ORIGIN_OUTSIDE``, by the id of the

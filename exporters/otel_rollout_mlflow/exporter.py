@@ -292,9 +292,8 @@ class MlflowSpanExporter(SpanExporter):
             for info in self._target.traces_of(f"attributes.request_id IN ({ids})", [experiment_id]):
                 infos[str(info["trace_id"])] = info
         for id_ in wanted:
-            info = None if id_ in infos else self._target.trace_info(id_)
-            if info is not None:
-                infos[id_] = info
+            if id_ not in infos and (found := self._target.trace_info(id_)) is not None:
+                infos[id_] = found
         return infos
 
     def _write_spans(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:

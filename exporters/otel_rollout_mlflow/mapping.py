@@ -42,6 +42,8 @@ MAX_FEEDBACK_NAME_CHARS: Final = 250
 MAX_TAG_CHARS: Final = 8000
 MAX_TAG_NAME_CHARS: Final = 250
 
+SOURCE_ID: Final = "otel-rollout"
+"""Who wrote a Feedback, as MLflow keeps it."""
 TIME_METADATA: Final = "rollout.score_time"
 """Metadata of a Feedback: when the score was given, Unix time in ns."""
 TAGGED_METADATA: Final = "rollout.score_tagged"

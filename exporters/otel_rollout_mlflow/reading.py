@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from otel_rollout import semconv
+from otel_rollout import evaluations, semconv
+from otel_rollout.evaluations import Evaluation
 from otel_rollout.exporting import FailureKind
-from otel_rollout_mlflow import settings
+from otel_rollout_mlflow import mapping, settings
 from otel_rollout_mlflow.mapping import SPAN_INPUTS, SPAN_OUTPUTS
 from otel_rollout_mlflow.runs import quoted
 from otel_rollout_mlflow.server import ServerTarget
@@ -164,29 +165,39 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
+def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
+    """A score as MLflow's API describes it; None for what is none, or was overridden by somebody."""
+    value = (assessment.get("feedback") or {}).get("value")
+    name = assessment.get("assessment_name")
+    if not name or assessment.get("valid") is False or not isinstance(value, (bool, int, float, str)):
+        return None
+    is_dated, time_ns, _ = mapping.rank_of(assessment)
+    if not is_dated:  # a person's, or one whose own time nobody recorded
+        time_ns = _unix_ns(str(assessment.get("last_update_time") or assessment.get("create_time") or ""))
+    return Evaluation(str(name), value, time_ns, str(assessment.get("rationale") or ""))
+
+
+def is_of_part(assessment: Mapping[str, Any]) -> bool:
+    """Whether a score that we wrote is not the trajectory's but that of something in it."""
+    source = (assessment.get("source") or {}).get("source_id")
+    return source == mapping.SOURCE_ID and not mapping.is_tagged(assessment)
+
+
 def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> dict[str, Any] | None:
     """A score as the zero-length span that records one."""
-    value = (assessment.get("feedback") or {}).get("value")
-    if not isinstance(value, (bool, int, float, str)) or assessment.get("valid") is False:
+    score = score_in(assessment)
+    if score is None:
         return None
-    attributes: dict[str, dict[str, Any]] = {
-        semconv.GEN_AI_EVALUATION_NAME: {"stringValue": str(assessment.get("assessment_name", ""))}
-    }
-    if isinstance(value, (bool, str)):
-        attributes[semconv.GEN_AI_EVALUATION_SCORE_LABEL] = {"stringValue": str(value)}
-    if not isinstance(value, str):
-        attributes[semconv.GEN_AI_EVALUATION_SCORE_VALUE] = {"doubleValue": float(value)}
-    if assessment.get("rationale"):
-        attributes[semconv.GEN_AI_EVALUATION_EXPLANATION] = {"stringValue": str(assessment["rationale"])}
-    given = _unix_ns(str(assessment.get("last_update_time") or assessment.get("create_time") or ""))
+    kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
+    attributes = evaluations.attributes_of(score.name, score.value, score.comment or None, None)
     return {
         "traceId": trace_id,
         "spanId": hashlib.sha256(str(assessment.get("assessment_id")).encode()).hexdigest()[:16],
         "parentSpanId": assessment.get("span_id") or root_id,
-        "name": f"score {assessment.get('assessment_name', '')}",
-        "startTimeUnixNano": given,
-        "endTimeUnixNano": given,
-        "attributes": [{"key": key, "value": held} for key, held in attributes.items()],
+        "name": f"score {score.name}",
+        "startTimeUnixNano": score.time_ns,
+        "endTimeUnixNano": score.time_ns,
+        "attributes": [{"key": key, "value": {kinds[type(held)]: held}} for key, held in attributes.items()],
     }
 
 

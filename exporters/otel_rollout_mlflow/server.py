@@ -11,7 +11,7 @@ import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 
 from otel_rollout.exporting import FailureKind, retry_after
-from otel_rollout_mlflow.mapping import MARK
+from otel_rollout_mlflow.mapping import MARK, SOURCE_ID
 from otel_rollout_mlflow.settings import MINIMUM_VERSION, Settings, parse_version, shown_minimum
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
@@ -345,7 +345,7 @@ def _assessment(feedback: Feedback) -> dict[str, Any]:
         "assessment_name": feedback.name,
         "trace_id": feedback.trace_id,
         "span_id": feedback.span_id,
-        "source": {"source_type": "CODE", "source_id": "otel-rollout"},
+        "source": {"source_type": "CODE", "source_id": SOURCE_ID},
         "create_time": given_at,
         "last_update_time": given_at,
         "feedback": {"value": feedback.value},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_rollout.exporting import FailureKind
 from otel_rollout_mlflow import database
-from otel_rollout_mlflow.mapping import MARK
+from otel_rollout_mlflow.mapping import MARK, SOURCE_ID
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
@@ -275,7 +275,7 @@ def _assessment(feedback: Feedback) -> Any:
     assessment = MlflowFeedback(
         name=feedback.name,
         value=feedback.value,
-        source=AssessmentSource(source_type="CODE", source_id="otel-rollout"),
+        source=AssessmentSource(source_type="CODE", source_id=SOURCE_ID),
         trace_id=feedback.trace_id,
         span_id=feedback.span_id,
         rationale=feedback.rationale,

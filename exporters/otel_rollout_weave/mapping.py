@@ -438,7 +438,8 @@ def _attributes(span: ReadableSpan) -> dict[str, Any]:
         attributes["weave"].setdefault("kind", kind)
     rest = _otel(span)
     if rest:
-        attributes["otel"] = rest
+        own = attributes.get("otel")  # what instrumentation names `otel.…` is there already
+        attributes["otel"] = {**own, **rest} if isinstance(own, dict) else rest
     return attributes
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout import semconv
+from otel_rollout import evaluations, semconv
 from otel_rollout.deliver.decode import spans_of
 from otel_rollout.look.messages import read_json
 from otel_rollout.look.reference import Reference, UnresolvedError
@@ -86,7 +86,6 @@ def _summary(info: Mapping[str, Any]) -> Summary:
     named = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semconv.VALIDATE)
     short = {name: name.removeprefix(semconv.EXTRA_PREFIX) for name in named}
     usage = read_json((info.get("trace_metadata") or {}).get("mlflow.trace.tokenUsage", "{}"))
-    given = [(one, (one.get("feedback") or {}).get("value")) for one in info.get("assessments") or ()]
     state = _STATES.get(str(info.get("state")), "running")
     duration = str(info.get("execution_duration", "")).removesuffix("s")
     return Summary(
@@ -98,15 +97,22 @@ def _summary(info: Mapping[str, Any]) -> Summary:
         state=state,
         start_ns=_unix_ns(str(info.get("request_time", ""))),
         seconds=float(duration) if duration and state != "running" else None,
-        scores=tuple(
-            Score(str(one.get("assessment_name")), value, str(one.get("rationale") or ""))
-            for one, value in given
-            if isinstance(value, (bool, int, float, str))
-        ),
+        scores=_scores(info),
         tokens=Tokens(usage.get("input_tokens"), usage.get("output_tokens"))
         if isinstance(usage, dict)
         else Tokens(),
     )
+
+
+def _scores(info: Mapping[str, Any]) -> tuple[Score, ...]:
+    """The newest of each name. MLflow has those of sub-trajectories as well: they count where no other is."""
+    from otel_rollout_mlflow.reading import is_of_part, score_in
+
+    given = [(is_of_part(one), score_in(one)) for one in info.get("assessments") or ()]
+    parts = evaluations.newest(score for is_part, score in given if score and is_part)
+    whole = evaluations.newest(score for is_part, score in given if score and not is_part)
+    found = sorted((parts | whole).values(), key=lambda one: one.time_ns)
+    return tuple(Score(one.name, one.value, one.comment) for one in found)
 
 
 def _unix_ns(text: str) -> int:

@@ -10,7 +10,8 @@ from typing import Any, Final
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
-from otel_rollout import semconv
+from otel_rollout import evaluations, semconv
+from otel_rollout.evaluations import Evaluation
 
 VALIDATION: Final = "validation"
 _PLACE: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
@@ -28,7 +29,7 @@ _NO_FACTS: Final = (
 
 @dataclass(frozen=True)
 class Score:
-    """A score, the last given under its name."""
+    """A score, the newest of its name."""
 
     name: str
     value: float | bool | str
@@ -70,7 +71,7 @@ class Summary:
         problem: what the root span says of an error.
         start_ns: Unix time.
         seconds: how long it took; None while it runs.
-        scores: the last of each name.
+        scores: the newest of each name.
         tokens: of all its model calls.
         facts: further attributes of its root span, by their short names.
     """
@@ -116,17 +117,9 @@ def started(summary: Summary) -> str:
     return datetime.fromtimestamp(summary.start_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def score_of(span: ReadableSpan) -> Score | None:
+def score_of(span: ReadableSpan) -> Evaluation | None:
     """The score that a span is the record of."""
-    attributes = span.attributes or {}
-    name = attributes.get(semconv.GEN_AI_EVALUATION_NAME)
-    number: Any = attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE)
-    label: Any = attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL)
-    if name is None or (number is None and label is None):
-        return None
-    is_bool = number is not None and label in ("True", "False")
-    value = label == "True" if is_bool else label if number is None else number
-    return Score(str(name), value, str(attributes.get(semconv.GEN_AI_EVALUATION_EXPLANATION) or ""))
+    return evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
 
 
 def tokens_of(span: ReadableSpan) -> Tokens | None:
@@ -213,15 +206,12 @@ class Gathering:
         )
 
     def _scores(self, root: ReadableSpan | None, identity: Mapping[str, Any]) -> tuple[Score, ...]:
-        given: dict[str, Score] = {}
-        for name, value in ((root.attributes if root else None) or {}).items():
-            if name.startswith(semconv.SCORE_PREFIX) and isinstance(value, (bool, int, float, str)):
-                short = name.removeprefix(semconv.SCORE_PREFIX)
-                given[short] = Score(short, value)
-        for one in sorted(self._seen.values(), key=lambda one: one.start_ns):
-            if one.score is not None and self._is_ours(one, identity):
-                given[one.score.name] = one.score
-        return tuple(given.values())
+        given = evaluations.repeated_in(root.attributes or {}, root.end_time or 0) if root else []
+        given += [one.score for one in self._seen.values() if one.score and self._is_ours(one, identity)]
+        # Of root and evaluation span, which hold the same score, the span has the comment: it comes last.
+        found = evaluations.newest(given).values()
+        in_order = sorted(found, key=lambda one: one.time_ns)
+        return tuple(Score(one.name, one.value, one.comment) for one in in_order)
 
     def _is_ours(self, one: _Seen, identity: Mapping[str, Any]) -> bool:
         """Whether a score is the trajectory's, not that of one inside it."""
@@ -248,7 +238,7 @@ class _Seen:
     start_ns: int
     identity: Mapping[str, Any]
     tokens: Tokens | None
-    score: Score | None
+    score: Evaluation | None
 
 
 def _without_content(span: ReadableSpan) -> ReadableSpan:
@@ -271,7 +261,7 @@ def _facts(attributes: Mapping[str, Any]) -> dict[str, Any]:
         name.removeprefix(semconv.EXTRA_PREFIX): value
         for name, value in attributes.items()
         if name.startswith(semconv.EXTRA_PREFIX)
-        and not name.startswith(semconv.SCORE_PREFIX)
+        and not name.startswith((semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX))
         and name not in _NO_FACTS
     }
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
@@ -20,8 +21,6 @@ with warnings.catch_warnings():
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from opentelemetry.context import Context
 
     from otel_rollout_mlflow import MlflowSpanExporter
 
@@ -63,6 +62,13 @@ class Rollouts:
             given["openinference.span.kind"] = kind
         with self._tracer.start_as_current_span(name, context, attributes={**self.identity, **given}) as span:
             yield span
+
+    def begin(self, name: str, start_ns: int, context: Context | None = None, **attributes: Any) -> Span:
+        """A span that began then, below ``context`` alone; whoever asks ends it."""
+        given = {key.replace("__", "."): value for key, value in attributes.items()}
+        return self._tracer.start_span(
+            name, context or Context(), attributes={**self.identity, **given}, start_time=start_ns
+        )
 
     @contextmanager
     def foreign_span(self, name: str) -> Iterator[Span]:

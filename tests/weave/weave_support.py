@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
@@ -47,6 +48,13 @@ class Rollouts:
             given["openinference.span.kind"] = kind
         with self._tracer.start_as_current_span(name, attributes={**self.identity, **given}) as span:
             yield span
+
+    def begin(self, name: str, start_ns: int, context: Context | None = None, **attributes: Any) -> Span:
+        """A span that began then, below ``context`` alone; whoever asks ends it."""
+        given = {key.replace("__", "."): value for key, value in attributes.items()}
+        return self._tracer.start_span(
+            name, context or Context(), attributes={**self.identity, **given}, start_time=start_ns
+        )
 
     @contextmanager
     def foreign_span(self, name: str, **attributes: Any) -> Iterator[Span]:

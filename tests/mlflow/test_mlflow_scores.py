@@ -1,0 +1,217 @@
+"""Which score MLflow shows, whatever order scores come in; tags that it refuses; what nobody would see."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import pytest
+from mlflow import MlflowClient
+from mlflow_support import deliver, stored
+from opentelemetry import trace as otel
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_rollout.exporting import FailureKind
+
+SECOND = 10**9
+START = 1_700_000_000 * SECOND
+OUTSIDE, INSIDE, PROCESS = "outside", None, "process"
+
+
+@pytest.fixture
+def trajectory(rollouts):
+    """A root that repeats a score of 0.1, and a function that makes evaluations of it."""
+    given = {"rollout.score.reward": 0.1, "rollout.score_time.reward": START + 10}
+    root = rollouts.begin("Agent.run", START, **given)
+    above = otel.set_span_in_context(otel.NonRecordingSpan(root.get_span_context()))
+    root.end(START + SECOND)
+
+    def evaluation(value, at, origin, name="reward", why=None):
+        given = {"gen_ai.evaluation.name": name}
+        given["gen_ai.evaluation.score." + ("label" if isinstance(value, str) else "value")] = value
+        given |= {"rollout.score_origin": origin} if origin else {}
+        given |= {"gen_ai.evaluation.explanation": why} if why else {}
+        span = rollouts.begin(f"score {name}", START + at, above, **given)
+        span.end(START + at)
+        return rollouts.ended()[-1]
+
+    [ended] = rollouts.ended()
+    return ended, evaluation
+
+
+def shown(uri, project):
+    """Name → value, comment, time and tag, of the one trace."""
+    [found] = stored(uri, project)
+    assert len({one.name for one in found.info.assessments}) == len(found.info.assessments)
+    return {
+        one.name: (
+            one.value,
+            one.rationale or None,
+            int(one.metadata["rollout.score_time"]) - START,
+            found.info.tags.get(one.name),
+        )
+        for one in found.info.assessments
+    }
+
+
+def test_newest_score_stays_in_every_order(uri, project, trajectory, exporter_for):
+    """Inside, repeated by the root, by id while it ran: each order, alone or together, shows the last."""
+    root, evaluation = trajectory
+    spans = [root, evaluation(0.1, 10, INSIDE, why="first"), evaluation(0.9, 20, OUTSIDE)]
+    exporter = exporter_for(uri)
+    for order in itertools.permutations(spans):
+        for batches in ([list(order)], [[span] for span in order]):
+            for batch in batches:
+                deliver(exporter, batch)
+            assert shown(uri, project) == {"reward": (0.9, None, 20, "0.9")}
+
+
+def test_first_delivery_in_every_order_shows_the_newest(uri, project, rollouts, exporter_for):
+    """Four sources, each trajectory in another order: always the newest, its comment, its time, its tag."""
+    exporter = exporter_for(uri)
+    for number, order in enumerate(itertools.permutations(range(4))):
+        root = rollouts.begin(
+            f"run {number}", START, rollout__score__reward=0.1, rollout__score_time__reward=START + 10
+        )
+        above = otel.set_span_in_context(otel.NonRecordingSpan(root.get_span_context()))
+        root.end(START + SECOND)
+        sources = [(0.1, 10, INSIDE), (0.7, 30, OUTSIDE), (0.4, 20, OUTSIDE)]
+        for value, at, origin in sources:
+            given = {"gen_ai.evaluation.name": "reward", "gen_ai.evaluation.score.value": value}
+            given |= {"rollout.score_origin": origin} if origin else {}
+            given["gen_ai.evaluation.explanation"] = f"at {at}"
+            rollouts.begin("score reward", START + at, above, **given).end(START + at)
+        spans = rollouts.ended()
+        for index in order:
+            deliver(exporter, [spans[index]])
+    found = stored(uri, project)
+    assert len(found) == 24
+    for trace in found:
+        [one] = trace.info.assessments
+        assert (one.value, one.rationale, trace.info.tags["reward"]) == (0.7, "at 30", "0.7")
+        assert one.metadata["rollout.score_time"] == str(START + 30)
+
+
+def test_older_segment_that_is_replayed_reverts_nothing(uri, project, trajectory, exporter_for):
+    """Another forwarder delivers the trajectory again: value, time and tag stay those of the later score."""
+    root, evaluation = trajectory
+    first = evaluation(0.1, 10, INSIDE)
+    deliver(exporter_for(uri), [first, root])
+    deliver(exporter_for(uri), [evaluation(0.9, 5 * SECOND, OUTSIDE, why="on reflection")])
+    before = shown(uri, project)
+    assert before == {"reward": (0.9, "on reflection", 5 * SECOND, "0.9")}
+    for batch in ([first, root], [root], [first]):
+        deliver(exporter_for(uri), batch)
+        assert shown(uri, project) == before
+
+
+def test_newer_score_takes_the_older_ones_comment_away(uri, project, trajectory, exporter_for):
+    """A comment belongs to the score it was given with."""
+    root, evaluation = trajectory
+    exporter = exporter_for(uri)
+    deliver(exporter, [evaluation(0.1, 10, INSIDE, why="too long"), root])
+    deliver(exporter, [evaluation(0.9, 20, OUTSIDE)])
+    assert shown(uri, project) == {"reward": (0.9, None, 20, "0.9")}
+
+
+def test_tag_is_the_newest_of_root_and_workers(uri, project, rollouts, exporter_for):
+    """A score given in a worker is Feedback of what ran there; of it and the root's the newer is the tag."""
+    root = rollouts.begin("run", START, rollout__score__reward=0.1, rollout__score_time__reward=START + 10)
+    above = otel.set_span_in_context(otel.NonRecordingSpan(root.get_span_context()))
+    worker = rollouts.begin("worker", START, above)
+    below = otel.set_span_in_context(otel.NonRecordingSpan(worker.get_span_context()))
+    worker.end(START + SECOND)
+    root.end(START + SECOND)
+    given = {"gen_ai.evaluation.name": "reward", "rollout.score_origin": PROCESS}
+    for value, at in ((0.05, 5), (0.3, 30), (0.2, 20)):
+        given["gen_ai.evaluation.score.value"] = value
+        rollouts.begin("score reward", START + at, below, **given).end(START + at)
+    worker_span, root_span, early, late, between = rollouts.ended()
+    exporter = exporter_for(uri)
+    for batch, tag in (
+        ([early, worker_span], "0.05"),
+        ([root_span], "0.1"),
+        ([late], "0.3"),
+        ([between], "0.3"),
+        ([root_span], "0.3"),
+    ):
+        deliver(exporter, batch)
+        [found] = stored(uri, project)
+        assert found.info.tags["reward"] == tag
+    assert sorted(one.value for one in found.info.assessments) == [0.1, 0.3]
+
+
+def test_identity_and_attributes_keep_their_tags(uri, project, trajectory, exporter_for):
+    """A score called as the identity, the run or an attribute is Feedback, and leaves the tag alone."""
+    root, evaluation = trajectory
+    root._attributes = {**root.attributes, "rollout.agent_name": "tool_agent"}
+    names = ("step", "validate", "rollout.run.id", "agent_name", "project_name")
+    deliver(exporter_for(uri), [root])
+    [before] = stored(uri, project)
+    for _ in range(2):
+        for name in names:
+            deliver(exporter_for(uri), [evaluation(7.0, 50, OUTSIDE, name)])
+    [after] = stored(uri, project)
+    assert after.info.tags == before.info.tags
+    values = {one.name: one.value for one in after.info.assessments}
+    assert values == {"reward": 0.1, **dict.fromkeys(names, 7.0)}
+
+
+REFUSED = ("a*b", "mlflow.user", "n" * 251, "a//b", "/a", "../a", "r\u00e9ponse?")
+
+
+def test_tags_that_mlflow_refuses_are_told_once_by_name(uri, project, rollouts, exporter_for, caplog):
+    """Attributes of such names are on the span, the others are tags; each name is warned of once."""
+    exporter = exporter_for(uri)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            given = {f"rollout__{name}": 1 for name in REFUSED} | {"rollout__accent\u00e9": 2}
+            with rollouts.span("Agent.run", rollout__score_x=1, **given):
+                pass
+            deliver(exporter, rollouts.ended())
+    told = [record.getMessage() for record in caplog.records if "no trace tag" in record.getMessage()]
+    assert len(told) == len(REFUSED)
+    for found in stored(uri, project):
+        assert (found.info.tags["score_x"], found.info.tags["accent\u00e9"]) == ("1", "2")
+        [span] = found.data.spans
+        assert {span.attributes[f"rollout.{name}"] for name in REFUSED} == {1}
+        assert not set(found.info.tags) & set(REFUSED)
+
+
+@pytest.mark.parametrize("name", ["a*b", "mlflow.x", "a//b", "step", "\u754c" * 100, "n" * 250])
+def test_score_by_id_of_any_name_is_feedback(uri, project, trajectory, exporter_for, name):
+    """What cannot be a tag's name costs the tag alone; the batch is not refused for it."""
+    root, evaluation = trajectory
+    exporter = exporter_for(uri)
+    deliver(exporter, [root])
+    deliver(exporter, [evaluation(0.5, 30, OUTSIDE, name), evaluation("good", 31, OUTSIDE, "verdict")])
+    [found] = stored(uri, project)
+    assert {one.name: one.value for one in found.info.assessments} == {
+        "reward": 0.1,
+        name: 0.5,
+        "verdict": "good",
+    }
+    assert found.info.tags["verdict"] == "good"
+
+
+def test_experiment_trashed_under_way_counts_nothing_as_delivered(uri, project, rollouts, exporter_for):
+    """MLflow goes on taking spans for it and shows none: it is a refusal that says how to restore it."""
+    exporter = exporter_for(uri)
+
+    def export():
+        with rollouts.span("Agent.run", rollout__score__reward=0.5):
+            pass
+        return exporter.export(spans := rollouts.ended()), spans
+
+    assert export()[0] is SpanExportResult.SUCCESS
+    client = MlflowClient(tracking_uri=uri)
+    experiment_id = client.get_experiment_by_name(project).experiment_id
+    client.delete_experiment(experiment_id)
+    for _ in range(2):
+        result, spans = export()
+        assert result is SpanExportResult.FAILURE
+        assert exporter.last_failure.kind is FailureKind.REFUSED
+        assert f"mlflow experiments restore --experiment-id {experiment_id}" in exporter.last_failure.message
+    client.restore_experiment(experiment_id)
+    deliver(exporter, spans)
+    assert len(stored(uri, project)) >= 2
