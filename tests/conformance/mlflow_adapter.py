@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.normal import Operation, identity, inputs
+from tests.conformance.normal import Operation, Score, identity, inputs
 
 
 class MlflowAdapter:
@@ -30,11 +30,17 @@ class MlflowAdapter:
         found = client.search_traces(locations=[experiment.experiment_id])
         return [operation for trace in found for operation in _operations(trace)]
 
+    def holds(self, number: int) -> bool:
+        return -(2**63) <= number < 2**63
+
 
 def _operations(trace: Any) -> list[Operation]:
     operations = {span.span_id: _operation(span, trace.info.trace_id) for span in trace.data.spans}
     for score in trace.info.assessments:
-        operations[score.span_id].scores[score.name] = score.value
+        scores = operations[score.span_id].scores
+        assert score.name not in scores, "a score twice"
+        given_at = int(score.metadata["rollout.score_time"]) // 1000
+        scores[score.name] = Score(score.value, given_at, score.rationale or "")
     return list(operations.values())
 
 

@@ -5,12 +5,26 @@ An adapter may rename fields and round times to what its backend keeps, and noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 IDENTITY = ("experiment_name", "step", "sample_index", "rollout_n", "validate")
 """Beside the project, which is where an adapter looks."""
+
+
+class Score(NamedTuple):
+    """A score as a backend shows it.
+
+    Attributes:
+        value: a number, bool or text.
+        time_us: when it was given, Unix time in µs, rounded down.
+        comment: why; empty without.
+    """
+
+    value: Any
+    time_us: int
+    comment: str
 
 
 @dataclass
@@ -30,7 +44,9 @@ class Operation:
         message: the status's message, of an error.
         exception: type and message of the last exception recorded.
         identity: of its trajectory.
-        scores: name → value, the latest of each name, of what was scored.
+        scores: name → the newest score of that name, of what was scored.
+        is_outside: whether it is the span of a score that was given from outside its trajectory. Backends need
+            not show it: the score itself they do.
     """
 
     id: str
@@ -45,7 +61,8 @@ class Operation:
     message: str
     exception: tuple[str, str] | None
     identity: Mapping[str, Any]
-    scores: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, Score] = field(default_factory=dict)
+    is_outside: bool = False
 
 
 class Adapter(Protocol):
@@ -58,6 +75,9 @@ class Adapter(Protocol):
 
     def read(self, project: str) -> list[Operation]:
         """All operations of a project, read back by the backend's own client."""
+
+    def holds(self, number: int) -> bool:
+        """Whether the backend can show an integer; of one that it cannot it shows the digits."""
 
 
 def identity(attributes: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -72,26 +92,42 @@ def inputs(value: Any) -> Any:
     return {} if value is None else {"value": value}
 
 
-def trees(operations: Sequence[Operation]) -> dict[str, Any]:
-    """Trace id → its operations, nested, siblings in order of their start. Without ids."""
+def exact(value: Any, holds: Callable[[int], bool] = lambda _: True) -> Any:
+    """A JSON value in a form whose parts are equal if their types are: ``1 == True == 1.0`` otherwise."""
+    if isinstance(value, Mapping):
+        return {name: exact(entry, holds) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [exact(entry, holds) for entry in value]
+    if type(value) is int and not holds(value):
+        return exact(str(value))
+    return type(value).__name__, repr(value)
+
+
+def trees(operations: Sequence[Operation], holds: Callable[[int], bool] = lambda _: True) -> dict[str, Any]:
+    """Trace id → its operations, nested, siblings in order of their start. Without ids.
+
+    Args:
+        operations: of a project.
+        holds: what a backend that they are compared with holds, see ``Adapter.holds``.
+    """
     ids = {operation.id for operation in operations}
     assert len(ids) == len(operations), "an operation twice"
 
     def below(parent: str | None, among: Sequence[Operation]) -> list[dict[str, Any]]:
         found = [operation for operation in among if operation.parent_id == parent]
         found.sort(key=lambda operation: (operation.start_us, operation.name, operation.end_us))
-        return [{**_compared(operation), "children": below(operation.id, among)} for operation in found]
+        return [{**_compared(one, holds), "children": below(one.id, among)} for one in found]
 
     of_trace: dict[str, list[Operation]] = {}
     for operation in operations:
         assert operation.parent_id is None or operation.parent_id in ids, f"{operation.name} is an orphan"
-        of_trace.setdefault(operation.trace, []).append(operation)
+        if not operation.is_outside:
+            of_trace.setdefault(operation.trace, []).append(operation)
     return {trace: below(None, among) for trace, among in sorted(of_trace.items())}
 
 
-def _compared(operation: Operation) -> dict[str, Any]:
+def _compared(operation: Operation, holds: Callable[[int], bool]) -> dict[str, Any]:
     fields = dict(vars(operation))
-    del fields["id"], fields["parent_id"], fields["trace"]
-    # `1 == True`, but an identity has types.
-    fields["identity"] = {name: (type(value), value) for name, value in operation.identity.items()}
-    return fields
+    for name in ("id", "parent_id", "trace", "is_outside"):
+        del fields[name]
+    return {name: exact(value, holds) for name, value in fields.items()}

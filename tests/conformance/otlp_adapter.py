@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -13,7 +13,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.conformance.normal import Operation, identity, inputs
+from tests.conformance.normal import Operation, Score, identity, inputs
 from tests.otlp import plain_attributes
 
 THEIRS, OURS = "otlp_proto_http", "otlp"
@@ -31,11 +31,20 @@ class OtlpAdapter:
     def read(self, project: str) -> list[Operation]:
         spans = [(span, plain_attributes(span.attributes)) for span in self._received]
         traces = {span.trace_id for span, given in spans if given.get("rollout.project_name") == project}
-        mine = [(span, given) for span, given in spans if span.trace_id in traces]
-        operations = {span.span_id: _operation(span, given) for span, given in mine}
-        for _, scored, name, value in sorted(_scores(mine), key=lambda score: score[0]):
-            operations[scored].scores[name] = value
-        return list(operations.values())
+        return operations_of([span for span in self._received if span.trace_id in traces])
+
+    def holds(self, number: int) -> bool:
+        return True
+
+
+def operations_of(spans: Iterable[Any]) -> list[Operation]:
+    """Operations and their scores out of OTLP's own messages."""
+    mine = [(span, plain_attributes(span.attributes)) for span in spans]
+    operations = {span.span_id: _operation(span, given) for span, given in mine}
+    scores = [(scored, name, score) for scored, name, score in _scores(mine) if scored in operations]
+    for scored, name, score in sorted(scores, key=lambda one: (one[2].time_us, one[2].comment)):
+        operations[scored].scores[name] = score
+    return list(operations.values())
 
 
 @contextmanager
@@ -83,6 +92,7 @@ def _operation(span: Any, given: dict[str, Any]) -> Operation:
         message=span.status.message if span.status.code == ERROR else "",
         exception=(raised[-1]["exception.type"], raised[-1]["exception.message"]) if raised else None,
         identity=identity(given, "rollout."),
+        is_outside=given.get("rollout.score_origin") == "outside",
     )
 
 
@@ -91,12 +101,20 @@ def _payload(given: dict[str, Any], side: str) -> Any:
     return json.loads(value) if given.get(f"{side}.mime_type") == "application/json" else value
 
 
-def _scores(spans: list[tuple[Any, dict[str, Any]]]) -> Iterator[tuple[int, bytes, str, Any]]:
-    """Time, span scored, name and value of each score there is."""
+def _scores(spans: list[tuple[Any, dict[str, Any]]]) -> Iterator[tuple[bytes, str, Score]]:
+    """Span scored, name and score of each there is."""
     for span, given in spans:
         if name := given.get("gen_ai.evaluation.name"):
-            value = given.get("gen_ai.evaluation.score.value", given.get("gen_ai.evaluation.score.label"))
-            yield span.start_time_unix_nano, span.parent_span_id, name, value
-        for name, value in given.items():
-            if name.startswith("rollout.score.") and not span.parent_span_id:
-                yield span.end_time_unix_nano, span.span_id, name.removeprefix("rollout.score."), value
+            comment = given.get("gen_ai.evaluation.explanation", "")
+            yield span.parent_span_id, name, Score(_value(given), span.start_time_unix_nano // 1000, comment)
+        for key, value in given.items():
+            name = key.removeprefix("rollout.score.")
+            if name != key and not span.parent_span_id:
+                yield span.span_id, name, Score(value, given[f"rollout.score_time.{name}"] // 1000, "")
+
+
+def _value(given: dict[str, Any]) -> Any:
+    """A bool is a label and a number, a text a label."""
+    label = given.get("gen_ai.evaluation.score.label")
+    number = given.get("gen_ai.evaluation.score.value")
+    return label if number is None else {"True": True, "False": False}.get(label, number)

@@ -49,7 +49,9 @@ async def trajectories() -> None:
         await loop.run("What is 3+4?")
         score("reward", 0.5, comment="close")
         score("solved", True)
-        trajectory.set_output({"turns": 1})
+        score("reward", 0.6, comment="on second thoughts", trajectory=trajectory.id)
+        score("step", 7, trajectory=trajectory.id)  # called as a part of the identity
+        trajectory.set_output({"turns": 1, "solved": "in words"})  # a key called as a score
         late = otel_context.get_current()
     with rollout_trace_attr(sample_index="row-2", step=3, rollout_n=1):  # concurrent siblings
         await asyncio.gather(*(loop.call_tool("calculator", "+" * n) for n in range(1, 5)))

@@ -6,7 +6,7 @@ import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from tests.conformance.normal import Operation, identity, inputs
+from tests.conformance.normal import Operation, Score, identity, inputs
 from tests.local_weave import LocalWeave
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -22,15 +22,20 @@ class WeaveAdapter:
         self._weave = weave
 
     def read(self, project: str) -> list[Operation]:
-        scores: dict[str, dict[str, Any]] = {}
+        scores: dict[str, dict[str, Score]] = {}
         for feedback in self._weave.feedback(project):
             of_call = scores.setdefault(feedback["weave_ref"].rpartition("/")[2], {})
             assert feedback["feedback_type"] not in of_call, "a score twice"
-            of_call[feedback["feedback_type"]] = feedback["payload"]["value"]
+            given = feedback["payload"]
+            score = Score(given["value"], _microseconds(given["given_at"]), given.get("explanation", ""))
+            of_call[feedback["feedback_type"]] = score
         return [_operation(call, scores.get(call["id"], {})) for call in self._weave.calls(project)]
 
+    def holds(self, number: int) -> bool:
+        return True
 
-def _operation(call: dict[str, Any], scores: dict[str, Any]) -> Operation:
+
+def _operation(call: dict[str, Any], scores: dict[str, Score]) -> Operation:
     raised = json.loads(call["exception"]) if call["exception"] else None
     otel = call["attributes"].get("otel", {})
     exceptions = [event["attributes"] for event in otel.get("events", ()) if event["name"] == "exception"]
@@ -50,18 +55,22 @@ def _operation(call: dict[str, Any], scores: dict[str, Any]) -> Operation:
         else None,
         identity=identity(call["attributes"]),
         scores=scores,
+        is_outside=call["attributes"].get("score_origin") == "outside",
     )
 
 
-def _output(call: dict[str, Any], scores: dict[str, Any]) -> Any:
+def _output(call: dict[str, Any], scores: dict[str, Score]) -> Any:
     """A root's output without the scores, which the exporter puts there for people to filter by."""
     output = call["output"]
     if call["parent_id"] is not None or not scores or not isinstance(output, dict):
         return output
-    rest = {name: value for name, value in output.items() if name not in scores}
-    if list(rest) == ["value"]:
-        return rest["value"]
-    return rest or None
+    hidden = output.get("scores", {}) if isinstance(output.get("scores"), dict) else {}
+    own = {name: value for name, value in output.items() if name not in scores or name in hidden}
+    if hidden and hidden.keys() <= scores.keys():
+        del own["scores"]
+    if list(own) == ["value"]:
+        return own["value"]
+    return own or None
 
 
 def _microseconds(iso: str) -> int:

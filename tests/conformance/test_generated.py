@@ -1,0 +1,218 @@
+"""What each destination gives back of generated trajectories, field by field, against what was recorded."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_rollout.deliver.decode import spans_of
+from otel_rollout.deliver.exporters import load
+from tests.conformance.generated import SECRET, plans
+from tests.conformance.mlflow_adapter import MlflowAdapter
+from tests.conformance.normal import Adapter, Operation, exact, trees
+from tests.conformance.otlp_adapter import operations_of, receiver
+from tests.conformance.weave_adapter import WeaveAdapter
+from tests.local_weave import LocalWeave
+from tests.otlp import read_lines, segment_lines, segments_below
+
+ROOT = Path(__file__).parent.parent.parent
+NAMES = ("mlflow", "weave", "otlp", "otlp_proto_http")
+EXAMPLES = 15
+"""Plans for each destination, of up to eight trajectories each: about a minute."""
+
+# What MLflow is warned of about its own code.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
+# Each example is requests to a server: no time for fewer and smaller ones that fail as well.
+ASKED = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class Recorder:
+    """A process that records plans, and the lines it has left on disk since it was last asked."""
+
+    def __init__(self, spool: Path) -> None:
+        self._spool = spool
+        self._seen: set[bytes] = set()
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+        variables |= {
+            "OTEL_ROLLOUT_SPOOL_DIR": str(spool),
+            "OTEL_ROLLOUT_PROJECT": "generated",
+            "OTEL_ROLLOUT_EXPERIMENT": "made up",
+            "OTEL_ROLLOUT_REDACT": "secrets",
+            "OTEL_TRACES_EXPORTER": "spool",
+            "OTEL_ROLLOUT_KEEP": "true",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.conformance.generated"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=variables,
+            cwd=ROOT,
+        )
+
+    def record(self, plan: list[dict[str, Any]], project: str) -> list[bytes]:
+        """Lines of what is planned, of a project of their own."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(plan) + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "recorded\n"
+        lines = [line for path in segments_below(self._spool) for line in segment_lines(path)]
+        new = [line for line in lines if line not in self._seen]
+        self._seen.update(new)
+        assert SECRET.encode() not in b"".join(new)
+        named = b'"rollout.project_name","value":{"stringValue":"%b"}'
+        return [line.replace(named % b"generated", named % project.encode()) for line in new]
+
+
+@pytest.fixture(scope="module")
+def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
+    """One process that records everything."""
+    recorder = Recorder(tmp_path_factory.mktemp("generated"))
+    yield recorder
+    recorder.process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def adapters(
+    local_weave: LocalWeave, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Adapter]]:
+    """Every backend under test, by its exporter's name."""
+    with receiver() as otlp:
+        mlflow = MlflowAdapter(tmp_path_factory.mktemp("mlflow"))
+        yield {adapter.exporter: adapter for adapter in (mlflow, WeaveAdapter(local_weave), *otlp)}
+
+
+def as_recorded(value: Any) -> Any:
+    """What JSON holds of a value, as docs/operations.md promises it."""
+    if isinstance(value, Mapping):
+        return {as_recorded(key): as_recorded(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [as_recorded(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def assert_same(planned: Any, found: Any) -> None:
+    """Equal in value and type; of a text with a secret, without that."""
+    if isinstance(planned, dict) and isinstance(found, dict):
+        assert planned.keys() == found.keys()
+        for key, value in planned.items():
+            assert_same(value, found[key])
+    elif isinstance(planned, list) and isinstance(found, list):
+        assert len(planned) == len(found)
+        for one, other in zip(planned, found, strict=True):
+            assert_same(one, other)
+    elif isinstance(planned, str) and SECRET in planned:
+        assert isinstance(found, str)
+        assert SECRET not in found
+    else:
+        assert exact(planned) == exact(found)
+
+
+@ASKED
+@given(plan=plans)
+def test_what_is_recorded_is_what_happened(recorder: Recorder, plan: list[dict[str, Any]]) -> None:
+    """Names, nesting, inputs, outputs, errors, identity and the newest scores, as the program gave them."""
+    lines = recorder.record(plan, f"p{uuid.uuid4().hex}")
+    found = operations_of(recorded.span for recorded in read_lines(lines))
+    of_parent: dict[str | None, list[Operation]] = {}
+    for one in sorted(found, key=lambda operation: operation.start_us):
+        if not one.name.startswith("score "):
+            of_parent.setdefault(one.parent_id, []).append(one)
+    by_start = {
+        recorded.span.span_id.hex(): recorded.span.start_time_unix_nano for recorded in read_lines(lines)
+    }
+
+    def compare(planned: list[dict[str, Any]], parent: str | None) -> None:
+        at = sorted(of_parent.get(parent, []), key=lambda operation: by_start[operation.id])
+        assert [one["name"] for one in planned] == [one.name for one in at]
+        for one, operation in zip(planned, at, strict=True):
+            assert_same(as_recorded({"given": one["given"]}), operation.inputs)
+            failed = one["error"] is not None
+            assert operation.failed is failed
+            if failed:
+                assert_same(as_recorded(["LookupError", one["error"]]), list(operation.exception or ()))
+            else:
+                assert_same(as_recorded(one["result"]), operation.output)
+            compare(one["below"], operation.id)
+
+    roots = sorted(of_parent[None], key=lambda operation: by_start[operation.id])
+    for planned, root in zip(plan, roots, strict=True):
+        expected = {name: value for name, value in planned["identity"].items() if value is not None}
+        assert exact(root.identity) == exact({"experiment_name": "made up", **expected})
+        assert root.failed is (planned["error"] is not None)
+        if planned["output"] is not None:
+            assert_same(as_recorded(planned["output"]), root.output)
+        in_order = sorted(planned["scores"], key=lambda given: given["how"] == "by id, later")
+        newest = {given["name"]: (_score(given["value"]), given["comment"] or "") for given in in_order}
+        shown = {name: (score.value, score.comment) for name, score in root.scores.items()}
+        assert exact(shown) == exact(as_recorded({name: list(one) for name, one in newest.items()}))
+        compare(planned["operations"], root.id)
+
+
+def _score(value: Any) -> Any:
+    if isinstance(value, (bool, str)):
+        return value
+    return float(value) if math.isfinite(value) else str(value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_destination_gives_back_what_was_recorded(
+    recorder: Recorder, adapters: dict[str, Adapter], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every field by value and type, whatever is in it, in whatever order and portions it was delivered."""
+    adapter = adapters[name]
+    for variable, value in adapter.variables.items():
+        monkeypatch.setenv(variable, value)
+    exporter = load(name, {})
+
+    @ASKED
+    @given(plan=plans, order=st.randoms(use_true_random=False))
+    def ask(plan: list[dict[str, Any]], order: random.Random) -> None:
+        project = f"generated-{uuid.uuid4().hex[:8]}"
+        lines = recorder.record(plan, project)
+        reference = operations_of(recorded.span for recorded in read_lines(lines))
+        order.shuffle(lines)
+        for batch in (lines[::2], lines[1::2]):
+            deliver(exporter, batch)
+        deliver(exporter, [line for line in lines if order.random() < 0.3])  # some again, as after a crash
+        found = adapter.read(project)
+        assert SECRET not in repr(found)
+        assert trees(found) == trees(reference, adapter.holds)
+
+    try:
+        ask()
+    finally:
+        exporter.shutdown()
+
+
+def deliver(exporter: Any, lines: list[bytes]) -> None:
+    """By the way a forwarder takes."""
+    if not lines:
+        return
+    export_lines = getattr(exporter, "export_lines", None)
+    if export_lines is not None:
+        result = export_lines([line + b"\n" for line in lines])
+    else:
+        result = exporter.export([span for line in lines for span in spans_of(line)])
+    assert result is SpanExportResult.SUCCESS, getattr(exporter, "last_failure", None)
