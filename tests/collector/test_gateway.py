@@ -31,11 +31,15 @@ def tool(fails):
 
 for group in range({GROUPS}):
     for n in range({SIBLINGS}):
-        with rollout_trace_attr(sample_index=group, step=group // 50, rollout_n=n, validate=group < 5):
+        with rollout_trace_attr(
+            sample_index=group, step=group // 50, rollout_n=n, validate=group < 5
+        ) as trajectory:
             for turn in range(3):
                 try: tool(fails=turn == 1 and group % 50 == 10 and n == 1)
                 except ValueError: pass
             score("reward", 1.0 if group % 50 == 20 and n == 2 else 0.25)
+        if group % 50 == 30 and n == 3:
+            score("reward", 1.0, trajectory=trajectory.id)
 assert not otel_rollout.shutdown(60).undelivered
 """
 
@@ -76,12 +80,15 @@ def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_group
         identity = trace[0].attributes
         kept[identity["rollout.sample_index"], identity["rollout.rollout_n"]] = trace
     assert len(kept) == len(traces)
-    assert {len(trace) for trace in kept.values()} == {5}, "a kept trace is whole: root, 3 tools, score"
+    late = {(group, 3) for group in (30, 80, 130, 180)}
+    whole_sizes = {name: 5 + (name in late) for name in kept}
+    assert {name: len(trace) for name, trace in kept.items()} == whole_sizes, "root, 3 tools, scores"
 
     for group in (10, 60, 110, 160):
         assert (group, 1) in kept, "one with an error"
     for group in (20, 70, 120, 170):
         assert (group, 2) in kept, "one with a reward of 1"
+    assert late <= set(kept), "those with a reward of 1 by id, after they ended"
     for group in range(5):
         assert {(group, n) for n in range(SIBLINGS)} <= set(kept), "validation"
 
@@ -95,7 +102,7 @@ def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_group
     assert told in " ".join((ROOT / "docs" / "collector.md").read_text().split()), (
         "it is told to readers, too"
     )
-    assert torn <= {10, 60, 110, 160, 20, 70, 120, 170}, "only an outcome parts siblings"
+    assert torn <= {group for group in range(GROUPS) if group % 50 in (10, 20, 30)}, "only an outcome parts siblings"
     assert 0.04 * GROUPS < len(by_chance) < 0.18 * GROUPS, "about a tenth of the rest"
 
 
@@ -216,5 +223,5 @@ def test_prometheus_reads_latency_errors_and_scores_of_every_trajectory(sampling
     assert count("rollout_duration_seconds_count", span_name="tool") == 3 * everything
     assert count("rollout_duration_seconds_bucket", span_name="tool", le="1800") == 3 * everything
     scores = "rollout_scores_calls_total"
-    assert count(scores, gen_ai_evaluation_name="reward", rollout_score_range="1 or more") == 4
+    assert count(scores, gen_ai_evaluation_name="reward", rollout_score_range="1 or more") == 8
     assert count(scores, gen_ai_evaluation_name="reward", rollout_score_range="0.25 to 0.5") == everything - 4

@@ -1,6 +1,7 @@
-"""Trajectories that hypothesis makes up; the process that records them: ``python -m tests.conformance.generated``.
+"""Trajectories that hypothesis makes up, and a process that records them.
 
-The process reads plans in JSON, a line each, and answers each with a line once all of it is on disk.
+That is ``python -m tests.conformance.generated``. It reads plans in JSON, a line each, and answers
+each with a line once all of it is on disk.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
 
 SECRET = "hf_" + "a1B2c3D4e5" * 4
 ODD_TEXTS = (
@@ -54,7 +54,7 @@ operations = st.recursive(
         st.fixed_dictionaries(
             {
                 "name": st.sampled_from(["search", "run", "界.call"]),
-                "kind": st.sampled_from([None, "LLM", "TOOL"]),
+                "kind": st.sampled_from(["CHAIN", "LLM", "TOOL"]),
                 "given": values,
                 "result": values,
                 "error": st.none() | texts,
@@ -70,7 +70,8 @@ scores = st.lists(
         {
             "name": st.sampled_from(SCORE_NAMES),
             "value": st.booleans()
-            | st.floats(width=64)
+            | st.floats(-(2.0**60), 2.0**60)
+            | st.sampled_from([math.nan, math.inf, -math.inf])
             | st.integers(-(2**60), 2**60)
             | st.sampled_from(["good", "True", "nan", "界", "0.5"]),
             "comment": st.none() | st.sampled_from(["why", "界 🎲", "\ud83d half"]),
@@ -139,7 +140,9 @@ def main() -> None:
     """Record plan after plan."""
     for line in sys.stdin:
         record(json.loads(line))
-        otel_rollout.force_flush(30)
+        active = runtime.current()
+        assert active is not None
+        assert active.writer.flush(30)
         print("recorded", flush=True)
 
 

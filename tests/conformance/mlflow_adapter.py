@@ -60,6 +60,7 @@ def _operation(span: Any, trace_id: str) -> Operation:
         message=span.status.description if failed else "",
         exception=(raised[-1]["exception.type"], raised[-1]["exception.message"]) if raised else None,
         identity=identity({name: _plain(value) for name, value in span.attributes.items()}, "rollout."),
+        is_outside=span.attributes.get("rollout.score_origin") == "outside",
     )
 
 

@@ -45,8 +45,8 @@ class Operation:
         exception: type and message of the last exception recorded.
         identity: of its trajectory.
         scores: name → the newest score of that name, of what was scored.
-        is_outside: whether it is the span of a score that was given from outside its trajectory. Backends need
-            not show it: the score itself they do.
+        is_outside: whether it is the span of a score that was given from outside its trajectory. A backend
+            need not show that span, but it shows the score.
     """
 
     id: str
@@ -131,3 +131,15 @@ def _compared(operation: Operation, holds: Callable[[int], bool]) -> dict[str, A
     for name in ("id", "parent_id", "trace", "is_outside"):
         del fields[name]
     return {name: exact(value, holds) for name, value in fields.items()}
+
+
+def differences(found: Any, expected: Any, at: str = "") -> list[str]:
+    """Where two trees differ, as lines for a person; empty where they do not."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        names = [*expected, *(name for name in found if name not in expected)]
+        parts = [(f"{at}/{name}", found.get(name), expected.get(name)) for name in names]
+    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        parts = [(f"{at}/{n}", *both) for n, both in enumerate(zip(found, expected, strict=True))]
+    else:
+        return [] if found == expected else [f"{at}: {found} in place of {expected}"]
+    return [line for place, one, other in parts for line in differences(one, other, place)]

@@ -43,14 +43,15 @@ def values(weave, project):
 @pytest.mark.parametrize("is_alone", [True, False], ids=["one exporter", "one for each batch"])
 @pytest.mark.parametrize("age", [-60, +1], ids=["older than the exporter", "newer"])
 def test_newest_score_stays_in_every_order(weave, project, scored, exporter, new_exporter, age, is_alone):
-    """Inside, repeated by the root, twice by id: one by one, in each of 24 orders, the last stays."""
+    """Inside, repeated by the root, twice by id, delivered one by one: the last stays."""
     start = (int(time.time()) + age) * SECOND
     given = (0.1, 10_000, None, "first"), (0.9, 20_000, OUTSIDE, "last"), (0.5, 15_000, OUTSIDE, None)
-    for order in itertools.permutations(range(4)):
+    orders = list(itertools.permutations(range(4)))[:: 1 if is_alone else 5]
+    for order in orders:
         spans = scored(start, *given)
         for index in order:
             deliver(exporter if is_alone else new_exporter(), [spans[index]])
-    assert values(weave, project) == [(0.9, "000020+00:00", "last")] * 24
+    assert values(weave, project) == [(0.9, "000020+00:00", "last")] * len(orders)
 
 
 def test_older_segment_that_is_replayed_reverts_nothing(weave, project, scored, new_exporter):
