@@ -10,7 +10,7 @@ Three vocabularies meet on a rollout span:
 - **OpenTelemetry GenAI** (open-telemetry/semantic-conventions-genai, status Development): model and
   tool calls, evaluations.
 
-Exporters import this module and ``otel_rollout.exporting``, and nothing else of ours.
+Of ours exporters import this module, ``evaluations``, ``exporting``, ``encodable`` and ``projects`` alone.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -13,6 +14,9 @@ MAX_CALL_BYTES: Final = 3 << 20
 """JSON of one call's inputs, output and attributes; Weave's store takes 3.5 MiB, counted as ASCII."""
 
 _MAX_DEPTH: Final = 100
+# Weave's client splits what its server answers at these, as at line ends, and then cannot read any of it.
+_SEPARATORS: Final = {0x85: "\n", 0x2028: "\n", 0x2029: "\n"}
+_SEPARATOR: Final = re.compile("[\x85\u2028\u2029]|\\\\u(?:0085|202[89])")
 _WORST_GROWTH: Final = 3
 """Bytes of JSON in ASCII per byte of UTF-8, at most: an emoji of 4 bytes is twelve."""
 
@@ -24,15 +28,24 @@ def decoded(text: str) -> tuple[Any, orjson.Fragment | None]:
         ValueError: the text is not JSON.
     """
     try:
-        return orjson.loads(text), orjson.Fragment(text)
+        value = orjson.loads(text)
+        return (clean(value), None) if _has_separator(text) else (value, orjson.Fragment(text))
     except ValueError:  # NaN, half a surrogate or a nesting that Python's json accepts; or no JSON
         return clean(json.loads(text)), None
 
 
+def _has_separator(json_text: str) -> bool:
+    if json_text.isascii() and "\\u" not in json_text:
+        return False
+    return _SEPARATOR.search(json_text) is not None
+
+
 def clean(value: Any, depth: int = 0) -> Any:
-    """The value with nothing in it that JSON, UTF-8 or Weave's store cannot hold."""
+    """The value with nothing in it that JSON, UTF-8, Weave's store or its client cannot hold."""
     if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+        if value.isascii():
+            return value
+        return value.encode("utf-8", "replace").decode().translate(_SEPARATORS)
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):

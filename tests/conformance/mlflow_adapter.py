@@ -30,8 +30,9 @@ class MlflowAdapter:
         found = client.search_traces(locations=[experiment.experiment_id])
         return [operation for trace in found for operation in _operations(trace)]
 
-    def holds(self, number: int) -> bool:
-        return -(2**63) <= number < 2**63
+    def shows(self, value: Any) -> Any:
+        is_huge = type(value) is int and not -(2**63) <= value < 2**63
+        return str(value) if is_huge else value
 
 
 def _operations(trace: Any) -> list[Operation]:

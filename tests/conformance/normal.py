@@ -76,8 +76,8 @@ class Adapter(Protocol):
     def read(self, project: str) -> list[Operation]:
         """All operations of a project, read back by the backend's own client."""
 
-    def holds(self, number: int) -> bool:
-        """Whether the backend can show an integer; of one that it cannot it shows the digits."""
+    def shows(self, value: Any) -> Any:
+        """What the backend is documented to show of a number, text, bool or None: mostly the same."""
 
 
 def identity(attributes: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -92,23 +92,24 @@ def inputs(value: Any) -> Any:
     return {} if value is None else {"value": value}
 
 
-def exact(value: Any, holds: Callable[[int], bool] = lambda _: True) -> Any:
+def exact(value: Any, shows: Callable[[Any], Any] = lambda value: value) -> Any:
     """A JSON value in a form whose parts are equal if their types are: ``1 == True == 1.0`` otherwise."""
     if isinstance(value, Mapping):
-        return {name: exact(entry, holds) for name, entry in value.items()}
+        return {shows(name): exact(entry, shows) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [exact(entry, holds) for entry in value]
-    if type(value) is int and not holds(value):
-        return exact(str(value))
-    return type(value).__name__, repr(value)
+        return [exact(entry, shows) for entry in value]
+    shown = shows(value)
+    return type(shown).__name__, repr(shown)
 
 
-def trees(operations: Sequence[Operation], holds: Callable[[int], bool] = lambda _: True) -> dict[str, Any]:
+def trees(
+    operations: Sequence[Operation], shows: Callable[[Any], Any] = lambda value: value
+) -> dict[str, Any]:
     """Trace id → its operations, nested, siblings in order of their start. Without ids.
 
     Args:
         operations: of a project.
-        holds: what a backend that they are compared with holds, see ``Adapter.holds``.
+        shows: what a backend that they are compared with shows, see ``Adapter.shows``.
     """
     ids = {operation.id for operation in operations}
     assert len(ids) == len(operations), "an operation twice"
@@ -116,7 +117,7 @@ def trees(operations: Sequence[Operation], holds: Callable[[int], bool] = lambda
     def below(parent: str | None, among: Sequence[Operation]) -> list[dict[str, Any]]:
         found = [operation for operation in among if operation.parent_id == parent]
         found.sort(key=lambda operation: (operation.start_us, operation.name, operation.end_us))
-        return [{**_compared(one, holds), "children": below(one.id, among)} for one in found]
+        return [{**_compared(one, shows), "children": below(one.id, among)} for one in found]
 
     of_trace: dict[str, list[Operation]] = {}
     for operation in operations:
@@ -126,11 +127,11 @@ def trees(operations: Sequence[Operation], holds: Callable[[int], bool] = lambda
     return {trace: below(None, among) for trace, among in sorted(of_trace.items())}
 
 
-def _compared(operation: Operation, holds: Callable[[int], bool]) -> dict[str, Any]:
+def _compared(operation: Operation, shows: Callable[[Any], Any]) -> dict[str, Any]:
     fields = dict(vars(operation))
     for name in ("id", "parent_id", "trace", "is_outside"):
         del fields[name]
-    return {name: exact(value, holds) for name, value in fields.items()}
+    return {name: exact(value, shows) for name, value in fields.items()}
 
 
 def differences(found: Any, expected: Any, at: str = "") -> list[str]:

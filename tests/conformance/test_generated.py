@@ -203,7 +203,7 @@ def test_destination_gives_back_what_was_recorded(
         deliver(exporter, [line for line in lines if order.random() < 0.3])  # some again, as after a crash
         found = adapter.read(project)
         assert SECRET not in repr(found)
-        assert not differences(trees(found), trees(reference, adapter.holds))
+        assert not differences(trees(found), trees(reference, adapter.shows))
 
     try:
         ask()

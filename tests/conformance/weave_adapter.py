@@ -9,6 +9,7 @@ from typing import Any
 from tests.conformance.normal import Operation, Score, identity, inputs
 from tests.local_weave import LocalWeave
 
+SEPARATORS = dict.fromkeys((0x85, 0x2028, 0x2029), "\n")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -31,8 +32,8 @@ class WeaveAdapter:
             of_call[feedback["feedback_type"]] = score
         return [_operation(call, scores.get(call["id"], {})) for call in self._weave.calls(project)]
 
-    def holds(self, number: int) -> bool:
-        return True
+    def shows(self, value: Any) -> Any:
+        return value.translate(SEPARATORS) if isinstance(value, str) else value
 
 
 def _operation(call: dict[str, Any], scores: dict[str, Score]) -> Operation:

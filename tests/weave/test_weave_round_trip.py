@@ -309,6 +309,23 @@ def test_every_kind_of_value_comes_back_as_itself(weave, project, rollouts, expo
         assert call["inputs"] == (expected if isinstance(expected, dict) else {"value": expected}), text
 
 
+@pytest.mark.parametrize("separator", ["\x85", "\u2028", "\u2029"])
+def test_line_separators_keep_no_project_from_being_read(weave, project, rollouts, exporter, separator):
+    """Weave's client takes them for line ends of the answer: they come back as line ends of text."""
+    text = f"one{separator}two"
+    given = {
+        "input__value": json.dumps({text: [text]}, ensure_ascii=False),
+        "output__value": json.dumps(text),
+    }
+    with pytest.raises(ValueError, match="one"), rollouts.span(text, "AGENT", note=text, **given, **JSON):
+        raise ValueError(text)
+    deliver(exporter, rollouts.ended())
+    [call] = weave.calls(project)
+    assert (call["inputs"], call["output"]) == ({"one\ntwo": ["one\ntwo"]}, "one\ntwo")
+    assert (call["display_name"], call["attributes"]["note"]) == ("one\ntwo", "one\ntwo")
+    assert json.loads(call["exception"])["message"] == "one\ntwo"
+
+
 def test_values_that_are_too_large_are_shortened_visibly(weave, project, rollouts, exporter):
     """Megabytes in one call arrive cut, saying so; what is small in the same call is whole."""
     big = "界" * 600_000
