@@ -77,7 +77,7 @@ def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_group
         traces[span.span.trace_id].append(span)
     kept = {}
     for trace in traces.values():
-        identity = trace[0].attributes
+        identity = next(span.attributes for span in trace if "rollout.step" in span.attributes)
         kept[identity["rollout.sample_index"], identity["rollout.rollout_n"]] = trace
     assert len(kept) == len(traces)
     late = {(group, 3) for group in (30, 80, 130, 180)}
