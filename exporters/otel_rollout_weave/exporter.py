@@ -361,7 +361,8 @@ class WeaveSpanExporter(SpanExporter):
         for ids in _chunks(list(pending), _ASKED_AT_ONCE):
             for id_, ranks in self._stored_feedback(project_id, ids).items():
                 replaced.add(id_)
-                if max(ranks) >= pending[id_].rank and len(ranks) == 1:
+                # One that is stored twice is written anew, unless Weave knows a newer one.
+                if max(ranks) > pending[id_].rank or ranks == [pending[id_].rank]:
                     del pending[id_]
         for ids in _chunks([id_ for id_ in pending if id_ in replaced], _ASKED_AT_ONCE):
             self._server.purge_feedback(project_id, ids)
