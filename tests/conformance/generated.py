@@ -92,7 +92,10 @@ trajectories = st.fixed_dictionaries(
         ),
         "operations": operations,
         "scores": scores,
-        "output": st.none() | st.just({"turns": 1, "reward": ["the application's"]}) | values,
+        # Not {}: with scores in it, Weave's output is that of a trajectory without output.
+        "output": st.none()
+        | st.just({"turns": 1, "reward": ["the application's"]})
+        | values.filter(lambda value: value != {}),
         "error": st.none() | texts,
     }
 )
