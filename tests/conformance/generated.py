@@ -35,8 +35,10 @@ scalars = (
     st.none()
     | st.booleans()
     | st.integers(-(2**70), 2**70)
-    | st.floats(-(2.0**60), 2.0**60)
-    | st.sampled_from([math.nan, math.inf, -math.inf, 0.1 + 0.2, 5e-324, 2**53 + 1, 2**63, -(2**63) - 1])
+    | st.floats()
+    | st.sampled_from(
+        [math.nan, math.inf, -math.inf, 1e22, 0.1 + 0.2, 5e-324, 2**53 + 1, 2**63, -(2**63) - 1]
+    )
     | texts
 )
 values = st.recursive(
@@ -46,7 +48,7 @@ values = st.recursive(
     ),
     max_leaves=8,
 )
-"""Whatever JSON has, and what it has not. Bare numbers beyond 2**63 have a test of their own."""
+"""Whatever JSON has, and what it has not."""
 
 operations = st.recursive(
     st.just([]),
@@ -70,8 +72,7 @@ scores = st.lists(
         {
             "name": st.sampled_from(SCORE_NAMES),
             "value": st.booleans()
-            | st.floats(-(2.0**60), 2.0**60)
-            | st.sampled_from([math.nan, math.inf, -math.inf])
+            | st.floats()
             | st.integers(-(2**60), 2**60)
             | st.sampled_from(["good", "True", "nan", "界", "0.5"]),
             "comment": st.none() | st.sampled_from(["why", "界 🎲", "\ud83d half"]),
