@@ -30,13 +30,21 @@ class WeaveAdapter:
             given = feedback["payload"]
             score = Score(given["value"], _microseconds(given["given_at"]), given.get("explanation", ""))
             of_call[feedback["feedback_type"]] = score
-        return [_operation(call, scores.get(call["id"], {})) for call in self._weave.calls(project)]
+        calls = self._weave.calls(project)
+        repeated: dict[str, set[str]] = {}
+        for call in calls:
+            name = call["attributes"].get("gen_ai", {}).get("evaluation", {}).get("name")
+            if name and "score_origin" not in call["attributes"]:
+                repeated.setdefault(call["parent_id"], set()).add(name)
+        return [
+            _operation(call, scores.get(call["id"], {}), repeated.get(call["id"], set())) for call in calls
+        ]
 
     def shows(self, value: Any) -> Any:
         return value.translate(SEPARATORS) if isinstance(value, str) else value
 
 
-def _operation(call: dict[str, Any], scores: dict[str, Score]) -> Operation:
+def _operation(call: dict[str, Any], scores: dict[str, Score], repeated: set[str]) -> Operation:
     raised = json.loads(call["exception"]) if call["exception"] else None
     otel = call["attributes"].get("otel", {})
     exceptions = [event["attributes"] for event in otel.get("events", ()) if event["name"] == "exception"]
@@ -48,7 +56,7 @@ def _operation(call: dict[str, Any], scores: dict[str, Score]) -> Operation:
         start_us=_microseconds(call["started_at"]),
         end_us=_microseconds(call["ended_at"]),
         inputs=inputs(call["inputs"]),
-        output=_output(call, scores),
+        output=_output(call, repeated),
         failed=raised is not None,
         message=otel.get("status_message", ""),
         exception=(exceptions[-1]["exception.type"], exceptions[-1]["exception.message"])
@@ -60,14 +68,14 @@ def _operation(call: dict[str, Any], scores: dict[str, Score]) -> Operation:
     )
 
 
-def _output(call: dict[str, Any], scores: dict[str, Score]) -> Any:
-    """A root's output without the scores, which the exporter puts there for people to filter by."""
+def _output(call: dict[str, Any], repeated: set[str]) -> Any:
+    """A root's output without the scores it repeats, which the exporter puts there for people to filter by."""
     output = call["output"]
-    if call["parent_id"] is not None or not scores or not isinstance(output, dict):
+    if call["parent_id"] is not None or not repeated or not isinstance(output, dict):
         return output
     hidden = output.get("scores", {}) if isinstance(output.get("scores"), dict) else {}
-    own = {name: value for name, value in output.items() if name not in scores or name in hidden}
-    if hidden and hidden.keys() <= scores.keys():
+    own = {name: value for name, value in output.items() if name not in repeated or name in hidden}
+    if hidden and hidden.keys() <= repeated:
         del own["scores"]
     if list(own) == ["value"]:
         return own["value"]
