@@ -47,8 +47,8 @@ SCORE_TIME_PREFIX: Final = "rollout.score_time."
 """``rollout.score_time.<name>``: int. When that score was given, Unix time in ns; newer ones win."""
 SCORE_ORIGIN: Final = "rollout.score_origin"
 """str, on an evaluation span whose score the root span does not carry: ``ORIGIN_PROCESS``, given inside the
-trajectory in another process than the root's, or after the root ended; ``ORIGIN_OUTSIDE``, by the id of the
-trajectory, at any time."""
+trajectory in another process than the root's; ``ORIGIN_OUTSIDE``, by the id of the trajectory at any time, or
+by a task that outlives it."""
 ORIGIN_PROCESS: Final = "process"
 ORIGIN_OUTSIDE: Final = "outside"
 MAX_SCORE_NAME_CHARS: Final = 250

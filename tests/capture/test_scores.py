@@ -164,7 +164,7 @@ def test_score_given_inside_after_the_root_ended_says_that_the_root_lacks_it(rec
     score("reward", 0.5)
     otel_context.detach(token)
     root, late = recorded()
-    assert late.attributes["rollout.score_origin"] == "process"
+    assert late.attributes["rollout.score_origin"] == "outside"
     assert "rollout.score.reward" not in root.attributes
 
 

@@ -52,7 +52,7 @@ def _operation(call: dict[str, Any], scores: dict[str, Score], repeated: set[str
         id=call["id"],
         parent_id=call["parent_id"],
         trace=call["trace_id"],
-        name=call["display_name"],
+        name=call["op_name"],
         start_us=_microseconds(call["started_at"]),
         end_us=_microseconds(call["ended_at"]),
         inputs=inputs(call["inputs"]),
@@ -69,7 +69,7 @@ def _operation(call: dict[str, Any], scores: dict[str, Score], repeated: set[str
 
 
 def _output(call: dict[str, Any], repeated: set[str]) -> Any:
-    """A root's output without the scores it repeats, which the exporter puts there for people to filter by."""
+    """A root's output without the scores it repeats, which the exporter puts there to filter by."""
     output = call["output"]
     if call["parent_id"] is not None or not repeated or not isinstance(output, dict):
         return output
