@@ -19,6 +19,8 @@ from urllib.parse import unquote
 
 import orjson
 
+from otel_rollout.environment import DELIVERY_PREFIXES
+
 CONFIG_VARIABLE = "OTEL_ROLLOUT_CONFIG"
 """Carries the arguments of ``configure()`` to child processes as JSON, so that a worker is set up like the
 process that started it. Written by us, not meant to be set by hand."""
@@ -41,6 +43,15 @@ def _flag(raw: str) -> bool:
     if flag not in ("true", "false"):
         raise ValueError("is neither true nor false")
     return flag == "true"
+
+
+def switched_off(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings by which variables switch tracing off, whatever arguments say; empty if none do."""
+    if environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
+        return {"exporters": {}}
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return {"sdk_disabled": True}
+    return {}
 
 
 def _number(kind: type[int] | type[float], least: float, raw: str) -> Any:
@@ -146,7 +157,8 @@ class Settings:
     exporters: ExporterOptions = _setting(
         "OTEL_TRACES_EXPORTER",
         "Where spans go: names of span exporters, comma separated (`mlflow`, `weave`, `otlp`, or any other "
-        "in entry-point group `opentelemetry_traces_exporter`). Unset or `none`: tracing is off.",
+        "in entry-point group `opentelemetry_traces_exporter`). Unset: tracing is off. `none` switches "
+        "it off whatever else is set.",
         _names,
         dict,
     )
@@ -257,6 +269,13 @@ class Settings:
         "directory the run's first process was started in.",
         _text,
         "",
+    )
+    target_variables: Mapping[str, str] = _setting(
+        "OTEL_ROLLOUT_TARGET_VARIABLES",
+        "The variables that name the run's target, such as `MLFLOW_TRACKING_URI`, as its first process had "
+        "them, `NAME=value,NAME=value`, without credentials. Set by the first of them.",
+        _pairs,
+        dict,
     )
     identity_hosts: str = _setting(
         "OTEL_ROLLOUT_IDENTITY_HOSTS",
@@ -371,8 +390,9 @@ class Settings:
     forwarder_variables: str = _setting(
         "OTEL_ROLLOUT_FORWARDER_VARIABLES",
         "Further environment variables, comma separated, `*` allowed, that exporters need and the "
-        "forwarder's process may see. It sees those that begin with `OTEL_`, `MLFLOW_`, `WANDB_`, `WF_`, "
-        "`AWS_`, `AZURE_` and `GOOGLE_`, and those of proxies and certificates.",
+        "forwarder's process may see. It sees those that begin with "
+        + ", ".join(f"`{prefix}`" for prefix in DELIVERY_PREFIXES[:-1])
+        + f" and `{DELIVERY_PREFIXES[-1]}`, and those of proxies and certificates.",
         _text,
         "",
     )
@@ -418,14 +438,18 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
             shown = "" if field.name == "resource_attributes" else f"={raw!r}"  # attributes may hold a secret
             problems.append(f"{variable_of(field)}{shown} {error}; the default is used.")
     try:
-        values |= _inherited(environ)
+        values |= inherited(environ)
     except ValueError as error:
         problems.append(f"{CONFIG_VARIABLE} {error}; it is ignored.")
-    return Settings(**values), problems
+    return Settings(**values | switched_off(environ)), problems
 
 
-def _inherited(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments of ``configure()`` in the process that started this one."""
+def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the process that founded the run has told this one: arguments, target, run id.
+
+    Raises:
+        ValueError: when the variable cannot be read.
+    """
     raw = environ.get(CONFIG_VARIABLE)
     if not raw:
         return {}
@@ -441,6 +465,11 @@ def _inherited(environ: Mapping[str, str]) -> dict[str, Any]:
 def to_variable(arguments: Mapping[str, Any]) -> str:
     """Encode checked ``configure()`` arguments for :data:`CONFIG_VARIABLE`."""
     return orjson.dumps(dict(arguments), default=str).decode()
+
+
+def as_inherited(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return checked arguments as child processes read them."""
+    return checked_arguments(orjson.loads(to_variable(arguments)))
 
 
 def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -469,7 +498,7 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
     if field.name == "exporters":
         return _exporter_options(value)
-    if field.name == "resource_attributes":
+    if field.metadata["parse"] is _pairs:
         if isinstance(value, Mapping):
             return {str(key): str(entry) for key, entry in value.items()}
         raise TypeError("must be a mapping of names to values")

@@ -40,6 +40,7 @@ def test_every_setting_is_read_from_its_variable():
         "node": ("n", "n"),
         "home_node": ("h", "h"),
         "working_dir": ("/here", "/here"),
+        "target_variables": ("A=b,C=d", {"A": "b", "C": "d"}),
         "identity_hosts": ("*.local,sandbox", "*.local,sandbox"),
         "capture_content": ("none", "none"),
         "redact": ("secrets", "secrets"),

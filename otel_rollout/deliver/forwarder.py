@@ -40,11 +40,12 @@ def forward(node_dir: Path, configured: Settings, election: Election) -> None:
                 delivery.stop(_STOP_TIMEOUT)
             if selection is not None:
                 selection.stop(_STOP_TIMEOUT)
-        if finished and election.stands():
+        if finished and election.stands() and not election.is_succeeded():
             _retire(node_dir, configured, deliveries, at_end=True)
         # Stopped, resign; then look once more: a writer that saw the lock held just now relies on us.
+        is_succeeded = election.is_succeeded()
         election.resign()
-        if not finished or not election.stands() or not _has_work(node_dir, deliveries):
+        if is_succeeded or not finished or not election.stands() or not _has_work(node_dir, deliveries):
             return
         if not election.win():
             return
@@ -111,7 +112,7 @@ def _follow(
         False when it was given up: the target has been out of reach for too long after the last writer.
     """
     last_alive = last_retired = time.monotonic()
-    while election.stands():
+    while election.stands() and not election.is_succeeded():
         if time.monotonic() - last_retired > _RETIRE_INTERVAL:
             _retire(node_dir, configured, deliveries, at_end=False)
             last_retired = time.monotonic()

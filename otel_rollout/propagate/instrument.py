@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from otel_rollout import runtime
+from otel_rollout import ray_job, runtime
 from otel_rollout.capture.guard import fault
 from otel_rollout.propagate import ray_names, ray_receive, ray_send, ray_workers, threads
 from otel_rollout.propagate.patching import Patches
@@ -90,7 +90,7 @@ def _instrument_driver(patches: Patches) -> None:
             missing,
         )
         return
-    if ray.is_initialized() and runtime.decide().enabled and not ray_send.is_prepared():
+    if ray.is_initialized() and runtime.decide().enabled and not ray_job.is_prepared():
         _logger.warning(
             "otel-rollout: instrument() came after ray.init(), so this job's workers do not take part. "
             "Call it before, or set RAY_RUNTIME_ENV_HOOK=otel_rollout.propagate.ray.runtime_env_hook."

@@ -20,12 +20,10 @@ from otel_rollout.capture.guard import fault
 from otel_rollout.propagate import carrier
 from otel_rollout.propagate.patching import Patches
 from otel_rollout.propagate.ray_names import RayNames
+from otel_rollout.ray_job import is_prepared
 
 ARGUMENT: Final = "_otel_rollout_context"
 """Keyword argument under which the carrier travels, as JSON bytes: what Ray serializes fastest."""
-RECEIVER_MARK: Final = "_OTEL_ROLLOUT_RAY_RECEIVER"
-"""Variable in the runtime_env of a job whose workers take the carrier off again."""
-
 Call = Callable[..., Any]
 
 
@@ -120,13 +118,3 @@ class Jobs:
             return False
         # A handle from ray.get_actor() may lead into another job; tasks and new actors never do.
         return not isinstance(receiver, self._actor_handle) or receiver._ray_actor_id.job_id == job[1]
-
-
-def is_prepared() -> bool:
-    """Whether this job's workers take carriers off.
-
-    Asked of Ray, in the driver and in workers alike: so it is true whoever has arranged it, and however.
-    """
-    import ray
-
-    return f'"{RECEIVER_MARK}"' in ray.get_runtime_context().get_runtime_env_string()
