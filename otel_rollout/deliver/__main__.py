@@ -30,7 +30,6 @@ def main() -> None:
         is_elected = election.win()
     if not is_elected:
         return
-    election.describe(access)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     from otel_rollout import settings
     from otel_rollout.deliver.forwarder import forward

@@ -57,12 +57,12 @@ class Election:
             time.sleep(_POLL_INTERVAL)
         return True
 
-    def describe(self, access: Mapping[str, str]) -> None:
-        """As the lock's holder, write down which access we have; a request for the lock is fulfilled."""
+    def begin(self, access: Mapping[str, str]) -> None:
+        """As the lock's holder, write down which access to targets we have; who asked for the lock has it."""
         salt = os.urandom(8).hex()
         described = orjson.dumps({"salt": salt, "access": fingerprints(access, salt)})
-        os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, described, 0)
+        os.ftruncate(self._descriptor, len(described))
         with contextlib.suppress(FileNotFoundError):
             (self._path.parent / SUCCESSOR_FILE).unlink()
 

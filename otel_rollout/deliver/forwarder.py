@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.deliver.election import Election
 from otel_rollout.deliver.enrichment import Enrichment
 from otel_rollout.deliver.exporters import is_for_another_machine, load
+from otel_rollout.deliver.launch import access_in
 from otel_rollout.deliver.ledger import Ledger, set_aside_unreadable
 from otel_rollout.deliver.selection import Selection
 from otel_rollout.deliver.unfinished import close_unfinished
@@ -55,6 +57,8 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
     deliveries = []
     set_aside_unreadable(node_dir)
     ledger = Ledger(node_dir)
+    ledger.forget_failures()
+    election.begin(access_in(os.environ))
     enrichment = _enrichment(node_dir, configured)
     for name, options in configured.exporters.items():
         try:

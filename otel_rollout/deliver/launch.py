@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections import Counter
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -64,8 +64,11 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     election = Election(node_dir)
     try:
         is_running = not election.win()
-        if is_running and not _may_do_better(election, node_dir, access_in(environ)):
-            return
+        if is_running:
+            may_do_better = _may_do_better(election, node_dir, access_in(environ))
+            if not may_do_better or _is_being_succeeded(election, node_dir):
+                return
+            _successions.setdefault(node_dir, []).append(time.monotonic())
     finally:
         election.close()
     command = [sys.executable, "-m", "otel_rollout.deliver", str(node_dir)]
@@ -89,19 +92,34 @@ def access_in(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if value and gives_access(name, value)}
 
 
-_successors: Counter[Path] = Counter()
 _MAX_SUCCESSORS = 3
 """Successors that a process starts for a directory at most: others may want the lock as well."""
+_SUCCESSION_INTERVAL = 5.0
+"""Seconds between them."""
+_successions: dict[Path, list[float]] = {}
+"""When this process started successors for a directory."""
+
+
+def may_do_better(node_dir: Path, configured: Settings) -> bool:
+    """Whether a successor that this process starts could deliver what the present forwarder cannot."""
+    election = Election(node_dir)
+    try:
+        return _may_do_better(election, node_dir, access_in(_forwarder_environment(os.environ, configured)))
+    finally:
+        election.close()
 
 
 def _may_do_better(election: Election, node_dir: Path, access: Mapping[str, str]) -> bool:
-    """Whether a forwarder with this access could deliver what the present one cannot."""
-    if _successors[node_dir] >= _MAX_SUCCESSORS or election.is_succeeded():
+    if len(_successions.get(node_dir, ())) >= _MAX_SUCCESSORS and not _is_being_succeeded(election, node_dir):
         return False
-    if not election.lacks(access) and not (election.differs(access) and _is_refused(node_dir)):
-        return False
-    _successors[node_dir] += 1
-    return True
+    return election.lacks(access) or (election.differs(access) and _is_refused(node_dir))
+
+
+def _is_being_succeeded(election: Election, node_dir: Path) -> bool:
+    """Whether a successor is on its way: its process starts, or waits for the lock."""
+    started = _successions.get(node_dir, [])
+    is_starting = bool(started) and time.monotonic() - started[-1] < _SUCCESSION_INTERVAL
+    return is_starting or election.is_succeeded()
 
 
 def _is_refused(node_dir: Path) -> bool:

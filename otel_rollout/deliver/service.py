@@ -15,7 +15,6 @@ from otel_rollout import spool
 from otel_rollout.deliver import drain, files, segments
 from otel_rollout.deliver.election import Election
 from otel_rollout.deliver.forwarder import forward
-from otel_rollout.deliver.launch import access_in
 from otel_rollout.deliver.report import Report
 from otel_rollout.settings import Settings
 
@@ -29,7 +28,6 @@ def forward_directory(node_dir: Path, configured: Settings) -> bool:
     try:
         if not election.win():
             return False
-        election.describe(access_in(os.environ))
         forward(node_dir, configured, election)
         return True
     finally:

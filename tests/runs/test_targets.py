@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from otel_rollout import spool
-from otel_rollout.deliver import launch
 from tests.runs.program import ask, begin
 from tests.waiting import wait_for
 
@@ -181,9 +179,7 @@ def test_target_that_a_program_names_after_its_imports_is_the_runs(started: Any,
 
 def test_experiment_that_mlflows_client_sets_does_not_part_processes(started: Any, tmp_path: Path) -> None:
     """``mlflow.set_experiment()`` sets MLFLOW_EXPERIMENT_ID for children: they stay in the run."""
-    parent = started(
-        OTEL_TRACES_EXPORTER="mlflow", MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db"
-    )
+    parent = started(OTEL_TRACES_EXPORTER="mlflow", MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db")
     ask(parent, "start", {"MLFLOW_EXPERIMENT_ID": "7"})
     assert ask(parent, "child", "run") == ask(parent, "run")
 
@@ -191,7 +187,9 @@ def test_experiment_that_mlflows_client_sets_does_not_part_processes(started: An
 def test_two_programs_with_one_run_id_and_two_targets(started: Any, tmp_path: Path) -> None:
     """A run's directory has one target: who names another records beside it."""
     programs = [
-        started(OTEL_TRACES_EXPORTER="test-file", OTEL_ROLLOUT_RUN_ID="r", OTEL_TEST_FILE=str(tmp_path / name))
+        started(
+            OTEL_TRACES_EXPORTER="test-file", OTEL_ROLLOUT_RUN_ID="r", OTEL_TEST_FILE=str(tmp_path / name)
+        )
         for name in (A, B)
     ]
     for number, program in enumerate(programs):
@@ -215,11 +213,3 @@ def test_no_credential_lies_in_the_spool(started: Any, tmp_path: Path) -> None:
     files = [path for path in (tmp_path / "spool").rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if b"planted" in path.read_bytes()]
-
-
-def forwarder_access(tmp_path: Path) -> set[str]:
-    """The names of what lets the present forwarder in."""
-    (node_dir,) = spool.node_directories(tmp_path / "spool")
-    if not launch.forwarder_runs(node_dir):
-        return set()
-    return set(json.loads((node_dir / "forwarder.lock").read_text())["access"])
