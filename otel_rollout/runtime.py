@@ -464,6 +464,31 @@ def settle() -> Settings:
         return _state.settings
 
 
+def run_id() -> str:
+    """Return the id of the run that this process records into; empty while there is none."""
+    configured = _state.settings
+    return configured.run_id if configured is not None and configured.enabled and not _state.is_over else ""
+
+
+def join(config: str, variables: Mapping[str, str]) -> None:
+    """Record into another run from here on.
+
+    Args:
+        config: what its first process tells the others, the value of ``CONFIG_VARIABLE``.
+        variables: further variables of its first process.
+    """
+    global off
+    with _state.lock:
+        active, _state.runtime = _state.runtime, None
+        os.environ.update(variables)
+        os.environ[settings.CONFIG_VARIABLE] = config
+        _state.is_root = _state.is_over = off = False
+        _state.settings = None
+        decide()
+    if active is not None:  # a call is waiting, and nobody for what was recorded
+        threading.Thread(target=active.close, args=(_CLOSE_TIMEOUT,), daemon=True).start()
+
+
 def settle_for_workers() -> Settings:
     """Settle what this process records into, and stay with it: workers are being told."""
     with _state.lock:

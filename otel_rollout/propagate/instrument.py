@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from otel_rollout import ray_job, runtime
+from otel_rollout import ray_job, runtime, settings
 from otel_rollout.capture.guard import fault
-from otel_rollout.propagate import ray_names, ray_receive, ray_send, ray_workers, threads
+from otel_rollout.propagate import ray_names, ray_receive, ray_runs, ray_send, ray_workers, threads
 from otel_rollout.propagate.patching import Patches
 from otel_rollout.propagate.ray_names import UnsupportedRay
 
@@ -68,6 +68,7 @@ def instrument_worker() -> None:
             ray_receive.install(names, patches)
             ray_send.install(names, patches)
             threads.install()
+            ray_runs.begin(settings.inherited(os.environ).get("run_id", ""))
         except Exception:
             patches.undo()
             raise
@@ -92,8 +93,10 @@ def _instrument_driver(patches: Patches) -> None:
         return
     if ray.is_initialized() and runtime.decide().enabled and not ray_job.is_prepared():
         _logger.warning(
-            "otel-rollout: instrument() came after ray.init(), so this job's workers do not take part. "
-            "Call it before, or set RAY_RUNTIME_ENV_HOOK=otel_rollout.propagate.ray.runtime_env_hook."
+            "otel-rollout: instrument() came after ray.init(), so this job's workers get neither the settings "
+            "of this process nor the trajectories of its calls. Workers whose own environment switches "
+            "tracing on record, in traces of their own. Call instrument() before ray.init(), or set "
+            "RAY_RUNTIME_ENV_HOOK=otel_rollout.propagate.ray.runtime_env_hook."
         )
     ray_send.install(names, patches)
 
@@ -122,6 +125,7 @@ def _shutting_down(patches: Patches, original: Callable[..., Any]) -> Callable[.
         if patches.active:
             try:
                 runtime.drain_other_nodes()
+                ray_runs.forget()
             except Exception as error:  # noqa: BLE001 - Ray ends all the same
                 fault("waiting for delivery on other nodes", error)
         return original(*args, **kwargs)

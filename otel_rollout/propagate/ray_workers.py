@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from otel_rollout import runtime
 from otel_rollout.environment import PREFIXES, may_be_credential
-from otel_rollout.propagate import ray_names
+from otel_rollout.propagate import ray_names, ray_runs
 from otel_rollout.propagate.ray_send import ARGUMENT
 from otel_rollout.ray_job import RECEIVER_MARK
 from otel_rollout.settings import CONFIG_VARIABLE
@@ -106,6 +106,7 @@ def _prepared(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
     else:
         copied = {name: value for name, value in copied.items() if name not in secrets} | _configuration()
     prepared["env_vars"] = {**copied, **own}
+    ray_runs.begin(runtime.run_id())
     return prepared
 
 
