@@ -168,14 +168,6 @@ def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
     assert list(configured.exporters) == ["console"]
 
 
-def test_configuring_after_recording_began_raises(tracing):
-    """A set-up that would come too late is not silently ignored."""
-    with rollout_trace_attr():
-        pass
-    with pytest.raises(SettingsError, match="call it first, or after shutdown"):
-        otel_rollout.configure("console")
-
-
 def test_child_processes_inherit_the_set_up(tracing):
     """A process started from here joins the run, with the arguments given here."""
     runtime.decide()
