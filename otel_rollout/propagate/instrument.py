@@ -94,8 +94,8 @@ def _instrument_driver(patches: Patches) -> None:
     if ray.is_initialized() and runtime.decide().enabled and not ray_job.is_prepared():
         _logger.warning(
             "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
-            "process's settings nor the trajectories of its calls. Workers whose own environment switches tracing on "
-            "record, in traces of their own. Call instrument() before ray.init(), or set "
+            "process's settings nor the trajectories of its calls. Workers whose own environment switches "
+            "tracing on record, in traces of their own. Call instrument() before ray.init(), or set "
             "RAY_RUNTIME_ENV_HOOK=otel_rollout.propagate.ray.runtime_env_hook."
         )
     ray_send.install(names, patches)
