@@ -312,7 +312,7 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
     if "spool_dir" in checked:
         checked["spool_dir"] = _absolute(checked["spool_dir"])
     with _state.lock:
-        if _state.runtime is not None:
+        if _has_begun():
             if _wanted(checked, joins).settings == _state.settings:
                 return
             checked = _state.arguments | checked
@@ -324,11 +324,24 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
             _logger.info("otel-rollout: an environment variable switches tracing off, over configure()")
 
 
+def _has_begun() -> bool:
+    """Whether this process records, or others do in the run that it has founded."""
+    if _state.runtime is not None:
+        return True
+    is_id_given = "run_id" in _state.arguments or bool(os.environ.get("OTEL_ROLLOUT_RUN_ID"))
+    return (
+        _state.settings is not None
+        and _state.is_root
+        and not is_id_given  # or its directory may be that of an earlier job
+        and node_directory(_state.settings).exists()
+    )
+
+
 def _end_run() -> None:
     """End what this process records, without waiting for delivery."""
-    assert _state.runtime is not None
-    _state.runtime.close(_CLOSE_TIMEOUT)
-    _state.runtime = None
+    if _state.runtime is not None:
+        _state.runtime.close(_CLOSE_TIMEOUT)
+        _state.runtime = None
     if _state.is_root and _state.settings is not None:
         _state.earlier.append(_state.settings)
         _logger.info("otel-rollout: the run %s has ended; its delivery goes on", _state.settings.run_id)
@@ -433,9 +446,9 @@ def _is_inherited() -> bool:
 def _say_own_run(run_id: str, inherited_id: str, is_asked_for: bool) -> None:
     _logger.log(
         logging.INFO if is_asked_for else logging.WARNING,
-        "otel-rollout: %s of this process another target, project or exporter than the run %s has, which it "
-        "inherited; it records a run of its own, %s.",
-        "configure() names" if is_asked_for else "environment variables name",
+        "otel-rollout: %s another target, project or exporter than the inherited run %s; this process records "
+        "a run of its own, %s.",
+        "configure() names" if is_asked_for else "the environment names",
         inherited_id,
         run_id,
     )
@@ -480,6 +493,8 @@ def join(config: str, variables: Mapping[str, str]) -> None:
     global off
     with _state.lock:
         active, _state.runtime = _state.runtime, None
+        for name in settings.inherited(os.environ).get("target_variables", {}):
+            os.environ.pop(name, None)
         os.environ.update(variables)
         os.environ[settings.CONFIG_VARIABLE] = config
         _state.is_root = _state.is_over = off = False
@@ -511,10 +526,12 @@ def _beside_other_target(configured: Settings) -> Settings:
     manifest = spool.read_manifest(node_directory(configured))
     if manifest is None or manifest.target in ("", target.fingerprint(configured)):
         return configured
-    _logger.warning(
-        "otel-rollout: a run called %s delivers to another target than this process names.", configured.run_id
-    )
     own_id = target.own_run_id(configured.run_id, configured)
+    _logger.warning(
+        "otel-rollout: the run %s delivers to another target than this process names; this process records %s.",
+        configured.run_id,
+        own_id,
+    )
     return _found_run(dataclasses.replace(configured, run_id=own_id), {})
 
 
@@ -537,6 +554,7 @@ def register_exit() -> None:
 
 
 def _at_exit() -> None:
+    global off
     _state.is_exiting = True
     try:
         if _state.is_root:
@@ -550,6 +568,7 @@ def _at_exit() -> None:
         _drain_earlier_runs()
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
         _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
+    off = True  # what exit handlers call from here on begins no other run
 
 
 def _drain_earlier_runs() -> None:

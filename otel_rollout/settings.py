@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -464,7 +465,13 @@ def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def to_variable(arguments: Mapping[str, Any]) -> str:
     """Encode checked ``configure()`` arguments for :data:`CONFIG_VARIABLE`."""
-    return orjson.dumps(dict(arguments), default=str).decode()
+    plain = {
+        name: str(value)
+        if isinstance(value, float) and not math.isfinite(value)
+        else value  # JSON has no inf
+        for name, value in arguments.items()
+    }
+    return orjson.dumps(plain, default=str).decode()
 
 
 def as_inherited(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -258,6 +258,23 @@ def not_instrumented(address: str) -> Any:
     return work_of_four_actors()
 
 
+def carried_after_init(address: str) -> Any:
+    """The same, with an actor whose class is decorated: it needs no preparation of workers."""
+    ray.init(address=address, logging_level="ERROR", runtime_env=environment_of_job())
+    from otel_rollout import rollout_trace_attr, rollout_trace_op
+    from otel_rollout.propagate.ray import carry_context
+
+    @ray.remote
+    @carry_context
+    class Tool:
+        def run(self) -> None:
+            rollout_trace_op(name="tool")(len)("x")
+
+    with rollout_trace_attr(step=7) as t:
+        ray.get(Tool.remote().run.remote())
+    return {"trajectory": t.trace_id, "report": report()}
+
+
 if __name__ == "__main__":
     scenario, cluster_address = sys.argv[1:]
     print(json.dumps(globals()[scenario](cluster_address)))

@@ -179,3 +179,13 @@ def test_processes_that_nobody_told_agree_on_one_run(run, tmp_path, scenario):
     runs = [path.name for path in (tmp_path / "spool").iterdir()]
     assert runs == [found["run"]]
     assert found["report"] == {"recorded": 9, "pending": 0, "lost": 0}
+
+
+def test_decorated_actor_of_an_unprepared_job_continues_the_trajectory(run, tmp_path):
+    """Identity and trace reach it, though the library was imported after ray.init()."""
+    variables = {"OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "delivered.jsonl")}
+    found, _ = run("carried_after_init", **variables)
+    assert found["report"] == {"recorded": 2, "pending": 0, "lost": 0}
+    spans = Job(tmp_path / "spool").spans(found["trajectory"], 2)
+    assert tree(spans) == {"rollout_trace": ["tool"]}
+    assert {span.attributes["rollout.step"] for span in spans} == {7}

@@ -150,3 +150,54 @@ def test_second_run_is_delivered_when_the_program_exits(test_exporters: None, tm
     assert ran.stdout.splitlines()[:2] == ["recorded 1", "again 1"]
     assert ran.stdout.splitlines()[2] == "late None"
     assert len((tmp_path / "a").read_text().splitlines()) == 2
+
+
+def test_unlimited_timeouts_reach_children(cell: Any) -> None:
+    """JSON has no infinity; what configure() was given counts here and in processes started from here."""
+    cell("a", shutdown_timeout=float("inf"))
+    assert runtime.decide().shutdown_timeout == float("inf")
+    code = "from otel_rollout import runtime; print(runtime.decide().shutdown_timeout)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "inf\n"
+
+
+CHILD = """
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+with rollout_trace_attr():
+    rollout_trace_op(name="of child")(len)("x")
+"""
+
+
+def test_run_that_only_children_record_is_ended_as_well(cell: Any, tmp_path: Path) -> None:
+    """A driver that records nothing configures again: its workers' spans stay with the first target."""
+    cell("a")
+    first = runtime.decide().run_id
+    subprocess.run([sys.executable, "-c", CHILD], check=True)
+    cell("b")
+    assert runtime.decide().run_id != first
+    assert otel_rollout.shutdown(30).recorded == 0
+    runtime._at_exit()
+    assert operations(tmp_path / "a") == ["of child"]
+    assert not (tmp_path / "b").exists()
+
+
+AFTER_SHUTDOWN = """
+import atexit
+def after():
+    from otel_rollout import rollout_trace_attr
+    with rollout_trace_attr() as late:
+        print("late", late.trace_id)
+atexit.register(after)
+import otel_rollout
+with otel_rollout.rollout_trace_attr(): pass
+otel_rollout.shutdown(30)
+"""
+
+
+def test_exit_handlers_begin_no_other_run(test_exporters: None, tmp_path: Path) -> None:
+    """What they call after our exit duties is not recorded, and nothing is said about it."""
+    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "a")}
+    ran = subprocess.run(
+        [sys.executable, "-c", AFTER_SHUTDOWN], env=environment, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "late None\n", "")
