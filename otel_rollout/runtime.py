@@ -430,7 +430,8 @@ def _publish(configured: Settings) -> Settings:
     told = _state.arguments | {name: getattr(configured, name) for name in _FOUNDED}
     if not configured.spool_dir.is_absolute():  # other processes may run elsewhere
         told["spool_dir"] = _absolute(configured.spool_dir)
-    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable(told)
+    delivery = {name: getattr(configured, name) for name in settings.DELIVERY}
+    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**told, settings.DELIVERY_KEY: delivery})
     _state.has_told |= ray_job.current() is None
     return dataclasses.replace(configured, **settings.as_inherited(told))
 
@@ -446,8 +447,8 @@ def _is_inherited() -> bool:
 def _say_own_run(run_id: str, inherited_id: str, is_asked_for: bool) -> None:
     _logger.log(
         logging.INFO if is_asked_for else logging.WARNING,
-        "otel-rollout: %s another target, project or exporter than the inherited run %s; this process records "
-        "a run of its own, %s.",
+        "otel-rollout: %s another target, project or exporter than the inherited run %s; this process "
+        "records a run of its own, %s.",
         "configure() names" if is_asked_for else "the environment names",
         inherited_id,
         run_id,
@@ -528,7 +529,7 @@ def _beside_other_target(configured: Settings) -> Settings:
         return configured
     own_id = target.own_run_id(configured.run_id, configured)
     _logger.warning(
-        "otel-rollout: the run %s delivers to another target than this process names; this process records %s.",
+        "otel-rollout: the run %s delivers to another target than this process names, which records %s.",
         configured.run_id,
         own_id,
     )

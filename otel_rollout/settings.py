@@ -26,6 +26,14 @@ CONFIG_VARIABLE = "OTEL_ROLLOUT_CONFIG"
 """Carries the arguments of ``configure()`` to child processes as JSON, so that a worker is set up like the
 process that started it. Written by us, not meant to be set by hand."""
 
+DELIVERY = (
+    "forwarder_linger", "keep", "turns", "redact", "sample_seed",
+    "outcome_keep", "outcome_score", "outcome_bytes", "outcome_deadline",
+)  # fmt: skip
+"""Settings by which a run is delivered: its first process decides, whoever starts the forwarder."""
+DELIVERY_KEY = "delivery"
+"""Where :data:`CONFIG_VARIABLE` holds those. A process may record with others, stricter redaction say."""
+
 ExporterOptions = Mapping[str, Mapping[str, Any]]
 """Exporter name → keyword arguments of its constructor."""
 
@@ -458,9 +466,19 @@ def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
         arguments = orjson.loads(raw)
         if not isinstance(arguments, dict):
             raise TypeError("it holds no object")
+        arguments.pop(DELIVERY_KEY, None)
         return checked_arguments(arguments)
     except (TypeError, ValueError) as error:
         raise ValueError(f"cannot be read ({error})") from None
+
+
+def delivery_of(run_id: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the delivery settings that a run's first process has told; empty where it has told none."""
+    try:
+        told = orjson.loads(environ.get(CONFIG_VARIABLE, ""))
+        return checked_arguments(told[DELIVERY_KEY]) if told["run_id"] == run_id else {}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def to_variable(arguments: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ import otel_rollout
 from otel_rollout import spool
 from otel_rollout.deliver.election import Election
 from otel_rollout.environment import DELIVERY_PREFIXES, gives_access, without_credentials
-from otel_rollout.settings import CONFIG_VARIABLE, Settings, to_variable
+from otel_rollout.settings import CONFIG_VARIABLE, DELIVERY, Settings, delivery_of, to_variable
 from otel_rollout.target import names_target
 
 LOG_FILE = "forwarder.log"
@@ -146,24 +146,9 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
         if without_credentials(passed[name].strip()) != of_run.get(name):
             del passed[name]
     passed = {**of_run, **passed}
+    names = ("exporters", "project_name", "run_id", "node", "home_node", "working_dir", *DELIVERY)
     passed[CONFIG_VARIABLE] = to_variable(
-        {
-            "exporters": configured.exporters,
-            "project_name": configured.project_name,
-            "run_id": configured.run_id,
-            "node": configured.node,
-            "home_node": configured.home_node,
-            "working_dir": configured.working_dir,
-            "forwarder_linger": configured.forwarder_linger,
-            "keep": configured.keep,
-            "turns": configured.turns,
-            "redact": configured.redact,
-            "sample_seed": configured.sample_seed,
-            "outcome_keep": configured.outcome_keep,
-            "outcome_score": configured.outcome_score,
-            "outcome_bytes": configured.outcome_bytes,
-            "outcome_deadline": configured.outcome_deadline,
-        }
+        {name: getattr(configured, name) for name in names} | delivery_of(configured.run_id, environ)
     )
     # Where this package was imported from, for trees that are on sys.path but not installed.
     package_root = str(Path(otel_rollout.__file__).resolve().parent.parent)

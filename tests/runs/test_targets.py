@@ -213,3 +213,19 @@ def test_no_credential_lies_in_the_spool(started: Any, tmp_path: Path) -> None:
     files = [path for path in (tmp_path / "spool").rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if b"planted" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("changed", [None, "false"])
+def test_run_is_delivered_by_its_first_processs_settings(
+    started: Any, tmp_path: Path, changed: str | None
+) -> None:
+    """A child that has another OTEL_ROLLOUT_KEEP, or none, and records first does not decide that."""
+    parent = started(
+        OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(tmp_path / A), OTEL_ROLLOUT_KEEP="true"
+    )
+    ask(parent, "start", {"OTEL_ROLLOUT_KEEP": changed})
+    ask(parent, "child", "record", "of child")
+    assert ask(parent, "child", "shutdown", 30)["pending"] == 0
+    ask(parent, "record", "of parent")
+    assert ask(parent, "shutdown", 30) == {"recorded": 4, "pending": 0, "lost": 0}
+    wait_for(lambda: len(list(tmp_path.rglob("archive/*.zst"))) == 2, what="both segments in the archive")
