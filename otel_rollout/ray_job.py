@@ -6,6 +6,7 @@ Nothing here starts Ray.
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from typing import Any, Final, NamedTuple
 
@@ -46,6 +47,20 @@ def current() -> RayJob | None:
     except Exception as error:  # noqa: BLE001 - a Ray that is half imported, or another version
         pass_on(error)
         return None
+
+
+def variables_given_to_worker() -> set[str] | None:
+    """Return the names of variables that a job gives this worker of its; None in any other process.
+
+    Its other variables are those of its machine, which say nothing about the job.
+    """
+    job = current()
+    if job is None or not job.in_worker:
+        return None
+    import ray
+
+    given = json.loads(ray.get_runtime_context().get_runtime_env_string() or "{}").get("env_vars") or {}
+    return set(given)
 
 
 def is_prepared() -> bool:

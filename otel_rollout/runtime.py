@@ -369,19 +369,29 @@ class _Wanted(NamedTuple):
 
 def _wanted(arguments: dict[str, Any], joins: bool) -> _Wanted:
     inherited, _ = settings.from_environment(os.environ)
-    by_variables = target.named_by_variables(os.environ, inherited)
+    by_variables = target.named_by_variables(_variables_for_this_process(), inherited)
     stated = dataclasses.replace(inherited, **by_variables)
     configured = target.completed(os.environ, stated, arguments)
     configured = dataclasses.replace(configured, **settings.switched_off(os.environ))
     if settings.CONFIG_VARIABLE not in os.environ or not inherited.run_id or _state.is_root:
         return _Wanted(configured, True)
     if joins or not (target.is_another(inherited, by_variables) or target.is_another(inherited, arguments)):
-        return _Wanted(configured, False)
+        return _Wanted(dataclasses.replace(configured, exporters=inherited.exporters), False)
     if configured.run_id == inherited.run_id:
         configured = dataclasses.replace(configured, run_id=target.own_run_id(inherited.run_id, configured))
     # A directory and a machine are those of the process that founds a run, unless it says otherwise.
     own = {name: arguments.get(name, "") for name in ("working_dir", "home_node")}
     return _Wanted(dataclasses.replace(configured, **own), True)
+
+
+def _variables_for_this_process() -> Mapping[str, str]:
+    """Return the environment as far as it is meant for this process."""
+    if not target.is_told(os.environ):  # so that nothing can be compared
+        return {}
+    given = ray_job.variables_given_to_worker()
+    if given is None:
+        return os.environ
+    return {name: value for name, value in os.environ.items() if name in given}
 
 
 def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:

@@ -81,8 +81,6 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
         environ: this process's environment.
         inherited: its settings, with the variables that the run's first process had.
     """
-    if not _is_told(environ):
-        return {}
     changed = {
         name: value
         for name, value in variables(environ, inherited).items()
@@ -104,7 +102,7 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
     return named
 
 
-def _is_told(environ: Mapping[str, str]) -> bool:
+def is_told(environ: Mapping[str, str]) -> bool:
     """Whether the process that founded the run has said which variables it had."""
     try:
         return "target_variables" in settings.inherited(environ)

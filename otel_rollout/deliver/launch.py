@@ -22,7 +22,7 @@ from otel_rollout import spool
 from otel_rollout.deliver.election import Election
 from otel_rollout.environment import DELIVERY_PREFIXES, gives_access, without_credentials
 from otel_rollout.settings import CONFIG_VARIABLE, DELIVERY, Settings, delivery_of, to_variable
-from otel_rollout.target import names_target
+from otel_rollout.target import is_told, names_target
 
 LOG_FILE = "forwarder.log"
 SUCCESSOR = "--succeed"
@@ -142,7 +142,8 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     }
     # The run's target counts, not what this process's variables name.
     of_run = configured.target_variables
-    for name in [name for name in passed if of_run and names_target(name, configured)]:
+    has_told = bool(of_run) or is_told(environ)
+    for name in [name for name in passed if has_told and names_target(name, configured)]:
         if without_credentials(passed[name].strip()) != of_run.get(name):
             del passed[name]
     passed = {**of_run, **passed}

@@ -275,6 +275,16 @@ def carried_after_init(address: str) -> Any:
     return {"trajectory": t.trace_id, "report": report()}
 
 
+def options_over_the_machines_variables(address: str) -> Any:
+    """A configured job on a cluster whose machines have variables for other jobs."""
+    import otel_rollout
+
+    connect(address)
+    actor = Rollout.remote()
+    ray.get(actor.trajectory.remote("op"))
+    return {"run": otel_rollout.runtime.decide().run_id, "report": report()}
+
+
 if __name__ == "__main__":
     scenario, cluster_address = sys.argv[1:]
     print(json.dumps(globals()[scenario](cluster_address)))

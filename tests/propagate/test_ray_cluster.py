@@ -34,13 +34,14 @@ sys.meta_path.insert(0, Blocked())
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A cluster whose own environment has none of our variables."""
+    """A cluster whose own environment has none of our variables, but for a target of other jobs."""
     directory = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patched:
         prepare(directory, patched)
         for name in list(os.environ):
             if name.startswith("OTEL_"):
                 patched.delenv(name)
+        patched.setenv("OTEL_TEST_FILE", str(directory / "of-other-jobs"))
         head = {"num_cpus": 4, "include_dashboard": False}
         started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
         yield started
@@ -189,3 +190,11 @@ def test_decorated_actor_of_an_unprepared_job_continues_the_trajectory(run, tmp_
     spans = Job(tmp_path / "spool").spans(found["trajectory"], 2)
     assert tree(spans) == {"rollout_trace": ["tool"]}
     assert {span.attributes["rollout.step"] for span in spans} == {7}
+
+
+def test_target_in_a_machines_environment_is_not_that_of_a_job(run, tmp_path):
+    """It is there for whatever runs on the machine, and parts no worker from the run that it was told of."""
+    found, _ = run("options_over_the_machines_variables")
+    assert found["report"] == {"recorded": 2, "pending": 0, "lost": 0}
+    assert operations(tmp_path / "spool-delivered.jsonl") == ["op"]
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [found["run"]]

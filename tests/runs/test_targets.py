@@ -229,3 +229,14 @@ def test_run_is_delivered_by_its_first_processs_settings(
     ask(parent, "record", "of parent")
     assert ask(parent, "shutdown", 30) == {"recorded": 4, "pending": 0, "lost": 0}
     wait_for(lambda: len(list(tmp_path.rglob("archive/*.zst"))) == 2, what="both segments in the archive")
+
+
+def test_child_that_names_the_same_target_by_an_option_joins(started: Any, tmp_path: Path) -> None:
+    """What the parent has in a variable, the child may say in configure()."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    parent = started(OTEL_TRACES_EXPORTER="mlflow", MLFLOW_TRACKING_URI=uri)
+    assert ask(parent, "record", "of parent")
+    ask(parent, "start", {})
+    ask(parent, "child", "configure", {"exporters": {"mlflow": {"tracking_uri": uri}}})
+    assert ask(parent, "child", "record", "of child")
+    assert ask(parent, "child", "run") == ask(parent, "run")
