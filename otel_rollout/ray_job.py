@@ -6,14 +6,15 @@ Nothing here starts Ray.
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 import sys
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.record.interrupts import pass_on
 
 RECEIVER_MARK: Final = "_OTEL_ROLLOUT_RAY_RECEIVER"
-"""Variable in the runtime_env of a job whose workers take the carrier off again."""
+"""Variable in the runtime_env of a job whose workers take the carrier off again; names what it gives them."""
 
 
 class RayJob(NamedTuple):
@@ -40,31 +41,26 @@ def current() -> RayJob | None:
             return None
         worker = ray._private.worker.global_worker
         cluster, job = worker.current_cluster_and_job
+        if job.is_nil():  # a worker that has no task yet
+            return None
         digest = hashlib.sha256(f"{cluster.hex()} {job.hex()}".encode()).hexdigest()
         in_worker = worker.mode == ray.WORKER_MODE
         owns_cluster = not in_worker and bool(worker.node.head)
-        return RayJob(f"run-{digest[:12]}", in_worker, is_prepared(), owns_cluster)
+        # Ray crashes when it is asked for the runtime_env of a worker that it is just setting up.
+        prepared = RECEIVER_MARK in os.environ if in_worker else is_prepared()
+        return RayJob(f"run-{digest[:12]}", in_worker, prepared, owns_cluster)
     except Exception as error:  # noqa: BLE001 - a Ray that is half imported, or another version
         pass_on(error)
         return None
 
 
-def variables_given_to_worker() -> set[str] | None:
-    """Return the names of the variables that a job gives this worker of its; None in any other process.
+def variables_given_to_worker(environ: Mapping[str, str]) -> set[str] | None:
+    """Return the names of the variables that a job gives its workers; None where no prepared job does.
 
-    Its other variables are those of its machine, which say nothing about the job.
+    Other variables of a worker are those of its machine, which say nothing about the job.
     """
-    job = current()
-    if job is None or not job.in_worker:
-        return None
-    try:
-        import ray
-
-        runtime_env = json.loads(ray.get_runtime_context().get_runtime_env_string())
-        return set(runtime_env.get("env_vars", ()))
-    except Exception as error:  # noqa: BLE001 - another version of Ray
-        pass_on(error)
-        return set()
+    given = environ.get(RECEIVER_MARK)
+    return None if given is None else set(given.split(","))
 
 
 def is_prepared() -> bool:

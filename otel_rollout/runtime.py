@@ -388,7 +388,7 @@ def _variables_for_this_process() -> Mapping[str, str]:
     """Return the environment as far as it is meant for this process."""
     if not target.is_told(os.environ):  # so that nothing can be compared
         return {}
-    given = ray_job.variables_given_to_worker()
+    given = ray_job.variables_given_to_worker(os.environ)
     if given is None:
         return os.environ
     return {name: value for name, value in os.environ.items() if name in given}

@@ -102,7 +102,10 @@ def _prepared(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
     prepared: Any = copy.copy(given) if given is not None else {}
     if _can_have_hook({**submitted, **(given or {})}, {**theirs, **own}):
         prepared[_HOOK] = setup_hook((given or {}).get(_HOOK) or submitted.get(_HOOK), secrets)
-        copied |= {**dict.fromkeys(secrets, HIDDEN), RECEIVER_MARK: "1"}
+        copied |= {
+            **dict.fromkeys(secrets, HIDDEN),
+            RECEIVER_MARK: ",".join(sorted({*copied, *own, *theirs})),
+        }
     else:
         copied = {name: value for name, value in copied.items() if name not in secrets} | _configuration()
     prepared["env_vars"] = {**copied, **own}
