@@ -112,7 +112,7 @@ def publish_run(**runs: str) -> None:
 
 
 def status() -> Report:
-    """The account of this machine's part of the run: what was recorded, and what of it delivered."""
+    """Return how many spans this machine has recorded, and how many each exporter has delivered."""
     return _runtime.status()
 
 
@@ -126,7 +126,7 @@ def shutdown(timeout: float | None = None) -> Report:
         timeout: seconds to wait; by default ``OTEL_ROLLOUT_SHUTDOWN_TIMEOUT`` (30).
 
     Returns:
-        The account, whose rows add up.
+        How many spans were recorded, delivered, rejected, dropped and left pending.
     """
     return _runtime.shutdown(timeout)
 

@@ -21,6 +21,12 @@ An exporter may also have
   ``TracesData`` object in OTLP/JSON with its newline) and answers as ``export`` does. It is called instead
   of ``export``, and no SDK spans are made.
 - ``reads_spool``: true when somebody else reads the segments, who may be behind: then they are not removed.
+- ``prepare()``: connects and imports what the first ``export`` needs, while the program still runs. Called
+  once in the exporter's thread before the first ``export``; it must not raise, and its failure is no news:
+  ``export`` tries again and says so.
+- ``destination(project)``: where a person finds what is exported for a project, as one phrase without
+  credentials ("MLflow experiment 'p' at http://…"). It must not connect. Asked for at the start and
+  after each batch, when more may be known.
 - ``check()``: tells ``otel-rollout doctor`` whether the target takes spans from us, by None or the
   failure; it writes none.
 """

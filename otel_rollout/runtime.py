@@ -10,6 +10,7 @@ the processes it starts join it. It is also the one that waits for delivery when
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from opentelemetry import trace
 
 from otel_rollout import metrics, ray_job, semconv, settings, spool, target
-from otel_rollout.deliver import drain, launch
+from otel_rollout.deliver import drain, exit_message, launch
 from otel_rollout.deliver.report import DeliveryCount, Report
 from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.provider import RecordingTracer, RecordingTracerProvider
@@ -35,6 +36,7 @@ from otel_rollout.record.sampling import Decision, GroupSampling, decision_of
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.tokenizers import Tokenizers
 from otel_rollout.settings import Settings
+from otel_rollout.suggest import closest
 from otel_rollout.version import VERSION
 
 if TYPE_CHECKING:
@@ -78,6 +80,11 @@ class Runtime:
         self.sampling = GroupSampling.of(configured)
         self._joined: SdkTracerProvider | None = None
         self._joined_tracer: trace.Tracer | None = None
+        if "console" in configured.exporters and _state.is_root:
+            _logger.warning(
+                "otel-rollout: the exporter console prints into %s, since another process delivers.",
+                node_dir / launch.LOG_FILE,
+            )
         self.keeper = launch.Keeper(node_dir, configured)
         self.keeper.start()
 
@@ -184,6 +191,14 @@ def _current_writer() -> SegmentWriter | None:
 _joined_providers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+@dataclasses.dataclass
+class _EndedRun:
+    """The run that this process led and ended last; its report is None if the end was interrupted."""
+
+    settings: Settings
+    report: Report | None = None
+
+
 class _State:
     """What this process has decided."""
 
@@ -207,6 +222,7 @@ class _State:
         self.earlier: list[Settings] = []
         """Runs that configure() has ended, of which delivery may go on."""
         self.other_nodes: dict[str, OtherNode] = {}
+        self.ended: _EndedRun | None = None
 
 
 _state = _State()
@@ -287,6 +303,7 @@ def decide() -> Settings:
     """Settle this process's settings from its environment, if they are not settled yet."""
     with _state.lock:
         if _state.settings is None:
+            _warn_of_unknown_variables()
             _adopt({})
         assert _state.settings is not None
         return _state.settings
@@ -319,6 +336,7 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
             _end_run()
         _state.is_over = off = False
         _state.is_configured = True
+        _warn_of_unknown_variables()
         _adopt(checked, joins)
         if settings.switched_off(os.environ):
             _logger.info("otel-rollout: an environment variable switches tracing off, over configure()")
@@ -346,6 +364,17 @@ def _end_run() -> None:
         _state.earlier.append(_state.settings)
         _logger.info("otel-rollout: the run %s has ended; its delivery goes on", _state.settings.run_id)
         _leave_run()
+
+
+def _warn_of_unknown_variables() -> None:
+    """Warn of variables that look like ours and are none, once per tree of processes."""
+    if settings.CONFIG_VARIABLE in os.environ or settings.WARNED_VARIABLE in os.environ:
+        return
+    unknown = settings.unknown_variables(os.environ)
+    for sentence in unknown:
+        _logger.warning("otel-rollout: %s", sentence)
+    if unknown:
+        os.environ[settings.WARNED_VARIABLE] = "true"
 
 
 def announce() -> None:
@@ -560,23 +589,38 @@ def _working_directory() -> str:
 
 def register_exit() -> None:
     """Have :func:`shutdown` run when the process exits, before what was registered until now (Ray's end)."""
+    _import_what_exit_needs()
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
+
+
+def _import_what_exit_needs() -> None:
+    """Import modules before the exit that :func:`shutdown` needs.
+
+    A module with dataclasses that is imported while Python exits makes CPython forget that Ctrl-C ended the
+    program: it would exit with status 1 rather than by SIGINT.
+    """
+    from otel_rollout.deliver import ledger  # noqa: F401
+
+    if "ray" in sys.modules:
+        from otel_rollout.deliver import ray_nodes  # noqa: F401
 
 
 def _at_exit() -> None:
     global off
     _state.is_exiting = True
     try:
-        if _state.is_root:
-            report = shutdown(None)
-            if report.lost or report.undelivered:
-                _logger.warning("otel-rollout: %s", report.summary())
-            else:
-                _logger.info("otel-rollout: %s", report.summary())
-        elif _state.runtime is not None:
-            _state.runtime.close(_CLOSE_TIMEOUT)
-        _drain_earlier_runs()
+        with contextlib.suppress(KeyboardInterrupt):  # leaves at once; the forwarder goes on
+            if _state.is_root:
+                shutdown(None)
+            elif _state.runtime is not None:
+                _state.runtime.close(_CLOSE_TIMEOUT)
+            _drain_earlier_runs()
+        if _state.ended is not None:
+            with exit_message.ctrl_c_ignored():
+                _say_what_was_delivered(_state.ended)
+    except KeyboardInterrupt:  # pressed again
+        pass
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
         _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
     off = True  # what exit handlers call from here on begins no other run
@@ -589,6 +633,15 @@ def _drain_earlier_runs() -> None:
         report = drain.drain(node_directory(run), run, max(0.0, deadline - time.monotonic()))
         if report.lost or report.undelivered:
             _logger.warning("otel-rollout: %s", report.summary())
+
+
+def _say_what_was_delivered(ended: _EndedRun) -> None:
+    """Say how much of the run was delivered, and where to look at it."""
+    node_dir = node_directory(ended.settings)
+    report = ended.report
+    if report is None or (report.undelivered and not _state.other_nodes):  # interrupted, or out of date
+        report = drain.report(node_dir, ended.settings, at_once=report is None)
+    exit_message.say(report, node_dir)
 
 
 def node_directory(configured: Settings) -> Path:
@@ -609,6 +662,11 @@ def publish_run(runs: Mapping[str, str]) -> None:
     try:
         configured = decide()
         known = {name: run for name, run in runs.items() if name in configured.exporters}
+        for name in runs.keys() - known.keys():  # others are ignored: the same call serves several set-ups
+            if meant := closest(name, configured.exporters):
+                _logger.warning(
+                    "otel-rollout: publish_run(%s=…) names no exporter; is %s meant?", name, meant
+                )
         if not configured.enabled or not known:
             return
         publish_trackers_here(known)
@@ -634,7 +692,7 @@ def drain_other_nodes(timeout: float | None = None) -> None:
     Called by the run's first process before Ray goes, since forwarders may not outlive their machines.
     """
     configured = decide()
-    if configured.enabled and _state.is_root:
+    if configured.enabled and _state.is_root and "ray" in sys.modules:
         from otel_rollout.deliver import ray_nodes
 
         limit = configured.shutdown_timeout if timeout is None else timeout
@@ -656,20 +714,29 @@ def shutdown(timeout: float | None) -> Report:
         if not configured.enabled:
             return Report.empty()
         deadline = time.monotonic() + _bounded(configured.shutdown_timeout if timeout is None else timeout)
+        leads = _state.is_root
+        if leads:
+            _state.ended = _EndedRun(configured)
         if active is not None:
             active.close(deadline - time.monotonic())
         try:
             drain_other_nodes(max(0.0, deadline - time.monotonic()))
         except Exception as error:  # noqa: BLE001 - Ray may be half gone; this machine is drained all the same
             _logger.warning("otel-rollout: the cluster's other nodes could not be drained: %s", error)
-        if _state.is_root:
+        if leads:
             _leave_run()
             _state.arguments = {}
         _state.is_over, off = True, _state.is_exiting
-    accounts = [drain.drain(node_directory(configured), configured, max(0.0, deadline - time.monotonic()))]
+    node_dir = node_directory(configured)
+    accounts = [
+        drain.drain(node_dir, configured, max(0.0, deadline - time.monotonic()), shows_progress=leads)
+    ]
     for node in _state.other_nodes.values():
         accounts.append(node.account(max(0.0, deadline - time.monotonic())))
-    return Report.merged(accounts)
+    report = Report.merged(accounts)
+    if leads:
+        _state.ended = _EndedRun(configured, report)
+    return report
 
 
 def _bounded(seconds: float) -> float:
@@ -684,6 +751,7 @@ def _after_fork_in_child() -> None:
     _state.runtime = None
     _state.is_root = _state.has_made_id = False
     _state.earlier = []
+    _state.ended = None
     if inherited is not None:
         inherited.writer.abandon()
 

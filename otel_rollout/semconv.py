@@ -71,7 +71,8 @@ those of this one begin. Put in on the way to exporters, as the next two are."""
 TURN_SHARED: Final = "rollout.turn.shared"
 """int. How many tokens or messages that beginning has."""
 TURN_LENGTH: Final = "rollout.turn.length"
-"""int. How many the turn has in all, without its answer."""
+"""int. How many the turn has in all, without its answer. Of a span with messages and ids, all three are about
+its messages."""
 
 # --- Generators (ours). On the span of an operation that is one. -------------------------------------------
 GENERATOR_ITEMS: Final = "rollout.generator.items"

@@ -21,6 +21,7 @@ from urllib.parse import unquote
 import orjson
 
 from otel_rollout.environment import DELIVERY_PREFIXES
+from otel_rollout.suggest import closest, did_you_mean
 
 CONFIG_VARIABLE = "OTEL_ROLLOUT_CONFIG"
 """Carries the arguments of ``configure()`` to child processes as JSON, so that a worker is set up like the
@@ -33,6 +34,12 @@ DELIVERY = (
 """Settings by which a run is delivered: its first process decides, whoever starts the forwarder."""
 DELIVERY_KEY = "delivery"
 """Where :data:`CONFIG_VARIABLE` holds those. A process may record with others, stricter redaction say."""
+WARNED_VARIABLE = "OTEL_ROLLOUT_WARNED"
+"""Set once this process or a parent has warned of unknown variables, so that children do not repeat it."""
+
+_PREFIX = "OTEL_ROLLOUT_"
+_MISSPELT = 0.9
+"""Similarity from which a variable outside our prefix is taken for a misspelling of one of ours."""
 
 ExporterOptions = Mapping[str, Mapping[str, Any]]
 """Exporter name → keyword arguments of its constructor."""
@@ -109,7 +116,8 @@ def outcomes(raw: str) -> dict[str, float]:
     for part in filter(None, (part.strip() for part in raw.split(","))):
         name, separator, number = (piece.strip() for piece in part.partition("="))
         if name not in _OUTCOMES:
-            raise ValueError(f"has {name!r}, which is none of {', '.join(_OUTCOMES)}")
+            meant = did_you_mean(name, _OUTCOMES)
+            raise ValueError(f"has {name!r}, which is none of {', '.join(_OUTCOMES)}.{meant}".rstrip("."))
         parse = _OUTCOMES[name]
         if (parse is None) is bool(separator):
             needs = f"takes no number: {name}" if parse is None else f"needs a number: {name}=0.5"
@@ -176,7 +184,7 @@ class Settings:
     )
     project_name: str = _setting(
         "OTEL_ROLLOUT_PROJECT",
-        "What the run belongs to: MLflow experiment, Weave project.",
+        "Project of the run: the MLflow experiment or Weave project that traces go to.",
         _text,
         "otel-rollout",
     )
@@ -221,27 +229,27 @@ class Settings:
     )
     sample_validation: str = _setting(
         "OTEL_ROLLOUT_SAMPLE_VALIDATION",
-        "Which validation is recorded: `always` all, `never` none, or `sampled` as training.",
+        "Which validation trajectories are recorded: `always` all, `never` none, or `sampled` like training.",
         functools.partial(_choice, ("sampled", "always", "never")),
         "sampled",
     )
     sample_groups: int = _setting(
         "OTEL_ROLLOUT_SAMPLE_GROUPS",
-        "Groups recorded of a step: with verl at most so many of a batch; elsewhere so many on average, for "
-        "which OTEL_ROLLOUT_GROUPS_PER_STEP is needed. 0: no limit.",
+        "Groups recorded of a step. With verl this is the most of a batch; elsewhere it is an average, which "
+        "needs OTEL_ROLLOUT_GROUPS_PER_STEP. 0: no limit.",
         _count,
         0,
     )
     groups_per_step: int = _setting(
         "OTEL_ROLLOUT_GROUPS_PER_STEP",
-        "How many groups a step has, which OTEL_ROLLOUT_SAMPLE_GROUPS are taken of. 0: not known.",
+        "Number of groups in a step, of which OTEL_ROLLOUT_SAMPLE_GROUPS are recorded. 0: not known.",
         _count,
         0,
     )
     sample_seed: str = _setting(
         "OTEL_ROLLOUT_SAMPLE_SEED",
-        "Any text; another one gives other groups. With the same seed and experiment name a job that is run "
-        "again records the same groups.",
+        "Any text that selects which groups are recorded. A job that runs again with the same seed and "
+        "experiment name records the same groups.",
         _text,
         "",
     )
@@ -254,7 +262,8 @@ class Settings:
     )
     run_id: str = _setting(
         "OTEL_ROLLOUT_RUN_ID",
-        "Names the directory in the spool shared by the processes of one run. Set by the first of them.",
+        "Name of the run's directory in the spool, which all its processes share. Default: made by the first "
+        "process.",
         _text,
         "",
     )
@@ -267,15 +276,15 @@ class Settings:
     )
     home_node: str = _setting(
         "OTEL_ROLLOUT_HOME_NODE",
-        "The machine that alone writes to targets which are files, such as `sqlite:///`. Default: that of "
-        "the run's first process.",
+        "The only machine that writes to targets that are files, such as `sqlite:///`. Default: the machine "
+        "of the run's first process.",
         _text,
         "",
     )
     working_dir: str = _setting(
         "OTEL_ROLLOUT_WORKING_DIR",
-        "What relative paths in exporter settings (`sqlite:///mlflow.db`) are relative to. Default: the "
-        "directory the run's first process was started in.",
+        "Directory that relative paths in exporter settings (`sqlite:///mlflow.db`) start from. Default: the "
+        "working directory of the run's first process.",
         _text,
         "",
     )
@@ -288,8 +297,8 @@ class Settings:
     )
     identity_hosts: str = _setting(
         "OTEL_ROLLOUT_IDENTITY_HOSTS",
-        "Hosts, comma separated, `*` allowed, to which `inject_headers` sends a trajectory's identity beside "
-        "the W3C headers.",
+        "Hosts, comma separated, `*` allowed, to which `inject_headers` sends a trajectory's identity in "
+        "addition to the W3C headers.",
         _text,
         "",
     )
@@ -302,15 +311,15 @@ class Settings:
     )
     redact: str = _setting(
         "OTEL_ROLLOUT_REDACT",
-        "What is made unreadable before anything is written: `secrets` (keys, tokens and passwords that look "
-        "like such), or `module:function` of your own, or several, comma separated. See docs/security.md.",
+        "What is masked before anything is written: `secrets` (texts that look like keys, tokens or "
+        "passwords), `module:function` of your own, or several, comma separated. See docs/security.md.",
         _text,
         "",
     )
     token2text: bool = _setting(
         "OTEL_ROLLOUT_TOKEN2TEXT",
-        "`true` shows the text of token ids beside them, in outputs of operations whose object has a "
-        "`tokenizer`, or that `OTEL_ROLLOUT_TOKENIZER` is for. See docs/tokens.md.",
+        "`true` shows the text of token ids beside the ids, in outputs of operations. The tokenizer is the "
+        "attribute `tokenizer` of the operation's object, or `OTEL_ROLLOUT_TOKENIZER`. See docs/tokens.md.",
         _flag,
         False,
     )
@@ -323,14 +332,14 @@ class Settings:
     )
     turns: str = _setting(
         "OTEL_ROLLOUT_TURNS",
-        "What exporters get of a context that each turn resends: of token ids the new ones (`tokens`), of "
-        "messages too (`all`), or everything every time (`whole`). See docs/tokens.md.",
+        "How a context that each turn resends is exported. `tokens`: only new token ids, messages in full. "
+        "`all`: only new token ids and new messages. `whole`: everything in every turn. See docs/tokens.md.",
         functools.partial(_choice, ("tokens", "all", "whole")),
         "tokens",
     )
     value_limit: int = _setting(
         "OTEL_ROLLOUT_VALUE_LIMIT",
-        "Bytes of JSON kept of one input or output; what is beyond is left out, saying how much.",
+        "Bytes of JSON recorded of one input or output. The rest is cut, and its size is recorded.",
         _bytes,
         1 << 20,
     )
@@ -342,16 +351,16 @@ class Settings:
     )
     spool_limit: int = _setting(
         "OTEL_ROLLOUT_SPOOL_LIMIT",
-        "Bytes of segments a run may have on a machine; beyond, new spans are dropped and counted. 0: half "
-        "of what is free on the spool's disk when a process begins to record.",
+        "Bytes of segments that a run may have on a machine. Spans beyond that are dropped and counted. 0: "
+        "half of the free space on the spool's disk when a process begins to record.",
         _count,
         0,
     )
     spool_full: str = _setting(
         "OTEL_ROLLOUT_SPOOL_FULL",
-        "What goes when the spool fills up: `newest`, the spans that come when it is full; or "
-        "`trajectories`, which from half of the limit on leaves out whole groups, more and more of them, so "
-        "that what has begun stays whole.",
+        "What is dropped when the spool fills up. `newest`: spans that end while it is full. `trajectories`: "
+        "from half of the limit on, more and more whole groups are not recorded, so that trajectories that "
+        "have begun stay complete.",
         functools.partial(_choice, ("newest", "trajectories")),
         "newest",
     )
@@ -363,17 +372,17 @@ class Settings:
     )
     outcome_keep: str = _setting(
         "OTEL_ROLLOUT_OUTCOME_KEEP",
-        "Which groups are delivered, by what came of them; any of `errors`, `validation`, `zero`, "
+        "Which groups are delivered, by their outcome: any of `errors`, `validation`, `zero`, "
         "`spread=X`, `slow=X`, `long=X`, `rate=X`, comma separated. Empty: all. See docs/sampling.md.",
         _outcome_list,
         "",
     )
     outcome_score: str = _setting(
-        "OTEL_ROLLOUT_OUTCOME_SCORE", "The score that `zero` and `spread` look at.", _text, "reward"
+        "OTEL_ROLLOUT_OUTCOME_SCORE", "Name of the score that `zero` and `spread` use.", _text, "reward"
     )
     outcome_bytes: int = _setting(
         "OTEL_ROLLOUT_OUTCOME_BYTES",
-        "Bytes of spans of one step that are delivered at most, by machine. 0: no limit.",
+        "Most bytes of spans that a machine delivers of one step. 0: no limit.",
         _count,
         0,
     )
@@ -398,10 +407,10 @@ class Settings:
 
     forwarder_variables: str = _setting(
         "OTEL_ROLLOUT_FORWARDER_VARIABLES",
-        "Further environment variables, comma separated, `*` allowed, that exporters need and the "
-        "forwarder's process may see. It sees those that begin with "
+        "Further environment variables, comma separated, `*` allowed, that the forwarder gets for its "
+        "exporters. Passed anyway are those that begin with "
         + ", ".join(f"`{prefix}`" for prefix in DELIVERY_PREFIXES[:-1])
-        + f" and `{DELIVERY_PREFIXES[-1]}`, and those of proxies and certificates.",
+        + f" or `{DELIVERY_PREFIXES[-1]}`, and those of proxies and certificates.",
         _text,
         "",
     )
@@ -451,6 +460,25 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     except ValueError as error:
         problems.append(f"{CONFIG_VARIABLE} {error}; it is ignored.")
     return Settings(**values | switched_off(environ)), problems
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return one sentence for each variable that looks like one of ours and is none.
+
+    That is every unknown one with our prefix, and others that differ from one of ours by a letter or two
+    (``OTEL_TRACE_EXPORTER``).
+    """
+    known = [variable_of(field) for field in dataclasses.fields(Settings)]
+    without_prefix = {name.removeprefix(_PREFIX): name for name in known}
+    found = []
+    for name in sorted(set(environ) - {*known, CONFIG_VARIABLE, WARNED_VARIABLE}):
+        if name.startswith(_PREFIX):
+            meant = closest(name.removeprefix(_PREFIX), without_prefix)
+            suggestion = f" Did you mean {without_prefix[meant]!r}?" if meant else ""
+            found.append(f"{name} is not a variable of otel-rollout and has no effect.{suggestion}")
+        elif name.startswith("OTEL") and (meant := closest(name, known, _MISSPELT)):
+            found.append(f"{name} has no effect on otel-rollout. Did you mean {meant!r}?")
+    return found
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -508,7 +536,8 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in arguments.items():
         if name not in fields:
             raise SettingsError(
-                f"configure() has no setting {name!r}. Settings: {', '.join(sorted(fields))}."
+                f"configure() has no setting {name!r}.{did_you_mean(name, fields)} "
+                f"Settings: {', '.join(sorted(fields))}."
             )
         if value is None:
             continue

@@ -43,6 +43,9 @@ class FileExporter(SpanExporter):
         os.close(descriptor)
         return SpanExportResult.SUCCESS
 
+    def destination(self, project: str) -> str:
+        return f"the file {self.path}"
+
     def link_run(self, run: str, rollout: str) -> ExportFailure | None:
         fault = Path(self.path + ".link-fault")
         if fault.exists():

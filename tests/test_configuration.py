@@ -240,3 +240,110 @@ def test_the_table_in_the_docs_is_generated_from_the_settings():
 
     page = Path(__file__).parent.parent / "docs" / "configuration.md"
     assert markdown_table() in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("OTEL_ROLLOUT_KEPP", "OTEL_ROLLOUT_KEEP"),
+        ("OTEL_ROLLOUT_PROJECT_NAME", "OTEL_ROLLOUT_PROJECT"),
+        ("OTEL_ROLOUT_KEEP", "OTEL_ROLLOUT_KEEP"),
+        ("OTEL_TRACE_EXPORTER", "OTEL_TRACES_EXPORTER"),
+        ("OTEL_TRACES_EXPORTERS", "OTEL_TRACES_EXPORTER"),
+    ],
+)
+def test_a_misspelt_variable_is_named_with_the_one_that_was_meant(variable, meant):
+    """Names with our prefix, and those that differ from one of ours by a letter or two."""
+    (sentence,) = settings.unknown_variables({variable: "true"})
+    assert variable in sentence
+    assert f"Did you mean {meant!r}?" in sentence
+
+
+def test_a_variable_with_our_prefix_that_resembles_none_is_named_too():
+    """It has no effect, whatever was meant."""
+    (sentence,) = settings.unknown_variables({"OTEL_ROLLOUT_XYZZY": "1"})
+    assert sentence == "OTEL_ROLLOUT_XYZZY is not a variable of otel-rollout and has no effect."
+
+
+def test_variables_of_opentelemetry_and_our_own_are_not_called_unknown():
+    """Every variable that the SDK knows, every setting, and what we leave to child processes."""
+    from opentelemetry.sdk import environment_variables
+
+    others = [name for name in vars(environment_variables) if name.startswith("OTEL_")]
+    ours = [settings.variable_of(field) for field in dataclasses.fields(settings.Settings)]
+    internal = [settings.CONFIG_VARIABLE, settings.WARNED_VARIABLE]
+    more = ["OTEL_PYTHON_TRACER_PROVIDER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER", "OTEL_CONFIG_FILE"]
+    assert len(others) > 40
+    assert settings.unknown_variables(dict.fromkeys([*others, *ours, *internal, *more], "x")) == []
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_unknown_variables_are_warned_of_once_in_a_tree_of_processes(tmp_path, enabled):
+    """Also where tracing is off, since a misspelt variable may be why."""
+    child = "import otel_rollout\nwith otel_rollout.rollout_trace_attr(step=1): pass\n"
+    program = child + f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    environ = {**os.environ, "OTEL_ROLLOUT_KEPP": "true"}
+    if enabled:
+        environ |= {"OTEL_TRACES_EXPORTER": "spool"}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stderr.count("OTEL_ROLLOUT_KEPP") == 1
+    assert "Did you mean 'OTEL_ROLLOUT_KEEP'?" in ended.stderr
+
+
+def test_a_misspelt_argument_of_configure_is_answered_with_the_one_that_was_meant(fresh_process):
+    """The error says what exists, too."""
+    with pytest.raises(
+        SettingsError, match=r"no setting 'projct_name'\. Did you mean 'project_name'\? Settings"
+    ):
+        otel_rollout.configure("spool", projct_name="p")
+
+
+def test_a_misspelt_exporter_is_answered_with_the_one_that_was_meant(fresh_process):
+    """configure() raises before anything is recorded."""
+    with pytest.raises(SettingsError, match=r"'mlfow'.*Did you mean 'mlflow'\?"):
+        otel_rollout.configure("mlfow")
+
+
+@pytest.mark.parametrize(
+    ("exporter", "option", "meant"),
+    [
+        ("mlflow", "trackng_uri", "tracking_uri"),
+        ("weave", "projct", "project"),
+        ("otlp", "endpont", "endpoint"),
+        ("console", "servce_name", "service_name"),
+    ],
+)
+def test_a_misspelt_option_of_an_exporter_is_answered_with_the_one_that_was_meant(
+    fresh_process, exporter, option, meant
+):
+    """Where it is said, not an hour later in the forwarder's log."""
+    with pytest.raises(
+        SettingsError, match=f"exporter '{exporter}' has no option '{option}'. Did you mean '{meant}'"
+    ):
+        otel_rollout.configure({exporter: {option: "x"}})
+
+
+def test_a_misspelt_exporter_in_the_environment_is_one_error_and_keeps_what_is_recorded(tmp_path):
+    """The program goes on; its last line says what to correct and how to deliver then."""
+    program = (
+        "import otel_rollout, time\n"
+        "with otel_rollout.rollout_trace_attr(step=1): pass\n"
+        "end = time.monotonic() + 60\n"
+        "while not otel_rollout.status().exporters['mlfow'].problem: assert time.monotonic() < end\n"
+        "while not otel_rollout.runtime._state.runtime.keeper._reported: assert time.monotonic() < end\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "OTEL_TRACES_EXPORTER": "mlfow"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    *errors, last = ended.stderr.splitlines()
+    assert len([line for line in errors if "mlfow" in line]) == 1
+    assert "Did you mean 'mlflow'?" in ended.stderr
+    assert "It is kept on disk until this is corrected" in last
+    assert "otel-rollout forward --spool" in last

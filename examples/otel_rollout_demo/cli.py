@@ -246,7 +246,7 @@ def _print_totals(console: Console, report: Report, seconds: float) -> None:
         if exporter.problem:
             _print_plain(console, f"{name}: {exporter.problem}")
     if any(exporter.pending for exporter in report.exporters.values()):
-        _print_plain(console, f"Nothing is lost: what waits lies in {report.place}")
+        _print_plain(console, f"Nothing is lost: pending spans are kept on disk in {report.place}")
 
 
 def _print_where_to_look(console: Console, uri: str, experiment_name: str) -> None:

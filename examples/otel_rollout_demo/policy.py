@@ -17,6 +17,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from otel_rollout_demo.dataset import Row
 
 
@@ -80,7 +82,7 @@ class ScriptedPolicy:
             version: Number of weight updates so far; mistakes get rarer with it.
             temperature: 0 halves the mistakes, as greedy decoding does.
         """
-        turns = re.findall(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", prompt, re.DOTALL)
+        turns = list(_turns(prompt))
         question = next((text for role, text in turns if role == "user"), "")
         steps = self._solutions.get(question)
         if steps is None:
@@ -108,8 +110,22 @@ class ScriptedPolicy:
 
 def worked_steps(answer: str) -> list[Step]:
     """The steps of a worked solution (``extra_info.answer``)."""
-    found = re.findall(r"^(.+?): (.+) = (\S+)$", answer, re.MULTILINE)
-    return [Step(label, expression, value) for label, expression, value in found]
+    found = []
+    for line in answer.splitlines():
+        label, is_step, calculation = line.partition(": ")
+        expression, is_calculation, value = calculation.rpartition(" = ")
+        if is_step and is_calculation and not re.search(r"\s", value):
+            found.append(Step(label, expression, value))
+    return found
+
+
+def _turns(prompt: str) -> Iterator[tuple[str, str]]:
+    """Give role and text of each turn of a conversation."""
+    for turn in prompt.split("<|im_start|>")[1:]:
+        role, _, text = turn.partition("\n")
+        said, is_whole, _ = text.partition("<|im_end|>")
+        if is_whole:
+            yield role, said
 
 
 def _tool_text(message: str) -> str:

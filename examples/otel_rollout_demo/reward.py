@@ -29,7 +29,7 @@ class Score:
 
 def extract_answer(solution: str) -> str | None:
     """The number of the last ``#### <number>`` line, without thousands separators, or None."""
-    found = re.findall(r"^#### *\$?(-?[\d,]*\.?\d+)\s*$", solution, re.MULTILINE)
+    found = re.findall(r"^#### *\$?(-?[\d,.]*\d)\s*$", solution, re.MULTILINE)
     return found[-1].replace(",", "") if found else None
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import sqlite3
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +40,8 @@ def ensure_made(engine: Engine) -> None:
     path = Path(engine.url.database or "").absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     with _alone_in(path.parent):
-        if not path.exists():
-            _put_in_place(path)
+        if not path.exists() and _put_in_place(path):
+            return
         deadline = time.monotonic() + _LONGEST_WAIT
         while not _is_made(engine) and _is_worked_on(path) and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
@@ -61,7 +62,8 @@ def _alone_in(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _put_in_place(path: Path) -> None:
+def _put_in_place(path: Path) -> bool:
+    """Make a new file with MLflow's tables; False if another program has begun one meanwhile."""
     from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from sqlalchemy import URL
@@ -69,13 +71,43 @@ def _put_in_place(path: Path) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         uri = URL.create("sqlite", database=str(new)).render_as_string()
-        store = SqlAlchemyStore(uri, DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)
-        store.engine.dispose()
+        with _synchronized_once(new):
+            store = SqlAlchemyStore(uri, DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)
+            store.engine.dispose()
         os.link(new, path)
-    except FileExistsError:
-        pass  # another program has begun one meanwhile, perhaps already uses it
+    except FileExistsError:  # which perhaps already uses it
+        return False
     finally:
         new.unlink(missing_ok=True)
+    return True
+
+
+@contextmanager
+def _synchronized_once(path: Path) -> Iterator[None]:
+    """Have SQLite write a file to disk once, at the end, rather than after each of 500 statements.
+
+    The file has no name that anybody knows, so nobody sees what a power cut would leave of it.
+    """
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    def without_sync(connection: Any, record: Any) -> None:
+        if not isinstance(connection, sqlite3.Connection):  # of another engine of this program
+            return
+        _, _, file = connection.execute("PRAGMA database_list").fetchone()
+        if Path(file).name == path.name:
+            connection.execute("PRAGMA synchronous=OFF")
+
+    event.listen(Engine, "connect", without_sync)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", without_sync)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_made(engine: Engine) -> bool:

@@ -160,8 +160,23 @@ class MlflowSpanExporter(SpanExporter):
             except Exception:
                 _logger.debug("Running trajectories could not be announced", exc_info=True)
 
+    def prepare(self) -> None:
+        """Import MLflow, where it is used, and connect, before the first ``export``. Never raises."""
+        with self._lock:
+            if not self._ready:
+                self._attempt(self._connect)
+
+    def destination(self, project: str) -> str:
+        """Return where a person finds the traces of a project, without credentials."""
+        if self._settings.experiment_id:
+            experiment = f"experiment with id {self._settings.experiment_id}"
+        else:
+            name = self._settings.experiment_name or project
+            experiment = f"experiment {name!r}" if name else "experiment 'Default'"
+        return f"MLflow {experiment} at {self._settings.plain_uri}"
+
     def check(self) -> ExportFailure | None:
-        """See whether MLflow is there, recent enough and accepts us; None if so.
+        """Check that MLflow answers, is recent enough and accepts our credentials; None if so.
 
         Never raises and writes no span. An empty database gets its tables, as at the first ``export``.
         """

@@ -342,8 +342,10 @@ def _json_scalar(text: str) -> AttributeValue | None:
         value: AttributeValue | None = json.loads(text)
     except ValueError:
         return text
-    if isinstance(value, (int, float)) and not abs(value) < _MAX_OTLP_INT:
-        return text  # NaN, infinity and integers beyond 64 bits do not survive the way
+    if isinstance(value, float):
+        return value if math.isfinite(value) else text  # JSON has no NaN and no infinity
+    if isinstance(value, int):
+        return value if -_MAX_OTLP_INT <= value < _MAX_OTLP_INT else text
     return value
 
 

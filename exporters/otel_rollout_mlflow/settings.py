@@ -75,6 +75,14 @@ class Settings:
         """The tracking URI as a person may see it: the password masked."""
         return self.redact(self.uri)
 
+    @property
+    def plain_uri(self) -> str:
+        """The tracking URI without credentials and parameters; the path of a SQLite file made absolute."""
+        scheme, _, path = self.uri.partition("?")[0].partition(":///")
+        if scheme.startswith("sqlite"):
+            return f"{scheme}:///{path if path.startswith('file:') else os.path.abspath(path)}"
+        return _without_userinfo(urlsplit(self.uri))
+
     def redact(self, text: str) -> str:
         """Mask every secret these settings know, as it is and as it is sent, in a text for a person."""
         sent = base64.b64encode(f"{self.username}:{self.password}".encode()).decode()

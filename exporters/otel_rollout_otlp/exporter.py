@@ -114,8 +114,12 @@ class OtlpSpanExporter(SpanExporter):
         bodies = self._bodies_of_lines(lines, self._max_bytes)
         return self._guarded(lambda: self._send(bodies, "A line is no OTLP/JSON trace data"))
 
+    def destination(self, project: str) -> str:
+        """Return where the spans are sent, without credentials; a receiver does not know the project."""
+        return f"the OTLP endpoint {self._settings.shown.partition(' (')[0]}"
+
     def check(self) -> ExportFailure | None:
-        """See whether the receiver is there and accepts us, by a request without spans; None if so."""
+        """Check by a request without spans that the receiver answers and accepts it; None if so."""
         self._guarded(lambda: self._transport.send(self._encode(())))
         return self.last_failure
 

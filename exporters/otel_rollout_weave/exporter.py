@@ -163,6 +163,14 @@ class WeaveSpanExporter(SpanExporter):
             except UndeliveredError:
                 return None
 
+    def destination(self, project: str) -> str:
+        """Return where a person finds the traces of a project; its address once W&B has been asked."""
+        known = self._projects.known_id(project)
+        if known is not None:
+            return f"W&B Weave at {self._settings.app_url}/{known}/weave/traces"
+        name = "/".join(filter(None, (self._settings.entity, self._settings.project or project)))
+        return f"W&B Weave project {name!r} at {self._settings.app_url}"
+
     def shutdown(self) -> None:
         """Close connections. Later exports fail."""
         with self._lock:

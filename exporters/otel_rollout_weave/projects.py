@@ -35,6 +35,10 @@ class Projects:
             self._id_by_name[name] = f"{entity}/{found}"
         return self._id_by_name[name]
 
+    def known_id(self, project: str | None) -> str | None:
+        """The id of the project that spans of ``project`` went to; None if there were none yet."""
+        return self._id_by_name.get(self._settings.project or valid_name(project or DEFAULT_PROJECT))
+
     def known_ids(self) -> list[str]:
         """The projects written to so far."""
         return list(self._id_by_name.values())

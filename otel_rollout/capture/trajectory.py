@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -13,11 +15,11 @@ from opentelemetry.trace import Span, get_current_span
 from otel_rollout import runtime, semconv
 from otel_rollout.capture import content, spans, values
 from otel_rollout.capture.guard import fault, warn
-from otel_rollout.record.identity import Identity, identity_in, with_identity
-from otel_rollout.record.interrupts import pass_on
+from otel_rollout.record.identity import PLAIN, Identity, identity_in, scalar, with_identity
 from otel_rollout.record.sampling import CHOSEN, Group
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
+from otel_rollout.suggest import closest
 
 _KEY: Final = otel_context.create_key("otel-rollout-trajectory")
 RUNNING: Final = otel_context.create_key("otel-rollout-operation")
@@ -29,6 +31,17 @@ _ENTERED_TWICE: Final = (
     "each `with`"
 )
 _NOT_ENTERED: Final = "a trajectory was ended that had not been entered, which does nothing: use `with`"
+_IDENTITY: Final = {
+    "sample_index": semconv.SAMPLE_INDEX,
+    "step": semconv.STEP,
+    "rollout_n": semconv.ROLLOUT_N,
+    "validate": semconv.VALIDATE,
+}
+_ARGUMENTS: Final = (*_IDENTITY, "name", "token2text", "group_size")
+_MISSPELT: Final = 0.77
+"""Similarity to an argument from which an extra may be a misspelling: "validation" is, "trace_id" is not."""
+_warned: set[str] = set()
+"""Arguments of which a misspelling was warned of."""
 PREVIEW_BYTES: Final = 16 << 10
 """JSON bytes of an operation's input or output that are shown on the root span as well."""
 _Offered = bytes | tuple[bytes, int]
@@ -53,7 +66,7 @@ def rollout_trace_attr(
 
     Args:
         sample_index: which dataset row was the prompt.
-        step: training step.
+        step: training step. ``1``, ``1.0`` and NumPy's are the same step; so it is with rows and siblings.
         rollout_n: which sibling of the group sampled for one prompt, from 0.
         name: name of the root span, and of the trace in MLflow.
         validate: whether this is validation rather than training.
@@ -203,7 +216,7 @@ class Trajectory:
             {
                 semconv.PROJECT_NAME: settings.project_name,
                 semconv.EXPERIMENT_NAME: settings.experiment,
-                **{key: _scalar(value) for key, value in self._identity.items()},
+                **_recorded(self._identity),
             },
             self._token2text,
         )
@@ -225,9 +238,22 @@ class Trajectory:
         self._step_inside(context, identified, span)
         if span.is_recording():
             for key, value in self._extra.items():
+                if (meant := _similar_argument(key)) is not None:
+                    self._warn_if_misspelt(key, meant)
                 span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
             self._writer = active.writer
             self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
+
+    def _warn_if_misspelt(self, given: str, meant: str) -> None:
+        """Warn, once for each argument, of an extra that is named like an argument nobody gave."""
+        value = self._identity.get(_IDENTITY.get(meant, ""))
+        is_given = value is not None and value is not False
+        if meant not in _warned and not is_given:
+            _warned.add(meant)
+            warn(
+                f"rollout_trace_attr has no argument {given!r}, which is recorded as "
+                f"{semconv.EXTRA_PREFIX}{given}; perhaps {meant!r} is meant"
+            )
 
     def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: otel_context.Context) -> bool:
         """Whether the trajectory's group is not recorded. A part of another one goes with that."""
@@ -237,14 +263,8 @@ class Trajectory:
         above = parent.get_span_context()
         if identity_in(context).attributes or (above.is_valid and not above.trace_flags.sampled):
             return False
-        known = self._identity
-        group = Group(
-            active.settings.experiment,
-            _scalar(known[semconv.STEP]),
-            _scalar(known[semconv.SAMPLE_INDEX]),
-            _scalar(known[semconv.VALIDATE]),
-        )
-        return not sampling.takes(group, context)
+        known = {semconv.EXPERIMENT_NAME: active.settings.experiment, **_recorded(self._identity)}
+        return not sampling.takes(Group.of(known), context)
 
     def _makes_room(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
         """Whether the trajectory is left out because the spool fills up.
@@ -339,22 +359,30 @@ class Trajectory:
         self._text_of = text_of
 
 
+@functools.lru_cache(maxsize=256)
+def _similar_argument(extra: str) -> str | None:
+    """The argument of ``rollout_trace_attr`` that an extra's name is similar to, if any."""
+    return None if extra in _ARGUMENTS else closest(extra, _ARGUMENTS, _MISSPELT)
+
+
 def trajectory_in(context: otel_context.Context) -> Trajectory | None:
     """The trajectory that ``context`` is inside of, in this process."""
     found = context.get(_KEY)
     return found if type(found) is Trajectory else None
 
 
+def _recorded(identity: Mapping[str, Any]) -> dict[str, bool | int | float | str | None]:
+    """Identity values as they are recorded. Whether it is validation is always said, as a bool."""
+    known = {key: value if type(value) in PLAIN else _scalar(value) for key, value in identity.items()}
+    if type(known[semconv.VALIDATE]) is not bool:
+        known[semconv.VALIDATE] = bool(known[semconv.VALIDATE])
+    return known
+
+
 def _scalar(value: Any) -> bool | int | float | str | None:
     """An identity value as a type OTLP has, so that it is the same in every process and backend."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    try:
-        held = value.item()  # numpy and torch scalars
-    except Exception as error:  # noqa: BLE001 - neither, or not a scalar
-        pass_on(error)
-        held = None
-    if isinstance(held, (bool, int, float, str)):
+    held = scalar(value)
+    if held is None or isinstance(held, (bool, int, float, str)):
         return held
     return values.to_json(value, PREVIEW_BYTES).decode()
 

@@ -94,7 +94,12 @@ def _account(report: Report, steps: bool) -> RenderableType:
         for reason, number in groups.items()
     ]
     problems = [Text(f"{name}: {count.problem}") for name, count in report.exporters.items() if count.problem]
-    return Group(*lines, _table(report), *problems, *([_steps(report)] if steps else []))
+    targets = [
+        Text(f"{name} delivers to {count.destination}")
+        for name, count in report.exporters.items()
+        if count.destination
+    ]
+    return Group(*lines, _table(report), *targets, *problems, *([_steps(report)] if steps else []))
 
 
 def _steps(report: Report) -> Table:

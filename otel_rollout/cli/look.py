@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 
 from otel_rollout import settings
+from otel_rollout.suggest import closest
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -24,12 +26,18 @@ if TYPE_CHECKING:
 _TRAJECTORY = (
     "STEP/SAMPLE/ROLLOUT (1/7/0, validation/1/7/0), a trace id or its first digits, or a trajectory's id."
 )
+NAMES = {"ignore_unknown_options": True, "allow_extra_args": True}
+"""Settings of commands whose arguments are names of trajectories."""
+_TODAY = (
+    "Lists are by step and row, and cannot be filtered or sorted here yet: `otel-rollout show 7/` lists step "
+    "7, and `otel-rollout show | grep error` what failed. MLflow and Weave filter and sort by score."
+)
 FromOption = Annotated[
     str | None,
     typer.Option(
         "--from",
         help="A spool, run or node directory, a file of OTLP JSON Lines, `mlflow` or mlflow:URI. "
-        "\\[default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]",
+        "\\[default: OTEL_ROLLOUT_SPOOL_DIR, or otel-rollout-<uid> in the temporary directory]",
     ),
 ]
 HtmlOption = Annotated[
@@ -41,6 +49,8 @@ class Source(Protocol):
     """Where trajectories are read from."""
 
     place: str
+    notes: tuple[str, ...]
+    """What is to be said of those found last: that they are of an older run."""
 
     def find(self, reference: Reference | None) -> list[Summary]:
         """Those that are meant, of the newest run that has some; without reference all of a run's."""
@@ -53,6 +63,7 @@ class Source(Protocol):
 
 
 def show(
+    context: typer.Context,
     trajectory: Annotated[
         str | None,
         typer.Argument(
@@ -63,39 +74,44 @@ def show(
     from_: FromOption = None,
     html: HtmlOption = None,
 ) -> None:
-    """Show one trajectory turn by turn, or list what there is."""
+    """Show one trajectory turn by turn, or list trajectories."""
     from otel_rollout.look import page, reference, terminal
 
+    _refuse_options(context, trajectory)
     with _said_plainly():
-        source = _source(from_)
         meant = reference.parse(trajectory) if trajectory else None
+        source = _source(from_)
         found = source.find(meant)
         if meant is None or _is_list(meant, found):
             if not found:
                 raise reference.UnresolvedError(f"There is no trajectory in {source.place}.")
             if html:
                 raise reference.UnresolvedError("A list has no page: name one trajectory of it.")
-            terminal.list_trajectories(found, Console())
+            terminal.list_trajectories(found, Console(), source.place, source.notes)
             return
         conversation = _conversation(source, meant, found)
         if html:
             _write(html, page.of_conversation(conversation))
         else:
-            terminal.show(conversation, Console(highlight=False))
+            terminal.show(conversation, Console(highlight=False), source.place, source.notes)
 
 
 def compare(
+    context: typer.Context,
     one: Annotated[str, typer.Argument(help=_TRAJECTORY, metavar="A")],
-    other: Annotated[str, typer.Argument(help="Another, as a rule of the same group.", metavar="B")],
+    other: Annotated[
+        str, typer.Argument(help="The trajectory to compare with, usually of the same group.", metavar="B")
+    ],
     from_: FromOption = None,
     html: HtmlOption = None,
 ) -> None:
     """Show two trajectories side by side, and the turn and token at which they part."""
     from otel_rollout.look import comparison, page, reference, terminal
 
+    _refuse_options(context, one, other)
     with _said_plainly():
-        source = _source(from_)
         meant = [reference.parse(text) for text in (one, other)]
+        source = _source(from_)
         pair = [_conversation(source, each, source.find(each)) for each in meant]
         compared = comparison.compare(*pair)
         if html:
@@ -104,13 +120,32 @@ def compare(
             terminal.compare(compared, Console(highlight=False))
 
 
+def _refuse_options(context: typer.Context, *names: str | None) -> None:
+    """End with an error for options there are not.
+
+    The parser leaves them to us: names may begin with a dash, as ``-/7/0`` does, where no step was said.
+    """
+    unknown = [text for text in (*names, *context.args) if text and text.startswith("-") and "/" not in text]
+    if unknown:
+        known = [option for parameter in context.command.params for option in parameter.opts]
+        near = difflib.get_close_matches(unknown[0], known, 1)
+        advice = f"Did you mean {near[0]}?" if near else _TODAY
+        context.fail(f"There is no option {unknown[0]}. {advice}")
+    if context.args:
+        context.fail(f"{' '.join(context.args)}: one trajectory too many, or a name that needs quotes.")
+
+
 def _source(place: str | None) -> Source:
+    from otel_rollout.look.reference import UnresolvedError
+
     configured, _ = settings.from_environment(os.environ)
     kind, _, uri = (place or "").partition(":")
     if kind == "mlflow":
         from otel_rollout.look.in_mlflow import InMlflow
 
         return InMlflow(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
+    if uri and not Path(place or "").exists() and closest(kind, ["mlflow"]):
+        raise UnresolvedError(f"There is no source {kind!r}. Did you mean 'mlflow:{uri}'?")
     from otel_rollout.look.kept import Kept
 
     return Kept(Path(place) if place else configured.spool_dir)
@@ -118,7 +153,7 @@ def _source(place: str | None) -> Source:
 
 def _is_list(meant: Reference, found: list[Summary]) -> bool:
     """Whether a reference is that of a step or a group."""
-    return bool(meant.path and found) and all(one.path != meant.path for one in found)
+    return bool(meant.path and found) and not any(meant.is_name_of(one) for one in found)
 
 
 def _conversation(source: Source, meant: Reference, found: list[Summary]) -> Conversation:

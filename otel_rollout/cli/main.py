@@ -1,4 +1,4 @@
-"""Commands, one function each. What they do lies in the packages they call."""
+"""The commands, one function each; the packages they call do the work."""
 
 from __future__ import annotations
 
@@ -52,24 +52,30 @@ SpoolOption = Annotated[
     Path | None,
     typer.Option(
         "--spool",
-        help="Spool, run or node directory. \\[default: OTEL_ROLLOUT_SPOOL_DIR, else the usual one]",
+        help="Spool, run or node directory. \\[default: OTEL_ROLLOUT_SPOOL_DIR, or otel-rollout-<uid> in the "
+        "temporary directory]",
     ),
 ]
 
 
 app.command()(demo)
-app.command()(look.show)
-app.command()(look.compare)
+app.command(context_settings=look.NAMES)(look.show)
+app.command(context_settings=look.NAMES)(look.compare)
 
 
 @app.callback(invoke_without_command=True)
 def main(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """See every trajectory of an agentic-RL rollout."""
     if version:
         typer.echo(VERSION)
         raise typer.Exit
+    if context.invoked_subcommand not in (None, "doctor"):  # which makes a finding of it
+        _, problems = settings.from_environment(os.environ)
+        for sentence in (*problems, *settings.unknown_variables(os.environ)):
+            typer.echo(sentence, err=True)
 
 
 @app.command()
@@ -77,10 +83,12 @@ def status(
     place: SpoolOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     all_runs: Annotated[bool, typer.Option("--all", help="Every run, not only the latest.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again every two seconds, until Ctrl-C.")] = False,
-    steps: Annotated[bool, typer.Option("--steps", help="Per step as well; reads what is pending.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until Ctrl-C.")] = False,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Show counts per step too; reads all pending spans.")
+    ] = False,
 ) -> None:
-    """Show what was recorded on this machine and what of it was delivered."""
+    """Show how many spans this machine has recorded, and how many of them were delivered."""
     configured, _ = settings.from_environment(os.environ)
 
     def reports() -> list[Report]:
@@ -101,10 +109,10 @@ def forward(
     to: ToOption = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", help="Go on as a service: all runs there are and will be, until SIGTERM."),
+        typer.Option("--watch", help="Run as a service: deliver present and future runs until SIGTERM."),
     ] = False,
 ) -> None:
-    """Deliver what lies on disk, and return when it is delivered."""
+    """Deliver spans that are on disk, and return when all are delivered."""
     from otel_rollout.deliver import service
 
     logging.basicConfig(format="%(levelname)s: %(message)s")
@@ -142,13 +150,15 @@ def _serve(place: Path, configured: settings.Settings, to: str | None) -> None:
 def replay(
     paths: Annotated[
         list[Path],
-        typer.Argument(help="Files of OTLP JSON Lines, also .zst and rejected.*.jsonl, or directories."),
+        typer.Argument(
+            help="Files of OTLP JSON Lines (also .zst and rejected.*.jsonl) or directories of them."
+        ),
     ],
     to: Annotated[str, typer.Option(help="Exporters, comma separated.", callback=_installed)],
 ) -> None:
-    """Deliver files once more, or elsewhere: kept segments, a copied spool, lines of any OpenTelemetry tool.
+    """Deliver files again, or to another target: archived segments, a copied spool, any OTLP JSON Lines.
 
-    Backends that know a span by its id, as MLflow does, end up with it once however often it is sent.
+    A backend that identifies spans by id, as MLflow does, stores a span once however often it is sent.
     """
     from otel_rollout.deliver import service
 
@@ -172,7 +182,8 @@ def replay(
             typer.echo(count.problem, err=True)
     if any(count.pending or count.rejected for count in report.exporters.values()):
         typer.echo(
-            f"The rest lies in {report.place}; `otel-rollout forward --spool` goes on with it.", err=True
+            f"The rest is kept on disk. Deliver it with: otel-rollout forward --spool {report.place}",
+            err=True,
         )
         raise typer.Exit(1)
 
@@ -186,7 +197,7 @@ def doctor(
     ray: Annotated[bool, typer.Option("--ray", help="Check every node of a Ray cluster too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Find what stands between a program and its traces, here and on a cluster's nodes."""
+    """Check why traces do not arrive: variables, packages, the spool, targets; on a cluster's nodes too."""
     from otel_rollout import doctor as examination
 
     diagnosis = examination.examine((address or "auto") if ray or address else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ _logger = logging.getLogger("otel_rollout.deliver")
 
 
 class Decoders:
-    """Decoders by the names that spans give.
+    """Decoders by the names that spans give. Threads of several exporters share them.
 
     Args:
         node_dir: has the tokenizers.
@@ -31,6 +32,7 @@ class Decoders:
         self._found: dict[str, Decoder] = {}
         self._next_look: dict[str, float] = {}
         self._past = 0
+        self._lock = threading.Lock()
 
     @property
     def decoded(self) -> int:
@@ -39,6 +41,10 @@ class Decoders:
 
     def get(self, name: str, ended: float) -> Decoder | None:
         """The decoder a span names, which ended at ``ended``; None, and a warning, if there is none."""
+        with self._lock:
+            return self._get(name, ended)
+
+    def _get(self, name: str, ended: float) -> Decoder | None:
         if name in self._found:
             return self._found[name]
         if time.monotonic() < self._next_look.get(name, -math.inf):

@@ -22,6 +22,7 @@ from otel_rollout import semconv, spool
 from otel_rollout.deliver import segments
 from otel_rollout.deliver.decode import UnreadableLineError, spans_of
 from otel_rollout.deliver.enrichment import Enrichment
+from otel_rollout.deliver.exporters import destination_of
 from otel_rollout.deliver.ledger import Ledger, Tally
 from otel_rollout.deliver.linking import RunLink
 from otel_rollout.deliver.outcome import trace_of
@@ -102,6 +103,7 @@ class Delivery:
         is_ours: whether it is still ours to deliver: somebody may remove it, and others make it anew.
         enrichment: what lines go through on their way, if they do.
         selective: whether a :class:`~otel_rollout.deliver.selection.Selection` decides what is delivered.
+        project: the run's project, for which the exporter names its destination.
     """
 
     def __init__(
@@ -112,8 +114,10 @@ class Delivery:
         is_ours: Callable[[], bool] = lambda: True,
         enrichment: Enrichment | None = None,
         selective: bool = False,
+        project: str = "",
     ) -> None:
         self.name = name
+        self._project = project
         self._exporter = exporter
         self._node_dir = node_dir
         self._is_ours = is_ours
@@ -164,11 +168,13 @@ class Delivery:
 
     def _run(self) -> None:
         """Deliver until told to stop, whatever happens: nobody else does."""
+        self._prepare()
         troubles = 0
         while not self._stop.is_set():
             try:
                 with closing(Ledger(self._node_dir)) as self._ledger:
                     self._positions = self._ledger.cursors(self.name)
+                    self._name_destination()
                     while not self._stop.is_set():
                         self._deliver_what_there_is()
                         troubles = 0
@@ -176,6 +182,22 @@ class Delivery:
                 _logger.exception("delivery to %s was interrupted", self.name)
                 self._stop.wait(_pause(troubles))
                 troubles += 1
+
+    def _prepare(self) -> None:
+        """Have the exporter connect while the program still runs; ``export`` reports what does not work."""
+        prepare = getattr(self._exporter, "prepare", None)
+        try:
+            if callable(prepare):
+                prepare()
+        except Exception:  # somebody else's exporter
+            _logger.exception("exporter %s raised", self.name)
+
+    def _name_destination(self) -> None:
+        """Have the ledger note where people find what is delivered, as far as that is known by now."""
+        try:
+            self._ledger.destinations[self.name] = destination_of(self._exporter, self._project)
+        except Exception:  # somebody else's exporter
+            _logger.exception("exporter %s raised", self.name)
 
     def _deliver_what_there_is(self) -> None:
         batch = self._next_batch() if self._is_ours() else []
@@ -307,6 +329,7 @@ class Delivery:
             else:
                 tally.delivered += 1
         positions = {line.segment: line.end for line in lines}
+        self._name_destination()
         self._note(positions, tallies)
         self._positions |= positions
         self._link.delivered()

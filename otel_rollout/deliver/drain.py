@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from otel_rollout import spool
 from otel_rollout.deliver import launch, segments
+from otel_rollout.deliver.progress import Show, progress
 from otel_rollout.deliver.report import DeliveryCount, ExporterCount, Report, StepCount, StepKey
 from otel_rollout.record import journal
 from otel_rollout.record.open_trajectories import read_open
@@ -22,15 +22,22 @@ if TYPE_CHECKING:
     from otel_rollout.deliver.ledger import LedgerState
     from otel_rollout.settings import Settings
 
-_POLL_INTERVAL = 0.1
+_POLL_INTERVAL = 0.05
 _START_INTERVAL = 2.0
 _STEADY_ATTEMPTS = 5
 
 
-def report(node_dir: Path, configured: Settings) -> Report:
-    """Take the account of a node directory from what is on disk; an empty one if somebody has removed it."""
+def report(node_dir: Path, configured: Settings, at_once: bool = False) -> Report:
+    """Take the account of a node directory from what is on disk; an empty one if somebody has removed it.
+
+    Args:
+        node_dir: the directory.
+        configured: settings of the run.
+        at_once: take what is recorded and not delivered as pending, without counting it on disk, where
+            there may be gigabytes. What is lost does not show then.
+    """
     try:
-        return _report(node_dir, configured)
+        return _report(node_dir, configured, at_once)
     except FileNotFoundError:
         if node_dir.is_dir():
             raise
@@ -45,7 +52,7 @@ def delivered(node_dir: Path, configured: Settings) -> dict[str, DeliveryCount]:
     return {name: ledger.count(name) for name in configured.exporters}
 
 
-def _report(node_dir: Path, configured: Settings) -> Report:
+def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
     exporters = list(configured.exporters)
     living = segments.living_writers(node_dir)
     writers = [_account_of(node_dir, writer, writer in living) for writer in spool.journals(node_dir)]
@@ -54,10 +61,15 @@ def _report(node_dir: Path, configured: Settings) -> Report:
     for account in writers:
         dropped.update(account.dropped)
         left_out.update(account.left_out)
-    ledger, pending = _ledger_and_pending(node_dir, exporters)
+    recorded = sum(account.recorded for account in writers)
+    ledger, pending = (
+        _ledger_and_rest(node_dir, exporters, recorded)
+        if at_once
+        else _ledger_and_pending(node_dir, exporters)
+    )
     return Report(
         started=sum(account.started for account in writers),
-        recorded=sum(account.recorded for account in writers),
+        recorded=recorded,
         unfinished=sum(account.unfinished for account in writers),
         dropped={reason: n for reason, n in dropped.items() if n},
         left_out={reason: n for reason, n in left_out.items() if n},
@@ -67,6 +79,16 @@ def _report(node_dir: Path, configured: Settings) -> Report:
         place=str(node_dir),
         count_steps=lambda: count_steps(node_dir, exporters),
     )
+
+
+def _ledger_and_rest(
+    node_dir: Path, exporters: Iterable[str], recorded: int
+) -> tuple[LedgerState, dict[str, int]]:
+    """What was delivered, and for each exporter how many of the recorded spans were not."""
+    from otel_rollout.deliver.ledger import read_ledger
+
+    ledger = read_ledger(node_dir)
+    return ledger, {name: max(0, recorded - ledger.done(name)) for name in exporters}
 
 
 def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[LedgerState, dict[str, int]]:
@@ -117,12 +139,16 @@ def _account_of(node_dir: Path, writer: str, is_alive: bool) -> _Account:
 
 
 def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> ExporterCount:
+    from otel_rollout.exporting import FailureKind
+
     failure = ledger.failures.get(exporter)
     _, not_linked = ledger.links.get(exporter, ("", None))
     return ExporterCount(
         **ledger.count(exporter)._asdict(),
         pending=pending,
         problem=ledger.problem or (failure.message if failure else not_linked),
+        is_refused=failure is not None and failure.kind is FailureKind.REFUSED,
+        destination=ledger.destinations.get(exporter, ""),
     )
 
 
@@ -233,40 +259,46 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
             size += len(rest)
 
 
-def drain(node_dir: Path, configured: Settings, timeout: float) -> Report:
+def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: bool = False) -> Report:
     """Wait until everything recorded here so far is delivered, at most ``timeout`` seconds.
 
-    Ends early when every exporter that is behind refuses to deliver until a person acts. On a terminal it
-    shows its progress.
+    Ends early when every exporter that is behind refuses to deliver until a person acts.
+
+    Args:
+        node_dir: what is delivered.
+        configured: settings of the run.
+        timeout: seconds to wait.
+        shows_progress: whether to show on standard error how far it is, once that takes a second.
     """
     deadline = time.monotonic() + timeout
     if configured.outcome_keep:
         with contextlib.suppress(OSError):  # nothing but time depends on it
             (node_dir / spool.DRAINING).touch(0o600)
+    shown = progress() if shows_progress else contextlib.nullcontext(lambda done, total: None)
     try:
-        while True:
-            target = _drain_what_is_recorded(node_dir, configured, deadline)
-            account = report(node_dir, configured)
-            # A killed process seems to live until what it was just starting lets go of its locks; what it
-            # left is completed after that. While others live there is no end to what is recorded.
-            if (
-                account.recorded <= target
-                or segments.living_writers(node_dir)
-                or time.monotonic() >= deadline
-            ):
-                return account
+        with shown as show:
+            while True:
+                target = _drain_what_is_recorded(node_dir, configured, deadline, show)
+                account = report(node_dir, configured)
+                # A killed process seems to live until what it was just starting lets go of its locks; what it
+                # left is completed after that. While others live there is no end to what is recorded.
+                if (
+                    account.recorded <= target
+                    or segments.living_writers(node_dir)
+                    or time.monotonic() >= deadline
+                ):
+                    return account
     except FileNotFoundError:
         if node_dir.is_dir():
             raise
     return report(node_dir, configured)
 
 
-def _drain_what_is_recorded(node_dir: Path, configured: Settings, deadline: float) -> int:
+def _drain_what_is_recorded(node_dir: Path, configured: Settings, deadline: float, show: Show) -> int:
     # The dead first: what they left has to be completed before it can be counted.
     _wait(node_dir, configured, deadline, lambda: not _is_incomplete(node_dir))
     target = report(node_dir, configured).recorded
-    with _progress_bar(target) as show:
-        _wait(node_dir, configured, deadline, lambda: _is_done(node_dir, configured, target, show))
+    _wait(node_dir, configured, deadline, lambda: _is_done(node_dir, configured, target, show))
     return target
 
 
@@ -288,13 +320,14 @@ def _is_incomplete(node_dir: Path) -> bool:
     )
 
 
-def _is_done(node_dir: Path, configured: Settings, target: int, show: Callable[[int], None]) -> bool:
+def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> bool:
     from otel_rollout.deliver.ledger import read_ledger
     from otel_rollout.exporting import FailureKind
 
     ledger = read_ledger(node_dir)
     done = {name: ledger.done(name) for name in configured.exporters}
-    show(min(done.values(), default=target))
+    if target:
+        show(min(done.values(), default=target), target)
     behind = [
         name for name, count in done.items() if count < target or not _is_linked(node_dir, name, ledger)
     ]
@@ -308,19 +341,3 @@ def _is_linked(node_dir: Path, exporter: str, ledger: LedgerState) -> bool:
     """Whether what was delivered belongs to the tracker's run, where one was published."""
     published = spool.read_trackers(node_dir).get(exporter)
     return published is None or ledger.links.get(exporter, ("", None))[0] == published
-
-
-@contextlib.contextmanager
-def _progress_bar(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal, if there is one and something to wait for."""
-    if not sys.stderr.isatty() or not total:
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("delivering spans"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Without a thread of its own to refresh it: none can be started while the interpreter exits.
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("delivering", total=total)
-        yield lambda done: bar.update(task, completed=done, refresh=True)

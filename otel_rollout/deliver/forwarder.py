@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 from otel_rollout.deliver import retention, segments
+from otel_rollout.deliver.decoders import Decoders
 from otel_rollout.deliver.delivery import Delivery
 from otel_rollout.deliver.election import Election
-from otel_rollout.deliver.enrichment import Enrichment
+from otel_rollout.deliver.enrichment import MEMORY_BYTES, Enrichment
 from otel_rollout.deliver.exporters import is_for_another_machine, load
 from otel_rollout.deliver.launch import access_in
 from otel_rollout.deliver.ledger import Ledger, set_aside_unreadable
@@ -59,7 +60,7 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
     ledger = Ledger(node_dir)
     ledger.forget_failures()
     election.begin(access_in(os.environ))
-    enrichment = _enrichment(node_dir, configured)
+    enrichments = _enrichments(node_dir, configured)
     for name, options in configured.exporters.items():
         try:
             exporter = load(name, options)
@@ -71,8 +72,11 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
                 )
             selective = bool(configured.outcome_keep)
             deliveries.append(
-                Delivery(name, exporter, node_dir, election.stands, enrichment, selective=selective)
-            )
+                Delivery(
+                    name, exporter, node_dir, election.stands, enrichments.get(name),
+                    selective=selective, project=configured.project_name,
+                )
+            )  # fmt: skip
         except SettingsError as error:
             _logger.error("%s", error)
             ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))
@@ -85,13 +89,20 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
     return deliveries
 
 
-def _enrichment(node_dir: Path, configured: Settings) -> Enrichment | None:
+def _enrichments(node_dir: Path, configured: Settings) -> dict[str, Enrichment]:
+    """Return what the lines of each exporter go through: each has a memory of its own."""
     try:
-        return Enrichment(node_dir, configured.turns, redaction_of(configured.redact))
+        redact = redaction_of(configured.redact)
     except Exception as error:  # noqa: BLE001 - what a user's module raises here, where variables lack
         # Without it nothing is decoded, where it was not looked at.
         _logger.warning("token ids stay without their text, and what is resent is told in full: %r", error)
-        return None
+        return {}
+    decoders = Decoders(node_dir)
+    memory = MEMORY_BYTES // max(1, len(configured.exporters))
+    return {
+        name: Enrichment(node_dir, configured.turns, redact, decoders, memory)
+        for name in configured.exporters
+    }
 
 
 def _selection(node_dir: Path, configured: Settings, election: Election) -> Selection | None:

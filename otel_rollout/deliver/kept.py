@@ -24,5 +24,9 @@ class KeptInSpool(SpanExporter):
         """Nothing to do."""
         return SpanExportResult.SUCCESS
 
+    def destination(self, project: str) -> str:
+        """Return where the spans stay."""
+        return "the spool, for another program to read"
+
     def check(self) -> None:
         """Nothing to reach; the spool is checked by itself."""

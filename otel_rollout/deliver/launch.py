@@ -14,14 +14,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import otel_rollout
 from otel_rollout import spool
 from otel_rollout.deliver.election import Election
 from otel_rollout.environment import DELIVERY_PREFIXES, gives_access, without_credentials
-from otel_rollout.settings import CONFIG_VARIABLE, DELIVERY, Settings, delivery_of, to_variable
+from otel_rollout.settings import (
+    CONFIG_VARIABLE,
+    DELIVERY,
+    ExporterOptions,
+    Settings,
+    delivery_of,
+    to_variable,
+)
 from otel_rollout.target import is_told, names_target
 
 LOG_FILE = "forwarder.log"
@@ -159,16 +166,19 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     return passed
 
 
-def check_exporters(names: Iterable[str]) -> None:
-    """Check that exporters exist, without importing them.
+def check_exporters(exporters: ExporterOptions) -> None:
+    """Check that exporters and their options exist. Imports those that are given options.
 
     Raises:
-        SettingsError: naming those that do not.
+        SettingsError: naming what does not exist, and what was probably meant.
     """
-    if names:
-        from otel_rollout.deliver.exporters import check_names
+    if exporters:
+        from otel_rollout.deliver.exporters import check_names, check_options
 
-        check_names(names)
+        check_names(exporters)
+        for name, options in exporters.items():
+            if options:
+                check_options(name, options)
 
 
 class Keeper:
@@ -208,15 +218,19 @@ class Keeper:
 
     def _report_problems(self) -> None:
         from otel_rollout.deliver.ledger import read_ledger
+        from otel_rollout.exporting import FailureKind
 
         ledger = read_ledger(self._node_dir)
         for exporter, failure in ledger.failures.items():
-            self._say(f"{exporter} does not take spans at present; they are kept on disk. {failure.message}")
+            level = logging.ERROR if failure.kind is FailureKind.REFUSED else logging.WARNING
+            self._say(
+                f"{exporter} does not take spans at present; they are kept on disk. {failure.message}", level
+            )
         for exporter, (run, problem) in ledger.links.items():
             if problem:
                 self._say(f"{exporter}: traces are not linked to the run {run}. {problem}")
 
-    def _say(self, message: str) -> None:
+    def _say(self, message: str, level: int = logging.WARNING) -> None:
         if message not in self._reported and len(self._reported) < 100:
             self._reported.add(message)
-            _logger.warning("otel-rollout: %s", message)
+            _logger.log(level, "otel-rollout: %s", message)

@@ -14,7 +14,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +46,10 @@ CREATE TABLE IF NOT EXISTS outcome (
 PRAGMA user_version = {_VERSION};
 COMMIT;
 """
+
+
+_DESTINATION = "CREATE TABLE IF NOT EXISTS destination (exporter TEXT PRIMARY KEY, text TEXT NOT NULL)"
+"""Apart from the schema: ledgers of version 1 may lack it."""
 
 
 @dataclass
@@ -94,6 +98,9 @@ class Ledger:
         self._db.execute("PRAGMA synchronous=OFF")
         if _version_of(self._db) == 0:
             self._db.executescript(_SCHEMA)
+        self._db.execute(_DESTINATION)
+        self.destinations: dict[str, str] = {}
+        """Exporter → where people find what it delivers; noted with what is noted next of the exporter."""
 
     def cursors(self, exporter: str) -> dict[str, int]:
         """Bytes of each segment that ``exporter`` is done with."""
@@ -119,6 +126,7 @@ class Ledger:
                 ],
             )
             self._db.execute("UPDATE attempt SET kind = NULL WHERE exporter = ?", (exporter,))
+            self._note_destination(exporter)
 
     def note_failure(self, exporter: str, failure: ExportFailure) -> None:
         """Note that ``exporter`` cannot deliver at present, and why: an attempt that has to be repeated."""
@@ -128,6 +136,12 @@ class Ledger:
                 "failed = failed + 1, kind = excluded.kind, message = excluded.message",
                 (exporter, failure.kind.value, failure.message),
             )
+            self._note_destination(exporter)
+
+    def _note_destination(self, exporter: str) -> None:
+        if exporter in self.destinations:
+            destination = self.destinations[exporter]
+            self._db.execute("INSERT OR REPLACE INTO destination VALUES (?, ?)", (exporter, destination))
 
     def forget_failures(self) -> None:
         """Forget why earlier forwarders could not deliver: another one may have what they lacked."""
@@ -187,6 +201,7 @@ class LedgerState:
         links: exporter → the tracker's run that its spans are linked to, and why they are not, if so.
         groups: whether delivered, and why → so many groups, where their outcome decides.
         problem: why it says nothing of all this, if it cannot be read.
+        destinations: exporter → where people find what it delivers.
     """
 
     cursors: dict[str, dict[str, int]]
@@ -196,6 +211,7 @@ class LedgerState:
     links: dict[str, tuple[str, str | None]]
     groups: dict[tuple[bool, str], int]
     problem: str | None = None
+    destinations: dict[str, str] = field(default_factory=dict)
 
     def count(self, exporter: str) -> DeliveryCount:
         """The counts of an exporter."""
@@ -263,6 +279,9 @@ def _read(path: Path, state: LedgerState) -> None:
             state.retries[exporter] = int(failed)
             if kind is not None:
                 state.failures[exporter] = ExportFailure(FailureKind(kind), message)
+        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'destination'").fetchone():
+            for exporter, text in db.execute("SELECT exporter, text FROM destination"):
+                state.destinations[str(exporter)] = str(text)
         for kept, reason, groups in db.execute("SELECT * FROM outcome"):
             state.groups[bool(kept), reason] = int(groups)
 

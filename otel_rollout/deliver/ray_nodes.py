@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from otel_rollout import spool
-from otel_rollout.deliver import drain, exporters, handover, launch
+from otel_rollout.deliver import drain, exporters, handover, launch, progress
 from otel_rollout.deliver.report import Report, StepCount, StepKey
 from otel_rollout.settings import Settings
 
@@ -39,7 +39,7 @@ class OtherNode:
         """Its account, after waiting for what is delivered from here."""
         if self.copy is None:
             return self.report
-        here = drain.drain(self.copy, self.copied, timeout)
+        here = drain.drain(self.copy, self.copied, timeout, shows_progress=True)
         if set(here.exporters) == set(self.report.exporters):
             return here
         return dataclasses.replace(
@@ -71,7 +71,7 @@ def drain_others(
         return dict(known)
     deadline = time.monotonic() + timeout + _GRACE
     asked = {_on_node(ray, node, _drain_here).remote(timeout): node for node in others}
-    answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=timeout + _GRACE)
+    answered, silent = _answers(ray, list(asked), timeout + _GRACE)
     for reference in silent:
         _logger.warning(
             "otel-rollout: node %s did not answer; what it recorded stays there", asked[reference]
@@ -95,6 +95,16 @@ def drain_others(
         except Exception as error:  # noqa: BLE001 - a node without our package, or dying right now
             _logger.warning("otel-rollout: node %s could not be drained: %s", asked[reference], error)
     return found
+
+
+def _answers(ray: Any, asked: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+    """Wait for nodes, and say so when it takes longer than a moment; those that answered and those not."""
+    moment = min(progress.DELAY, timeout)
+    answered, silent = ray.wait(asked, num_returns=len(asked), timeout=moment)
+    if silent:
+        progress.write(f"otel-rollout: waiting for {len(silent)} other nodes to deliver their spans\n")
+        answered, silent = ray.wait(asked, num_returns=len(asked), timeout=timeout - moment)
+    return answered, silent
 
 
 def publish_trackers(runs: Mapping[str, str]) -> None:

@@ -45,6 +45,8 @@ class ExporterCount:
         retried: times that a batch had to be sent again, because the target did not take it.
         left_out: spans of groups that are not delivered, because of their outcome.
         problem: why nothing is delivered at present, if so.
+        is_refused: whether nothing will be delivered until a person has corrected the problem.
+        destination: where to look at what was delivered, without credentials; empty while that is not known.
     """
 
     delivered: int = 0
@@ -53,6 +55,8 @@ class ExporterCount:
     retried: int = 0
     left_out: int = 0
     problem: str | None = None
+    is_refused: bool = False
+    destination: str = field(default="", compare=False)
 
     @classmethod
     def merged(cls, counts: Sequence[ExporterCount]) -> ExporterCount:
@@ -65,6 +69,8 @@ class ExporterCount:
             retried=sum(count.retried for count in counts),
             left_out=sum(count.left_out for count in counts),
             problem="; ".join(dict.fromkeys(problems)) or None,
+            is_refused=any(count.is_refused for count in counts),
+            destination=next((count.destination for count in counts if count.destination), ""),
         )
 
     def lost_of(self, recorded: int) -> int:
@@ -203,7 +209,7 @@ class Report:
                 parts.append(f"{what}: {', '.join(f'{n} {reason}' for reason, n in counts.items())}")
         parts.append(f"lost: {self.lost}")
         if any(count.pending for count in self.exporters.values()):
-            parts.append(f"what is pending lies in {self.place}")
+            parts.append(f"pending spans are kept on disk in {self.place} until they are delivered")
         return "; ".join(parts)
 
 

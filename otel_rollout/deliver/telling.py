@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -21,6 +21,8 @@ _LEAST_TOKENS: Final = 16
 _LEAST_IMAGE: Final = 1024
 _DEPTH: Final = 6
 """Levels at which token ids, messages and images are looked for."""
+_MAX_TEXTS: Final = 64
+"""Answers of a trace whose text is remembered for roots that show it; of further ones the latest."""
 _ANSWERS: Final = ("response_ids", "token_ids")
 _LOGPROBS: Final = ("response_logprobs", "log_probs", "logprobs")
 
@@ -32,15 +34,23 @@ class Trace:
         self.tokens: dict[str, Turns] = {}
         self.messages = Turns(turns.MESSAGE_BYTES)
         self.images: dict[str, str] = {}
-        self.text: tuple[str, str] = ("", "")
-        """The span whose answer was decoded last, and its text."""
+        self.texts: dict[str, str] = {}
+        """Spans whose answers were decoded, and the text of these."""
         self.size = 0
+
+    def remember_text(self, span_id: str, text: str) -> None:
+        """Keep the text of a span's answer for the root that shows it."""
+        self.texts.pop(span_id, None)
+        self.texts[span_id] = text
+        if len(self.texts) > _MAX_TEXTS:
+            del self.texts[next(iter(self.texts))]
 
     def measure(self) -> None:
         """Note what it takes."""
         remembered = [self.messages, *self.tokens.values()]
-        texts = sum(len(p.text) for t in remembered for b in t.branches for p in b.pieces)
-        self.size = sum(t.size for t in remembered) + texts + len(self.text[1]) + 256 * (1 + len(self.images))
+        pieces = sum(len(p.text) for t in remembered for b in t.branches for p in b.pieces)
+        texts = sum(map(len, self.texts.values()))
+        self.size = sum(t.size for t in remembered) + pieces + texts + 256 * (1 + len(self.images))
 
 
 class Holds(NamedTuple):
@@ -51,16 +61,32 @@ class Holds(NamedTuple):
 
 
 class Call:
-    """A span, and what is told of it in another way than it was recorded."""
+    """A span, and what is told of it in another way than it was recorded.
+
+    Args:
+        span: as it is on its line; is changed.
+        trace: what is remembered of its trace.
+        told: which turns are told by what is new in them.
+        holds: what there may be in the span's input and output.
+        decoders: for token ids.
+        recorded_text: gives the text of another span's answer, by its id, from the line of that span.
+    """
 
     def __init__(
-        self, span: dict[str, Any], trace: Trace, told: str, holds: Holds, decoders: Decoders
+        self,
+        span: dict[str, Any],
+        trace: Trace,
+        told: str,
+        holds: Holds,
+        decoders: Decoders,
+        recorded_text: Callable[[str], str | None],
     ) -> None:
         self._span = span
         self._trace = trace
         self._told = told
         self._holds = holds
         self._decoders = decoders
+        self._recorded_text = recorded_text
         self._id = str(span["spanId"])
         self._began, self._ended = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
         self._attributes = {entry["key"]: entry["value"] for entry in span.get("attributes", ())}
@@ -72,9 +98,12 @@ class Call:
         """Change the span; False if it is told as it was recorded."""
         name = self._attributes.get(semconv.TOKENIZER, {}).get("stringValue")
         decoder = self._decoders.get(name, self._ended / 1e9) if name else None
-        if self._holds.tokens:
-            self._tell_tokens(str(name), decoder)
-        self._tell_messages()
+        turn = self._tell_tokens(str(name), decoder) if self._holds.tokens else None
+        conversation = self._conversation()
+        if conversation is not None:  # ids have their reference in themselves
+            turn = self._tell_messages(conversation)
+        if turn is not None:
+            self._note_turn(turn)
         if self._holds.images and self._told != "whole":
             self._input = self._without_repeated(self._input, _DEPTH)
             self._output = self._without_repeated(self._output, _DEPTH)
@@ -99,38 +128,40 @@ class Call:
 
     def _note(self, key: str, value: int | str) -> None:
         held = {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}
-        self._span["attributes"].append({"key": key, "value": held})
+        others = [entry for entry in self._span["attributes"] if entry["key"] != key]
+        self._span["attributes"] = [*others, {"key": key, "value": held}]
         self._changed = True
 
     # --- token ids ----------------------------------------------------------------------------------------
 
-    def _tell_tokens(self, tokenizer: str, decoder: Decoder | None) -> None:
+    def _tell_tokens(self, tokenizer: str, decoder: Decoder | None) -> _Turn | None:
         answers = [(holder, key) for key in _ANSWERS for holder in _holders(self._output, key)]
         prompts = [*_holders(self._output, "prompt_ids"), *_holders(self._input, "prompt_ids")]
         if not (answers or prompts):
-            return
+            return None
         known = self._trace.tokens.setdefault(tokenizer, Turns(turns.TOKEN_BYTES, _LEAST_TOKENS))
         if len(answers) > 1:  # no turn: the next one continues with one of them, or with none
             for holder, key in answers:
                 call = _Tokens(holder.get("prompt_ids", []), holder[key])
                 self._follow(call, known, ended=turns.NEVER)
                 self._show(holder, call, decoder)
-            return
+            return None
         holder, key = answers[0] if answers else ({}, "")
-        call = _Tokens(prompts[0]["prompt_ids"] if prompts else [], holder.get(key, []))
+        call = _Tokens(_prompt_of(prompts), holder.get(key, []))
         # A conversation as an agent loop returns it is nobody's turn, and told in full.
         is_summary = "prompt_ids" in holder and call.encoded is not None and known.knows(call.encoded)
         shared = None
-        if self._told != "whole" and not is_summary and call.encoded is not None:
-            shared = known.shared(self._id, call.encoded[: len(call.prompt) * turns.TOKEN_BYTES], self._began)
-        self._follow(call, known, self._ended if answers else turns.NEVER)
+        if self._told != "whole" and not is_summary and call.asked is not None:
+            shared = known.shared(self._id, call.asked, self._began)
+        self._follow(call, known, self._ended if answers and prompts else turns.NEVER)
         if answers:
             self._show(holder, call, decoder, shared.length if shared else 0)
-        if shared is not None:
-            for prompt in prompts:
-                if prompt["prompt_ids"] == call.prompt:
-                    prompt["prompt_ids"] = _told_by(shared, call.prompt)
-            self._note_turn(shared, len(call.prompt))
+        if shared is None:
+            return None
+        for prompt in prompts:
+            prompt["prompt_ids"] = _told_by(shared, call.prompt)
+        self._changed = True
+        return _Turn(shared, len(call.prompt))
 
     def _follow(self, call: _Tokens, known: Turns, ended: int) -> None:
         if call.encoded:
@@ -152,28 +183,32 @@ class Call:
         if segments:
             holder["response_segments"] = segments
         _sum_up_logprobs(holder)
-        self._trace.text = (self._id, answer)
+        self._trace.remember_text(self._id, answer)
         self._changed = True
 
-    def _note_turn(self, shared: Shared, length: int) -> None:
-        self._note(semconv.TURN_CONTINUES, shared.turn)
-        self._note(semconv.TURN_SHARED, shared.length)
-        self._note(semconv.TURN_LENGTH, length)
+    def _note_turn(self, turn: _Turn) -> None:
+        self._note(semconv.TURN_CONTINUES, turn.shared.turn)
+        self._note(semconv.TURN_SHARED, turn.shared.length)
+        self._note(semconv.TURN_LENGTH, turn.length)
 
     # --- messages, images, and the answer on the root -----------------------------------------------------
 
-    def _tell_messages(self) -> None:
-        holder = next((h for h in _holders(self._input, "messages") if _is_conversation(h["messages"])), None)
-        if holder is None or self._told == "whole":
-            return
+    def _conversation(self) -> dict[str, Any] | None:
+        """Return what holds the span's messages; None without any, and where all is told whole."""
+        if self._told == "whole":
+            return None
+        return next((h for h in _holders(self._input, "messages") if _is_conversation(h["messages"])), None)
+
+    def _tell_messages(self, holder: dict[str, Any]) -> _Turn | None:
         told = holder["messages"]
         encoded = turns.messages(told)
         shared = self._trace.messages.shared(self._id, encoded, self._began)
         self._trace.messages.add(self._id, encoded, self._ended if self._is_model_call() else turns.NEVER)
-        if shared is not None:
-            self._note_turn(shared, len(told))
-            if self._told == "all":
-                holder["messages"] = told[shared.length :]
+        if shared is None:
+            return None
+        if self._told == "all":
+            holder["messages"] = told[shared.length :]
+        return _Turn(shared, len(told))
 
     def _is_model_call(self) -> bool:
         kind = self._attributes.get(semconv.SPAN_KIND, {}).get("stringValue")
@@ -207,29 +242,48 @@ class Call:
         entries = self._span["attributes"]
         self._span["attributes"] = [entry for entry in entries if entry["key"] != semconv.TEXT_OF]
         self._changed = True
-        decoded, answer = self._trace.text
-        if decoded == other:
+        answer = self._trace.texts.get(other)
+        if answer is None:
+            answer = self._recorded_text(other)
+        if answer is not None:
             held = self._output if isinstance(self._output, dict) else {}
             self._output = {**held, "response_text": answer}
             _sum_up_logprobs(self._output)
 
 
-class _Tokens:
-    """The prompt and the answer of a model call, or of a whole conversation. Either may have been cut."""
+class _Turn(NamedTuple):
+    """What a turn shares with an earlier one, and how many tokens or messages it has in all."""
 
-    def __init__(self, prompt: list[Any], answer: list[Any]) -> None:
-        self.prompt, self.rest_of_prompt, encoded_prompt = _ids(prompt)
-        self.answer, self.rest_of_answer, encoded_answer = _ids(answer)
+    shared: Shared
+    length: int
+
+
+class _Tokens:
+    """The prompt and the answer of a model call, or of a whole conversation. Either may have been cut.
+
+    Attributes:
+        asked: the prompt as bytes; None where it was cut, or is no list of token ids.
+        encoded: prompt and answer as bytes; None where either is none.
+        branch: that of the trace which begins with them; None where nobody continues them.
+    """
+
+    def __init__(self, prompt: Any, answer: list[Any]) -> None:
+        self.prompt, self.rest_of_prompt, self.asked = _ids(prompt)
+        self.answer, self.rest_of_answer, answered = _ids(answer)
         self.ids = [*self.prompt, *self.answer]
-        is_whole = not self.rest_of_prompt and not self.rest_of_answer
-        self.encoded = encoded_prompt + encoded_answer if is_whole else None
+        self.encoded = None if self.asked is None or answered is None else self.asked + answered
         self.branch: Branch | None = None
 
     def text(self, begin: int, end: int, decoder: Decoder) -> str:
-        """The text of some of its tokens."""
+        """The text of some of its tokens, which lie in the prompt or in the answer."""
         if self.branch is not None:
             return reading.text(self.branch, self.ids, begin, end, decoder)
-        return decoder.text(self.ids[begin:end])
+        if self.asked is not None:
+            return decoder.part(self.ids, begin, end)
+        start = len(self.prompt)  # what is between prompt and answer is not known
+        if end <= start:
+            return decoder.part(self.prompt, begin, end)
+        return decoder.part(self.answer, begin - start, end - start)
 
     def segments(self, mask: Any, decoder: Decoder) -> list[dict[str, Any]]:
         """What the model said, and what the environment did, one after the other; empty without a mask."""
@@ -247,12 +301,28 @@ class _Tokens:
         ]
 
 
-def _ids(value: list[Any]) -> tuple[list[int], str, bytes]:
-    """Token ids, what stands for those that were left out when they were recorded, and the ids as bytes."""
+def _prompt_of(holders: Sequence[dict[str, Any]]) -> Any:
+    """The prompt of a call that holds it in several places; None where these do not agree."""
+    prompts = [holder["prompt_ids"] for holder in holders]
+    if len({turns.tokens(prompt) for prompt in prompts}) > 1:
+        return None
+    return prompts[0] if prompts else []
+
+
+def _ids(value: Any) -> tuple[list[int], str, bytes | None]:
+    """Token ids, what stands for those that were left out when they were recorded, and the ids as bytes.
+
+    The bytes are those of all of them: None where some were left out. Of what is no list of token ids (it has
+    placeholders of images, say, or is nested) there are none.
+    """
+    if not isinstance(value, list):
+        return [], "", None
     cut = value[-1] if value and isinstance(value[-1], str) else ""
     ids = value[:-1] if cut else value
     encoded = turns.tokens(ids)
-    return ([], "", b"") if encoded is None else (ids, cut, encoded)
+    if encoded is None:
+        return [], "", None
+    return ids, cut, None if cut else encoded
 
 
 def _told_by(shared: Shared, prompt: list[int]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What stands between a program and its traces: found before a training run does.
+"""Check why traces would not arrive, before a training run is started.
 
 ``checks`` looks at the machine it runs on, ``probe`` is what is sent to the nodes of a Ray cluster,
 ``cluster`` sends it and compares their answers with the driver, ``report`` is what people and machines get

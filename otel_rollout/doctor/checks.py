@@ -77,6 +77,7 @@ def described_versions(found: Mapping[str, str]) -> str:
 def tracing(environ: Mapping[str, str], configured: settings.Settings, problems: list[str]) -> Finding:
     """Whether tracing is switched on, and by which variable."""
     check = "tracing"
+    problems = [*problems, *settings.unknown_variables(environ)]
     if problems:
         found = variables.hide(" ".join(problems), environ)
         return Finding(check, Verdict.FAIL, found, "Correct the variables named.")
@@ -140,7 +141,7 @@ def endpoint(name: str, built: Any, environ: Mapping[str, str]) -> Finding:
         found = variables.hide(f"{name}: check() raised {type(error).__name__}: {error}", environ)
         return Finding("endpoint", Verdict.FAIL, found, "Report it to the exporter's makers.")
     if failure is None:
-        return Finding("endpoint", Verdict.OK, f"{name}: reachable, recent enough, accepts us")
+        return Finding("endpoint", Verdict.OK, f"{name}: reachable, recent enough, accepts our credentials")
     if not isinstance(failure, ExportFailure):
         return Finding("endpoint", Verdict.WARN, f"{name}: check() says nothing we understand")
     found = variables.hide(f"{name}: {failure.message}", environ)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, TypeVar
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
@@ -19,6 +19,7 @@ from otel_rollout.look.messages import Call, Message, Reply, Request
 from otel_rollout.look.summary import Summary, Tokens
 from otel_rollout.tokens import turns as sequences
 from otel_rollout.tokens.decoding import Decoder
+from otel_rollout.tokens.turns import Shared
 
 MODEL: Final = "assistant"
 TOOL: Final = "tool"
@@ -29,6 +30,7 @@ _INPUT_MESSAGES: Final = "gen_ai.input.messages"
 _OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 _TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 _TOOL_RESULT: Final = "gen_ai.tool.call.result"
+_Item = TypeVar("_Item")
 
 
 @dataclass
@@ -268,14 +270,12 @@ class _Telling:
 
     def _restored(self, request: Request) -> Request:
         """All of what was asked, where it is told as what it adds to an earlier call."""
-        earlier = self._calls.get(request.continues)
-        if earlier is None:
-            return request
-        if request.prompt_ids and not request.messages:
-            ids = sequences.restored(earlier.all_ids, request.shared, request.prompt_ids)
-            return replace(request, prompt_ids=tuple(ids))
-        said = sequences.restored(earlier.request.messages, request.shared, request.messages)
-        return replace(request, messages=tuple(said))
+        ids, said = request.prompt_ids, request.messages
+        if (after := request.ids_after) and (earlier := self._calls.get(after.turn)):
+            ids = _continued(earlier.all_ids, after, ids)
+        if (after := request.messages_after) and (earlier := self._calls.get(after.turn)):
+            said = _continued(earlier.request.messages, after, said)
+        return replace(request, prompt_ids=ids, messages=said)
 
     def _new(self, key: str, called: _Called, span: ReadableSpan) -> tuple[list[Message], str]:
         """What a call says that was not said before, and how it follows from an earlier one."""
@@ -407,6 +407,11 @@ class _Called:
         return True
 
 
+def _continued(earlier: Sequence[_Item], after: Shared, new: Sequence[_Item]) -> tuple[_Item, ...]:
+    """What is told by an earlier call, whole; what is new where that call is not read as it was told by."""
+    return tuple(sequences.restored(earlier, after.length, new) if after.length <= len(earlier) else new)
+
+
 def _untold(count: int) -> str:
     return f"({count} tokens, whose text was not recorded)"
 
@@ -420,7 +425,7 @@ def _request(within: Sequence[ReadableSpan]) -> Request:
         )
         for span in within
     ]
-    in_tokens = next((request for request in found if request.prompt_ids), None)
+    in_tokens = next((request for request in found if request.prompt_ids or request.ids_after), None)
     output = messages.value_of(within[0], semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
     text = output.get("prompt_text") if isinstance(output, Mapping) else None
     if in_tokens and isinstance(text, str) and text:
@@ -431,11 +436,10 @@ def _request(within: Sequence[ReadableSpan]) -> Request:
     if not found[0].messages:
         return in_tokens or next((request for request in found if request.messages), found[0])
     told = within[0].attributes or {}
-    continues, shared = told.get(semconv.TURN_CONTINUES), told.get(semconv.TURN_SHARED)
-    request = Request(found[0].messages, in_tokens.prompt_ids if in_tokens else ())
-    length = told.get(semconv.TURN_LENGTH)
+    request = replace(in_tokens or Request(), messages=found[0].messages)
+    shared, length = told.get(semconv.TURN_SHARED), told.get(semconv.TURN_LENGTH)
     if isinstance(shared, int) and length == shared + len(request.messages):
-        return replace(request, continues=str(continues), shared=shared)
+        return replace(request, messages_after=Shared(str(told.get(semconv.TURN_CONTINUES)), shared))
     return request
 
 

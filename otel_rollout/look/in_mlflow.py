@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -36,17 +37,25 @@ class InMlflow:
 
             self._traces = MlflowTraces(tracking_uri, project)
         self.place = self._traces.place
+        self.notes: tuple[str, ...] = ()
+        self._project = project or ""
 
     def find(self, reference: Reference | None) -> list[Summary]:
         """Those that are meant, of the newest run that has some; without reference all of a run's."""
         with _said_plainly():
+            newest = next(self._traces.find({semconv.RUN_ID: ""}), None)
+            run = newest["tags"][semconv.RUN_ID] if newest else ""
             if reference is None:
-                newest = next(self._traces.find({semconv.RUN_ID: ""}), None)
-                run = newest["tags"][semconv.RUN_ID] if newest else ""
-                return [_summary(info) for info in self._traces.find({semconv.RUN_ID: run})] if newest else []
-            found = [_summary(info) for info in self._traces.find(_tags(reference), reference.trace)]
+                listed = self._traces.find({semconv.RUN_ID: run}) if newest else ()
+                return [one for one in map(self._summary, listed) if one.path]
+            found = list(map(self._summary, self._traces.find(_tags(reference), reference.trace)))
         meant = [one for one in found if reference.matches(one)]
+        if meant and meant[0].run != run:
+            self.notes = (f"This is an older run: no {reference.text} is in the newest, {run}.",)
         return [one for one in meant if one.run == meant[0].run]
+
+    def _summary(self, info: Mapping[str, Any]) -> Summary:
+        return replace(_summary(info), project=self._project)
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
         """All spans of a trace."""
@@ -109,7 +118,7 @@ def _unix_ns(text: str) -> int:
 
 @contextmanager
 def _said_plainly() -> Iterator[None]:
-    """What stands between us and MLflow, as an error for a person."""
+    """Turn what keeps MLflow from being read into an error with a plain message."""
     try:
         yield
     except (ModuleNotFoundError, ValueError) as error:

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -18,6 +18,8 @@ from otel_rollout.look.summary import Gathering, Summary
 from otel_rollout.tokens.decoding import Decoder
 
 _FEW: Final = 16
+_NAMED: Final = 3
+"""Newer runs that are named, where an older one is shown."""
 _TRACE_ID: Final = re.compile(rb'"traceId": ?"([0-9a-f]{32})"')
 _logger = logging.getLogger("otel_rollout.look")
 
@@ -31,11 +33,14 @@ class Kept:
 
     def __init__(self, place: Path) -> None:
         self.place = str(place)
+        self.notes: tuple[str, ...] = ()
         self._runs = _runs(place)
 
     def find(self, reference: Reference | None) -> list[Summary]:
         """Those that are meant, of the newest run that has some; without reference all of a run's."""
-        for paths in reversed(self._runs):
+        passed_over: list[_Run] = []
+        for run in reversed(self._runs):
+            paths = run.paths
             if reference is None:
                 found = [one for one in _summaries(_lines(paths)) if one.path]
             elif reference.trace:
@@ -46,22 +51,24 @@ class Kept:
                 found = _summaries(_lines_with(paths, ids) if ids else _lines(paths))
             meant = [one for one in found if reference is None or reference.matches(one)]
             if meant:
+                self.notes = _about_newer_runs(passed_over, reference)
                 return meant
+            passed_over.append(run)
         return []
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
         """All spans of a trace; scores may have been given in another run than it."""
         return [
             span
-            for paths in self._runs
-            for line in _lines_with(paths, [trace_id])
+            for run in self._runs
+            for line in _lines_with(run.paths, [trace_id])
             for span in _decoded(line)
             if _trace_id(span) == trace_id
         ]
 
     def decoder(self, name: str) -> Decoder | None:
         """What decodes with the tokenizer that a run calls ``name``; None where it is not there."""
-        paths = [path for of_run in self._runs for path in of_run]
+        paths = [path for run in self._runs for path in run.paths]
         places = dict.fromkeys(place for path in paths for place in (path.parent, path.parent.parent))
         try:
             found = (Decoder.stored(place, name) for place in places)
@@ -99,21 +106,44 @@ def _lines_with(paths: Sequence[Path], ids: Sequence[str]) -> Iterator[bytes]:
             yield line
 
 
-def _runs(place: Path) -> list[list[Path]]:
-    """The files of each run there, the newest run last."""
+class _Run(NamedTuple):
+    """A run and its files; what was delivered has none left. A mere file has no name."""
+
+    name: str
+    paths: list[Path]
+
+
+def _about_newer_runs(passed_over: Sequence[_Run], reference: Reference | None) -> tuple[str, ...]:
+    """What is to be said where trajectories are not of the newest run."""
+    if not passed_over:
+        return ()
+    named = ", ".join(run.name for run in passed_over[:_NAMED])
+    more = f" and {len(passed_over) - _NAMED} more" if len(passed_over) > _NAMED else ""
+    what = "no trajectory" if reference is None else f"no {reference.text}"
+    return (
+        f"This is an older run: {what} is here of {named}{more}.",
+        "Delivered segments are removed unless OTEL_ROLLOUT_KEEP=true; --from mlflow shows the others.",
+    )
+
+
+def _runs(place: Path) -> list[_Run]:
+    """The runs there, the newest last."""
     if place.is_file():
-        return [[place]]
+        return [_Run("", [place])]
     if not place.is_dir():
         raise UnresolvedError(
             f"There is no {place}: name with --from where a run was recorded, its "
             "OTEL_ROLLOUT_SPOOL_DIR, or `mlflow` for what was delivered there."
         )
     node_dirs = spool.node_directories(place)
-    by_run: dict[Path, list[Path]] = {}
+    by_run: dict[Path, _Run] = {}
     for node_dir in node_dirs:
-        by_run.setdefault(node_dir.parent, []).extend(files.in_directory(node_dir))
-    runs = [paths for paths in by_run.values() if paths] or [files.in_directory(place)]
-    if not any(runs):
+        run = by_run.setdefault(node_dir.parent, _Run(_name_of(node_dir), []))
+        run.paths.extend(files.in_directory(node_dir))
+    runs = list(by_run.values())
+    if not any(run.paths for run in runs):
+        runs = [_Run("", files.in_directory(place))]
+    if not any(run.paths for run in runs):
         what = "was delivered from there" if node_dirs else "was recorded there"
         raise UnresolvedError(
             f"{place} holds no segments. If something {what}: delivered segments are removed, unless "
@@ -121,6 +151,11 @@ def _runs(place: Path) -> list[list[Path]]:
             "shown with --from mlflow."
         )
     return runs
+
+
+def _name_of(node_dir: Path) -> str:
+    manifest = spool.read_manifest(node_dir)
+    return f"{manifest.run_id} (project {manifest.project_name})" if manifest else node_dir.parent.name
 
 
 def _lines(paths: Sequence[Path]) -> Iterator[bytes]:

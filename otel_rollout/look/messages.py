@@ -12,6 +12,7 @@ import orjson
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout import semconv
+from otel_rollout.tokens.turns import Shared
 
 _ASKED: Final = ("messages", "raw_prompt", "input", "prompt", "contents")
 """Under which names the arguments of a model call have the conversation."""
@@ -25,7 +26,8 @@ _HEADER: Final = re.compile(
 _END: Final = re.compile(
     r"(?:<\|im_end\|>|<\|eot_id\|>|<\|endoftext\|>)\s*$|^\s*(?:<\|im_end\|>|<\|eot_id\|>)"
 )
-_TOOL_RESPONSE: Final = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL)
+_TOOL_RESPONSE: Final = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.DOTALL)
+"""The last one may have no end: a limit cut the text there."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,16 @@ class Request:
         prompt_ids: the prompt's tokens.
         prompt_text: its text, from the token ``text_begins`` on.
         text_begins: 0 where the text is that of all tokens.
-        continues: the span of an earlier call (16 hex digits), where messages or tokens are told as what they
-            add to that one; empty where they are told in full.
-        shared: how many of that one come before them.
+        ids_after: the tokens of an earlier call that come before ``prompt_ids``; None where these are all.
+        messages_after: the messages of an earlier call that come before ``messages``.
     """
 
     messages: tuple[Message, ...] = ()
     prompt_ids: tuple[int, ...] = ()
     prompt_text: str = ""
     text_begins: int = 0
-    continues: str = ""
-    shared: int = 0
+    ids_after: Shared | None = None
+    messages_after: Shared | None = None
 
 
 @dataclass(frozen=True)
@@ -120,10 +121,8 @@ def request_of(value: Any, further: Any = None) -> Request:
     asked = further or (_asked(given) if isinstance(value, Mapping) else value)
     said = tuple(messages_in(asked, "user"))
     told = _argument(given, ("prompt_ids",))
-    if isinstance(told, Mapping):  # as exporters get it
-        continues, shared = str(told.get("continues") or ""), told.get("shared")
-        new = ids_in(told.get("new"))
-        return Request(said, new, continues=continues, shared=shared if isinstance(shared, int) else 0)
+    if isinstance(told, Mapping) and isinstance(shared := told.get("shared"), int):  # as exporters get it
+        return Request(said, ids_in(told.get("new")), ids_after=Shared(str(told.get("continues")), shared))
     prompt_ids = ids_in(told) or ids_in(asked)
     if given and not said and not prompt_ids:
         said = (Message("input", as_text(dict(given))),)
@@ -303,5 +302,5 @@ def without_end(text: str) -> str:
 def _tool_responses(message: Message) -> Sequence[Message]:
     responses = _TOOL_RESPONSE.findall(message.text)
     if responses and not _TOOL_RESPONSE.sub("", message.text).strip():
-        return [replace(message, role="tool", text=response) for response in responses]
+        return [replace(message, role="tool", text=response.strip()) for response in responses]
     return [message]

@@ -11,11 +11,17 @@ _STEERING: Final = re.compile(
 """Control characters but tab and newline, marks that reorder text, and halves of characters."""
 _PICTURES: Final = 0x2400
 _DELETE: Final = 0x7F
+_IN_ONE_LINE: Final = {ord("\n"): "\u240a", ord("\t"): "\u2409"}
 
 
 def printable(text: str) -> str:
     """The text with what steers made visible: ESC is ``␛``, others are written as their number."""
     return _STEERING.sub(_shown, text.replace("\r\n", "\n"))
+
+
+def in_one_line(text: str) -> str:
+    """The text as :func:`printable` gives it, with line ends and tabs made visible as well."""
+    return printable(text).translate(_IN_ONE_LINE)
 
 
 def _shown(match: re.Match[str]) -> str:

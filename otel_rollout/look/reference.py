@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from otel_rollout.look.summary import VALIDATION, Summary
+from otel_rollout.look.printable import in_one_line
+from otel_rollout.look.summary import VALIDATION, Summary, started
 
 FORMS: Final = (
     "STEP/SAMPLE/ROLLOUT (1/7/0, validation/1/7/0), a trace id or four or more digits that it begins with, "
@@ -45,7 +46,15 @@ class Reference:
             return summary.trace_id.startswith(self.trace)
         if not summary.path:
             return False
-        return summary.path == self.path or summary.path.startswith(self.path.rstrip("/") + "/")
+        return self.is_name_of(summary) or _shown(summary).startswith(self.path.rstrip("/") + "/")
+
+    def is_name_of(self, summary: Summary) -> bool:
+        """Whether this is the whole name of a trajectory, as it is or as it is shown."""
+        return self.path != "" and self.path in (summary.path.strip(), _shown(summary).strip())
+
+
+def _shown(summary: Summary) -> str:
+    return in_one_line(summary.path)
 
 
 def parse(text: str) -> Reference:
@@ -61,7 +70,12 @@ def parse(text: str) -> Reference:
         return Reference(text, trace=match["trace"])
     if "/" in text:
         return Reference(text, path=text.strip())
-    raise UnresolvedError(f"{text!r} names no trajectory: write {FORMS}. All of a step: {text or 1}/")
+    if text.strip().isdigit():
+        raise UnresolvedError(
+            f"{text} alone names no trajectory. All of step {text}: `otel-rollout show {text.strip()}/`. "
+            f"One of them: {FORMS}."
+        )
+    raise UnresolvedError(f"{text!r} names no trajectory: write {FORMS}. All of a step: 1/")
 
 
 def choose(reference: Reference, found: Sequence[Summary], place: str) -> Summary:
@@ -70,16 +84,17 @@ def choose(reference: Reference, found: Sequence[Summary], place: str) -> Summar
     Raises:
         UnresolvedError: there is none, or there are several.
     """
-    exact = [one for one in found if reference.path and one.path == reference.path]
+    exact = [one for one in found if reference.is_name_of(one)]
     several = exact or found
     if not several:
         raise UnresolvedError(f"No trajectory {reference.text} in {place}. {_advice(reference)}")
     if len(several) > 1:
         listed = sorted(several, key=attrgetter("order"))[:_LISTED]
-        shown = "\n".join(f"  {one.trace_id}  {one.path}  {one.experiment}" for one in listed)
+        shown = "\n".join(f"  {one.trace_id}  {_shown(one)}  {one.state}  {started(one)}" for one in listed)
         more = f"\n  and {len(several) - _LISTED} more" if len(several) > _LISTED else ""
         raise UnresolvedError(
-            f"{reference.text} are {len(several)} trajectories in {place}; name one:\n{shown}{more}"
+            f"{reference.text} are {len(several)} trajectories in {place}; name one by its trace id:\n"
+            f"{shown}{more}"
         )
     return several[0]
 

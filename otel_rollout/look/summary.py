@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -106,6 +107,13 @@ def path_of(identity: Mapping[str, Any]) -> str:
     parts = [str(identity.get(name, "-")) for name in _PLACE]
     is_validation = identity.get(semconv.VALIDATE) in (True, "True")
     return "/".join([VALIDATION, *parts] if is_validation else parts)
+
+
+def started(summary: Summary) -> str:
+    """When it began."""
+    if not summary.start_ns:
+        return ""
+    return datetime.fromtimestamp(summary.start_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def score_of(span: ReadableSpan) -> Score | None:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.rule import Rule
@@ -31,52 +32,63 @@ _STATES: Final = {"ok": "green", "error": "bold red", "running": "yellow"}
 _FAILED: Final = "bold red"
 _CHANGED: Final = "reverse"
 _INDENT: Final = (0, 0, 1, 2)
+_NO_LIMIT: Final = 10_000
+"""Columns in which a table is measured."""
 
 
-def list_trajectories(summaries: Sequence[Summary], console: Console) -> None:
-    """Print a row for each trajectory."""
-    table = Table(caption=_experiments(summaries), caption_justify="left")
-    table.add_column("trajectory", overflow="fold")
+def list_trajectories(
+    summaries: Sequence[Summary], console: Console, place: str, notes: Sequence[str] = ()
+) -> None:
+    """Print a row for each trajectory, then of which run they are and where they were found."""
+    table = Table()
+    table.add_column("trajectory", no_wrap=True)
     table.add_column("trace", no_wrap=True)
     for heading in ("reward", "state"):
         table.add_column(heading, justify="right" if heading == "reward" else "left")
     for heading in ("took", "in", "out"):
         table.add_column(heading, justify="right", no_wrap=True)
+    digits = _digits_that_tell(summaries)
     for one in sorted(summaries, key=attrgetter("order")):
         counts = ("" if count is None else str(count) for count in (one.tokens.input, one.tokens.output))
         table.add_row(
-            _text(one.path or one.name),
-            _text(one.trace_id[:8]),
+            _text(wording.name(one)),
+            _text(one.trace_id[:digits]),
             _text(wording.reward(one)),
             _text(one.state, _STATES.get(one.state, "")),
             _text(wording.duration(one.seconds)),
             *counts,
         )
+    # A name that is cut, or spread over lines, cannot be pasted: rather have a line that is too long.
+    unbounded = console.options.update_width(_NO_LIMIT)
+    console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
     console.print(table)
+    for said in (*wording.counted_runs(summaries), f"from {place}", *notes):
+        console.print(_text(said), soft_wrap=True)
 
 
-def _experiments(summaries: Sequence[Summary]) -> Text:
-    names = dict.fromkeys(" · ".join(dict.fromkeys((one.experiment, one.run))) for one in summaries)
-    return _text(f"{len(summaries)} of {', '.join(filter(None, names)) or 'a run without a name'}")
+def _digits_that_tell(summaries: Sequence[Summary]) -> int:
+    """How many digits of their trace ids tell all of these apart."""
+    ids = {one.trace_id for one in summaries}
+    return next(count for count in range(8, 33, 4) if len({id_[:count] for id_ in ids}) == len(ids))
 
 
-def show(conversation: Conversation, console: Console) -> None:
-    """Print a conversation turn by turn."""
+def show(conversation: Conversation, console: Console, place: str = "", notes: Sequence[str] = ()) -> None:
+    """Print a conversation turn by turn, and where it was found."""
     summary = conversation.summary
     title = _text(summary.path or summary.name, "bold")
     title.append(f"  {printable(summary.state)}", _STATES.get(summary.state, ""))
     console.print(title)
-    console.print(_facts(conversation))
+    console.print(_facts(conversation, place, notes))
     for number, turn in enumerate(conversation.turns, start=1):
         console.print(_turn(turn, number))
     console.print(_scores(conversation))
 
 
-def _facts(conversation: Conversation) -> RenderableType:
+def _facts(conversation: Conversation, place: str, notes: Sequence[str]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    for name, value in wording.facts(conversation):
+    for name, value in (*wording.facts(conversation), ("from", place), ("note", "\n".join(notes))):
         if value:
             table.add_row(_text(name), _text(value))
     problem = conversation.summary.problem

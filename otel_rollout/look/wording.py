@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from otel_rollout.look.comparison import Comparison
 from otel_rollout.look.conversation import FAILURE, MODEL, TOOL, Conversation, Turn
 from otel_rollout.look.messages import Call, as_text, ids_in
-from otel_rollout.look.summary import Score, Summary, Tokens
+from otel_rollout.look.printable import in_one_line
+from otel_rollout.look.summary import Score, Summary, Tokens, started
 
 _LONG: Final = 30
 """Characters of a word that are shown where it is named."""
 _MANY: Final = 8
 """Numbers of a list that are shown."""
+
+_NOT_PLAIN: Final = re.compile(r"""[^\w@%+=:,./-]""")
+"""What a shell may take for something else, or part a word at."""
 
 
 def duration(seconds: float | None) -> str:
@@ -27,13 +33,6 @@ def duration(seconds: float | None) -> str:
         return f"{seconds:.2f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def started(summary: Summary) -> str:
-    """When it began."""
-    if not summary.start_ns:
-        return ""
-    return datetime.fromtimestamp(summary.start_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def score(value: Score | None) -> str:
@@ -104,11 +103,35 @@ def facts(conversation: Conversation) -> Iterator[tuple[str, str]]:
     """What is known of a conversation as a whole."""
     of = conversation.summary
     yield "trace", of.trace_id
-    yield "run", " · ".join(filter(None, dict.fromkeys((of.project, of.experiment, of.run))))
+    yield "run", run(of)
     yield "began", started(of)
     yield "took", took(conversation)
     for name, value in of.facts.items():
         yield name, as_text(value)
+
+
+def run(of: Summary) -> str:
+    """Which run a trajectory is of, with its project, and its experiment where that is another name."""
+    experiment = of.experiment if of.experiment != of.run else ""
+    named = [f"{what} {name}" for what, name in (("project", of.project), ("experiment", experiment)) if name]
+    return " · ".join(filter(None, (of.run, *named)))
+
+
+def name(summary: Summary) -> str:
+    """What a trajectory is called in a list, to be pasted into a shell."""
+    shown = in_one_line(summary.path)
+    return shlex.quote(shown) if _NOT_PLAIN.search(shown) else shown
+
+
+def counted_runs(summaries: Sequence[Summary]) -> Iterator[str]:
+    """For each run that trajectories are of: how many, which, and when the first began."""
+    runs: dict[str, list[Summary]] = {}
+    for one in summaries:
+        runs.setdefault(f"run {run(one)}" if one.run else run(one), []).append(one)
+    for named, found in runs.items():
+        began = started(min(found, key=lambda one: one.start_ns or math.inf))
+        number = f"{len(found)} trajector{'y' if len(found) == 1 else 'ies'}"
+        yield " · ".join(filter(None, (number, named, began and f"began {began}")))
 
 
 def title(summary: Summary) -> str:
@@ -148,6 +171,7 @@ def side_by_side(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
 
 def _measured(conversation: Conversation) -> Iterator[tuple[str, str]]:
     of = conversation.summary
+    yield "run", run(of)
     yield "state", of.state
     yield "took", duration(of.seconds)
     yield "model calls", str(conversation.model_calls)

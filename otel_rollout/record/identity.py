@@ -7,14 +7,19 @@ application's SDK, another process) find it in the context.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
 from otel_rollout import semconv
 from otel_rollout.record import otlp_json
+from otel_rollout.record.interrupts import pass_on
 
 _HEADS: Final = {key: otlp_json.head_of(key) for key in semconv.IDENTITY}
+PLAIN: Final = frozenset({int, str, bool, type(None)})
+"""Types that identity is recorded in, as they are."""
+_MAX_INT: Final = 1 << 63
+"""Bound of the integers that OTLP has."""
 _KEY: Final = otel_context.create_key("otel-rollout-identity")
 
 
@@ -49,6 +54,27 @@ class Identity:
         """The trajectory's step as the account has it, and whether it is one of validation."""
         known = self.attributes
         return str(known.get(semconv.STEP, "")), bool(known.get(semconv.VALIDATE, False))
+
+
+def scalar(value: Any) -> Any:
+    """Return a number or text as a builtin type, a whole number as an int; return anything else as it is.
+
+    So ``1``, ``1.0`` and NumPy's are the same step in every process and backend. A bool is no number.
+    """
+    if type(value) in PLAIN:
+        return value
+    if not isinstance(value, (int, float, str)):
+        try:
+            value = value.item()  # numpy and torch scalars
+        except Exception as error:  # noqa: BLE001 - neither, or not a scalar
+            pass_on(error)
+            return value
+    if isinstance(value, float) and abs(value) < _MAX_INT and value.is_integer():
+        return int(value)
+    for base in (bool, int, float):  # enums and the like
+        if isinstance(value, base):
+            return base(value)
+    return str.__str__(value) if isinstance(value, str) else value
 
 
 def _attribute(key: str, value: otlp_json.AttributeInput) -> bytes:

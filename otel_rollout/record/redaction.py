@@ -1,52 +1,38 @@
-"""Making secrets unreadable in a line before it is written anywhere.
+"""Make secrets unreadable in a line before it is written anywhere.
 
-Lines are looked at as text, JSON within JSON, where quotes are escaped once or more often. What replaces a
-secret has no quotes, so that a line stays a line.
+What ``secrets`` replaces is found by :mod:`otel_rollout.record.secret_finder`; an application may give a
+function of its own.
 """
 
 from __future__ import annotations
 
 import importlib
-import re
-from collections.abc import Callable
-from typing import Final
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from otel_rollout import semconv
+from otel_rollout.record import otlp_json, secret_finder
+
+if TYPE_CHECKING:
+    from otel_rollout.record.otlp_json import AttributeInput
+
 Redaction = Callable[[bytes], bytes]
-MARK: Final = b"[redacted]"
 SHIPPED: Final = "secrets"
+BUDGET: Final = 0.25
+"""Seconds of processor time that an application's function may take for a line."""
+PAUSE: Final = 10.0
+"""Times as long as it took beyond its budget, such a function is not given lines of that length again."""
 
 _BEFORE: Final = b'{"resourceSpans":[{"scopeSpans":[{'
 """What a line given without its resource lacks to be JSON."""
-_NAME = (
-    rb"(?:password|passwd|secret(?:[_-]?key)?|api[_-]?key|access[_-]?key|(?:access|auth|refresh)[_-]token"
-    rb"|authorization)"
-)
-_KEY = rb"[a-z0-9_.-]{0,64}?" + _NAME + rb"[a-z0-9_.-]{0,16}"
-# Every pattern looks at a character a bounded number of times: lines are long, and somebody waits.
-_PATTERNS: Final = (
-    # An attribute with a telling name; such an entry of JSON in an attribute; of JSON in that JSON.
-    re.compile(rb'(?i)("key":"' + _KEY + rb'","value":\{"stringValue":")(?:[^"\\]|\\.)+'),
-    re.compile(rb'(?i)(\\"' + _KEY + rb'\\"\s{0,4}:\s{0,4}\\")(?:[^"\\]|\\\\(?:\\\\|\\"|[a-z/]))+'),
-    re.compile(rb'(?i)((?<!\\)(\\{3,15})"' + _KEY + rb'\2"\s{0,4}:\s{0,4}\2")[^"\\]+'),
-    # In text: DB_PASSWORD=…
-    re.compile(rb"(?i)((?<![a-z0-9])" + _NAME + rb'=)[^\s"\\&,;]+'),
-    re.compile(rb"(?i)(\bbearer\s+)[a-z0-9._~+/-]{16,}=*"),
-    re.compile(rb'(://[^/\s:@"\\]{1,256}:)[^/\s"\\]{1,256}(?=@)'),
-    # Keys that say themselves what they are: OpenAI and Anthropic, AWS, GitHub, GitLab, Hugging Face, Slack,
-    # Google, JSON Web Tokens, private keys in PEM.
-    re.compile(rb"()\bsk-(?:[a-z]+-)*[A-Za-z0-9_-]{20,}"),
-    re.compile(rb"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
-    re.compile(rb"()\bgh[pousr]_[A-Za-z0-9]{36,}"),
-    re.compile(rb"()\bgithub_pat_[A-Za-z0-9_]{22,}"),
-    re.compile(rb"()\bglpat-[A-Za-z0-9_-]{20,}"),
-    re.compile(rb"()\bhf_[A-Za-z0-9]{30,}"),
-    re.compile(rb"()\bxox[abprs]-[A-Za-z0-9-]{10,}"),
-    re.compile(rb"()\bAIza[0-9A-Za-z_-]{35}"),
-    re.compile(rb"()\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"),
-    re.compile(rb'()-----BEGIN [A-Z ]*PRIVATE KEY-----[^"]*?-----END [A-Z ]*PRIVATE KEY-----'),
-)
+_KEPT_KEYS: Final = frozenset((*semconv.IDENTITY, semconv.SPAN_KIND))
+"""Attributes that stay when the content of a span is replaced: what trajectory it belongs to, what it is."""
+_logger = logging.getLogger("otel_rollout")
 
 
 def redaction_of(names: str) -> Redaction | None:
@@ -72,10 +58,37 @@ def _step(name: str) -> Redaction:
 
 
 def redact_secrets(line: bytes) -> bytes:
-    """Replace what looks like a key, a token or a password."""
-    for pattern in _PATTERNS:
-        line = pattern.sub(rb"\1" + MARK, line)
-    return line
+    """Replace what looks like a key, a token or a password; nothing else of the line changes."""
+    text = line.decode("utf-8", "surrogateescape")
+    if not secret_finder.may_hold_secrets(text):
+        return line
+    is_line = secret_finder.is_json(_BEFORE + line) or secret_finder.is_json(line)
+    found = secret_finder.in_json(text, is_line=True) if is_line else secret_finder.in_text(text)
+    return secret_finder.replaced(text, found).encode("utf-8", "surrogateescape")
+
+
+def redacted_attributes(
+    redact: Redaction | None, attributes: Mapping[str, AttributeInput]
+) -> dict[str, AttributeInput]:
+    """Redact the text of a resource's attributes, by way of a line that has them.
+
+    Where the application's function fails, only the run's id is left: what it did not pass is not written.
+    """
+    if redact is None:
+        return dict(attributes)
+    encoded = otlp_json.attribute_list(attributes)
+    try:
+        line = redact(b'"scope":{"attributes":%b},"spans":[]}]}]}\n' % encoded)
+        scope = orjson.loads(_BEFORE + line)["resourceSpans"][0]["scopeSpans"][0]["scope"]
+        return {
+            entry["key"]: entry["value"].get("stringValue", attributes.get(entry["key"]))
+            for entry in scope["attributes"]
+        }
+    except Exception as error:  # noqa: BLE001 - the application's
+        _logger.warning(
+            "otel-rollout: the resource's attributes are not recorded: redaction failed: %r", error
+        )
+        return {key: value for key, value in attributes.items() if key == semconv.RUN_ID}
 
 
 def _of_the_application(name: str) -> Redaction:
@@ -95,4 +108,77 @@ def _of_the_application(name: str) -> Redaction:
             raise ValueError("a line has to stay one line")
         return bytes(changed)
 
-    return redact
+    return _Budgeted(redact, name)
+
+
+class _Budgeted:
+    """An application's function, and how long it may take.
+
+    Nothing can interrupt a regular expression. So a line on which the function exceeded its budget is
+    replaced as a whole, and for a while such lines, from half that length on, are not given to it.
+
+    Args:
+        redact: calls the function.
+        name: of the function, for people.
+    """
+
+    def __init__(self, redact: Redaction, name: str) -> None:
+        self._redact = redact
+        self._name = name
+        self._too_long: float = math.inf
+        self._paused_until = 0.0
+
+    def __call__(self, line: bytes) -> bytes:
+        """Redact a line, or replace its content."""
+        if len(line) >= self._too_long:
+            if time.monotonic() < self._paused_until:
+                return without_content(line)
+            self._too_long = math.inf
+        began = (
+            time.thread_time()
+        )  # of this thread: others keep it waiting, which is not the function's doing
+        redacted = self._redact(line)
+        took = time.thread_time() - began
+        if took <= BUDGET:
+            return redacted
+        self._too_long = min(self._too_long, len(line) // 2)
+        self._paused_until = time.monotonic() + PAUSE * took
+        _logger.warning(
+            "otel-rollout: OTEL_ROLLOUT_REDACT: %s took %.1f s of processor time for a span of %d bytes; the "
+            "content of such spans is replaced for the next %.0f s",
+            self._name,
+            took,
+            len(line),
+            PAUSE * took,
+        )
+        return without_content(line)
+
+
+def without_content(line: bytes) -> bytes:
+    """Replace all text in a line but names of attributes, identity and kind of the span."""
+    data = orjson.loads(_BEFORE + line)
+    for of_resource in data["resourceSpans"]:
+        for of_scope in of_resource["scopeSpans"]:
+            for span in of_scope["spans"]:
+                _hide_content(span)
+    return orjson.dumps(data)[len(_BEFORE) :] + b"\n"
+
+
+def _hide_content(span: dict[str, Any]) -> None:
+    for part in (span, *span.get("events", ()), *span.get("links", ())):
+        for attribute in part.get("attributes", ()):
+            if attribute["key"] not in _KEPT_KEYS:
+                _hide_text(attribute["value"])
+    if "message" in span.get("status", {}):
+        span["status"]["message"] = secret_finder.MARK
+
+
+def _hide_text(value: dict[str, Any]) -> None:
+    """Replace text and bytes in an OTLP value."""
+    if "stringValue" in value:
+        value["stringValue"] = secret_finder.MARK
+    value.pop("bytesValue", None)
+    for entry in value.get("arrayValue", {}).get("values", ()):
+        _hide_text(entry)
+    for entry in value.get("kvlistValue", {}).get("values", ()):
+        _hide_text(entry["value"])

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import logging
 import random
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from opentelemetry import context as otel_context
 
 from otel_rollout import semconv
+from otel_rollout.record.identity import scalar
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
@@ -27,13 +29,14 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "opentelemetry_traces_sampler"
 CHOSEN = otel_context.create_key("otel-rollout-chosen")
 """Under what a context holds the rows of a step that are chosen."""
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _logger = logging.getLogger("otel_rollout")
 Decision = Callable[[int, str], bool]
 """Whether the trace with this id, whose first span has this name, is recorded."""
 
 
 class Group(NamedTuple):
-    """What all siblings have in common."""
+    """What all siblings have in common. Made by :meth:`named` or :meth:`of`."""
 
     experiment: Any
     step: Any
@@ -41,14 +44,30 @@ class Group(NamedTuple):
     validate: Any
 
     @classmethod
+    def named(cls, experiment: Any, step: Any, sample_index: Any, validate: Any) -> Group:
+        """Return the group of this name: ``1``, ``1.0`` and ``"1"`` are one, as listings show them."""
+        return cls(
+            experiment,
+            step if type(step) is int else _name(step),
+            sample_index if type(sample_index) is int else _name(sample_index),
+            validate if type(validate) is bool else bool(scalar(validate)),
+        )
+
+    @classmethod
     def of(cls, identity: Mapping[str, Any]) -> Group:
         """The group of a trajectory with these identity attributes."""
-        return cls(
+        return cls.named(
             identity.get(semconv.EXPERIMENT_NAME),
             identity.get(semconv.STEP),
             identity.get(semconv.SAMPLE_INDEX),
             identity.get(semconv.VALIDATE),
         )
+
+
+def _name(value: Any) -> Any:
+    """A step or row, as a number where its text is that of a whole number."""
+    known = scalar(value)
+    return int(known) if isinstance(known, str) and _WHOLE.fullmatch(known) else known
 
 
 def place_of_group(group: Group, seed: str = "") -> float:
@@ -130,7 +149,7 @@ class GroupSampling:
     def _by_step(self, group: Group) -> bool | None:
         if group.validate and self.validation != "sampled":
             return self.validation == "always"
-        if self.every > 1 and isinstance(group.step, int) and group.step % self.every:
+        if self.every > 1 and type(group.step) is int and group.step % self.every:
             return False
         return None
 

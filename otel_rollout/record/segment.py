@@ -23,7 +23,7 @@ from otel_rollout.record.identity import NO_IDENTITY, Identity
 from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.journal import DROP_REASONS, SKIP_REASONS, Journal
 from otel_rollout.record.open_trajectories import OpenTrajectories
-from otel_rollout.record.redaction import Redaction
+from otel_rollout.record.redaction import Redaction, redacted_attributes
 from otel_rollout.record.sampling import Group, place_of_group
 
 JOURNAL_BYTES = 4 << 20
@@ -93,7 +93,7 @@ class SegmentWriter:
     ) -> None:
         self.id = spool.new_writer_id()
         self._node_dir = node_dir
-        self._resource = dict(resource)
+        self._resource = redacted_attributes(redact, resource)
         self._high_water = journal_bytes // 2
         self._segment_bytes = segment_bytes
         self._spool_limit = spool_limit

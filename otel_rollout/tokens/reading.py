@@ -1,7 +1,6 @@
 """The text of a trajectory's turns, of which each token is decoded once.
 
-A branch keeps the text of its beginning in pieces that end where turns do. A piece that ends within a
-character is decoded again with what follows.
+A branch keeps the text of its beginning in pieces that end where turns do, between two characters.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from otel_rollout.tokens.decoding import UNFINISHED, Decoder
+from otel_rollout.tokens.decoding import Decoder
 from otel_rollout.tokens.turns import Branch
 
 
@@ -30,19 +29,15 @@ def read(branch: Branch, ids: Sequence[int], ends: Iterable[int], decoder: Decod
         decoder: what to decode with.
     """
     pieces = branch.pieces
-    if pieces and pieces[-1].end < len(ids) and pieces[-1].text.endswith(UNFINISHED):
-        pieces.pop()
     covered = pieces[-1].end if pieces else 0
-    for end in sorted({*ends, len(ids)}):
-        if covered < end <= len(ids):
-            text = decoder.part(ids, covered, end)
-            if end == len(ids) or not text.endswith(UNFINISHED):
-                pieces.append(Piece(end, text))
-                covered = end
+    for end in sorted({decoder.border(ids, end) for end in (*ends, len(ids))}):
+        if end > covered:
+            pieces.append(Piece(end, decoder.part(ids, covered, end)))
+            covered = end
 
 
 def text(branch: Branch, ids: Sequence[int], begin: int, end: int, decoder: Decoder) -> str:
-    """The text of ``ids[begin:end]``, from the pieces where they end there."""
+    """Return the text of ``ids[begin:end]``, from the pieces where they end there."""
     ends = [0, *(piece.end for piece in branch.pieces)]
     if begin in ends and end in ends:
         return "".join(piece.text for piece in branch.pieces[ends.index(begin) : ends.index(end)])

@@ -364,3 +364,29 @@ def test_an_ended_operation_keeps_no_content(recorded):
     assert span.encoded == {}
     span.set_attribute("late", 1)
     assert span.encoded == {}
+
+
+@pytest.mark.parametrize(
+    ("extra", "meant"), [("stepp", "step"), ("sample_idx", "sample_index"), ("validation", "validate")]
+)
+def test_an_extra_that_is_named_almost_like_an_argument_is_warned_of_once(
+    recorded, caplog, monkeypatch, extra, meant
+):
+    """It is recorded as a further fact all the same: it may be one."""
+    monkeypatch.setattr("otel_rollout.capture.trajectory._warned", set())
+    monkeypatch.setattr("otel_rollout.capture.guard._reported", set())
+    for _ in range(3):
+        with rollout_trace_attr(**{extra: 7}):
+            pass
+    (warning,) = [record.message for record in caplog.records]
+    assert f"has no argument {extra!r}" in warning
+    assert f"perhaps {meant!r} is meant" in warning
+    assert [root.attributes[f"rollout.{extra}"] for root in recorded()] == [7, 7, 7]
+
+
+def test_extras_that_are_facts_of_their_own_are_not_warned_of(recorded, caplog, monkeypatch):
+    """Nor is one that resembles an argument which was given as well."""
+    monkeypatch.setattr("otel_rollout.capture.trajectory._warned", set())
+    with rollout_trace_attr(step=0, steps=5, trace_id="t", agent_name="a", group_size=8, policy_version=3):
+        pass
+    assert caplog.records == []

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.collector.support import ROOT, Collector, run_python, running_collectors, training_environment
+from tests.record.test_redaction import BY_NAME, decoded, is_readable, line_with
+from tests.record.test_redaction import SECRETS as EVERY_KIND
 from tests.waiting import wait_for
+
+GATEWAY_PLACES = ["attribute", "status", "exception", "scope", "name"]
+"""Links and lists are left to whoever records."""
+KINDS = {kind: secret for kind, secret in EVERY_KIND.items() if kind not in BY_NAME}
 
 GROUPS, SIBLINGS = 200, 4
 
@@ -156,6 +164,39 @@ def test_secrets_are_hidden_and_token_counts_are_not(collector, environment):
     assert call.attributes["token_ids"] == "[1, 2, 3]"
     assert call.attributes["tool.api_key"] == "****"
     assert "and it works" in call.output, "only the secret is hidden, not what stands around it"
+
+
+def test_every_kind_of_secret_is_hidden_on_every_part_of_a_span(collector):
+    """The same kinds as where they are recorded: in text, JSON in JSON, names, messages, events."""
+    gateway = collector("gateway.yaml", "to-file.yaml")
+    nestings = [
+        str,
+        json.dumps,
+        lambda text: json.dumps({"a": json.dumps({"b": text})}),
+        lambda text: f"x:\n{text}\ny",
+    ]
+    kinds = [(kind, nesting) for kind in sorted(KINDS) for nesting in range(len(nestings))]
+    lines = [
+        line_with(nestings[nesting](KINDS[kind].text), where).replace(b"c" * 16, b"%016x" % number, 1)
+        for number, (kind, nesting, where) in enumerate(
+            ((kind, nesting, where) for kind, nesting in kinds for where in GATEWAY_PLACES), 1
+        )
+    ]
+    for line in lines:
+        send(gateway, b'{"resourceSpans":[{"scopeSpans":[{' + line)
+    wait_for(lambda: len(gateway.span_ids()) == len(lines), what="every span")
+    written = decoded(gateway.spans_file.read_bytes())
+    readable = [kind for kind in KINDS if is_readable(KINDS[kind].hidden, written)]
+    assert not readable
+    assert "rollout.redacted" not in written
+    assert '"name":"op"' in written
+
+
+def send(gateway: Collector, request: bytes) -> None:
+    """Hand spans to a Collector."""
+    head = {"Content-Type": "application/json"}
+    with urlopen(Request(f"{gateway.endpoint}/v1/traces", request, head), timeout=30) as answer:
+        assert answer.status == 200
 
 
 def test_prometheus_reads_latency_errors_and_scores_of_every_trajectory(sampling):

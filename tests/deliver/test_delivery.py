@@ -1,5 +1,6 @@
 """Delivery: every recorded span reaches the exporter once, whatever fails on the way."""
 
+import contextlib
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op, runtime, spool
@@ -135,6 +137,24 @@ def test_a_poisonous_span_is_set_aside_and_all_others_arrive(faulty, target, tmp
     assert json.loads(entry)["reason"] == "poison is not accepted"
     assert '"name":"poison"' in json.loads(entry)["line"]
     assert set(delivered(target).values()) == {1}
+
+
+def test_a_dead_letter_holds_no_secret(faulty, target, tmp_path):
+    """What a target rejects is kept as it was recorded: redacted, on every part of the span."""
+    secret = "ghp_" + "a1B2" * 9
+    otel_rollout.configure(redact="secrets")
+    with rollout_trace_attr(step=1), contextlib.suppress(ValueError):
+
+        @rollout_trace_op(name="poison")
+        def call(headers):
+            trace.get_current_span().add_event("request", {"body": f"key:\n{secret}"})
+            raise ValueError(f"refused:\n{secret}")
+
+        call({"n": 1e22, "note": f"\t{secret}"})
+    assert otel_rollout.shutdown(30).exporters["test-faulty"].rejected == 1
+    entry = (node_directory(tmp_path) / "rejected.test-faulty.jsonl").read_text()
+    assert json.loads(entry)["line"].count("[redacted]") >= 4
+    assert secret not in entry + "".join(target.read_text())
 
 
 def test_an_exporter_that_refuses_us_stops_and_keeps_everything(faulty, target, monkeypatch):

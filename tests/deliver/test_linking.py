@@ -94,3 +94,12 @@ def test_publishing_is_harmless(fresh_process: None, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     otel_rollout.publish_run(mlflow="run")
     otel_rollout.publish_run(console="run")
+
+
+def test_a_misspelt_exporter_of_publish_run_is_warned_of(tracing, caplog):
+    """The closest of the run's exporters is named; one that the run does not use is ignored as before."""
+    otel_rollout.publish_run(weave="entity/project/run")
+    assert [record.getMessage() for record in caplog.records] == []
+    otel_rollout.publish_run(**{"test-fil": "run"})
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == "otel-rollout: publish_run(test-fil=…) names no exporter; is test-file meant?"

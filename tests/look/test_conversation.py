@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ import pytest
 
 from otel_rollout import semconv
 from otel_rollout.deliver.decode import spans_of
+from otel_rollout.deliver.enrichment import Enrichment
 from otel_rollout.look.comparison import compare
 from otel_rollout.look.conversation import Conversation, Turn, conversation
 from otel_rollout.look.messages import Call
@@ -267,6 +269,25 @@ def test_token_ids_without_text_are_counted_and_compared() -> None:
     assert divergence is not None
     assert (divergence.turn, divergence.token, divergence.ids) == (3, 1, (8, 9))
     assert compare(one, sibling(8)).divergence is None
+
+
+@pytest.mark.parametrize("way", ["tokens", "all", "whole"])
+def test_what_exporters_get_reads_as_what_was_recorded(way: str) -> None:
+    """Told by reference or in full: the same prompt once more, one that goes on, messages beside ids."""
+    start, said = list(range(100, 140)), [{"role": "user", "content": "a"}]
+    more = [*said, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    recorded = [
+        line(2, {"prompt_ids": start}, {"token_ids": [1]}),
+        line(3, {"prompt_ids": start}, {"token_ids": [2]}),
+        line(4, {"prompt_ids": [*start, 1, 5]}, {"token_ids": [3]}),
+        line(5, {"messages": said, "prompt_ids": start}, {"text": "b", "token_ids": [1]}),
+        line(6, {"messages": more, "prompt_ids": [*start, 1, 6]}, {"text": "d", "token_ids": [4]}),
+        line(7, {"prompt_ids": [*start, 1, 6, 4, 8]}, {"token_ids": [9]}),
+    ]
+    enrichment = Enrichment(Path(), way)
+    exported = [enrichment.line(raw) for raw in recorded]
+    assert (exported == recorded) == (way == "whole")
+    assert told(exported).turns == told(recorded).turns
 
 
 def test_a_loop_of_parents_ends() -> None:

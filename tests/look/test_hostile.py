@@ -121,7 +121,7 @@ def test_a_conversation_is_text_and_nothing_else(conversation: Conversation) -> 
     """No control character, nothing that reorders, no markup and no element that is not our own."""
     on = console()
     terminal.show(conversation, on)
-    terminal.list_trajectories([conversation.summary], on)
+    terminal.list_trajectories([conversation.summary], on, "here")
     assert is_plain(OWN.sub("", written(on)))
     whole = page.of_conversation(conversation)
     assert is_plain(whole)

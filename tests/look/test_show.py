@@ -191,6 +191,39 @@ def test_a_trajectory_that_has_only_begun_is_said(rollout: Rollout, monkeypatch:
     assert "1/7/0 has begun; none of its spans is in MLflow" in flat(run("show", "1/7/0", *place, code=2))
 
 
+def test_an_older_run_in_mlflow_is_not_shown_without_a_word(
+    rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest run has no trajectory of that name: the answer says so, and which run it is of."""
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "look-older")
+    place = ("--from", f"mlflow:{rollout.tracking_uri}")
+    exporter = MlflowSpanExporter(tracking_uri=rollout.tracking_uri)
+    for number, (name, step) in enumerate([("old", 1), ("new", 2)], start=1):
+        raw = line(1, None, None, parent=0, kind="AGENT", attributes={"rollout.step": step})
+        resource = held_resource({"rollout.run.id": f"run-{name}"})
+        raw = (
+            raw.replace(b'{"scopeSpans"', resource + b',"scopeSpans"')
+            .replace(b"%032x" % 1, b"%032x" % (0xABC0 + number))
+            .replace(b'"startTimeUnixNano":"10"', b'"startTimeUnixNano":"%d000000000"' % number)
+        )
+        raw = raw.replace(b'"endTimeUnixNano":"15"', b'"endTimeUnixNano":"%d500000000"' % number)
+        exporter.export(spans_of(raw))
+    exporter.shutdown()
+    shown = run("show", "1/7/0", *place, columns=200)
+    assert "This is an older run: no 1/7/0 is in the newest, run-new." in shown
+    assert re.search(r"run +run-old", shown)
+    assert "older run" not in run("show", "2/7/0", *place)
+    assert "1 trajectory · run run-new" in run("show", *place, columns=200)
+
+
+def held_resource(attributes: dict[str, str]) -> bytes:
+    """A resource as a line begins with."""
+    entries = ",".join(
+        f'{{"key":"{key}","value":{{"stringValue":"{text}"}}}}' for key, text in attributes.items()
+    )
+    return b'{"resource":{"attributes":[%b]}' % entries.encode()
+
+
 def flat(said: str) -> str:
     return " ".join(said.split())
 

@@ -390,6 +390,23 @@ def test_integers_beyond_64_bits_are_found_wherever_they_stand(before, number):
     assert json.loads(shown.attributes["mlflow.spanInputs"]) == ["a" * before, kept, "a"]
 
 
+NUMBERS = ["0", "-0.0", "1.0", "1e22", "-1e22", "1e300", "5e-324", "0.1", str(2**53 + 1), "1e16"]
+NUMBERS += [str(2**63 - 1), str(-(2**63)), "true", "false", "null"]
+
+
+def test_every_number_comes_back_with_its_type(sqlite_uri, project, rollouts, exporter_for):
+    """Alone, in an object and in a list: 1.0 stays a float, 1e22 is no text, the smallest integer is one."""
+    shapes = ["{}", '{{"held": {}}}', "[{}, {}]"]
+    texts = [shape.format(number, number) for number in NUMBERS for shape in shapes]
+    for text in texts:
+        with rollouts.span(text, "AGENT", input__value=text, output__value=text, **JSON):
+            pass
+    deliver(exporter_for(sqlite_uri), rollouts.ended())
+    shown = {trace.data.spans[0].name: trace.data.spans[0] for trace in stored(sqlite_uri, project)}
+    for text in texts:
+        assert repr(shown[text].inputs) == repr(shown[text].outputs) == repr(json.loads(text)), text
+
+
 @pytest.mark.parametrize(
     ("text", "mime_type", "expected"),
     [

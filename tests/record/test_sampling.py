@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, settings
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, semconv, settings
 from otel_rollout.propagate import carrier
 from otel_rollout.record import sampling
 from otel_rollout.record.sampling import Group, GroupSampling, place_of_group, with_chosen
@@ -116,6 +118,57 @@ def test_any_identity_is_decided(
     assert 0 <= place_of_group(name, seed) == place_of_group(name, seed) < 1
     sampler = GroupSampling(rate, 2, "sampled", most, 9, seed)
     assert sampler.takes(name, with_chosen(sampler.chosen([name]), Context())) in (True, False)
+
+
+class Step(enum.IntEnum):
+    """A step as some programs name theirs."""
+
+    WARM_UP = 7
+
+
+class Row(str, enum.Enum):
+    """A row as some programs name theirs."""
+
+    FIRST = "first"
+
+
+SEVENS = [7, 7.0, np.int64(7), np.int8(7), np.float64(7), np.float32(7), np.array(7), Step.WARM_UP]
+
+
+@pytest.mark.parametrize("seven", [*SEVENS, "7", np.str_("7")], ids=repr)
+def test_a_whole_number_is_one_name_however_it_is_written(seven: Any) -> None:
+    """Sampling, a step's multiples and a group's verdict go by what listings show: all of these are 7."""
+    expected = Group.named("e", 7, 7, False)
+    assert repr(Group.named("e", seven, seven, False)) == repr(expected)
+    for every in (2, 7):
+        sampler = GroupSampling(every=every)
+        assert sampler.takes(Group.named("e", seven, 1, False), Context()) is (every == 7)
+    chosen = GroupSampling(most=1).chosen([Group.named("e", 1, seven, False)])
+    context = carrier.extract(carrier.inject() or {})
+    assert GroupSampling(most=1).takes(Group.named("e", 1, 7, False), with_chosen(chosen, context))
+    attributes = {semconv.EXPERIMENT_NAME: "e", semconv.STEP: seven, semconv.SAMPLE_INDEX: seven}
+    assert repr(Group.of(attributes)) == repr(expected)
+
+
+@pytest.mark.parametrize("other", [True, "07", "7.0", "+7", 7.5, -7, 7e22, "seven", None], ids=repr)
+def test_other_names_are_other_groups(other: Any) -> None:
+    """Text that merely reads like a number, a bool, a fraction: listings show them as something else."""
+    assert place_of_group(Group.named("e", other, 1, False)) != place_of_group(Group.named("e", 7, 1, False))
+    assert place_of_group(Group.named("e", True, 1, False)) != place_of_group(Group.named("e", 1, 1, False))
+
+
+def test_identity_is_recorded_as_builtin_types(recorded: Callable[[], list[Recorded]]) -> None:
+    """A whole number is an integer, whatever type it came in; text stays text; validation is a bool."""
+    for number, seven in enumerate(SEVENS):
+        with rollout_trace_attr(
+            step=seven, sample_index=Row.FIRST, rollout_n=number, validate=np.bool_(True)
+        ):
+            pass
+    with rollout_trace_attr(step="7", sample_index=0.5, rollout_n=1e22, validate=None):  # type: ignore[arg-type]
+        pass
+    names = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.VALIDATE)
+    found = [[span.attributes[name] for name in names] for span in recorded()]
+    assert repr(found) == repr([[7, "first", True]] * len(SEVENS) + [["7", 0.5, False]])
 
 
 def test_nothing_is_drawn_from_the_training_s_generator() -> None:

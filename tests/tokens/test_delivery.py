@@ -142,4 +142,4 @@ def test_a_redaction_that_cannot_be_imported_keeps_nothing_from_being_delivered(
     (tmp_path / "redaction_of_a_job.py").write_text("import os\nos.environ['ONLY_IN_THE_JOB']\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     configured = Settings(redact="redaction_of_a_job:redact")
-    assert forwarder._enrichment(tmp_path, configured) is None
+    assert forwarder._enrichments(tmp_path, configured) == {}

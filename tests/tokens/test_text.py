@@ -333,11 +333,12 @@ def test_another_ones_file_is_not_used(tmp_path: Path, caplog: pytest.LogCapture
         assert Enrichment(node_dir).line(raw) == raw
 
 
-def test_decoded_text_is_redacted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", ["the key ", "the key:\n", "the key:\t", '{"key": "', "{'key': '\\n"])
+def test_decoded_text_is_redacted(tmp_path: Path, before: str) -> None:
     """A secret that was in token ids, where redaction did not find it, is not told in their text."""
     tokenizer = demo_tokenizer()
     name, secret = stored(tmp_path, tokenizer), "sk-" + "a1B2" * 8
-    raw = line(1, {}, {"token_ids": tokenizer.encode(f"the key {secret} is").ids}, tokenizer=name)
+    raw = line(1, {}, {"token_ids": tokenizer.encode(f"{before}{secret} is").ids}, tokenizer=name)
     assert secret in Enrichment(tmp_path).line(raw).decode()
     told = Told(Enrichment(tmp_path, redact=redact_secrets).line(raw))
-    assert told.output["response_text"].endswith("the key [redacted] is")
+    assert told.output["response_text"].endswith(f"{before}[redacted] is")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 
 from otel_rollout import semconv
 from otel_rollout.deliver.enrichment import Enrichment
+from otel_rollout.tokens.turns import restored
 from tests.tokens.support import Told, demo_tokenizer, line, prompts, stored
 
+TURN = (semconv.TURN_CONTINUES, semconv.TURN_SHARED, semconv.TURN_LENGTH)
 ids = st.lists(st.integers(0, 5), max_size=40)
 ids_of_any_size = st.lists(st.integers(0, (1 << 32) - 1), max_size=30)
 
@@ -70,6 +74,84 @@ def test_prompts_are_the_same_again(histories: list[Any], order: Any) -> None:
             }
 
 
+SHAPES = {
+    "as it is": lambda ids: {"prompt_ids": ids},
+    "with a placeholder": lambda ids: {"prompt_ids": [*ids[:2], "<image>", *ids[2:]]},
+    "cut": lambda ids: {"prompt_ids": [*ids[:2], "… (700 more items)"]},
+    "nested": lambda ids: {"prompt_ids": [ids]},
+    "floats": lambda ids: {"prompt_ids": [float(token) for token in ids]},
+    "one float": lambda ids: {"prompt_ids": [1.0, *ids[1:]]},
+    "bools": lambda ids: {"prompt_ids": [bool(token) for token in ids]},
+    "negative": lambda ids: {"prompt_ids": [-1, *ids]},
+    "too large": lambda ids: {"prompt_ids": [1 << 40, *ids]},
+    "text": lambda ids: {"prompt_ids": "text"},
+    "object": lambda ids: {"prompt_ids": {"shape": [1, len(ids)]}},
+    "nothing": lambda ids: {"prompt_ids": None},
+    "not there": lambda ids: {},
+    "under another name": lambda ids: {"input_ids": ids},
+    "in a batch": lambda ids: {"batch": [{"prompt_ids": ids}, {"prompt_ids": ids[1:]}]},
+    "in a batch of one": lambda ids: {"batch": [{"prompt_ids": ids}]},
+}
+
+
+@settings(max_examples=300)
+@given(data=st.data(), history=histories())
+def test_prompts_of_any_shape_are_the_same_again(data: st.DataObject, history: Any) -> None:
+    """A prompt that is no list of token ids is nobody's beginning, and neither is one that was not recorded.
+
+    Prompts may stand among the arguments, in the output, or in both, and there differ; answers may be of any
+    shape as well. Wherever one is told by reference, what the reference gives is what was recorded.
+    """
+    shapes = st.sampled_from(list(SHAPES.values())) | st.just(SHAPES["as it is"])
+    start = data.draw(st.lists(st.integers(1, 3), max_size=20))
+    recorded, enrichment = [], Enrichment(Path())
+    for number, (prompt, answer, began, ended) in enumerate(history, start=1):
+        whole = [*start, *prompt]
+        given, again = data.draw(shapes)(whole), data.draw(st.just({}) | shapes.map(lambda f, w=whole: f(w)))
+        said = data.draw(
+            st.sampled_from([start, answer, [start], [*answer, "… (9 more items)"], [*start, 1.0], "text"])
+        )
+        output = {**again, "token_ids": said}
+        recorded.append(line(number, given, output, span=(began, ended)))
+    told = {call.id: call for call in map(Told, map(enrichment.line, recorded))}
+    assert not enrichment._said
+
+    def restored_in(call: Told, values: dict[str, Any]) -> dict[str, Any]:
+        if "batch" in values:
+            return {**values, "batch": [restored_in(call, value) for value in values["batch"]]}
+        prompt = values.get("prompt_ids")
+        if not isinstance(prompt, dict) or "continues" not in prompt:
+            return values
+        before = told[prompt["continues"]]
+        (of_before,) = {
+            tuple(found)
+            for found in _prompts(restored_in(before, before.input), restored_in(before, before.output))
+        }
+        whole = restored([*of_before, *before.output["token_ids"]], prompt["shared"], prompt["new"])
+        assert len(whole) == prompt["length"]
+        return {**values, "prompt_ids": whole}
+
+    for raw in map(Told, recorded):
+        for values, shown in ((raw.input, told[raw.id].input), (raw.output, told[raw.id].output)):
+            assert json.dumps(restored_in(told[raw.id], shown)) == json.dumps(values)
+
+
+def _prompts(*values: Any) -> Iterator[list[int]]:
+    """What a reader finds under ``prompt_ids``."""
+    for value in values:
+        yield from [value["prompt_ids"]] if isinstance(value.get("prompt_ids"), list) else []
+        yield from _prompts(*value.get("batch", ()))
+
+
+def test_an_image_s_placeholder_makes_a_prompt_nobody_s_beginning() -> None:
+    """The next turn, which begins as the answer did, is not told by a prompt that counted as empty."""
+    answer = list(range(20, 60))
+    enrichment = Enrichment(Path())
+    enrichment.line(line(1, {"prompt_ids": [1, {"image": 0}, 2]}, {"token_ids": answer}))
+    following = Told(enrichment.line(line(2, {"prompt_ids": [*answer, 3]}, {"token_ids": [4]})))
+    assert following.input["prompt_ids"] == [*answer, 3]
+
+
 def test_a_turn_is_told_by_what_is_new_in_it() -> None:
     """It names the call it continues, what it shares with that and its answer, and its own length."""
     enrichment = Enrichment(Path())
@@ -117,6 +199,36 @@ def test_what_is_no_model_call_is_continued_by_none() -> None:
     second = line(4, {"messages": said}, {"content": "b"})
     assert enrichment.line(first) == first
     assert enrichment.line(second) == second
+
+
+@pytest.mark.parametrize("told", ["tokens", "all"])
+def test_a_span_with_messages_and_ids_says_once_what_is_new(told: str) -> None:
+    """The attributes are of its messages; the ids have their reference in themselves."""
+    said = [{"role": "user", "content": "a"}]
+    ids = list(range(40))
+    enrichment = Enrichment(Path(), told)
+    enrichment.line(line(1, {"messages": said, "prompt_ids": ids}, {"token_ids": [1]}))
+    more = {"messages": [*said, {"role": "user", "content": "c"}], "prompt_ids": [*ids, 1, 2]}
+    raw = enrichment.line(line(2, more, {"token_ids": [3]}))
+    second = Told(raw)
+    assert all(raw.count(b'"%b"' % name.encode()) == 1 for name in TURN)
+    assert [second.attributes[name] for name in TURN] == [f"{1:016x}", "1", "2"]
+    assert second.input["prompt_ids"] == {"continues": f"{1:016x}", "shared": 41, "new": [2], "length": 42}
+    other = {"messages": [{"role": "user", "content": "another"}], "prompt_ids": [*ids, 1, 2]}
+    third = Told(enrichment.line(line(3, other, {"token_ids": [3]})))
+    assert third.attributes.keys().isdisjoint(TURN)
+    assert third.input["prompt_ids"]["shared"] == 42
+
+
+def test_what_was_told_once_is_not_told_twice() -> None:
+    """A line that comes back from an exporter's file, with the attributes that it got, has them once."""
+    said = [{"role": "user", "content": "a"}]
+    more = {"messages": [*said, {"role": "user", "content": "c"}]}
+    first, second = line(1, {"messages": said}, {"content": "b"}), line(2, more, {"content": "d"})
+    enrichment = Enrichment(Path())
+    exported = [enrichment.line(first), enrichment.line(second)]
+    again = Enrichment(Path())
+    assert [again.line(raw) for raw in exported] == exported
 
 
 def test_an_image_is_told_once() -> None:

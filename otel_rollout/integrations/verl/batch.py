@@ -90,7 +90,7 @@ def _chosen(prompts: Any) -> frozenset[Any] | None:
         step = described["global_steps"]
         validate = bool(described["validate"]) if "validate" in described else False
         indices = map(plain_index, rows["index"])
-        return sampling.chosen(Group(settings.experiment, step, index, validate) for index in indices)
+        return sampling.chosen(Group.named(settings.experiment, step, index, validate) for index in indices)
     except Exception as error:  # noqa: BLE001 - what is recorded is what is recorded without a limit
         fault("choosing the groups of a batch", error)
         return None

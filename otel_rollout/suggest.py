@@ -1,0 +1,24 @@
+"""Suggest the name that was meant where an unknown one was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def closest(name: str, known: Iterable[str], similarity: float = 0.7) -> str | None:
+    """Return the known name most similar to ``name``; None if none is similar enough.
+
+    Args:
+        name: the name that was given.
+        known: the names that exist.
+        similarity: the least ratio of :class:`difflib.SequenceMatcher`, from 0 to 1.
+    """
+    import difflib  # only needed after a mistake
+
+    return next(iter(difflib.get_close_matches(name, list(known), 1, similarity)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?``, to be appended to a sentence; empty if nothing is similar."""
+    found = closest(name, known)
+    return f" Did you mean {found!r}?" if found else ""
