@@ -20,8 +20,8 @@ from otel_rollout.settings import CONFIG_VARIABLE
 RUN_KEY: Final = "otel-rollout-run"
 """Entry of a carrier that names the run."""
 _NAMESPACE: Final = b"otel-rollout"
-_NODE_VARIABLES: Final = ("OTEL_ROLLOUT_NODE", "OTEL_ROLLOUT_SPOOL_DIR")
-"""Variables that each machine has for itself."""
+_NOT_SENT: Final = (CONFIG_VARIABLE, "OTEL_ROLLOUT_NODE")
+"""Variables that are sent apart, or that each machine has for itself."""
 
 _logger = logging.getLogger("otel_rollout")
 _first_run = ""
@@ -61,7 +61,7 @@ def _publish(run_id: str) -> None:
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(PREFIXES) and name not in (CONFIG_VARIABLE, *_NODE_VARIABLES)
+        if name.startswith(PREFIXES) and name not in _NOT_SENT
     }
     told = {"config": os.environ.get(CONFIG_VARIABLE, ""), "variables": variables}
     internal_kv._internal_kv_put(run_id.encode(), orjson.dumps(told), namespace=_NAMESPACE)
