@@ -1,12 +1,13 @@
 """What recording and delivery may take: memory under an outage, a disk that is busy, a spool that is full.
 
-    python -m benchmarks.bounded [--quick] [--only outage|disk|limit]
+    python -m benchmarks.bounded [--quick] [--only outage|disk|limit|threads]
 
 ``outage``: a process records a million spans while nothing listens where they shall go; then the target comes
 back. Memory of the recording process and of the forwarder, before, during and after.
 ``disk``: single operations are timed while a checkpoint of gigabytes is written beside the spool; with the
 spool on that disk, and in memory to tell what is the disk's part; and each without the checkpoint.
 ``limit``: operations are timed before and after the run has reached the size its spool may have.
+``threads``: operations of 64 threads that compute in Python, and so wait for one another, are timed.
 
 Writes ``results/bounded.json``; with ``--only`` it keeps the other parts' figures.
 """
@@ -21,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,6 +70,15 @@ with open(sys.argv[1], "wb", buffering=0) as file:
 def turn(text: str) -> str:
     """What is recorded."""
     return text
+
+
+@rollout_trace_op(kind="EVALUATOR")
+def grade(text: str) -> int:
+    """A tenth of a millisecond of Python."""
+    total = 0
+    for number in range(2000):
+        total += number
+    return total
 
 
 def outage(quick: bool) -> dict[str, Any]:
@@ -138,7 +149,39 @@ def limit(quick: bool) -> dict[str, Any]:
     return {"limit_bytes": bound, "bytes": size, **_account(report), "with_room": before, "full": full}
 
 
-PARTS = {"outage": outage, "disk": disk, "limit": limit}
+def threads(quick: bool) -> dict[str, Any]:
+    """What threads that starve one another of the interpreter record, and how long their operations take."""
+    count, calls = 64, 1000 if quick else 10_000
+    times: list[float] = []
+
+    def rollout(number: int) -> None:
+        took = []
+        with rollout_trace_attr(step=1, sample_index=number):
+            for _ in range(calls):
+                began = time.perf_counter_ns()
+                grade(TEXT)
+                took.append((time.perf_counter_ns() - began) / 1000)
+        times.extend(took)
+
+    with _tracing({"spool": {}}):
+        _record(1)
+        running = [threading.Thread(target=rollout, args=(number,)) for number in range(count)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        report = otel_rollout.status()
+    times.sort()
+    return {
+        "threads": count,
+        "operations": len(times),
+        **{f"p{share}": round(times[int(len(times) * share / 100)]) for share in (50, 99, 99.9)},
+        "max": round(times[-1]),
+        **_account(report),
+    }
+
+
+PARTS = {"outage": outage, "disk": disk, "limit": limit, "threads": threads}
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from otel_rollout import logs as _logs
 from otel_rollout import runtime as _runtime
 from otel_rollout.capture.op import rollout_trace_op
 from otel_rollout.capture.scores import score
@@ -131,4 +132,5 @@ def shutdown(timeout: float | None = None) -> Report:
     return _runtime.shutdown(timeout)
 
 
+_logs.guard_loggers("otel_rollout", "otel_rollout.deliver", "otel_rollout.look")
 _runtime.announce()

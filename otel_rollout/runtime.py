@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import logging
 import os
-import shutil
 import sys
 import threading
 import time
@@ -28,7 +27,7 @@ from opentelemetry import trace
 
 from otel_rollout import metrics, ray_job, semconv, settings, spool, target
 from otel_rollout.deliver import drain, exit_message, launch
-from otel_rollout.deliver.report import DeliveryCount, Report
+from otel_rollout.deliver.report import DeliveryCount, ExporterCount, Report
 from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.provider import RecordingTracer, RecordingTracerProvider
 from otel_rollout.record.redaction import redaction_of
@@ -69,7 +68,7 @@ class Runtime:
             node_dir,
             _resource(configured),
             segment_bytes=configured.segment_bytes,
-            spool_limit=_spool_limit(configured, node_dir),
+            spool_limit=configured.spool_limit or spool.default_limit(node_dir),
             whole_trajectories=configured.spool_full == "trajectories",
             found=functools.partial(_create_node_directory, configured),
             redact=redaction_of(configured.redact),
@@ -129,10 +128,6 @@ class Runtime:
         self.keeper.stop()
         self.tokenizers.finish(timeout / 2)
         self.writer.close(max(0.0, deadline - time.monotonic()))
-
-
-def _spool_limit(configured: Settings, node_dir: Path) -> int:
-    return configured.spool_limit or (shutil.disk_usage(node_dir).free + spool.segment_bytes(node_dir)) // 2
 
 
 def _is_exported_by_the_agent(configured: Settings) -> bool:
@@ -378,10 +373,17 @@ def _warn_of_unknown_variables() -> None:
 
 
 def announce() -> None:
-    """At import: where the environment switches tracing on, let the processes started from here know."""
-    wanted = _wanted({}, joins=False)
-    if wanted.settings.enabled and wanted.is_own:
-        decide()
+    """At import: where the environment switches tracing on, let the processes started from here know.
+
+    Never raises: an import must not end a program, whatever the machine it runs on.
+    """
+    try:
+        if settings.CONFIG_VARIABLE in os.environ or settings.is_enabled(os.environ):
+            wanted = _wanted({}, joins=False)
+            if wanted.settings.enabled and wanted.is_own:
+                decide()
+    except Exception as error:  # noqa: BLE001 - recording comes to the same, and is switched off then
+        _logger.error("otel-rollout: the run cannot be set up: %s: %s", type(error).__name__, error)
 
 
 class _Wanted(NamedTuple):
@@ -644,6 +646,13 @@ def _say_what_was_delivered(ended: _EndedRun) -> None:
     exit_message.say(report, node_dir)
 
 
+def close_at_exit() -> None:
+    """Flush what this process has recorded: for a process that exits without ``atexit``."""
+    active = _state.runtime
+    if active is not None and not _state.is_root:
+        active.close(_CLOSE_TIMEOUT)
+
+
 def node_directory(configured: Settings) -> Path:
     """Where this machine's processes record the run."""
     return spool.node_directory(configured.spool_dir, configured.run_id, configured.node)
@@ -654,7 +663,31 @@ def status() -> Report:
     configured = decide()
     if not configured.enabled:
         return Report.empty()
-    return drain.report(node_directory(configured), configured)
+    return _known(drain.report(node_directory(configured), configured), _writer_at_present())
+
+
+def _known(report: Report, writer: SegmentWriter | None) -> Report:
+    """Complete a report of a spool that cannot be read by what this process knows; warn of it once."""
+    if report.problem is None:
+        return report
+    _warn_of_problem(report.problem)
+    if writer is None:
+        return report
+    counts = writer.counts()
+    pending = ExporterCount(pending=counts.recorded)
+    return dataclasses.replace(
+        report,
+        started=counts.started,
+        recorded=counts.recorded,
+        dropped={reason: n for reason, n in counts.drops.items() if n},
+        left_out={reason: n for reason, n in counts.skips.items() if n},
+        exporters=dict.fromkeys(report.exporters, pending),
+    )
+
+
+@functools.lru_cache  # status() may be asked every second
+def _warn_of_problem(problem: str) -> None:
+    _logger.warning("otel-rollout: what was recorded and delivered is not known: %s", problem)
 
 
 def publish_run(runs: Mapping[str, str]) -> None:
@@ -728,9 +761,8 @@ def shutdown(timeout: float | None) -> Report:
             _state.arguments = {}
         _state.is_over, off = True, _state.is_exiting
     node_dir = node_directory(configured)
-    accounts = [
-        drain.drain(node_dir, configured, max(0.0, deadline - time.monotonic()), shows_progress=leads)
-    ]
+    here = drain.drain(node_dir, configured, max(0.0, deadline - time.monotonic()), shows_progress=leads)
+    accounts = [_known(here, active.writer if active is not None else None)]
     for node in _state.other_nodes.values():
         accounts.append(node.account(max(0.0, deadline - time.monotonic())))
     report = Report.merged(accounts)

@@ -15,7 +15,8 @@ Exporters import this module and ``otel_rollout.exporting``, and nothing else of
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 # --- Trajectory identity (ours). On every span of a trajectory, with the same value and type. -------------
 PROJECT_NAME: Final = "rollout.project_name"
@@ -30,6 +31,10 @@ ROLLOUT_N: Final = "rollout.rollout_n"
 """int. Which sibling of the group of n trajectories sampled for one prompt, from 0."""
 VALIDATE: Final = "rollout.validate"
 """bool. True for validation. Step numbers of training and validation overlap; this tells them apart."""
+
+DEFAULT_NAMES: Final = frozenset({"rollout_trace", "agent_loop"})
+"""Names of root spans for which nobody has chosen one: all alike, since OpenTelemetry wants few span names
+(metrics are made by them). Where traces are listed, :func:`name_of_trace` tells them apart."""
 
 IDENTITY: Final = (PROJECT_NAME, EXPERIMENT_NAME, STEP, SAMPLE_INDEX, ROLLOUT_N, VALIDATE)
 
@@ -130,6 +135,7 @@ GEN_AI_REQUEST_TOP_K: Final = "gen_ai.request.top_k"
 GEN_AI_REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
 GEN_AI_REQUEST_ID: Final = "gen_ai.request.id"
 """The id under which the engine knows the request; not in the convention, but on the engine's span (vLLM)."""
+GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
 GEN_AI_RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
@@ -151,3 +157,19 @@ EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 EXCEPTION_ESCAPED: Final = "exception.escaped"
+
+
+def name_of_trace(name: str, attributes: Mapping[str, Any]) -> str:
+    """What to call a trajectory where traces are listed: ``1/29/1`` says step, sample and rollout.
+
+    Args:
+        name: of its root span. One that somebody has chosen stays.
+        attributes: of its root span.
+    """
+    parts = [attributes.get(key) for key in (STEP, SAMPLE_INDEX, ROLLOUT_N)]
+    while parts and parts[-1] is None:
+        parts.pop()
+    if name not in DEFAULT_NAMES or attributes.get(SPAN_KIND) != KIND_AGENT or not parts:
+        return name
+    path = "/".join("-" if part is None else str(part) for part in parts)
+    return f"validation/{path}" if attributes.get(VALIDATE) in (True, "True") else path

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
+import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
-
-import orjson
 
 from otel_rollout.environment import DELIVERY_PREFIXES
 from otel_rollout.suggest import closest, did_you_mean
@@ -50,7 +49,29 @@ class SettingsError(ValueError):
 
 
 def _text(raw: str) -> str:
+    try:
+        raw.encode()
+    except UnicodeEncodeError:
+        raise ValueError("is not valid UTF-8") from None
     return raw
+
+
+def _path_text(raw: str) -> str:
+    """A path as this process can hand it to the system: it may hold bytes that are no text."""
+    if "\0" in raw:
+        raise ValueError("holds a zero byte, which no path can")
+    try:
+        os.fsencode(raw)
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"cannot be the name of a file in this process, whose encoding for names is "
+            f"{sys.getfilesystemencoding()}: set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
+        ) from None
+    return raw
+
+
+def _path(raw: str) -> Path:
+    return Path(_path_text(raw))
 
 
 def _flag(raw: str) -> bool:
@@ -142,7 +163,7 @@ def _names(raw: str) -> dict[str, dict[str, Any]]:
 def _pairs(raw: str) -> dict[str, str]:
     """``key=value,key=value`` with percent-encoding, the format of ``OTEL_RESOURCE_ATTRIBUTES``."""
     pairs: dict[str, str] = {}
-    for item in filter(None, (part.strip() for part in raw.split(","))):
+    for item in filter(None, (part.strip() for part in _text(raw).split(","))):
         key, separator, value = item.partition("=")
         if not separator or not key.strip():
             raise ValueError("has an entry that is not key=value")
@@ -152,7 +173,11 @@ def _pairs(raw: str) -> dict[str, str]:
 
 def _default_spool_dir() -> Path:
     """A local temporary directory of this user; never the home directory, which is often on NFS."""
-    return Path(tempfile.gettempdir()) / f"otel-rollout-{os.getuid()}"
+    try:
+        parent = tempfile.gettempdir()
+    except OSError:  # nothing can be written anywhere: recording says so, if it is asked for
+        parent = "/tmp"  # noqa: S108
+    return Path(parent) / f"otel-rollout-{os.getuid()}"
 
 
 def _setting(variable: str, meaning: str, parse: Callable[[str], Any], default: Any) -> Any:
@@ -257,7 +282,7 @@ class Settings:
         "OTEL_ROLLOUT_SPOOL_DIR",
         "Local directory where spans are recorded before they are delivered. Default: "
         "`otel-rollout-<uid>` in the system's temporary directory.",
-        Path,
+        _path,
         _default_spool_dir,
     )
     run_id: str = _setting(
@@ -285,7 +310,7 @@ class Settings:
         "OTEL_ROLLOUT_WORKING_DIR",
         "Directory that relative paths in exporter settings (`sqlite:///mlflow.db`) start from. Default: the "
         "working directory of the run's first process.",
-        _text,
+        _path_text,
         "",
     )
     target_variables: Mapping[str, str] = _setting(
@@ -327,7 +352,7 @@ class Settings:
         "OTEL_ROLLOUT_TOKENIZER",
         "The tokenizer of operations whose object has none: a `tokenizer.json`, its directory, or the name "
         "of a model in this machine's Hugging Face cache. Nothing is downloaded.",
-        _text,
+        _path_text,
         "",
     )
     turns: str = _setting(
@@ -352,7 +377,8 @@ class Settings:
     spool_limit: int = _setting(
         "OTEL_ROLLOUT_SPOOL_LIMIT",
         "Bytes of segments that a run may have on a machine. Spans beyond that are dropped and counted. 0: "
-        "half of the free space on the spool's disk when a process begins to record.",
+        "half of the free space on the spool's disk when a process begins to record, or 1 GiB where the file "
+        "system does not report its free space.",
         _count,
         0,
     )
@@ -436,6 +462,12 @@ def variable_of(field: dataclasses.Field[Any]) -> str:
     return str(field.metadata["variable"])
 
 
+def is_enabled(environ: Mapping[str, str]) -> bool:
+    """Whether variables switch tracing on. Asks nothing else of the machine."""
+    is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return bool(_names(environ.get("OTEL_TRACES_EXPORTER", ""))) and not is_disabled
+
+
 def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """Read the settings of this process.
 
@@ -491,38 +523,36 @@ def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
     if not raw:
         return {}
     try:
-        arguments = orjson.loads(raw)
+        arguments = json.loads(raw)
         if not isinstance(arguments, dict):
             raise TypeError("it holds no object")
         arguments.pop(DELIVERY_KEY, None)
         return checked_arguments(arguments)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"cannot be read ({error})") from None
 
 
 def delivery_of(run_id: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the delivery settings that a run's first process has told; empty where it has told none."""
     try:
-        told = orjson.loads(environ.get(CONFIG_VARIABLE, ""))
+        told = json.loads(environ.get(CONFIG_VARIABLE, ""))
         return checked_arguments(told[DELIVERY_KEY]) if told["run_id"] == run_id else {}
     except (AttributeError, KeyError, TypeError, ValueError):
         return {}
 
 
 def to_variable(arguments: Mapping[str, Any]) -> str:
-    """Encode checked ``configure()`` arguments for :data:`CONFIG_VARIABLE`."""
-    plain = {
-        name: str(value)
-        if isinstance(value, float) and not math.isfinite(value)
-        else value  # JSON has no inf
-        for name, value in arguments.items()
-    }
-    return orjson.dumps(plain, default=str).decode()
+    """Encode checked ``configure()`` arguments for :data:`CONFIG_VARIABLE`.
+
+    In ASCII: paths may hold bytes that are no text, and a process may not be able to put more into its
+    environment.
+    """
+    return json.dumps(dict(arguments), default=str)
 
 
 def as_inherited(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return checked arguments as child processes read them."""
-    return checked_arguments(orjson.loads(to_variable(arguments)))
+    return checked_arguments(json.loads(to_variable(arguments)))
 
 
 def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -554,7 +584,7 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
         return _exporter_options(value)
     if field.metadata["parse"] is _pairs:
         if isinstance(value, Mapping):
-            return {str(key): str(entry) for key, entry in value.items()}
+            return {_text(str(key)): _text(str(entry)) for key, entry in value.items()}
         raise TypeError("must be a mapping of names to values")
     if field.metadata["parse"] is _flag:
         if isinstance(value, bool):

@@ -24,7 +24,6 @@ This module knows names and ownership only; what is in the files is known to ``r
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import logging
@@ -32,11 +31,19 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import orjson
+
+from otel_rollout.private_files import (
+    ForeignFileError,
+    check_private,
+    is_own,
+    open_private,
+    say_left_alone,
+)
 
 SEGMENT_SUFFIX = ".jsonl"
 JOURNAL_SUFFIX = ".journal"
@@ -59,6 +66,8 @@ _READABLE = 60
 _DIGEST = 20
 """Hex digits of a digest that tells names apart."""
 _logger = logging.getLogger("otel_rollout")
+LIMIT_OF_UNKNOWN_SPACE = 1 << 30
+"""Bytes of segments a run may have where the file system does not say how much is free: it may be memory."""
 _SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")
 
 
@@ -133,22 +142,36 @@ def create_private(directory: Path, spool_dir: Path) -> None:
         PermissionError: when one of them belongs to somebody else, who could then read or replace what
             is recorded (temporary directories are shared).
     """
-    parts = [spool_dir, *reversed([p for p in directory.parents if spool_dir in p.parents]), directory]
-    for part in parts:
-        part.mkdir(mode=0o700, parents=part is spool_dir, exist_ok=True)
-        if part is not spool_dir and part.is_symlink():
-            raise PermissionError(f"{part} is a link; set OTEL_ROLLOUT_SPOOL_DIR to a directory of your own")
-        owner = part.stat().st_uid
-        if owner != os.getuid() and not (part is spool_dir and owner == 0):  # an administrator may provide it
-            raise PermissionError(
-                f"{part} belongs to user id {owner}, not to {os.getuid()}; "
-                "set OTEL_ROLLOUT_SPOOL_DIR to a directory of your own"
-            )
+    try:
+        spool_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_spool_directory(spool_dir)
+        for part in (*reversed([p for p in directory.parents if spool_dir in p.parents]), directory):
+            part.mkdir(mode=0o700, exist_ok=True)
+            check_private(part, part.lstat())
+    except ForeignFileError as error:
+        raise ForeignFileError(f"{error}; set OTEL_ROLLOUT_SPOOL_DIR to a directory of your own") from None
 
 
-def open_private(path: str, flags: int) -> int:
-    """An ``opener`` for :func:`open`: the file is for this user alone."""
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+def _check_spool_directory(spool_dir: Path) -> None:
+    """Check that a spool is this user's, or provided by the administrator; a link to it likewise."""
+    for owner in (spool_dir.lstat().st_uid, spool_dir.stat().st_uid):
+        if owner not in (os.geteuid(), 0):
+            raise ForeignFileError(f"{spool_dir} belongs to user id {owner}, not to {os.geteuid()}")
+
+
+def default_limit(node_dir: Path) -> int:
+    """Bytes of segments a run may have on a machine where no limit is set: half of what is free."""
+    free = free_bytes(node_dir)
+    return LIMIT_OF_UNKNOWN_SPACE if free is None else max(1, (free + segment_bytes(node_dir)) // 2)
+
+
+def free_bytes(directory: Path) -> int | None:
+    """Bytes this user may still write to a file system; None where the file system does not say."""
+    state = os.statvfs(directory)
+    if state.f_blocks == 0:  # memory without a limit, and some network file systems
+        return None
+    # Of what is reserved for the administrator, only the administrator has any.
+    return state.f_frsize * (state.f_bfree if os.geteuid() == 0 else state.f_bavail)
 
 
 def tokenizer_file(node_dir: Path, name: str) -> Path:
@@ -169,40 +192,37 @@ def write_whole(path: Path, content: bytes) -> None:
     fresh.replace(path)
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-
-def read_owned(path: Path, node_dir: Path) -> bytes:
-    """Read a file of a node directory.
+def read_private(path: Path) -> bytes:
+    """Read a file of a directory that is this user's alone.
 
     Raises:
         OSError: when it cannot be read.
-        PermissionError: when it is a link, or belongs to somebody else than the directory does.
     """
-    with open(path, "rb", opener=_open_no_link) as file:
-        if os.fstat(file.fileno()).st_uid != node_dir.stat().st_uid:
-            raise PermissionError(f"{path} does not belong to the owner of {node_dir}")
+    with open(path, "rb", opener=open_private) as file:
         return file.read()
 
 
 def segments(node_dir: Path) -> list[SegmentName]:
     """The segments in a node directory, each writer's oldest first."""
-    return sorted(filter(None, map(SegmentName.parse, os.listdir(node_dir))))
+    names = (SegmentName.parse(file.name) for file in _own_files(node_dir, SEGMENT_SUFFIX))
+    return sorted(filter(None, names))
+
+
+def _own_files(node_dir: Path, suffix: str) -> Iterator[os.DirEntry[str]]:
+    """This user's files in a node directory. Links, pipes and files of others are left alone."""
+    with os.scandir(node_dir) as entries:
+        yield from (entry for entry in entries if entry.name.endswith(suffix) and is_own(entry))
 
 
 def segment_bytes(node_dir: Path) -> int:
     """What the segments in a node directory take."""
-    total = 0
-    for name in segments(node_dir):
-        with contextlib.suppress(FileNotFoundError):  # delivered and removed just now
-            total += (node_dir / name.file).stat().st_size
-    return total
+    files = _own_files(node_dir, SEGMENT_SUFFIX)
+    return sum(file.stat(follow_symlinks=False).st_size for file in files if SegmentName.parse(file.name))
 
 
 def journals(node_dir: Path) -> list[str]:
     """The ids of all writers that ever recorded here."""
-    return sorted(f.removesuffix(JOURNAL_SUFFIX) for f in os.listdir(node_dir) if f.endswith(JOURNAL_SUFFIX))
+    return sorted(file.name.removesuffix(JOURNAL_SUFFIX) for file in _own_files(node_dir, JOURNAL_SUFFIX))
 
 
 @dataclass(frozen=True)
@@ -234,7 +254,7 @@ def _write_json(path: Path, content: object) -> None:
 def read_manifest(node_dir: Path) -> Manifest | None:
     """Read what a directory says of its run; None when it is no node directory."""
     try:
-        described = orjson.loads((node_dir / MANIFEST).read_bytes())
+        described = orjson.loads(read_private(node_dir / MANIFEST))
         manifest = Manifest(
             described["run_id"],
             described["project_name"],
@@ -256,7 +276,7 @@ def publish_trackers(node_dir: Path, runs: Mapping[str, str]) -> None:
 def read_trackers(node_dir: Path) -> dict[str, str]:
     """The runs that were published: exporter → run."""
     try:
-        published = orjson.loads((node_dir / TRACKERS).read_bytes())
+        published = orjson.loads(read_private(node_dir / TRACKERS))
         return {str(name): str(run) for name, run in published.items()}
     except (OSError, ValueError, AttributeError):
         return {}
@@ -265,22 +285,31 @@ def read_trackers(node_dir: Path) -> dict[str, str]:
 def node_directories(place: Path) -> list[Path]:
     """The node directories at or below ``place``: itself, those of a run, or those of a whole spool.
 
-    The most recently described run comes last. Those of other users are left alone, but by the administrator:
-    in a temporary directory anybody may put something, to have it delivered in our name.
+    The most recently described run comes last. Those of other users are left alone, by the administrator too:
+    in a temporary directory anybody may put something, to have it delivered in our name, or links, to have
+    files read and written with our rights.
     """
-    found = [path.parent for depth in ("", "*/", "*/*/") for path in place.glob(depth + MANIFEST)]
-    ours = [node_dir for node_dir in found if _is_ours(node_dir)]
-    return sorted(ours, key=lambda node_dir: (node_dir / MANIFEST).stat().st_mtime)
+    if os.path.islink(place):  # a person may name a link; what it leads to is checked
+        place = place.resolve()
+    found: dict[Path, float] = {}
+    for depth in ("", "*/", "*/*/"):
+        for path in place.glob(depth + MANIFEST):
+            with contextlib.suppress(FileNotFoundError):  # removed just now
+                if _is_ours(path.parent):
+                    found[path.parent] = path.lstat().st_mtime
+    return sorted(found, key=found.__getitem__)
 
 
 def _is_ours(node_dir: Path) -> bool:
-    owner = node_dir.stat().st_uid
-    is_ours = os.getuid() in (0, owner)
-    if not is_ours:
-        _say_whose(node_dir, owner)
-    return is_ours
+    state = node_dir.lstat()
+    try:
+        check_private(node_dir, state)
+    except ForeignFileError as error:
+        is_others = state.st_uid != os.geteuid()
+        say_left_alone(f"{error}{_as_its_owner(state.st_uid) if is_others else ''}")
+        return False
+    return True
 
 
-@functools.lru_cache  # a service looks every few seconds
-def _say_whose(node_dir: Path, owner: int) -> None:
-    _logger.warning("%s belongs to user id %d, not to %d; it is left alone", node_dir, owner, os.getuid())
+def _as_its_owner(owner: int) -> str:
+    return f" (to deliver or show it, run the command as its owner: sudo -u '#{owner}' otel-rollout ...)"

@@ -9,11 +9,10 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
-
-import orjson
 
 from otel_rollout import settings
 from otel_rollout.environment import may_be_credential, without_credentials
@@ -199,7 +198,7 @@ def _has_option(run: Settings, exporter: str, option: str, value: object) -> boo
 
 def fingerprint(configured: Settings) -> str:
     """Return a digest of exporters and target without credentials, the same in all processes of a run."""
-    as_inherited = orjson.loads(settings.to_variable(configured.exporters))
+    as_inherited = json.loads(settings.to_variable(configured.exporters))
     target = {
         "exporters": {
             exporter: {
@@ -215,7 +214,7 @@ def fingerprint(configured: Settings) -> str:
             if name not in _SET_BY_CLIENTS and name not in _SETTINGS
         },
     }
-    return hashlib.sha256(orjson.dumps(target, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(target, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def own_run_id(inherited_id: str, configured: Settings) -> str:

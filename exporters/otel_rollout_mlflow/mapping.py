@@ -148,7 +148,7 @@ def running_trace(root: ReadableSpan) -> RunningTrace:
         tags={
             **{name: _tag_text(value) for name, value in resource.items()},
             **trace_tags(attributes),
-            TRACE_NAME_TAG: root.name[:MAX_TRACE_NAME_CHARS],
+            TRACE_NAME_TAG: semconv.name_of_trace(root.name, attributes)[:MAX_TRACE_NAME_CHARS],
         },
         session=str(session)[:MAX_SESSION_CHARS] if session else None,
     )
@@ -183,7 +183,8 @@ def to_mlflow(span: ReadableSpan) -> ReadableSpan:
     if is_root(span):
         for key, text in trace_tags(source).items():
             attributes[TRACE_TAG_PREFIX + key] = text
-        attributes[TRACE_TAG_PREFIX + TRACE_NAME_TAG] = span.name[:MAX_TRACE_NAME_CHARS]
+        name = semconv.name_of_trace(span.name, source)
+        attributes[TRACE_TAG_PREFIX + TRACE_NAME_TAG] = name[:MAX_TRACE_NAME_CHARS]
     # On every span of a trajectory: MLflow takes the first it sees, and a model call's conversation id
     # would do where there is no session id.
     if not source.get(semconv.SESSION_ID):

@@ -184,6 +184,7 @@ def _started(span: ReadableSpan, project_id: str, wb_run_id: str | None) -> dict
     context = _context(span)
     call_id = call_id_of(context)
     name = values.clean(span.name)
+    shown = values.clean(semconv.name_of_trace(name, source))
     thread = thread_of(span)
     return {
         "project_id": project_id,
@@ -191,7 +192,7 @@ def _started(span: ReadableSpan, project_id: str, wb_run_id: str | None) -> dict
         "trace_id": f"{context.trace_id:032x}",
         "parent_id": call_id_of(span.parent) if span.parent is not None else None,
         "op_name": name[:MAX_OP_NAME] or "unnamed",
-        "display_name": name[:MAX_DISPLAY_NAME] or None,
+        "display_name": shown[:MAX_DISPLAY_NAME] or None,
         "thread_id": thread,
         "turn_id": call_id if thread and is_turn(span) else None,
         "started_at": iso_time(span.start_time or 0),

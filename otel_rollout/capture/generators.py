@@ -1,9 +1,4 @@
-"""Recording generators: a call of a generator function is one span, from its first step to its end.
-
-The wrapper of a generator function has to be one as well, for that is how frameworks know them; and it has
-to refuse wrong arguments when called, not when first asked for an item. So it has the parameters of the
-function itself: it is generated from its signature.
-"""
+"""Recording generators: a call of a generator function is one span, from its first step to its end."""
 
 from __future__ import annotations
 
@@ -14,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from otel_rollout import runtime, semconv
-from otel_rollout.capture import values
-from otel_rollout.capture.binding import Parameters
+from otel_rollout.capture import usage, values
+from otel_rollout.capture.generated import generated
 from otel_rollout.capture.guard import fault
 from otel_rollout.capture.operation import Call, Operation, Unrecorded, begin
 from otel_rollout.capture.steps import AsyncSteps, Steps
@@ -24,22 +19,10 @@ MAX_ITEMS: Final = 4096
 """Items of a generator that are recorded; further ones are counted. All of them together are bounded by
 ``value_limit`` as well."""
 
-_SOURCE: Final = """\
-{define} call({declared}):
-    rollout_steps_ = rollout_steps_of_(rollout_kind_, rollout_operation_, rollout_function_, {forwarded})
-    {forget}
-    while {advance}:
-        try:
-            rollout_steps_.send((yield rollout_steps_.take()))
-        except BaseException as rollout_error_:
-            rollout_steps_.throw(rollout_error_)
-{end}
-"""
-
 
 def traced_generator(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
     """A generator function that does as ``function`` does, and records it."""
-    call = _generated(operation, function, "def", "rollout_steps_.advance()", Steps)
+    call = generated(function, "def", functools.partial(steps_of, Steps, operation, function))
     code = getattr(_plain(function), "__code__", None)
     if code is not None and code.co_flags & inspect.CO_ITERABLE_COROUTINE:
         return types.coroutine(call)
@@ -48,36 +31,7 @@ def traced_generator(operation: Operation, function: Callable[..., Any]) -> Call
 
 def traced_async_generator(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
     """An asynchronous generator function that does as ``function`` does, and records it."""
-    return _generated(operation, function, "async def", "await rollout_steps_.advance()", AsyncSteps)
-
-
-def _generated(
-    operation: Operation,
-    function: Callable[..., Any],
-    define: str,
-    advance: str,
-    kind: type[Steps | AsyncSteps],
-) -> Callable[..., Any]:
-    parameters = Parameters(function, follow_wrapped=False)
-    source = _SOURCE.format(
-        define=define,
-        declared=parameters.declared(),
-        forwarded=parameters.forwarded(),
-        # Arguments live as long as the function lets them.
-        forget=f"del {', '.join(parameters.names)}" if parameters.names else "",
-        advance=advance,
-        end="    return rollout_steps_.value" if define == "def" else "",
-    )
-    namespace: dict[str, Any] = {
-        **parameters.defaults,
-        "rollout_steps_of_": steps_of,
-        "rollout_kind_": kind,
-        "rollout_operation_": operation,
-        "rollout_function_": function,
-    }
-    exec(source, namespace)  # noqa: S102 - names and defaults come from the function's own signature
-    call: Callable[..., Any] = functools.wraps(function)(namespace["call"])
-    return call
+    return generated(function, "async def", functools.partial(steps_of, AsyncSteps, operation, function))
 
 
 def _plain(function: Any) -> Any:
@@ -113,10 +67,13 @@ class _Recording:
         self._left = call.limit
         self._items: list[bytes] = []
         self._count = 0
+        self._usage: dict[str, usage.Attribute] = {}
 
     def yielded(self, item: Any) -> None:
         """The generator gave ``item``, which may be another thing later: it is encoded at once."""
         self._count += 1
+        if type(item) not in usage.PLAIN:
+            self._usage |= usage.read(item)
         if self._encode is not None and self._left > 0 and len(self._items) < MAX_ITEMS:
             encoded = self._encode(item, self._left)
             self._items.append(encoded)
@@ -141,6 +98,7 @@ class _Recording:
 
     def _describe(self, exhausted: bool) -> None:
         span = self._call.span
+        usage.put(span, self._usage)
         span.set_attribute(semconv.GENERATOR_ITEMS, self._count)
         span.set_attribute(semconv.GENERATOR_EXHAUSTED, exhausted)
         if self._encode is not None:

@@ -72,6 +72,13 @@ def rollout_trace_op(
             that the function does not take.
         TypeError: at decoration, for something that cannot be called, or an ``exclude`` that holds no names.
     """
+    if isinstance(function, str):
+        is_kind = function.upper() in semconv.SPAN_KINDS
+        right = f"kind={function.upper()!r}" if is_kind else f"name={function!r}"
+        raise TypeError(
+            f"rollout_trace_op: options are given by their names: @rollout_trace_op({right}), "
+            f"not @rollout_trace_op({function!r})"
+        )
     if kind not in semconv.SPAN_KINDS:
         raise ValueError(
             f"rollout_trace_op: kind={kind!r} is none of {', '.join(sorted(semconv.SPAN_KINDS))}"

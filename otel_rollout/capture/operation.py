@@ -12,7 +12,7 @@ from opentelemetry.context import get_current
 from opentelemetry.trace import Span
 
 from otel_rollout import runtime, semconv
-from otel_rollout.capture import spans, text
+from otel_rollout.capture import spans, text, usage
 from otel_rollout.capture.binding import Binder, Parameters, make_binder
 from otel_rollout.capture.content import ENCODERS, Encoder
 from otel_rollout.capture.trajectory import RUNNING, SPAN, Trajectory, trajectory_in
@@ -122,6 +122,8 @@ class Call:
             encode = self.encode
             if encode is not None:
                 self.output(encode(result, self.limit))
+            if "usage" in result if type(result) is dict else type(result) not in usage.PLAIN:
+                usage.record(self.span, self.outside.get(SPAN), result)
         finally:
             self.end()
 

@@ -48,7 +48,9 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
         context = otel_context.get_current()
         inside = trajectory_in(context)
         if inside is not None and inside.root is not None:
-            _record(active, inside.root, context, name, _score_value(value), comment, None)
+            # A root that has ended, in whose context a task lives on, takes no attributes any more.
+            origin = semconv.ORIGIN_OUTSIDE if inside.is_over else None
+            _record(active, inside.root, context, name, _score_value(value), comment, origin)
             inside.root.set_attribute(semconv.SCORE_PREFIX + name, _score_value(value))
         elif inside is None and identity_in(context).attributes:
             scored = trace.get_current_span(context)

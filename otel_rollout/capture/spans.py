@@ -15,7 +15,6 @@ from otel_rollout.runtime import Runtime, current
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace import Span as SdkSpan
 
 _MIME_TYPES: Final = {
     semconv.INPUT_VALUE: semconv.INPUT_MIME_TYPE,
@@ -48,7 +47,10 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
     guest = runtime.application_tracer()
     if guest is not None:
         span = guest.start_span(name, context, attributes={semconv.SPAN_KIND: kind})
-        if not (above.is_valid or span.is_recording()):
+        if span.is_recording():
+            # Again: what a span has from its start is cut by the application's limits.
+            span.set_attribute(semconv.SPAN_KIND, kind)
+        elif not above.is_valid:
             runtime.writer.skip("application_sampler")
         return span
     recording = runtime.tracer.start(name, parent, context, encoded)
@@ -67,21 +69,22 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
             if len(encoded) > _LONG:
                 span.long = True
     elif key not in (getattr(span, "attributes", None) or {}):
-        from otel_rollout.record import guest
-
-        content = encoded.decode()
         span.set_attribute(_MIME_TYPES[key], semconv.JSON_MIME_TYPE)
-        span.set_attribute(key, content)
-        guest.keep_content(cast("SdkSpan", span), key, content)
+        span.set_attribute(key, encoded.decode())
 
 
-def unfinished_line(span: Span) -> bytes:
-    """The line a trajectory's root span becomes if its process dies before it ends."""
+def unfinished_line(span: Span, longest: int | None) -> bytes:
+    """The line a trajectory's root span becomes if its process dies before it ends.
+
+    Args:
+        span: the root span.
+        longest: characters of texts in a line that has nothing but what the trajectory is known by.
+    """
     if type(span) is RecordingSpan:
-        return span.unfinished_line()
+        return span.unfinished_line(longest)
     from otel_rollout.record import guest
 
-    return guest.unfinished_line(cast("ReadableSpan", span))
+    return guest.unfinished_line(cast("ReadableSpan", span), longest)
 
 
 def fail(span: Span, error: BaseException) -> None:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import attach
-from opentelemetry.trace import Span, get_current_span
+from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 
 from otel_rollout import runtime, semconv
-from otel_rollout.capture import content, spans, values
+from otel_rollout.capture import content, per_call, received, spans, values
 from otel_rollout.capture.guard import fault, warn
-from otel_rollout.record.identity import PLAIN, Identity, identity_in, scalar, with_identity
+from otel_rollout.record.identity import (
+    NO_IDENTITY,
+    PLAIN,
+    Identity,
+    identity_in,
+    scalar,
+    with_identity,
+)
 from otel_rollout.record.sampling import CHOSEN, Group
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.span import RecordingSpan
@@ -44,6 +52,7 @@ _warned: set[str] = set()
 """Arguments of which a misspelling was warned of."""
 PREVIEW_BYTES: Final = 16 << 10
 """JSON bytes of an operation's input or output that are shown on the root span as well."""
+Function = TypeVar("Function", bound=Callable[..., Any])
 _Offered = bytes | tuple[bytes, int]
 """JSON of an operation; if it is long its beginning, and the bytes that follow."""
 
@@ -59,6 +68,8 @@ def rollout_trace_attr(
     **extra: Any,
 ) -> Trajectory:
     """Mark the block that produces one trajectory; use it with ``with`` or ``async with``.
+
+    Or decorate a function, ``@rollout_trace_attr(step=1)``: each call of it is a trajectory.
 
     Everything recorded inside, in this thread or task and in asyncio tasks started from it, belongs to the
     trajectory and carries its identity; after :func:`otel_rollout.instrument`, also in thread pools, Ray
@@ -80,6 +91,10 @@ def rollout_trace_attr(
         The trajectory, on which ``set_input`` and ``set_output`` choose what a list of traces shows. By
         default that is the input of the first operation directly below, and the output of the last.
     """
+    if isinstance(sample_index, types.FunctionType):  # as a decorator, without parentheses
+        raise TypeError(
+            "rollout_trace_attr: with parentheses, also as a decorator: @rollout_trace_attr(step=1)"
+        )
     identity = {
         semconv.STEP: step,
         semconv.SAMPLE_INDEX: sample_index,
@@ -90,7 +105,11 @@ def rollout_trace_attr(
 
 
 class Trajectory:
-    """A trajectory being recorded. Made by :func:`rollout_trace_attr`; entered once."""
+    """A trajectory being recorded. Made by :func:`rollout_trace_attr`; entered once.
+
+    Attributes:
+        is_over: whether its block has been left.
+    """
 
     def __init__(
         self,
@@ -107,6 +126,8 @@ class Trajectory:
         self._recorded = recorded
         self._entered = False
         self._reentered = 0
+        self._is_apart = False
+        self.is_over = False
         self._span: Span | None = None
         self._inside: otel_context.Context | None = None
         self._outside: otel_context.Context | None = None
@@ -146,6 +167,18 @@ class Trajectory:
         """The root span; one that does not record where the trajectory is left out, None before it begins."""
         return self._span
 
+    def another(self) -> Trajectory:
+        """A trajectory like this one, not yet entered."""
+        return Trajectory(self._name, self._identity, self._extra, self._recorded, self._token2text)
+
+    def __call__(self, function: Function) -> Function:
+        """Decorate a function, coroutine function or generator function: each call is a trajectory like this.
+
+        Raises:
+            TypeError: for something that is no function.
+        """
+        return per_call.traced(self, function)
+
     # --- the block ----------------------------------------------------------------------------------------
 
     def __enter__(self) -> Trajectory:
@@ -175,11 +208,18 @@ class Trajectory:
         if not self._entered:
             warn(_NOT_ENTERED)
             return
+        self.is_over = True
         # Not by `detach`: a coroutine or generator may be closed from another context than it ran in (by
         # the garbage collector, say), where the token is refused and an error logged. By the span, as the
         # block may have put something else into the context, and left it there.
-        if self._outside is not None and get_current_span() is get_current_span(self._inside):
-            attach(self._outside)
+        outside = self._outside
+        if outside is not None and get_current_span() is get_current_span(self._inside):
+            attach(outside)
+            try:
+                if _KEY in outside and not self._is_apart:
+                    _leave_what_is_over(outside)
+            except Exception as internal:  # noqa: BLE001
+                fault("leaving a trajectory", internal)
         try:
             self._exit(error)
         except Exception as internal:  # noqa: BLE001
@@ -199,18 +239,21 @@ class Trajectory:
         active = runtime.current()
         if active is None:
             return
-        context = otel_context.get_current()
+        outside = otel_context.get_current()
+        over = _span_of_what_is_over(outside) if SPAN in outside else None
+        self._is_apart = over is not None
+        context = outside if over is None else _apart_from_all(outside)
         parent = trace.get_current_span(context)
         if not self._recorded:
             active.writer.skip("switched_off")
             self._span = active.tracer.unrecorded(parent)
-            self._step_inside(context, context, self._span)
+            self._step_inside(outside, context, self._span)
             return
         settings = active.settings
         if self._is_sampled_out(active, parent, context):
             active.writer.skip("sampled_out")
             self._span = active.tracer.unrecorded(parent)
-            self._step_inside(context, context, self._span)
+            self._step_inside(outside, context, self._span)
             return
         identity = Identity(
             {
@@ -222,7 +265,7 @@ class Trajectory:
         )
         if self._makes_room(active, parent, identity):
             active.writer.skip("spool_full")
-            self._step_inside(context, context, active.tracer.unrecorded(parent))
+            self._step_inside(outside, context, active.tracer.unrecorded(parent))
             return
         identified = with_identity(identity, context)
         span = spans.start(active, self._name, semconv.KIND_AGENT, parent, identified)
@@ -235,14 +278,16 @@ class Trajectory:
         if type(span) is RecordingSpan:
             span.identity = identity  # its own, not the one of a trajectory around it
             span.trajectory = self
-        self._step_inside(context, identified, span)
+        self._step_inside(outside, identified, span)
         if span.is_recording():
+            if over is not None and over.get_span_context().trace_flags.sampled:
+                span.add_link(over.get_span_context())
             for key, value in self._extra.items():
                 if (meant := _similar_argument(key)) is not None:
                     self._warn_if_misspelt(key, meant)
                 span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
             self._writer = active.writer
-            self._slot = active.writer.trajectory_began(spans.unfinished_line(span))
+            self._slot = active.writer.trajectory_began(functools.partial(spans.unfinished_line, span))
 
     def _warn_if_misspelt(self, given: str, meant: str) -> None:
         """Warn, once for each argument, of an extra that is named like an argument nobody gave."""
@@ -292,7 +337,8 @@ class Trajectory:
 
     def _exit(self, error: BaseException | None) -> None:
         # Span, context and trajectory refer to each other: let go, for those who switch the collector off.
-        self._inside = self._outside = None
+        # The context outside stays: blocks may be left in another order than they were entered in.
+        self._inside = None
         span = self._span
         if span is None:
             return
@@ -377,6 +423,38 @@ def _recorded(identity: Mapping[str, Any]) -> dict[str, bool | int | float | str
     if type(known[semconv.VALIDATE]) is not bool:
         known[semconv.VALIDATE] = bool(known[semconv.VALIDATE])
     return known
+
+
+def _span_of_what_is_over(context: otel_context.Context) -> Span | None:
+    """The span that a trajectory begun in ``context`` has nothing to do with any more, if there is one.
+
+    A task keeps the context that it was started in: a worker started inside a trajectory, an operation or a
+    request of the application begins trajectories there when that is over. So does one started in a call from
+    another process. Whether the trajectory there is over is not known here, but whether the call is.
+    """
+    around = trajectory_in(context)
+    if around is not None:
+        return around.root or trace.INVALID_SPAN if around.is_over else None
+    span = get_current_span(context)
+    if isinstance(span, NonRecordingSpan):
+        return span if received.is_over(context) else None
+    return None if span.is_recording() else span
+
+
+def _apart_from_all(context: otel_context.Context) -> otel_context.Context:
+    """What else is in a context, without its span and trajectory: for one that begins a trace of its own."""
+    return with_identity(NO_IDENTITY, otel_context.Context({**context, SPAN: trace.INVALID_SPAN}))
+
+
+def _leave_what_is_over(context: otel_context.Context) -> None:
+    """Go on outside of trajectories around that ended first, with whatever else is in ``context``."""
+    outside, around = context, trajectory_in(context)
+    while around is not None and around.is_over and around._outside is not None:
+        outside = around._outside
+        around = trajectory_in(outside)
+    if outside is not context:
+        ours = {SPAN: get_current_span(outside), _KEY: around, RUNNING: outside.get(RUNNING)}
+        attach(with_identity(identity_in(outside), otel_context.Context({**context, **ours})))
 
 
 def _scalar(value: Any) -> bool | int | float | str | None:

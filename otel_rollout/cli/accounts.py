@@ -43,7 +43,7 @@ def watch(reports: Callable[[], Sequence[Report]], steps: bool = False) -> None:
 @contextmanager
 def progress(report: Callable[[], Report]) -> Iterator[None]:
     """While the block delivers, show on a terminal how far it is, how fast, and what is left."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
     columns = (
@@ -78,6 +78,7 @@ def _account(report: Report, steps: bool) -> RenderableType:
     dropped = sum(report.dropped.values())
     lines = [
         Text(report.place, style="bold"),
+        *([Text(report.problem)] if report.problem else []),
         Text(
             f"started {report.started} = recorded {report.recorded} + dropped {dropped} + open {report.open}"
             f" + unfinished {report.unfinished}"

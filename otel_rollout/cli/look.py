@@ -148,7 +148,7 @@ def _source(place: str | None) -> Source:
         raise UnresolvedError(f"There is no source {kind!r}. Did you mean 'mlflow:{uri}'?")
     from otel_rollout.look.kept import Kept
 
-    return Kept(Path(place) if place else configured.spool_dir)
+    return Kept(Path(place)) if place else Kept(configured.spool_dir, is_named=False)
 
 
 def _is_list(meant: Reference, found: list[Summary]) -> bool:

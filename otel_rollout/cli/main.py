@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import logging
 import os
 import signal
+import sqlite3
+import sys
 import threading
 from collections.abc import Iterable
+from json import dumps as to_json
 from pathlib import Path
 from typing import Annotated
 
-import orjson
 import typer
 from rich.console import Console
 
@@ -69,6 +72,9 @@ def main(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """See every trajectory of an agentic-RL rollout."""
+    for stream in (sys.stdout, sys.stderr):  # the name of a file may hold bytes that are no text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     if version:
         typer.echo(VERSION)
         raise typer.Exit
@@ -95,12 +101,19 @@ def status(
         node_dirs = _node_directories(place or configured.spool_dir)
         return [_report(node_dir, configured) for node_dir in (node_dirs if all_runs else node_dirs[-1:])]
 
-    if json:
-        typer.echo(orjson.dumps([_as_json(report) for report in reports()], option=orjson.OPT_INDENT_2))
-    elif watch:
+    if watch and not json:
         accounts.watch(reports, steps)
-    else:
-        accounts.show(reports(), Console(), steps)
+        return
+    found: list[Report] = []
+    try:
+        found = reports()
+    finally:  # a program that reads JSON gets some in any case
+        if json:
+            typer.echo(to_json([_as_json(report) for report in found], indent=2))
+    if not json:
+        accounts.show(found, Console(), steps)
+    if any(report.problem for report in found):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -121,16 +134,21 @@ def forward(
     if watch:
         _serve(place or configured.spool_dir, configured, to)
         return
-    pending = False
+    unfinished = False
     for node_dir in _node_directories(place or configured.spool_dir):
         chosen = _with_exporters_of(node_dir, configured, to)
-        with accounts.progress(functools.partial(drain.report, node_dir, chosen)):
-            if not service.forward_directory(node_dir, chosen):
-                typer.echo(f"{node_dir} has a forwarder that is at work")
+        waits = f"Another forwarder is at work on {node_dir}; waiting until it has delivered what lies there"
+        try:
+            with accounts.progress(functools.partial(drain.report, node_dir, chosen)):
+                service.forward_or_wait(node_dir, chosen, functools.partial(typer.echo, waits))
+        except (OSError, sqlite3.Error) as error:
+            typer.echo(f"cannot forward {node_dir}: {error}", err=True)
+            unfinished = True
+            continue
         report = drain.report(node_dir, chosen)
-        pending |= any(count.pending for count in report.exporters.values())
+        unfinished |= report.problem is not None or any(c.pending for c in report.exporters.values())
         typer.echo(report.summary())
-    if pending:
+    if unfinished:
         raise typer.Exit(1)
 
 
@@ -167,7 +185,8 @@ def replay(
     configured, _ = settings.from_environment({**os.environ, **as_they_are})
     chosen = _chosen(configured, _names(to))
     try:
-        with service.as_node_directory(paths, configured.spool_dir, list(chosen.exporters)) as node_dir:
+        spool_dir, names, limit = configured.spool_dir, list(chosen.exporters), configured.spool_limit
+        with service.as_node_directory(paths, spool_dir, names, limit) as node_dir:
             with accounts.progress(functools.partial(drain.report, node_dir, chosen)):
                 service.forward_directory(node_dir, chosen)
             report = drain.report(node_dir, chosen)
@@ -202,14 +221,20 @@ def doctor(
 
     diagnosis = examination.examine((address or "auto") if ray or address else None)
     if json:
-        typer.echo(orjson.dumps(diagnosis.as_json(), option=orjson.OPT_INDENT_2))
+        typer.echo(to_json(diagnosis.as_json(), indent=2))
     else:
         examination.show(diagnosis, Console())
     raise typer.Exit(diagnosis.exit_status)
 
 
 def _node_directories(place: Path) -> list[Path]:
-    found = spool.node_directories(place)
+    try:
+        if os.path.lexists(place):
+            os.listdir(place)
+        found = spool.node_directories(place)
+    except OSError as error:
+        typer.echo(f"{place} cannot be read: {error.strerror}", err=True)
+        raise typer.Exit(2) from error
     if not found:
         typer.echo(
             f"Nothing was recorded in {place}. If it was elsewhere, name the directory with --spool or "
@@ -241,6 +266,7 @@ def _report(node_dir: Path, configured: settings.Settings) -> Report:
 def _as_json(report: Report) -> dict[str, object]:
     return {
         "place": report.place,
+        "problem": report.problem,
         "started": report.started,
         "recorded": report.recorded,
         "open": report.open,

@@ -16,13 +16,20 @@ _SUCCESSION_TIMEOUT: Final = 120.0
 
 
 def main() -> None:
-    """Run the forwarder of the directory given as the only argument."""
+    """Run the forwarder of the directory given as the only argument.
+
+    Raises:
+        SystemExit: when this user has no business there.
+    """
     node_dir = Path(sys.argv[1])
     os.umask(0o077)  # whatever is written here is for this user alone
     from otel_rollout.deliver.election import Election
     from otel_rollout.deliver.launch import SUCCESSOR, access_in
 
-    election = Election(node_dir)
+    try:
+        election = Election(node_dir)
+    except OSError as error:
+        raise SystemExit(f"cannot forward {node_dir}: {error}") from None
     access = access_in(os.environ)
     if SUCCESSOR in sys.argv and (election.lacks(access) or election.differs(access)):
         is_elected = election.succeed(_SUCCESSION_TIMEOUT)

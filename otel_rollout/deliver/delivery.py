@@ -353,9 +353,13 @@ class Delivery:
             "end": line.end,
             "line": line.raw.decode("utf-8", "replace").rstrip("\n"),
         }
-        path = self._node_dir / f"{REJECTED}{self.name}.jsonl"
-        segments.append_line(path, orjson.dumps(entry) + b"\n")
+        segments.append_line(rejected_file(self._node_dir, self.name), orjson.dumps(entry) + b"\n")
         _logger.error("%s rejects a span of %s: %s", self.name, line.segment, reason)
+
+
+def rejected_file(node_dir: Path, exporter: str) -> Path:
+    """The dead-letter file of an exporter: spans that its target refuses for good."""
+    return node_dir / f"{REJECTED}{exporter}.jsonl"
 
 
 def step_of(line: bytes) -> StepKey:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +17,9 @@ from otel_rollout import spool
 from otel_rollout.deliver import launch, segments
 from otel_rollout.deliver.progress import Show, progress
 from otel_rollout.deliver.report import DeliveryCount, ExporterCount, Report, StepCount, StepKey
+from otel_rollout.private_files import ForeignFileError, check_private, open_private
 from otel_rollout.record import journal
+from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.open_trajectories import read_open
 
 if TYPE_CHECKING:
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 _POLL_INTERVAL = 0.05
 _START_INTERVAL = 2.0
 _STEADY_ATTEMPTS = 5
+_logger = logging.getLogger("otel_rollout")
 
 
 def report(node_dir: Path, configured: Settings, at_once: bool = False) -> Report:
@@ -38,22 +43,38 @@ def report(node_dir: Path, configured: Settings, at_once: bool = False) -> Repor
     """
     try:
         return _report(node_dir, configured, at_once)
-    except FileNotFoundError:
-        if node_dir.is_dir():
-            raise
-        return Report.empty()
+    except Exception as error:  # noqa: BLE001 - whoever asks goes on, with what is known
+        pass_on(error)
+        if isinstance(error, FileNotFoundError) and not os.path.isdir(node_dir):
+            return Report.empty()
+        return Report.unknown(str(node_dir), configured.exporters, _described(node_dir, error))
+
+
+def _described(node_dir: Path, error: Exception) -> str:
+    """What is wrong with a directory, as one sentence that names it."""
+    if isinstance(error, ForeignFileError):
+        return str(error)
+    why = error.strerror if isinstance(error, OSError) else None
+    return f"{node_dir} cannot be read: {why or f'{type(error).__name__}: {error}'}"
 
 
 def delivered(node_dir: Path, configured: Settings) -> dict[str, DeliveryCount]:
-    """What the ledger says of each exporter, which is cheap to ask."""
+    """What the ledger says of each exporter, which is cheap to ask; nothing where it cannot be read."""
     from otel_rollout.deliver.ledger import read_ledger
 
-    ledger = read_ledger(node_dir)
+    try:
+        ledger = read_ledger(node_dir)
+    except Exception as error:  # noqa: BLE001 - a reader of metrics asks, and goes on
+        pass_on(error)
+        return {}
+    if ledger.problem is not None:
+        return {}
     return {name: ledger.count(name) for name in configured.exporters}
 
 
 def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
     exporters = list(configured.exporters)
+    check_private(node_dir, os.lstat(node_dir))
     living = segments.living_writers(node_dir)
     writers = [_account_of(node_dir, writer, writer in living) for writer in spool.journals(node_dir)]
     dropped: Counter[str] = Counter()
@@ -77,7 +98,7 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
         groups_left_out={reason: n for (kept, reason), n in ledger.groups.items() if not kept},
         exporters={name: _exporter_count(name, ledger, pending[name]) for name in exporters},
         place=str(node_dir),
-        count_steps=lambda: count_steps(node_dir, exporters),
+        count_steps=lambda: _steps_or_nothing(node_dir, exporters),
     )
 
 
@@ -133,9 +154,17 @@ def _account_of(node_dir: Path, writer: str, is_alive: bool) -> _Account:
     if is_alive:
         return _Account(state.started, state.recorded, 0, state.drops, state.skips)
     closing = node_dir / spool.SegmentName(writer, spool.CLOSING_SEQUENCE).file
-    recorded = state.recorded + (closing.read_bytes().count(b"\n") if closing.exists() else 0)
+    recorded = state.recorded + _content(closing).count(b"\n")
     unfinished = state.started - recorded - sum(state.drops.values())
     return _Account(state.started, recorded, unfinished, state.drops, state.skips)
+
+
+def _content(path: Path) -> bytes:
+    """The content of a file; nothing where there is none of this user's."""
+    try:
+        return spool.read_private(path)
+    except (FileNotFoundError, ForeignFileError):
+        return b""
 
 
 def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> ExporterCount:
@@ -157,7 +186,7 @@ def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
     for name in spool.segments(node_dir):
         size = cursors.get(name.stem, 0)
         try:
-            with (node_dir / name.file).open("rb") as file:
+            with open(node_dir / name.file, "rb", opener=open_private) as file:
                 file.seek(size)
                 while chunk := file.read(1 << 20):
                     size += len(chunk)
@@ -170,8 +199,18 @@ def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
 def _owed(node_dir: Path, name: spool.SegmentName, size: int) -> bytes:
     """What the journal of its writer has beyond ``size`` bytes of a segment, if it is the writer's last."""
     path = node_dir / (name.writer + spool.JOURNAL_SUFFIX)
-    state = journal.read_state(path) if path.exists() else None
+    state = journal.read_state(path)
     return journal.owed_bytes(path, state, size) if state and state.sequence == name.sequence else b""
+
+
+def _steps_or_nothing(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
+    """The account per step; nothing, and a warning, where it can be read no more."""
+    try:
+        return count_steps(node_dir, exporters)
+    except Exception as error:  # noqa: BLE001 - it is asked for later than the account was taken
+        pass_on(error)
+        _logger.warning("otel-rollout: steps are not known: %s", _described(node_dir, error))
+        return {}
 
 
 def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
@@ -224,10 +263,10 @@ def _by_step(node_dir: Path, writer: str, number: int) -> Counter[StepKey]:
     """The steps of ``number`` spans under way: of trajectories, and of operations if that can only be one."""
     from otel_rollout.deliver.delivery import step_of
 
-    closing = node_dir / spool.SegmentName(writer, spool.CLOSING_SEQUENCE).file
-    if closing.exists():  # its trajectories were ended; what was under way in them was not
+    closing = _content(node_dir / spool.SegmentName(writer, spool.CLOSING_SEQUENCE).file)
+    if closing:  # its trajectories were ended; what was under way in them was not
         roots = Counter[StepKey]()
-        steps = {step_of(line) for line in closing.read_bytes().splitlines()}
+        steps = {step_of(line) for line in closing.splitlines()}
     else:
         roots = Counter(map(step_of, read_open(node_dir / (writer + spool.OPEN_SUFFIX))))
         steps = set(roots)
@@ -272,8 +311,11 @@ def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: 
     """
     deadline = time.monotonic() + timeout
     if configured.outcome_keep:
-        with contextlib.suppress(OSError):  # nothing but time depends on it
-            (node_dir / spool.DRAINING).touch(0o600)
+        with (
+            contextlib.suppress(OSError),  # nothing but time depends on it
+            open(node_dir / spool.DRAINING, "ab", opener=open_private) as file,
+        ):
+            os.utime(file.fileno())
     shown = progress() if shows_progress else contextlib.nullcontext(lambda done, total: None)
     try:
         with shown as show:
@@ -288,10 +330,12 @@ def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: 
                     or time.monotonic() >= deadline
                 ):
                     return account
-    except FileNotFoundError:
-        if node_dir.is_dir():
-            raise
-    return report(node_dir, configured)
+    except Exception as error:  # noqa: BLE001 - whoever waits goes on, with what is known
+        pass_on(error)
+        account = report(node_dir, configured)
+        if account.place and account.problem is None:  # it is there and can be read
+            _logger.warning("otel-rollout: nobody sees to the delivery of %s: %s", node_dir, error)
+        return account
 
 
 def _drain_what_is_recorded(node_dir: Path, configured: Settings, deadline: float, show: Show) -> int:
@@ -318,6 +362,11 @@ def _is_incomplete(node_dir: Path) -> bool:
         (node_dir / (writer + spool.OPEN_SUFFIX)).exists() and segments.is_dead(node_dir, writer)
         for writer in spool.journals(node_dir)
     )
+
+
+def is_settled(node_dir: Path, configured: Settings, target: int) -> bool:
+    """Whether a forwarder at work has delivered ``target`` spans to all exporters, or is refused by them."""
+    return not _is_incomplete(node_dir) and _is_done(node_dir, configured, target, lambda done, total: None)
 
 
 def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> bool:

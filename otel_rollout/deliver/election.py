@@ -17,6 +17,8 @@ from pathlib import Path
 
 import orjson
 
+from otel_rollout.private_files import open_private
+
 LOCK_FILE = "forwarder.lock"
 SUCCESSOR_FILE = "forwarder.successor"
 _POLL_INTERVAL = 0.05
@@ -33,11 +35,16 @@ def fingerprints(access: Mapping[str, str], salt: str) -> dict[str, str]:
 
 
 class Election:
-    """The forwarder's lock: at most one process forwards a directory."""
+    """The forwarder's lock: at most one process forwards a directory.
+
+    Raises:
+        OSError: when the lock file cannot be opened.
+        ForeignFileError: when the directory or the file may be somebody else's.
+    """
 
     def __init__(self, node_dir: Path) -> None:
         self._path = node_dir / LOCK_FILE
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT)
 
     def win(self) -> bool:
         """Try to become the forwarder."""
@@ -49,7 +56,7 @@ class Election:
 
     def succeed(self, timeout: float) -> bool:
         """Ask the forwarder for the lock, and wait for it."""
-        (self._path.parent / SUCCESSOR_FILE).touch(0o600)
+        os.close(open_private(self._path.parent / SUCCESSOR_FILE, os.O_WRONLY | os.O_CREAT))
         deadline = time.monotonic() + timeout
         while not self.win():
             if time.monotonic() > deadline:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Final
 
 import orjson
 
 from otel_rollout import spool
 from otel_rollout.deliver.delivery import REJECTED
 from otel_rollout.deliver.segments import MAX_LINE_BYTES
+from otel_rollout.private_files import open_beside
+
+MAX_WINDOW_BYTES: Final = 128 << 20
+"""Memory that decompressing may take: what our archives need, and what the zstd command allows by default."""
+MAX_RATIO: Final = 1000
+"""Bytes that one compressed byte may become, beyond ALWAYS_ALLOWED_BYTES. Contexts that every turn resends
+stay below it; zeros do not."""
+ALWAYS_ALLOWED_BYTES: Final = 64 << 20
 
 
 def in_places(paths: Sequence[Path]) -> Iterator[Path]:
@@ -32,6 +42,8 @@ def in_places(paths: Sequence[Path]) -> Iterator[Path]:
 
 def in_directory(directory: Path) -> list[Path]:
     """The segments at or below a directory, archived ones too."""
+    if directory.is_symlink():  # a person may name a link; links below it are not followed
+        directory = directory.resolve()
     return sorted(path for path in directory.rglob("*") if _is_segment(path))
 
 
@@ -46,26 +58,67 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
     Raises:
         OSError: when it cannot be read.
-        ValueError: when it is damaged.
+        ForeignFileError: when it is called as in a spool, and may be somebody else's.
+        ValueError: when it is damaged, or would become too large.
     """
+    is_rejected = path.name.startswith(REJECTED)
     with _opened(path) as file:
+        number = 0
         while line := file.readline(MAX_LINE_BYTES):
-            yield orjson.loads(line)["line"].encode() + b"\n" if path.name.startswith(REJECTED) else line
+            number += 1
+            yield _rejected_line(path, number, line) if is_rejected else line
+
+
+def _rejected_line(path: Path, number: int, entry: bytes) -> bytes:
+    """The recorded line in an entry of a dead-letter file."""
+    try:
+        line = orjson.loads(entry)["line"]
+        return bytes(line.encode()) + b"\n"
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ValueError(f'{path}, line {number}: is no rejected span, which is {{"line": "..."}}') from None
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    with path.open("rb") as file:
+    with open(path, "rb", opener=_opener_for(path)) as file:
         if path.suffix != spool.COMPRESSED_SUFFIX:
             yield file
             return
-        import io
-
         import zstandard
 
-        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+        limit = max(ALWAYS_ALLOWED_BYTES, MAX_RATIO * os.fstat(file.fileno()).st_size)
         try:
             with decompressor.stream_reader(file, read_across_frames=True) as plain:
-                yield io.BufferedReader(plain, 1 << 20)
+                yield io.BufferedReader(_BoundedReader(plain, path, limit), 1 << 20)
         except zstandard.ZstdError as error:
             raise ValueError(f"{path} cannot be decompressed: {error}") from error
+
+
+def _opener_for(path: Path) -> Callable[[str, int], int] | None:
+    """What opens a file: with care where it is called as in a spool, which may be found, not named."""
+    return open_beside if _is_segment(path) or path.name.startswith(REJECTED) else None
+
+
+class _BoundedReader(io.RawIOBase):
+    """Reads what a file decompresses to, and raises ValueError where that is far more than it may be."""
+
+    def __init__(self, plain: Any, path: Path, limit: int) -> None:
+        self._plain = plain
+        self._path = path
+        self._limit = limit
+        self._size = 0
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes."""
+        count = int(self._plain.readinto(buffer))
+        self._size += count
+        if self._size > self._limit:
+            raise ValueError(
+                f"{self._path} becomes more than {self._limit} bytes, which no file of its size does"
+            )
+        return count

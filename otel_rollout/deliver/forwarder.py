@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from otel_rollout.deliver import retention, segments
 from otel_rollout.deliver.decoders import Decoders
-from otel_rollout.deliver.delivery import Delivery
+from otel_rollout.deliver.delivery import Delivery, rejected_file
 from otel_rollout.deliver.election import Election
 from otel_rollout.deliver.enrichment import MEMORY_BYTES, Enrichment
 from otel_rollout.deliver.exporters import is_for_another_machine, load
@@ -18,6 +19,7 @@ from otel_rollout.deliver.ledger import Ledger, set_aside_unreadable
 from otel_rollout.deliver.selection import Selection
 from otel_rollout.deliver.unfinished import close_unfinished
 from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.private_files import ForeignFileError, check_absent_or_own
 from otel_rollout.record.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import SegmentName
@@ -70,6 +72,7 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
                     "one. What is recorded here travels there when the job ends through Ray; else give all "
                     "machines a server as target, or copy the spool there and run `otel-rollout forward`."
                 )
+            check_absent_or_own(rejected_file(node_dir, name))
             selective = bool(configured.outcome_keep)
             deliveries.append(
                 Delivery(
@@ -77,7 +80,7 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
                     selective=selective, project=configured.project_name,
                 )
             )  # fmt: skip
-        except SettingsError as error:
+        except (SettingsError, ForeignFileError) as error:
             _logger.error("%s", error)
             ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))
         except Exception as error:
@@ -155,7 +158,12 @@ def _retire(node_dir: Path, configured: Settings, deliveries: list[Delivery], at
     try:
         retention.retire(node_dir, is_done, configured.keep, at_end)
     except OSError as error:  # nothing depends on it
-        _logger.warning("cannot clear up %s: %s", node_dir, error)
+        _warn_once(f"cannot clear up {node_dir}: {error}")
+
+
+@functools.lru_cache  # it is tried every few seconds
+def _warn_once(problem: str) -> None:
+    _logger.warning("%s", problem)
 
 
 def _heal_the_dead(node_dir: Path, healed: set[str]) -> tuple[bool, bool]:

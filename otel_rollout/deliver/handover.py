@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_rollout import spool
+from otel_rollout.private_files import open_private
 from otel_rollout.record import journal
 from otel_rollout.spool import SegmentName
 
@@ -65,7 +66,7 @@ def add_piece(copy_dir: Path, piece: Piece) -> None:
         (copy_dir / file).parent.mkdir(mode=0o700, exist_ok=True)
         spool.write_whole(copy_dir / file, data)  # a forwarder at work on the copy may be reading it
     for file, data in piece.segments.items():
-        with open(copy_dir / file, "ab", opener=spool.open_private) as segment:
+        with open(copy_dir / file, "ab", opener=open_private) as segment:
             segment.write(data)
 
 
@@ -90,7 +91,7 @@ def _read(node_dir: Path, files: Iterable[str], limit: int = -1) -> dict[str, by
     found: dict[str, bytes] = {}
     for file in files:
         if (node_dir / file).exists():
-            with (node_dir / file).open("rb") as opened:
+            with open(node_dir / file, "rb", opener=open_private) as opened:
                 found[file] = opened.read(limit)
     return found
 
@@ -103,7 +104,7 @@ def _bytes_from(
     Whole, because a forwarder may be at work on the copy, and takes half a line without a journal for damage.
     """
     path = node_dir / name.file
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_private) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(start)
         data = file.read(limit)

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import otel_rollout
-from otel_rollout import spool
 from otel_rollout.deliver.election import Election
 from otel_rollout.environment import DELIVERY_PREFIXES, gives_access, without_credentials
+from otel_rollout.private_files import open_private
 from otel_rollout.settings import (
     CONFIG_VARIABLE,
     DELIVERY,
@@ -81,7 +81,7 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     command = [sys.executable, "-m", "otel_rollout.deliver", str(node_dir)]
     if is_running:
         command.append(SUCCESSOR)
-    with open(node_dir / LOG_FILE, "ab", opener=spool.open_private) as log:
+    with open(node_dir / LOG_FILE, "ab", opener=open_private) as log:
         subprocess.run(  # noqa: S603 - our own interpreter and module
             ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *command],
             cwd="/",  # `python -m` looks for modules here first; and the job's directory may be deleted

@@ -9,7 +9,9 @@ the forwarder alone and read by anybody.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping
@@ -20,8 +22,11 @@ from typing import NamedTuple
 
 from otel_rollout.deliver.report import DeliveryCount, StepKey
 from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.private_files import ForeignFileError, check_absent_or_own
 
 FILE = "ledger.sqlite"
+_SUFFIXES = ("-wal", "-shm", "-journal", "")
+"""Of the files that SQLite opens, or makes, beside the ledger, and of the ledger itself."""
 _BUSY_TIMEOUT = 10.0
 _logger = logging.getLogger("otel_rollout.deliver")
 _PASSING = ("locked", "busy", "disk I/O error", "unable to open", "disk is full")
@@ -89,9 +94,13 @@ class Ledger:
 
     Args:
         node_dir: the node directory the ledger lies in.
+
+    Raises:
+        ForeignFileError: when one of its files may be somebody else's.
     """
 
     def __init__(self, node_dir: Path) -> None:
+        _check_files(node_dir)
         self._db = sqlite3.connect(node_dir / FILE, timeout=_BUSY_TIMEOUT)
         self._db.execute("PRAGMA journal_mode=WAL")
         # The death of the process loses nothing; the death of the machine would take the spool as well.
@@ -232,6 +241,12 @@ def read_ledger(node_dir: Path) -> LedgerState:
     """Read a ledger from outside; an empty state when there is none, or the forwarder is just creating it."""
     state = LedgerState({}, {}, {}, {}, {}, {})
     path = node_dir / FILE
+    try:
+        _check_files(node_dir)
+    except FileNotFoundError:  # the directory is gone
+        return state
+    except ForeignFileError as error:
+        return dataclasses.replace(state, problem=f"the ledger cannot be read: {error}")
     if path.exists():
         try:
             _read(path, state)
@@ -255,10 +270,16 @@ def set_aside_unreadable(node_dir: Path) -> None:
         return
     name = f"unreadable-{time.time_ns()}.{FILE}"
     _logger.error("%s. It is kept as %s; what still lies in segments is delivered again", problem, name)
-    for suffix in ("-wal", "-shm", ""):
+    for suffix in _SUFFIXES:
         path = node_dir / (FILE + suffix)
-        if path.exists():
+        if os.path.lexists(path):
             path.rename(node_dir / (name + suffix))
+
+
+def _check_files(node_dir: Path) -> None:
+    """Check what SQLite is going to open by its path: it follows links."""
+    for suffix in _SUFFIXES:
+        check_absent_or_own(node_dir / (FILE + suffix))
 
 
 def _read(path: Path, state: LedgerState) -> None:

@@ -127,6 +127,7 @@ class Report:
         groups_left_out: reason → groups that are not.
         exporters: name → what became of the recorded spans there.
         place: directory the account was taken from; empty when nothing was recorded.
+        problem: why the spool could not be read, if so; then the numbers are what this process knows.
     """
 
     started: int
@@ -139,11 +140,18 @@ class Report:
     exporters: Mapping[str, ExporterCount]
     place: str
     count_steps: Callable[[], Mapping[StepKey, StepCount]] = field(repr=False, compare=False)
+    problem: str | None = None
 
     @classmethod
     def empty(cls) -> Report:
         """The account when tracing is off."""
         return cls(0, 0, 0, {}, {}, {}, {}, {}, "", dict)
+
+    @classmethod
+    def unknown(cls, place: str, exporters: Iterable[str], problem: str) -> Report:
+        """The account of a directory that cannot be read."""
+        nothing = dict.fromkeys(exporters, ExporterCount())
+        return cls(0, 0, 0, {}, {}, {}, {}, nothing, place, dict, problem)
 
     @classmethod
     def merged(cls, reports: Sequence[Report]) -> Report:
@@ -165,6 +173,7 @@ class Report:
             },
             place=", ".join(report.place for report in reports if report.place),
             count_steps=lambda: _merged_steps([report.by_step for report in reports]),
+            problem="; ".join(report.problem for report in reports if report.problem) or None,
         )
 
     @property
@@ -191,6 +200,8 @@ class Report:
     def summary(self) -> str:
         """The account in one line."""
         parts = [f"{self.recorded} spans recorded"]
+        if self.problem:
+            parts.append(f"({self.problem})")
         for name, count in self.exporters.items():
             parts.append(f"{count.delivered} delivered to {name}, {count.pending} pending")
             if count.rejected:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from otel_rollout import spool
 from otel_rollout.deliver import segments
+from otel_rollout.private_files import open_private
 from otel_rollout.record import journal
 from otel_rollout.spool import SegmentName
 
@@ -63,7 +64,7 @@ def archive(path: Path) -> Path:
     parameters = zstandard.ZstdCompressionParameters.from_level(
         _LEVEL, window_log=_WINDOW_LOG, enable_ldm=True
     )
-    with path.open("rb") as plain, open(fresh, "wb", opener=spool.open_private) as compressed:
+    with open(path, "rb", opener=open_private) as plain, open(fresh, "wb", opener=open_private) as compressed:
         zstandard.ZstdCompressor(compression_params=parameters).copy_stream(plain, compressed)
     fresh.replace(target)
     return target

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from otel_rollout import spool
+from otel_rollout.private_files import ForeignFileError, open_private
 from otel_rollout.record import journal
 from otel_rollout.spool import SegmentName
 
@@ -23,8 +24,8 @@ def is_being_written(path: Path) -> bool:
     Never a pid: those are reused. Never an age: clocks are set.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # done with, and removed
+        descriptor = open_private(path, os.O_RDONLY)
+    except (FileNotFoundError, ForeignFileError):  # done with and removed; or nothing of ours
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -57,16 +58,12 @@ def is_dead(node_dir: Path, writer: str) -> bool:
 
 def _sequence(node_dir: Path, writer: str) -> int:
     """Number of the segment that a writer is at; 0 while it is being born, and where no journal tells."""
-    state = _state(node_dir / (writer + spool.JOURNAL_SUFFIX))
+    state = journal.read_state(node_dir / (writer + spool.JOURNAL_SUFFIX))
     return state.sequence if state is not None else 0
 
 
 def _segments_of(node_dir: Path, writer: str) -> list[Path]:
     return [node_dir / name.file for name in spool.segments(node_dir) if name.writer == writer]
-
-
-def _state(path: Path) -> journal.JournalState | None:
-    return journal.read_state(path) if path.exists() else None
 
 
 def writers(node_dir: Path) -> set[str]:
@@ -81,10 +78,10 @@ def heal(node_dir: Path, writer: str) -> None:
     called by the holder of the forwarder's lock, so by one process at a time.
     """
     path = node_dir / (writer + spool.JOURNAL_SUFFIX)
-    state = _state(path)
+    state = journal.read_state(path)
     for name in spool.segments(node_dir):
         if name.writer == writer and (state is None or name.sequence <= state.sequence):
-            with (node_dir / name.file).open("r+b") as segment:
+            with open(node_dir / name.file, "r+b", opener=open_private) as segment:
                 if state is None or name.sequence < state.sequence:
                     _end_last_line(segment)
                 else:
@@ -99,9 +96,9 @@ def discard_buffers(node_dir: Path, writer: str) -> None:
     left as it is: that of a newer version, say.
     """
     path = node_dir / (writer + spool.JOURNAL_SUFFIX)
-    if _state(path) is not None:
+    if journal.read_state(path) is not None:
         fresh = path.with_suffix(".new")  # never cut a file: a process that has it mapped would die of it
-        with path.open("rb") as old, open(fresh, "wb", opener=spool.open_private) as file:
+        with open(path, "rb", opener=open_private) as old, open(fresh, "wb", opener=open_private) as file:
             file.write(old.read(journal.HEADER_BYTES))
         fresh.replace(path)
     (node_dir / (writer + spool.OPEN_SUFFIX)).unlink(missing_ok=True)
@@ -132,14 +129,14 @@ def append_line(path: Path, line: bytes) -> None:
     Raises:
         OSError: when it cannot be written.
     """
-    with open(path, "a+b", opener=spool.open_private) as file:
+    with open(path, "a+b", opener=open_private) as file:
         end = _end_of_last_line(file)
         file.truncate(end)
         try:
             file.write(line)
             file.flush()
         except OSError:
-            os.truncate(path, end)  # freeing space does not fail for lack of it
+            os.ftruncate(file.fileno(), end)  # freeing space does not fail for lack of it
             raise
 
 
@@ -150,7 +147,7 @@ def complete_lines(path: Path, position: int, limit: int) -> Iterator[tuple[byte
     finished and not yielded. Of a line longer than ``MAX_LINE_BYTES`` its beginning is, without a newline.
     """
     try:
-        file = path.open("rb")
+        file = open(path, "rb", opener=open_private)  # noqa: SIM115
     except FileNotFoundError:  # everybody is done with it
         return
     with file:

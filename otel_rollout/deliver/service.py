@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import shutil
@@ -16,14 +17,21 @@ from otel_rollout.deliver import drain, files, segments
 from otel_rollout.deliver.election import Election
 from otel_rollout.deliver.forwarder import forward
 from otel_rollout.deliver.report import Report
+from otel_rollout.private_files import open_private, read_beside
 from otel_rollout.settings import Settings
 
 LOOK_INTERVAL = 2.0
+WAIT_INTERVAL = 0.2
+"""Seconds between looks at what another forwarder has delivered."""
 _logger = logging.getLogger("otel_rollout.deliver")
 
 
 def forward_directory(node_dir: Path, configured: Settings) -> bool:
-    """Forward a node directory until it is done; False when another forwarder is at it."""
+    """Forward a node directory until it is done; False when another forwarder is at it.
+
+    Raises:
+        OSError: when its lock cannot be had, because it is another user's, say.
+    """
     election = Election(node_dir)
     try:
         if not election.win():
@@ -32,6 +40,31 @@ def forward_directory(node_dir: Path, configured: Settings) -> bool:
         return True
     finally:
         election.close()
+
+
+def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], object]) -> None:
+    """Have a node directory forwarded: by us, or by the forwarder that is at work there.
+
+    While another one is at work, wait until it has delivered what was recorded when we came. If it ends
+    before that, or has other exporters than ours, go on with the rest.
+
+    Args:
+        node_dir: what is forwarded.
+        configured: settings to forward it with.
+        on_wait: called once if there is another forwarder.
+
+    Raises:
+        OSError: when the lock cannot be had.
+    """
+    target = drain.report(node_dir, configured).recorded
+    is_waiting = False
+    while not forward_directory(node_dir, configured):
+        if not is_waiting:
+            is_waiting = True
+            on_wait()
+        if drain.is_settled(node_dir, configured, target):
+            return
+        time.sleep(WAIT_INTERVAL)
 
 
 class Service:
@@ -77,10 +110,22 @@ class Service:
 
     def _begin(self, node_dir: Path) -> None:
         thread = threading.Thread(
-            target=forward_directory, args=(node_dir, self._settings_of(node_dir)), daemon=True
+            target=_forward_if_possible, args=(node_dir, self._settings_of(node_dir)), daemon=True
         )
         self._threads[node_dir] = thread
         thread.start()
+
+
+def _forward_if_possible(node_dir: Path, configured: Settings) -> None:
+    try:
+        forward_directory(node_dir, configured)
+    except OSError as error:  # the others go on
+        _warn(f"cannot forward {node_dir}: {error}")
+
+
+@functools.lru_cache  # a service tries every few seconds
+def _warn(problem: str) -> None:
+    _logger.warning("%s", problem)
 
 
 def _pending(report: Report) -> bool:
@@ -88,7 +133,9 @@ def _pending(report: Report) -> bool:
 
 
 @contextmanager
-def as_node_directory(paths: Sequence[Path], spool_dir: Path, exporters: Sequence[str]) -> Iterator[Path]:
+def as_node_directory(
+    paths: Sequence[Path], spool_dir: Path, exporters: Sequence[str], limit: int = 0
+) -> Iterator[Path]:
     """A node directory that holds copies of files of OTLP JSON Lines, plain or compressed.
 
     It is removed afterwards, unless something in it is pending or was rejected.
@@ -97,10 +144,11 @@ def as_node_directory(paths: Sequence[Path], spool_dir: Path, exporters: Sequenc
         paths: files, or directories whose segments and archives are meant.
         spool_dir: where to make it.
         exporters: who will deliver it.
+        limit: bytes the copies may take; 0: half of what is free.
 
     Raises:
         OSError: when a file cannot be read or the copy not be written.
-        ValueError: for a path that holds no lines.
+        ValueError: for a path that holds no lines, or more than the limit.
     """
     run = f"replay-{spool.new_run_id()}"
     node_dir = spool.node_directory(spool_dir, run, "")
@@ -109,9 +157,10 @@ def as_node_directory(paths: Sequence[Path], spool_dir: Path, exporters: Sequenc
         spool.write_manifest(node_dir, spool.Manifest(run, "replay", tuple(exporters)))
         _copy_tokenizers(paths, node_dir)
         writer = spool.new_writer_id()
+        room = limit or spool.default_limit(node_dir)
         for sequence, path in enumerate(files.in_places(paths), start=1):
-            _copy_lines(path, node_dir / spool.SegmentName(writer, sequence).file)
-    except (OSError, ValueError):
+            room -= _copy_lines(path, node_dir / spool.SegmentName(writer, sequence).file, room)
+    except BaseException:
         shutil.rmtree(node_dir.parent)  # else it would be the latest run, which `status` shows
         raise
     yield node_dir
@@ -127,16 +176,23 @@ def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
         for found in {file for place in places for file in spool.tokenizer_files(place)}:
             (node_dir / spool.TOKENIZERS).mkdir(mode=0o700, exist_ok=True)
             try:  # beside a file in a temporary directory anybody may have put something
-                content = spool.read_owned(found, found.parent.parent)
+                content = read_beside(found)
             except OSError as error:
                 _logger.warning("the tokenizer %s is passed over: %s", found, error)
             else:
                 spool.write_whole(spool.tokenizer_file(node_dir, found.stem), content)
 
 
-def _copy_lines(source: Path, target: Path) -> None:
-    """Copy a file's lines, with an end to the last."""
-    with open(target, "w+b", opener=spool.open_private) as copy:
-        copy.writelines(files.lines_of(source))
+def _copy_lines(source: Path, target: Path, room: int) -> int:
+    """Copy a file's lines, with an end to the last; the bytes that takes, at most ``room``."""
+    with open(target, "w+b", opener=open_private) as copy:
+        for line in files.lines_of(source):
+            if copy.tell() + len(line) > room:
+                raise ValueError(
+                    f"{source} does not fit: copies for a replay may take OTEL_ROLLOUT_SPOOL_LIMIT, "
+                    "or half of what is free on the spool's disk"
+                )
+            copy.write(line)
         if copy.tell() and copy.seek(-1, os.SEEK_END) is not None and copy.read(1) != b"\n":
             copy.write(b"\n")
+        return copy.seek(0, os.SEEK_END)

@@ -16,6 +16,7 @@ import orjson
 from otel_rollout import spool
 from otel_rollout.deliver import segments
 from otel_rollout.deliver.decode import spans_of
+from otel_rollout.private_files import open_private
 from otel_rollout.record.open_trajectories import read_open
 from otel_rollout.spool import SegmentName
 
@@ -29,7 +30,7 @@ def close_unfinished(node_dir: Path, writer: str) -> None:
     To be called after the writer's segments were healed. Idempotent.
     """
     name = SegmentName(writer, spool.CLOSING_SEQUENCE)
-    if (node_dir / name.file).exists():
+    if name in spool.segments(node_dir):
         return
     table = node_dir / (writer + spool.OPEN_SUFFIX)
     open_roots = {_ids(line): line for line in read_open(table) if _is_readable(line)}
@@ -41,7 +42,7 @@ def close_unfinished(node_dir: Path, writer: str) -> None:
     ]
     if lines:
         fresh = node_dir / (name.stem + ".new")
-        with open(fresh, "wb", opener=spool.open_private) as file:
+        with open(fresh, "wb", opener=open_private) as file:
             file.writelines(lines)
         fresh.rename(node_dir / name.file)
 

@@ -6,11 +6,11 @@ import fcntl
 import mmap
 import os
 import re
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Final
 
+from otel_rollout import spool
 from otel_rollout.doctor.report import Finding, Verdict
 
 CHECK: Final = "spool"
@@ -41,7 +41,7 @@ def spool_place(directory: Path, shown: str, mounts: Path = _MOUNTS) -> Finding:
         problem = _unusable(directory, existing)
         if problem is None:
             _try_out(existing)
-            free = shutil.disk_usage(existing).free
+            free = spool.free_bytes(existing)
     except OSError as error:
         problem = f"cannot be used: {error.strerror or type(error).__name__}"
     if problem is not None:
@@ -49,15 +49,16 @@ def spool_place(directory: Path, shown: str, mounts: Path = _MOUNTS) -> Finding:
 
     kind = file_system_of(existing.resolve(), mounts)
     state = "exists" if existing == directory else "can be created"
-    found = f"{shown} {state}: {_shown_size(free)} free on {kind or 'an unknown file system'}"
-    if free < NO_SPACE:
+    room = "unknown space" if free is None else _shown_size(free)
+    found = f"{shown} {state}: {room} free on {kind or 'an unknown file system'}"
+    if free is not None and free < NO_SPACE:
         return Finding(CHECK, Verdict.FAIL, found, "Make room: spans that do not fit are dropped. " + advice)
     if kind is not None and _SHARED.fullmatch(kind):
         why = (
             "It is not a local disk: recording waits for it, and locks and shared memory may not hold there. "
         )
         return Finding(CHECK, Verdict.WARN, found, why + advice)
-    if free < LITTLE_SPACE:
+    if free is not None and free < LITTLE_SPACE:
         return Finding(CHECK, Verdict.WARN, found, "Make room: spans that do not fit are dropped.")
     if kind in ("tmpfs", "ramfs"):
         found += ", which is memory"
@@ -102,13 +103,13 @@ def _unusable(directory: Path, existing: Path) -> str | None:
             else "cannot be created: a parent of it is no directory"
         )
     if existing == directory:
-        owner = directory.stat().st_uid
-        if owner not in (os.getuid(), 0):  # an administrator may provide it
-            return f"belongs to user id {owner}, not to {os.getuid()}"
+        for owner in (directory.lstat().st_uid, directory.stat().st_uid):  # of a link, and what it leads to
+            if owner not in (os.geteuid(), 0):  # an administrator may provide it
+                return f"belongs to user id {owner}, not to {os.geteuid()}"
         if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
             return "is not writable"
     elif not os.access(existing, os.W_OK | os.X_OK):
-        return f"cannot be created: its parent is not writable for user id {os.getuid()}"
+        return f"cannot be created: its parent is not writable for user id {os.geteuid()}"
     return None
 
 

@@ -27,14 +27,19 @@ _logger = logging.getLogger("otel_rollout.look")
 class Kept:
     """Reads a spool, a run's or node's directory, or a file of OTLP JSON Lines.
 
+    Args:
+        place: where to look.
+        is_named: whether a person named it. Elsewhere only this user's runs are read: a temporary directory
+            may hold what somebody else wants to show.
+
     Raises:
         UnresolvedError: there is nothing to read.
     """
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, is_named: bool = True) -> None:
         self.place = str(place)
         self.notes: tuple[str, ...] = ()
-        self._runs = _runs(place)
+        self._runs = _runs(place, is_named)
 
     def find(self, reference: Reference | None) -> list[Summary]:
         """Those that are meant, of the newest run that has some; without reference all of a run's."""
@@ -126,7 +131,7 @@ def _about_newer_runs(passed_over: Sequence[_Run], reference: Reference | None) 
     )
 
 
-def _runs(place: Path) -> list[_Run]:
+def _runs(place: Path, is_named: bool) -> list[_Run]:
     """The runs there, the newest last."""
     if place.is_file():
         return [_Run("", [place])]
@@ -141,7 +146,7 @@ def _runs(place: Path) -> list[_Run]:
         run = by_run.setdefault(node_dir.parent, _Run(_name_of(node_dir), []))
         run.paths.extend(files.in_directory(node_dir))
     runs = list(by_run.values())
-    if not any(run.paths for run in runs):
+    if is_named and not any(run.paths for run in runs):
         runs = [_Run("", files.in_directory(place))]
     if not any(run.paths for run in runs):
         what = "was delivered from there" if node_dirs else "was recorded there"

@@ -13,7 +13,15 @@ from typing import Any
 
 from otel_rollout import ray_job, runtime, settings
 from otel_rollout.capture.guard import fault
-from otel_rollout.propagate import ray_names, ray_receive, ray_runs, ray_send, ray_workers, threads
+from otel_rollout.propagate import (
+    processes,
+    ray_names,
+    ray_receive,
+    ray_runs,
+    ray_send,
+    ray_workers,
+    threads,
+)
 from otel_rollout.propagate.patching import Patches
 from otel_rollout.propagate.ray_names import UnsupportedRay
 
@@ -23,7 +31,10 @@ _patches: Patches | None = None
 
 
 def instrument() -> None:
-    """Let trajectories continue in Ray tasks and actors, and in thread pools. Call it before ``ray.init``.
+    """Let trajectories continue in Ray tasks and actors, and in pools. Call it before ``ray.init``.
+
+    Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and ``multiprocessing.Pool``. Make those of
+    processes after :func:`otel_rollout.configure`: their processes know what it said before they started.
 
     Calls stay as they are; ``ray.init`` gives the job's workers this process's settings and has them do
     the same. Calling it again does nothing; :func:`uninstrument` undoes it. Without Ray, and on a Ray that
@@ -36,6 +47,7 @@ def instrument() -> None:
         _patches = Patches()
         try:
             threads.install()
+            processes.install(_patches)
             if importlib.util.find_spec("ray") is not None:
                 _instrument_driver(_patches)
         except Exception as error:  # noqa: BLE001 - the program goes on without propagation
@@ -67,6 +79,7 @@ def instrument_worker() -> None:
         try:
             ray_receive.install(names, patches)
             ray_send.install(names, patches)
+            processes.install(patches)
             threads.install()
             ray_runs.begin(settings.inherited(os.environ).get("run_id", ""))
         except Exception:

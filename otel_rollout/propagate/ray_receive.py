@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from opentelemetry import context as otel_context
 
+from otel_rollout.capture import received
 from otel_rollout.capture.guard import fault
 from otel_rollout.capture.steps import AsyncSteps, Steps
 from otel_rollout.propagate import carrier, ray_runs
@@ -52,9 +53,13 @@ def receiving(function: Function) -> Function:
         context = decode(encoded)
         if context is None:
             return function(*args, **kwargs)
+        context = received.begin(context)
         token = otel_context.attach(context)
         try:
             result = function(*args, **kwargs)
+        except BaseException:
+            received.end(context)
+            raise
         finally:
             otel_context.detach(token)
         return in_context(result, context)
@@ -83,13 +88,17 @@ def in_context(result: Any, context: otel_context.Context) -> Any:
         return run_generator(result, context)
     if isinstance(result, AsyncGeneratorType):
         return run_async_generator(result, context)
+    received.end(context)
     return result
 
 
 async def run_coroutine(coroutine: Coroutine[Any, Any, Any], context: otel_context.Context) -> Any:
     """Await ``coroutine``. Ray runs each call as a task of its own, whose context this is."""
     otel_context.attach(context)
-    return await coroutine
+    try:
+        return await coroutine
+    finally:
+        received.end(context)
 
 
 def run_generator(

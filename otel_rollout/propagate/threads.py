@@ -2,7 +2,7 @@
 
 ``ThreadPoolExecutor.submit`` starts work in a thread that knows nothing of the caller's context. verl's
 parsers and reward functions run there, by ``loop.run_in_executor``, which ends in ``submit`` on asyncio's
-loops and uvloop's alike. Process pools are left alone.
+loops and uvloop's alike.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ def _submitting(patches: Patches, original: Submit) -> Submit:
         context = active_context() if patches.active else None
         if context is None:
             return original(self, fn, *args, **kwargs)
-        return original(self, _run, context, fn, *args, **kwargs)
+        return original(self, run, context, fn, *args, **kwargs)
 
     return submit
 
 
-def _run(context: otel_context.Context, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def run(context: otel_context.Context, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call ``fn`` in ``context``."""
     # The OTel context alone: in a copy of all context variables, fn would not see those that the pool's
     # initializer has set in this thread.
     token = otel_context.attach(context)

@@ -6,24 +6,29 @@ and the trajectory's spans, its own instrumentation's among them, reach our spoo
 
 from __future__ import annotations
 
+import functools
 import os
 import random
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import StatusCode
 
+from otel_rollout import semconv
 from otel_rollout.record import otlp_json
 from otel_rollout.record.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.record.interrupts import pass_on
-from otel_rollout.record.span import UNFINISHED
+from otel_rollout.record.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
     from opentelemetry.trace import SpanContext, Tracer
+    from opentelemetry.util import types
     from opentelemetry.util.types import AttributeValue
 
     from otel_rollout.record.segment import SegmentWriter
@@ -55,29 +60,108 @@ MAX_OPEN = 1 << 16
 
 
 class _Known:
-    """What we know of a span under way, whatever limits the application's SDK has for attributes."""
+    """What we know of a span under way, whatever limits the application's SDK has.
 
-    __slots__ = ("contents", "identity")
+    Attributes:
+        attributes: those of a span of ours that were set after its start; uncut, as events and links are.
+        dropped: attributes, events and links beyond our own limits.
+    """
 
-    def __init__(self, identity: Identity) -> None:
+    __slots__ = ("attributes", "dropped", "events", "identity", "is_ours", "links")
+
+    def __init__(self, identity: Identity, is_ours: bool) -> None:
         self.identity = identity
-        self.contents: dict[str, str] = {}
+        self.is_ours = is_ours
+        self.attributes: dict[str, AttributeValue] = {}
+        self.events: list[bytes] = []
+        self.links: list[bytes] = []
+        self.dropped = [0, 0, 0]
+
+    def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Keep what is set on the span."""
+        for key, value in attributes.items():
+            if len(self.attributes) < MAX_ATTRIBUTES or key in self.attributes:
+                # A list may be another one later.
+                self.attributes[str(key)] = tuple(value) if isinstance(value, list) else value
+            else:
+                self.dropped[0] += 1
+
+    def add_event(self, name: str, attributes: types.Attributes, timestamp: int) -> None:
+        """Keep an event of the span."""
+        if len(self.events) < MAX_EVENTS:
+            self.events.append(otlp_json.event(name, timestamp, attributes or {}))
+        else:
+            self.dropped[1] += 1
+
+    def add_link(self, context: SpanContext, attributes: types.Attributes) -> None:
+        """Keep a link of the span."""
+        if len(self.links) < MAX_LINKS:
+            self.links.append(_link(context, attributes))
+        else:
+            self.dropped[2] += 1
 
 
 _known: dict[int, _Known] = {}
 
 
-def keep_content(span: Span, key: str, content: str) -> None:
-    """Remember an input or output: the application's SDK may cut it, and JSON that is cut is none."""
-    known = _known.get(span.get_span_context().span_id)
-    if known is not None:
-        known.contents[key] = content
-
-
-def _remember(span: Span, identity: Identity) -> None:
+def _remember(span: Span, identity: Identity, is_ours: bool) -> None:
     while len(_known) >= MAX_OPEN:
         _known.pop(next(iter(_known)), None)
-    _known[span.get_span_context().span_id] = _Known(identity)
+    known = _known[span.get_span_context().span_id] = _Known(identity, is_ours)
+    if is_ours:
+        # All that is set on a span comes by one of these. By a weak reference: a span that referred to itself
+        # would stay in memory where the garbage collector is switched off.
+        here = weakref.ref(span)
+        vars(span).update(
+            set_attribute=functools.partial(_set_attribute, here, known),
+            set_attributes=functools.partial(_set_attributes, here, known),
+            add_event=functools.partial(_add_event, here, known),
+            add_link=functools.partial(_add_link, here, known),
+        )
+
+
+def _set_attribute(here: weakref.ref[Span], known: _Known, key: str, value: AttributeValue) -> None:
+    _set_attributes(here, known, {key: value})
+
+
+def _set_attributes(here: weakref.ref[Span], known: _Known, attributes: Mapping[str, AttributeValue]) -> None:
+    span = here()
+    if span is not None:
+        if span.is_recording():
+            _keep(known.set_attributes, attributes)
+        type(span).set_attributes(span, attributes)
+
+
+def _add_event(
+    here: weakref.ref[Span],
+    known: _Known,
+    name: str,
+    attributes: types.Attributes = None,
+    timestamp: int | None = None,
+) -> None:
+    span = here()
+    if span is not None:
+        timestamp = timestamp or time.time_ns()
+        if span.is_recording():
+            _keep(known.add_event, name, attributes, timestamp)
+        type(span).add_event(span, name, attributes, timestamp)
+
+
+def _add_link(
+    here: weakref.ref[Span], known: _Known, context: SpanContext, attributes: types.Attributes = None
+) -> None:
+    span = here()
+    if span is not None:
+        if span.is_recording():
+            _keep(known.add_link, context, attributes)
+        type(span).add_link(span, context, attributes)
+
+
+def _keep(keep: Callable[..., None], *what: Any) -> None:
+    try:
+        keep(*what)
+    except Exception as error:  # noqa: BLE001 - what a user's value does must not reach the user's code
+        pass_on(error)
 
 
 class IdentityProcessor(SpanProcessor):
@@ -119,7 +203,7 @@ class SpoolSpanProcessor(IdentityProcessor):
             writer = self._current_writer()
             if writer is not None:
                 try:
-                    _remember(span, identity)
+                    _remember(span, identity, is_ours)
                 except (RuntimeError, StopIteration):  # two threads made room at once
                     return
                 writer.started()
@@ -145,24 +229,46 @@ class SpoolSpanProcessor(IdentityProcessor):
         """The writer belongs to the runtime, which closes it."""
 
 
-def unfinished_line(span: ReadableSpan) -> bytes:
-    """The line this span becomes if its process dies before it ends; without an end time."""
+def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
+    """The line this span becomes if its process dies before it ends; without an end time.
+
+    Args:
+        span: the root span of a trajectory.
+        longest: characters of texts in a line that has nothing but what the trajectory is known by.
+    """
     context = span.get_span_context()
     known = _known.get(context.span_id) if context is not None else None
-    return _line(span, known or _Known(NO_IDENTITY), 0, StatusCode.ERROR.value, UNFINISHED)
+    if known is None:
+        known = _Known(NO_IDENTITY, False)
+    if longest is None:
+        return _line(span, known, 0, StatusCode.ERROR.value, UNFINISHED)
+    kind = _attributes(span, known).get(semconv.SPAN_KIND, semconv.KIND_AGENT)
+    attributes = b"[%b,%b]" % (
+        known.identity.shortened(longest),
+        otlp_json.attribute(semconv.SPAN_KIND, kind),
+    )
+    details = otlp_json.Details(status=StatusCode.ERROR.value, status_message=UNFINISHED)
+    return _line_of(span, span.name[:longest], 0, attributes, details.encoded())
 
 
 def _attributes(span: ReadableSpan, known: _Known) -> dict[str, AttributeValue]:
-    """A span's attributes, with what the SDK has evicted or cut: identity first, contents whole."""
-    found = {**known.identity.attributes, **(span.attributes or {})}
-    for key, content in known.contents.items():
-        shown = found.get(key, "")
-        if isinstance(shown, str) and content.startswith(shown):  # else somebody has set another one
-            found[key] = content
-    return found
+    """A span's attributes, whatever the SDK has evicted or cut: what is ours is whole, the identity first."""
+    identity = known.identity.attributes
+    return {**identity, **(span.attributes or {}), **known.attributes, **identity}
 
 
 def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: str | None) -> bytes:
+    if known.is_ours:
+        events, links, dropped = known.events, known.links, known.dropped
+    else:
+        events = [otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events]
+        links = [_link(link.context, link.attributes) for link in span.links]
+        dropped = [span.dropped_attributes, span.dropped_events, span.dropped_links]
+    details = otlp_json.Details(events, links, dropped, status, message).encoded()
+    return _line_of(span, span.name, end_ns, otlp_json.attribute_list(_attributes(span, known)), details)
+
+
+def _line_of(span: ReadableSpan, name: str, end_ns: int, attributes: bytes, details: bytes) -> bytes:
     context = span.get_span_context()
     assert context is not None
     assert span.start_time is not None
@@ -171,23 +277,6 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
         otlp_json.scope_head(scope.name, scope.version, scope.attributes, scope.schema_url)
         if scope
         else otlp_json.scope_head("", None, None, None)
-    )
-    links = [
-        otlp_json.link(
-            link.context.trace_id,
-            link.context.span_id,
-            link.context.trace_state.to_header(),
-            link.context.trace_flags | _remote_bits(link.context),
-            link.attributes or {},
-        )
-        for link in span.links
-    ]
-    details = otlp_json.Details(
-        [otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events],
-        links,
-        [span.dropped_attributes, span.dropped_events, span.dropped_links],
-        status,
-        message,
     )
     head = otlp_json.head_below(
         b"%032x" % context.trace_id,
@@ -198,14 +287,24 @@ def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: 
         scope_head,
         head,
         b"%016x" % context.span_id,
-        otlp_json.json_string(span.name),
+        otlp_json.json_string(name),
         span.kind.value + 1,
         span.start_time,
         end_ns,
-        (otlp_json.attribute_list(_attributes(span, known)),),
-        details.encoded() + otlp_json.trace_state(context.trace_state.to_header()),
+        (attributes,),
+        details + otlp_json.trace_state(context.trace_state.to_header()),
     )
     return b"".join(pieces)
+
+
+def _link(context: SpanContext, attributes: types.Attributes) -> bytes:
+    return otlp_json.link(
+        context.trace_id,
+        context.span_id,
+        context.trace_state.to_header(),
+        context.trace_flags | _remote_bits(context),
+        attributes or {},
+    )
 
 
 def _remote_bits(parent: SpanContext | None) -> int:

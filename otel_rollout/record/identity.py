@@ -49,6 +49,14 @@ class Identity:
         encoded = self.encoded = b",".join([_attribute(*item) for item in self.attributes.items()])
         return encoded
 
+    def shortened(self, longest: int) -> bytes:
+        """The attributes as on a line, with texts cut to ``longest`` characters."""
+        cut = {
+            key: value[:longest] if isinstance(value, str) else value
+            for key, value in self.attributes.items()
+        }
+        return b",".join([_attribute(*item) for item in cut.items()])
+
     @property
     def step(self) -> tuple[str, bool]:
         """The trajectory's step as the account has it, and whether it is one of validation."""

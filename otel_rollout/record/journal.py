@@ -41,6 +41,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from otel_rollout.private_files import ForeignFileError, open_private, standard_streams_taken
+
 MAGIC = b"ORJRNL04"
 HEADER_BYTES = 16384
 OTHER_STEPS = "other steps"
@@ -201,8 +203,10 @@ class Journal:
         """Whether somebody has removed our file, or replaced it."""
         try:
             return not os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return True
+        except OSError:  # the permission to look was taken away; what is open can still be written to
+            return False
 
     def release(self) -> None:
         """Let go of the lock by which others see that the writer lives."""
@@ -257,18 +261,19 @@ def reserved(path: Path, size: int) -> mmap.mmap:
     Raises:
         OSError: when it exists, or its space cannot be reserved.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         # Reserved now: a page that cannot be backed later would be SIGBUS in the training process.
         os.posix_fallocate(descriptor, 0, size)
-        return mmap.mmap(descriptor, size)
+        with standard_streams_taken():  # the map keeps a duplicate of the descriptor
+            return mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)
 
 
 def _locked(path: Path) -> int:
     """A descriptor that holds the file's lock, for as long as it is open in this process."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = open_private(path, os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
 
@@ -296,8 +301,12 @@ class JournalState:
 
 
 def read_state(path: Path) -> JournalState | None:
-    """Read a journal's header; None when the file is not (yet) a journal."""
-    with path.open("rb", buffering=0) as file:
+    """Read a journal's header; None when there is no file of this user's, or it is not (yet) a journal."""
+    try:
+        opened = open(path, "rb", buffering=0, opener=open_private)  # noqa: SIM115
+    except (FileNotFoundError, ForeignFileError):
+        return None
+    with opened as file:
         header = file.read(HEADER_BYTES)
         for _ in range(_READ_ATTEMPTS):  # until it was not written to in between
             file.seek(0)
@@ -330,7 +339,7 @@ def owed_bytes(path: Path, state: JournalState, segment_bytes: int) -> bytes:
     size = path.stat().st_size - HEADER_BYTES
     if not 0 < missing <= size:
         return b""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_private) as file:
         ring = memoryview(file.read())[HEADER_BYTES:]
     at = (state.written - missing) % size
     first = min(missing, size - at)

@@ -6,23 +6,27 @@ and waits only when the journal is full, for a bounded time, once per stall.
 
 from __future__ import annotations
 
+import collections
 import fcntl
 import logging
 import math
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple
 
 from otel_rollout import semconv, spool
+from otel_rollout.private_files import open_private
 from otel_rollout.record import otlp_json
 from otel_rollout.record.identity import NO_IDENTITY, Identity
 from otel_rollout.record.interrupts import pass_on
 from otel_rollout.record.journal import DROP_REASONS, SKIP_REASONS, Journal
-from otel_rollout.record.open_trajectories import OpenTrajectories
+from otel_rollout.record.open_trajectories import MAX_LINE, OpenTrajectories
 from otel_rollout.record.redaction import Redaction, redacted_attributes
 from otel_rollout.record.sampling import Group, place_of_group
 
@@ -31,13 +35,29 @@ FLUSH_INTERVAL = 0.02
 """Seconds a line may lie in the journal alone. It is safe there; others just do not see it yet."""
 FLUSH_CHUNK = 256 << 10
 """Bytes per write(2): small enough that a caller waiting for room is served soon."""
-MAX_WAIT = 0.05
-"""Seconds a caller waits for room in a full journal before its span is dropped and counted."""
+CATCH_UP_CHUNK = 1 << 20
+"""Bytes per write(2) while the journal is more than half full. Each write(2) costs a wait for the GIL."""
+MAX_WAIT = 0.2
+"""Seconds without any progress that a caller waits for room in a full journal before its span is dropped and
+counted: longer than one write(2) takes on a disk that is busy but works."""
+MIN_TURNS = 64
+"""Looks at the journal before a caller drops a span, however long they take. A clock does not tell a thread
+that waits for the GIL from one that waits for the disk. But the caller needs the GIL for each look, and the
+other thread has its chance between two of them."""
+MAX_TURNS = 2000
+"""Looks after which a caller gives up although others move on: a second, where nobody waits for the GIL."""
 RETRY_INTERVAL = 0.5
 """Seconds between attempts to write a segment that failed (disk full, say)."""
 
 _WAIT_STEP = 0.0005
-_LOOK_INTERVAL = 1.0
+_LENGTHS = (None, 4096, 256, 32)
+"""Characters that the texts of a running trajectory's line are cut to, in turn, until it fits."""
+_SHORT_NAME = 256
+"""Characters of the service's name in a line that had to be cut."""
+_MAX_POSTPONED = 1024
+"""Lines that wait for the flusher in memory, because their thread was in the middle of another line."""
+_LOOK_INTERVAL, _LOOK_INTERVAL_BEHIND = 1.0, 10.0
+"""Seconds between looks at how much the run has on this machine."""
 _SOME_LEFT_OUT, _ALL_LEFT_OUT = 0.5, 0.75
 """Shares of the spool's limit from which on trajectories are left out, where whole ones are to be: first some
 groups, then all. The last quarter is for trajectories that have begun."""
@@ -101,12 +121,13 @@ class SegmentWriter:
         self._used = 0
         self._found = found
         self._redact = redact
-        self._next_look = 0.0
+        self._looked = -math.inf
         self._lock = threading.Lock()
         # Signals to the flusher. Not events: a finalizer may record while its thread is inside one, whose
         # lock is not reentrant; a SimpleQueue's put is.
         self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._hurried = False
+        self._postponed: collections.deque[tuple[bytes | tuple[bytes, ...], Identity]] = collections.deque()
         self._closing = False
         self._abandoned = False
         self._idle = False
@@ -129,7 +150,7 @@ class SegmentWriter:
             journal_file.unlink(missing_ok=True)
             open_file.unlink(missing_ok=True)
             raise
-        self._look_at_spool()
+        self._look_at_spool(0.0)
         self._begin_segment(*first)
         self._flusher = threading.Thread(target=self._flush_forever, name="otel-rollout-flush", daemon=True)
         self._flusher.start()
@@ -161,9 +182,12 @@ class SegmentWriter:
         # Looked at first, because `with` waits as long as it takes, and whoever has the lock may be stuck in
         # the disk; or be this very thread, in the middle of whose write a signal handler records. And `with`,
         # because what such a handler raises may strike between an `acquire` and the `try` after it.
-        if lock.locked() and (self._stalled or not self._is_free_soon()):
-            self._stalled = True
-            return self.drop("journal_full", identity)
+        if lock.locked():
+            if _is_inside_write():
+                return self._postpone(body, identity)
+            if self._stalled or not self._is_free_soon():
+                self._stalled = True
+                return self.drop("journal_full", identity)
         with lock:
             if self._closing:  # ended after shutdown(): it stays among the unfinished
                 return False
@@ -180,13 +204,20 @@ class SegmentWriter:
                 self._hurry()
             return True
 
+    def _postpone(self, body: bytes | tuple[bytes, ...], identity: Identity) -> bool:
+        """Leave a line to the flusher: this thread is writing another one, and cannot wait for itself."""
+        if len(self._postponed) >= _MAX_POSTPONED:
+            return self.drop("journal_full", identity)
+        self._postponed.append((body, identity))
+        self._signals.put(_WAKE)
+        return True
+
     def _is_free_soon(self) -> bool:
-        """Whether whoever writes is done in MAX_WAIT."""
-        deadline = time.monotonic() + MAX_WAIT
+        """Whether the thread that writes is done before the caller's patience ends."""
+        patience = _Patience(self._journal)
         while self._lock.locked():
-            if time.monotonic() > deadline:
+            if not patience.sleep():
                 return False
-            time.sleep(_WAIT_STEP)
         return True
 
     def has_room_for(self, identity: Identity) -> bool:
@@ -197,24 +228,49 @@ class SegmentWriter:
         fullness = self._used / self._spool_limit
         if not self._whole_trajectories or fullness < _SOME_LEFT_OUT:
             return True
-        if time.monotonic() >= self._next_look:  # with nothing recorded nobody else would look again
-            self._signals.put(_WAKE)
+        if time.monotonic() >= self._looked + _LOOK_INTERVAL:
+            self._signals.put(_WAKE)  # with nothing recorded nobody else would look again
         left_out = (fullness - _SOME_LEFT_OUT) / (_ALL_LEFT_OUT - _SOME_LEFT_OUT)
         return place_of_group(Group.of(identity.attributes)) >= left_out
 
-    def trajectory_began(self, body: bytes) -> int | None:
+    def trajectory_began(self, body_of: Callable[[int | None], bytes]) -> int | None:
         """Note a trajectory that is running, by the line that is to be recorded should this process die.
+
+        Args:
+            body_of: gives that line without its resource head: whole for None; else with nothing but what the
+                trajectory is known by, in texts of at most so many characters. The first that fits is noted.
 
         Returns:
             What to give to :meth:`trajectory_ended`; None when it could not be noted.
         """
-        if self._redact is not None:
-            try:
-                body = self._redact(body)
-            except Exception as error:  # noqa: BLE001
-                pass_on(error)
+        head = self._head
+        for longest in _LENGTHS:
+            body = body_of(longest)
+            if self._redact is not None:
+                try:
+                    body = self._redact(body)
+                except Exception as error:  # noqa: BLE001
+                    pass_on(error)
+                    return None
+            if self._abandoned:
                 return None
-        return None if self._abandoned else self._open.enter(self._head + body)
+            if len(head) + len(body) <= MAX_LINE:
+                slot = self._open.enter(head + body)
+                return self._enter_when_possible(head + body) if slot is None else slot
+            head = self._short_head
+        return None
+
+    def _enter_when_possible(self, line: bytes) -> int | None:
+        """Note a running trajectory for which the table had no room: the flusher makes some."""
+        patience = _Patience(self._journal)
+        while self._open.is_short and not self._stalled and not self._closing:
+            self._signals.put(_HURRY)
+            if not patience.sleep():
+                return None
+            slot = self._open.enter(line)
+            if slot is not None:
+                return slot
+        return self._open.enter(line)
 
     def trajectory_ended(self, slot: int) -> None:
         """The trajectory's own line has been written."""
@@ -251,17 +307,17 @@ class SegmentWriter:
         return journal.append_long((line,)) or self.drop(self._obstacle or "journal_full", identity)
 
     def _wait_for_room(self, size: int) -> None:
-        """Wait for the flusher to free ``size`` bytes: MAX_WAIT at most, and not at all while it is stuck."""
-        deadline = time.monotonic() + MAX_WAIT
+        """Wait for the flusher to free ``size`` bytes: not for long, and not at all while it is stuck."""
+        patience = _Patience(self._journal)
         while not self._stalled and self._journal.room < size:
             self._hurry()
-            time.sleep(_WAIT_STEP)
-            self._stalled = time.monotonic() > deadline and self._journal.room < size
+            self._stalled = not patience.sleep() and self._journal.room < size
 
     def _hurry(self) -> None:
         """Have the flusher work now."""
-        self._hurried = True
-        self._signals.put(_HURRY)
+        if not self._hurried:
+            self._hurried = True
+            self._signals.put(_HURRY)
 
     def _write_past_journal(self, line: bytes, identity: Identity) -> bool:
         """Write a line larger than the journal straight to the segment, the journal being empty."""
@@ -286,11 +342,15 @@ class SegmentWriter:
         try:
             while not self._closing:
                 self._wait_for_lines()
-                self._look_at_spool()
+                if not self._is_behind():
+                    self._look_at_spool(_LOOK_INTERVAL)
                 if (self._is_removed() and not self._begin_anew()) or not self._flush():
                     time.sleep(RETRY_INTERVAL)
-                elif self._length >= self._segment_bytes:
+                    continue
+                if self._length >= self._segment_bytes:
                     self._rotate()
+                while self._postponed:
+                    self.write(*self._postponed.popleft())
         finally:
             self._closing = True  # whatever ended this thread, nobody may use the number again
             descriptor, self._descriptor = self._descriptor, -1
@@ -300,7 +360,7 @@ class SegmentWriter:
     def _wait_for_lines(self) -> None:
         """Sleep while there is nothing to do, then a little more for lines to gather unless in a hurry."""
         self._idle = True  # from now on a caller wakes us; what came before, we see here
-        if self._journal.written == self._journal.flushed and not self._closing:
+        if self._journal.written == self._journal.flushed and not self._postponed and not self._closing:
             self._signals.get()
         self._idle = False
         if not self._hurried and not self._closing:
@@ -310,16 +370,19 @@ class SegmentWriter:
                     pass
             except queue.Empty:
                 pass
+        while not self._signals.empty():  # what they ask for is about to be done
+            self._signals.get()
         self._hurried = False
 
     def _flush(self) -> bool:
         """Move everything the journal holds to the segment. False when the disk refused."""
         journal = self._journal
+        self._grow_table()
         while journal.flushed < journal.written:
             if not self._has_room():
                 return False
             try:
-                with journal.unflushed(FLUSH_CHUNK) as chunk:
+                with journal.unflushed(self._chunk_bytes()) as chunk:
                     written = os.write(self._descriptor, chunk)
             except OSError as error:
                 self._meet_obstacle("disk", error.strerror or str(error))
@@ -328,13 +391,40 @@ class SegmentWriter:
             self._length += written
             self._used += written
             self._obstacle = None
+            self._stalled = self._stalled and self._is_behind()
+            self._grow_table()
         self._stalled = False
         return True
 
-    def _look_at_spool(self) -> None:
-        """See how much the run has on this machine; once a second, what others write too."""
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _LOOK_INTERVAL
+    def _grow_table(self) -> None:
+        """Make room for trajectories that run, before somebody has to wait for it."""
+        if self._open.is_short:
+            try:
+                self._open.grow()
+            except OSError as error:
+                _logger.warning(
+                    "otel-rollout: cannot write to %s: %s; further trajectories are not seen while they run",
+                    self._node_dir,
+                    error.strerror or error,
+                )
+
+    def _chunk_bytes(self) -> int:
+        """Bytes of the next write(2)."""
+        has_room = self._used + CATCH_UP_CHUNK <= self._spool_limit
+        return CATCH_UP_CHUNK if has_room and self._is_behind() else FLUSH_CHUNK
+
+    def _is_behind(self) -> bool:
+        """Whether the journal is so full that callers may soon have to wait."""
+        return self._journal.written - self._journal.flushed > self._high_water
+
+    def _look_at_spool(self, interval: float) -> None:
+        """See how much the run has on this machine, others' segments too, once in ``interval`` seconds.
+
+        One wait for the GIL for each file: while the flusher is behind it looks less often.
+        """
+        now = time.monotonic()
+        if now >= self._looked + interval:
+            self._looked = now
             try:
                 self._used = spool.segment_bytes(self._node_dir)
             except OSError:  # the directory is gone; writing will tell
@@ -342,7 +432,7 @@ class SegmentWriter:
 
     def _has_room(self) -> bool:
         """Whether the run may have more on this machine."""
-        self._look_at_spool()
+        self._look_at_spool(_LOOK_INTERVAL_BEHIND)
         if self._used >= self._spool_limit:
             self._meet_obstacle("spool_limit", f"the run has {self._spool_limit} bytes here, all it may")
         return self._used < self._spool_limit
@@ -353,7 +443,7 @@ class SegmentWriter:
 
     def _begin_anew(self) -> bool:
         """Go on in new files, with what the journal still holds. False when they cannot be made."""
-        is_gone = not self._node_dir.exists()
+        is_gone = not os.path.exists(self._node_dir)
         try:
             self._found()
             prepared = self._prepare_segment()
@@ -405,8 +495,8 @@ class SegmentWriter:
     def _prepare_segment(self) -> tuple[spool.SegmentName, int]:
         """Create the next segment file, not yet under its name."""
         name = spool.SegmentName(self.id, self._sequence + 1)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(self._fresh(name), flags, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        descriptor = open_private(self._fresh(name), flags)
         try:
             # Locked before it has its name: a visible segment without a lock has no living writer.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -430,6 +520,12 @@ class SegmentWriter:
 
     def _take(self, name: spool.SegmentName, descriptor: int) -> None:
         self._head = otlp_json.resource_head({semconv.SEGMENT_ID: name.stem, **self._resource})
+        self._short_head = otlp_json.resource_head(
+            {
+                semconv.SEGMENT_ID: name.stem,
+                semconv.SERVICE_NAME: str(self._resource.get(semconv.SERVICE_NAME, ""))[:_SHORT_NAME],
+            }
+        )
         self._descriptor, self._sequence, self._length = descriptor, name.sequence, 0
 
     def counts(self) -> Counts:
@@ -442,7 +538,7 @@ class SegmentWriter:
         """Wait until everything written so far is in the segment file, at most ``timeout`` seconds."""
         target = self._journal.written
         deadline = time.monotonic() + timeout
-        while self._journal.flushed < target:
+        while self._postponed or self._journal.flushed < target:
             if time.monotonic() > deadline:
                 return False
             self._hurry()
@@ -460,7 +556,7 @@ class SegmentWriter:
         self._closing = True
         if locked:
             self._lock.release()
-        self._hurry()
+        self._signals.put(_HURRY)
         self._flusher.join(max(0.0, deadline - time.monotonic()))
 
     def abandon(self) -> None:
@@ -477,6 +573,45 @@ class SegmentWriter:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._journal.release()
+
+
+class _Patience:
+    """How long a caller waits: until nothing moved for MAX_WAIT and MIN_TURNS looks, or for MAX_TURNS."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._moved = -1
+        self._turns = 0
+        self._all_turns = 0
+        self._deadline = 0.0
+
+    def sleep(self) -> bool:
+        """Sleep a moment. False when the caller has waited long enough."""
+        moved = self._journal.written + self._journal.flushed
+        if moved != self._moved:
+            self._moved, self._turns, self._deadline = moved, 0, time.monotonic() + MAX_WAIT
+        time.sleep(_WAIT_STEP)
+        self._turns += 1
+        self._all_turns += 1
+        if self._all_turns >= MAX_TURNS:
+            return False
+        return self._turns < MIN_TURNS or time.monotonic() < self._deadline
+
+
+_HOLDERS = frozenset(
+    method.__code__ for method in (SegmentWriter.write, SegmentWriter._rotate, SegmentWriter._begin_anew)
+)
+"""What takes the writer's lock."""
+
+
+def _is_inside_write() -> bool:
+    """Whether the caller of ``write`` has interrupted a write of its own thread, as signal handlers do."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code in _HOLDERS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _whole(body: bytes | tuple[bytes, ...]) -> bytes:

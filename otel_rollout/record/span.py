@@ -11,6 +11,7 @@ from itertools import chain
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import orjson
 from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from otel_rollout import semconv
@@ -75,8 +76,11 @@ class RecordingSpan(Span):
     Attributes:
         head_below: how the lines of spans below this one begin, once there is one.
         trajectory: that of which this is the root span, if it is one. Known to ``capture``.
+        has_replies_below: whether an operation right below has said what a model's reply took.
         long: whether its attributes are large; then its line is written in pieces, which saves a copy.
     """
+
+    has_replies_below = False
 
     def __init__(
         self,
@@ -250,8 +254,14 @@ class RecordingSpan(Span):
             self._details = None
             vars(self).pop(_MADE, None)
 
-    def unfinished_line(self) -> bytes:
-        """The line this span becomes if its process dies before it ends; without an end time."""
+    def unfinished_line(self, longest: int | None = None) -> bytes:
+        """The line this span becomes if its process dies before it ends; without an end time.
+
+        Args:
+            longest: characters of texts in a line that has nothing but what the trajectory is known by.
+        """
+        if longest is not None:
+            return self._short_line(longest)
         details = _UNFINISHED
         if self._details is not None:
             known = replace(self._details, status=StatusCode.ERROR.value, status_message=UNFINISHED)
@@ -273,6 +283,24 @@ class RecordingSpan(Span):
             end_ns,
             (b"[", identity, *chain.from_iterable(attributes), b"]") if identity else _list_of(attributes),
             details + otlp_json.trace_state(state.to_header()) if state else details,
+        )
+
+    def _short_line(self, longest: int) -> bytes:
+        """The line of an unfinished root span with nothing but what it is known by."""
+        name = otlp_json.json_string(str(orjson.loads(self._name))[:longest])
+        attributes = b"[", self.identity.shortened(longest), *self.encoded.get(semconv.SPAN_KIND, ()), b"]"
+        return b"".join(
+            otlp_json.line(
+                self.tracer.scope,
+                self.head,
+                self.span_id,
+                name,
+                self.kind,
+                self.start_ns,
+                0,
+                attributes,
+                _UNFINISHED,
+            )
         )
 
     def __exit__(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from otel_rollout import spool
+from otel_rollout.private_files import read_beside
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -48,7 +49,7 @@ class Decoder:
         from tokenizers import Tokenizer
 
         path = spool.tokenizer_file(node_dir, name)
-        return cls(Tokenizer.from_str(spool.read_owned(path, node_dir).decode())) if path.exists() else None
+        return cls(Tokenizer.from_str(read_beside(path).decode())) if path.exists() else None
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of token ids; ids that the tokenizer does not know are named."""

@@ -217,7 +217,10 @@ def test_the_demo_arrives_in_mlflow(way: str, stack: Stack, request: pytest.Fixt
     assert all(0.0 <= float(trace.info.tags["reward"]) <= 1.0 for trace in step_1)
     one = f"{this_run} AND tags.step = '1' AND tags.sample_index = '{step_1[0].info.tags['sample_index']}'"
     assert len(traces(stack.mlflow, stack.training, one)) == 2, "siblings"
-    assert {trace.info.tags["mlflow.traceName"] for trace in by_id.values()} == {"rollout_trace"}
+    for trace in by_id.values():
+        tags = trace.info.tags
+        path = f"{tags['step']}/{tags['sample_index']}/{tags['rollout_n']}"
+        assert tags["mlflow.traceName"] == ("validation/" if tags["validate"] == "True" else "") + path
     assert {trace.info.trace_metadata["mlflow.trace.session"] for trace in by_id.values()} == {
         f"step 1 - {demo.experiment}",
         f"step 2 - {demo.experiment}",

@@ -362,7 +362,7 @@ def test_credentials_are_not_written_to_the_spool(
 def test_a_spool_of_somebody_else_is_refused(tmp_path, monkeypatch):
     """A directory another user owns is not written to: they could read or replace what is recorded."""
     (tmp_path / "run").mkdir()
-    monkeypatch.setattr(spool.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(spool.os, "geteuid", lambda: 12345)
     with pytest.raises(PermissionError, match="OTEL_ROLLOUT_SPOOL_DIR"):
         spool.create_private(tmp_path / "run" / "node", tmp_path)
 
@@ -372,7 +372,7 @@ def test_what_somebody_else_put_into_a_spool_is_left_alone(tracing, tmp_path, mo
     record(1)
     otel_rollout.shutdown(30)
     assert spool.node_directories(tmp_path / "spool") == [node_directory(tmp_path)]
-    monkeypatch.setattr(spool.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(spool.os, "geteuid", lambda: 12345)
     assert spool.node_directories(tmp_path / "spool") == []
     assert "it is left alone" in caplog.text
 

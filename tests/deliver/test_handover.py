@@ -80,7 +80,7 @@ def test_what_was_open_when_the_copy_was_made_ends_as_an_error_there(tmp_path: P
     origin.mkdir()
     copy.mkdir()
     writer = node_with_writer(origin)
-    assert writer.trajectory_began(b"an unfinished line") is not None
+    assert writer.trajectory_began(lambda _: b"an unfinished line") is not None
     handover.add_piece(copy, handover.next_piece(origin, {}))
     handover.add_piece(copy, handover.next_piece(origin, handover.held(copy)))
     (name,) = spool.journals(copy)

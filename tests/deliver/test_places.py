@@ -32,7 +32,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A real file system of so many megabytes, in memory."""
     place = tmp_path / "disk"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={request.param}M", "tmpfs", place], check=True)
+    options = f"size={request.param}M,mode=700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
     try:
         yield place
     finally:

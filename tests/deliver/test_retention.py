@@ -82,7 +82,7 @@ def test_delivered_segments_are_removed_under_way(
         assert active.writer.flush(10)
     wait_for(lambda: otel_rollout.status().exporters["test-faulty"].delivered == 500, what="delivery")
     names = segments_of(tmp_path)
-    assert len(names) > 4
+    assert len(names) > 2
     for name in names:  # a minute passes
         os.utime(node_directory(tmp_path) / name.file, (time.time() - 61,) * 2)
     wait_for(lambda: len(segments_of(tmp_path)) == 2, what="removal")

@@ -10,14 +10,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 import otel_rollout
-from otel_rollout import spool
-from otel_rollout.deliver import launch
+from otel_rollout import rollout_trace_attr, spool
+from otel_rollout.deliver import files, launch
 from tests.deliver.test_delivery import delivered, node_directory, record
 from tests.waiting import wait_for
 
@@ -101,6 +105,160 @@ def test_what_cannot_be_replayed_is_said(target: Path, test_exporters: None, tmp
     assert "Nothing was recorded" in run("status", code=1)
     assert "0 lines delivered, 1 rejected" in run("replay", tmp_path / "text", "--to", "test-file", code=1)
     assert "replay-" in run("status")
+
+
+@given(
+    entry=st.binary(max_size=9)
+    | st.sampled_from([b"{}", b"[]", b"null", b"1", b'{"line": null}', b'{"line": 5}'])
+)
+def test_no_entry_of_a_dead_letter_file_stops_the_reader_otherwise(entry: bytes) -> None:
+    """Whatever it holds: a recorded line, or a ValueError that names the file and the line."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "rejected.test-file.jsonl"
+        path.write_bytes(b'{"line": "{}"}\n' + entry.replace(b"\n", b""))
+        lines = files.lines_of(path)
+        assert next(lines) == b"{}\n"
+        problem = f"{path}, line 2: "
+        try:
+            assert all(line.endswith(b"\n") for line in lines)
+        except ValueError as error:
+            problem = str(error)
+        assert problem.startswith(f"{path}, line 2: ")
+
+
+def test_an_entry_that_is_no_rejected_span_is_named(
+    target: Path, test_exporters: None, tmp_path: Path
+) -> None:
+    """Its file and line are said, nothing is delivered, and no run stays behind."""
+    path = tmp_path / "rejected.test-file.jsonl"
+    path.write_bytes(b'{"line": "{}"}\n{}\n')
+    assert f"cannot replay: {path}, line 2:" in run("replay", path, "--to", "test-file", code=2)
+    assert not target.exists()
+    assert spool.node_directories(tmp_path / "spool") == []
+
+
+def test_a_replay_that_is_interrupted_leaves_no_run(
+    target: Path, test_exporters: None, tmp_path: Path
+) -> None:
+    """Ctrl-C while files are copied: what was begun is removed."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = [*ON_A_TERMINAL, "replay", pipe, "--to", "test-file"]
+    with subprocess.Popen(command) as process, pipe.open("wb"):
+        wait_for(lambda: spool.node_directories(tmp_path / "spool"), what="the copy")
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    assert process.returncode not in (0, None)
+    assert spool.node_directories(tmp_path / "spool") == []
+
+
+@pytest.mark.parametrize(
+    ("content", "megabytes"), [(b"\0", 3000), (b'{"resourceSpans":[]}\n', 1000)], ids=["zeros", "lines"]
+)
+def test_a_small_archive_that_becomes_huge_is_refused(
+    content: bytes, megabytes: int, target: Path, test_exporters: None, tmp_path: Path
+) -> None:
+    """Well before it is unpacked, and nothing of it stays."""
+    path = tmp_path / "bomb.zst"
+    compressor = zstandard.ZstdCompressor().compressobj()
+    block = content * ((1 << 20) // len(content))
+    with path.open("wb") as file:
+        for _ in range(megabytes):
+            file.write(compressor.compress(block))
+        file.write(compressor.flush())
+    assert path.stat().st_size < 200_000
+    assert "becomes more than" in run("replay", path, "--to", "test-file", code=2)
+    assert spool.node_directories(tmp_path / "spool") == []
+
+
+def test_an_archive_that_needs_much_memory_is_refused(
+    target: Path, test_exporters: None, tmp_path: Path
+) -> None:
+    """As the zstd command does: a few bytes may ask for gigabytes to be decompressed in."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=30)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    (tmp_path / "wide.zst").write_bytes(compressor.compress(b"x" * 100) + compressor.flush())
+    assert "cannot be decompressed" in run("replay", tmp_path / "wide.zst", "--to", "test-file", code=2)
+
+
+def test_copies_for_a_replay_have_a_limit(
+    target: Path, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay leaves the spool's disk the room that it is to leave."""
+    (tmp_path / "lines").write_bytes(b"x" * 99 + b"\n" + b"y" * 100)
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_LIMIT", "150")
+    said = run("replay", tmp_path / "lines", "--to", "test-file", code=2)
+    assert "OTEL_ROLLOUT_SPOOL_LIMIT" in said
+    assert spool.node_directories(tmp_path / "spool") == []
+
+
+@pytest.fixture
+def pending(fresh_process: None, test_exporters: None, target: Path, tmp_path: Path) -> Path:
+    """A node directory with 4 spans that nobody has delivered."""
+    target.with_name(target.name + ".fault").write_text("unavailable")
+    otel_rollout.configure({"test-faulty": {}}, forwarder_linger=60)
+    record(3)
+    otel_rollout.shutdown(0)
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: launch.forwarder_runs(node_dir), what="a forwarder")
+    return node_dir
+
+
+@contextlib.contextmanager
+def forwarding() -> Iterator[subprocess.Popen[str]]:
+    """`otel-rollout forward`, beside another forwarder, from the moment on that it waits."""
+    command = [*COMMAND, "forward"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        assert "Another forwarder is at work on" in process.stdout.readline()
+        yield process
+
+
+def end_of(process: subprocess.Popen[str]) -> str:
+    """What it says from here on until it ends; ``communicate`` would miss what was read already."""
+    assert process.stdout is not None
+    said = process.stdout.read()
+    process.wait(60)
+    return said
+
+
+def test_forward_waits_for_the_forwarder_at_work(pending: Path, target: Path) -> None:
+    """It returns when that has delivered what lies there, and its exit code says so."""
+    with forwarding() as process:
+        assert process.poll() is None
+        target.with_name(target.name + ".fault").unlink()
+        said = end_of(process)
+    assert process.returncode == 0, said
+    assert "4 delivered to test-faulty, 0 pending" in said
+
+
+def test_forward_goes_on_where_the_forwarder_at_work_ends(pending: Path, target: Path) -> None:
+    """Killed before it has delivered: the command takes over."""
+    with forwarding() as process:
+        for directory in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                command = (directory / "cmdline").read_bytes().split(b"\0")
+                if command[-3:-1] == [b"otel_rollout.deliver", bytes(pending)]:
+                    os.kill(int(directory.name), signal.SIGKILL)
+        target.with_name(target.name + ".fault").unlink()
+        said = end_of(process)
+    assert process.returncode == 0, said
+    assert set(delivered(target).values()) == {1}
+
+
+def test_forward_returns_with_1_where_the_forwarder_at_work_is_refused(
+    fresh_process: None, test_exporters: None, target: Path, tmp_path: Path
+) -> None:
+    """A person has to act: waiting would not end."""
+    target.with_name(target.name + ".fault").write_text("refused")
+    otel_rollout.configure({"test-faulty": {}})
+    record(3)
+    with rollout_trace_attr():  # as long as a process records, its forwarder stays
+        wait_for(lambda: otel_rollout.status().exporters["test-faulty"].problem, what="a refusal")
+        with forwarding() as process:
+            said = end_of(process)
+    assert process.returncode == 1
+    assert "as the test wishes" in said
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_a_running_trajectory_is_seen_and_a_killed_one_ends_as_an_error(
         assert process.stdout.readline() == b"running\n"
         running = wait_for_state(uri, project, "IN_PROGRESS", 60)
         assert running.info.tags["agent_name"] == "slow"
-        assert running.info.tags["mlflow.traceName"] == "rollout_trace"
+        assert running.info.tags["mlflow.traceName"] == "9/5/1"
         process.kill()
     killed_at = time.monotonic()
     ended = wait_for_state(uri, project, "ERROR", 30)

@@ -3,8 +3,7 @@
 import asyncio
 import contextvars
 import os
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from opentelemetry import trace
@@ -83,12 +82,6 @@ def test_variables_of_the_pools_initializer_stay(installed, tracing):
     pool = ThreadPoolExecutor(1, initializer=lambda: variable.set("pool") and None)
     with pool, rollout_trace_attr():
         assert pool.submit(variable.get).result() == "pool"
-
-
-def test_process_pools_are_left_alone(installed, tracing):
-    """A context cannot be sent to another process this way, and nothing tries to."""
-    with rollout_trace_attr(), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        assert pool.submit(abs, -1).result() == 1
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # since Python 3.12, with threads

@@ -4,13 +4,15 @@ import random
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
+from opentelemetry.trace import SpanContext
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score, spool
+from otel_rollout.deliver.decode import spans_of
 from otel_rollout.record import guest
 from tests.otlp import tree
 
@@ -140,6 +142,83 @@ def test_the_applications_limits_are_its_own(limits, recorded, monkeypatch):
         assert (span.attributes["rollout.step"], span.attributes["rollout.sample_index"]) == (3, 1)
     seen = [span.attributes for span in exporter.get_finished_spans()]
     assert max(len(attributes) for attributes in seen) == 3 or "x" * 1000 not in str(seen)
+
+
+NARROW = {
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "1",
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": "2",
+    "OTEL_ATTRIBUTE_COUNT_LIMIT": "1",
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "2",
+    "OTEL_SPAN_EVENT_COUNT_LIMIT": "1",
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT": "1",
+    "OTEL_SPAN_LINK_COUNT_LIMIT": "0",
+    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT": "0",
+}
+
+
+def told(tmp_path) -> list[ReadableSpan]:
+    """The spans as exporters get them."""
+    (node_dir,) = {path.parent for path in (tmp_path / "spool").rglob("*.jsonl")}
+    lines = b"".join((node_dir / name.file).read_bytes() for name in spool.segments(node_dir)).splitlines()
+    return [span for line in lines for span in spans_of(line)]
+
+
+def story(tmp_path, recorded) -> list[dict[str, object]]:
+    """Everything that a trajectory can have on its spans, but for ids and times."""
+
+    def fail() -> None:
+        with rollout_trace_attr(step=3, sample_index="row-seven", who="somebody"):
+            op(7)
+            score("reward", 0.5, comment="because it is half right")
+            span = trace.get_current_span()
+            span.set_attributes({"mine": "a long text", "many": ["first", "second"]})
+            span.add_event("first", {"detail": "long enough", "number": 3})
+            span.add_event("second", {"detail": "long enough"})
+            span.add_link(SpanContext(5, 6, True), {"because": "it follows"})
+            raise ValueError("a message of some length")
+
+    with pytest.raises(ValueError, match="of some length"):
+        fail()
+    recorded()
+    return [
+        {
+            "name": span.name,
+            "attributes": dict(span.attributes),
+            "events": [
+                (
+                    event.name,
+                    {k: v for k, v in event.attributes.items() if k != "exception.stacktrace"},
+                    str(event.attributes.get("exception.stacktrace"))[-30:],
+                )
+                for event in span.events
+            ],
+            "links": [(link.context.trace_id, dict(link.attributes)) for link in span.links],
+            "status": (span.status.status_code, span.status.description),
+            "dropped": (span.dropped_attributes, span.dropped_events, span.dropped_links),
+        }
+        for span in told(tmp_path)
+        if span.name != "app inside"
+    ]
+
+
+@pytest.mark.parametrize("limited_by", ["environment", "provider"])
+def test_what_exporters_get_of_ours_is_whole_whatever_the_applications_limits(
+    limited_by, recorded, monkeypatch, tmp_path
+):
+    """Attributes, events with what they hold, exceptions, links and scores: as with no limits at all."""
+    exporter = InMemorySpanExporter()
+    with monkeypatch.context() as patch:
+        limits = SpanLimits(0, 0, 0, 0, 0, 0, 1, 1) if limited_by == "provider" else None
+        for name, value in NARROW.items() if limited_by == "environment" else ():
+            patch.setenv(name, value)
+        provider = TracerProvider(span_limits=limits)
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        patch.setattr(trace, "get_tracer_provider", lambda: provider)
+        limited = story(tmp_path, recorded)
+    assert max(len(span.attributes) for span in exporter.get_finished_spans()) <= 1
+    alone = story(tmp_path, recorded)[len(limited) :]
+    assert [span["name"] for span in limited] == ["op", "score reward", "rollout_trace"]
+    assert limited == alone
 
 
 def test_what_a_user_sets_over_a_content_stays(application, recorded):

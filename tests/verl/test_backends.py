@@ -82,7 +82,9 @@ async def test_weave_shows_every_trajectory(
     calls = local_weave.calls(project)
     assert (len(calls), report.lost, report.undelivered) == (report.recorded, 0, 0)
     roots = [call for call in calls if call["parent_id"] is None]
-    assert {call["display_name"] for call in roots} == {"agent_loop"}
+    assert Counter(call["display_name"] for call in roots) == Counter(
+        [f"{STEP}/{index}/{n}" for index in QUESTIONS for n in range(SIBLINGS)] + [f"validation/{STEP}/0/0"]
+    )
     names = ("step", "sample_index", "rollout_n", "validate")
     assert Counter(tuple(root["attributes"][name] for name in names) for root in roots) == Counter(
         [(STEP, index, n, False) for index in QUESTIONS for n in range(SIBLINGS)] + [(STEP, 0, 0, True)]

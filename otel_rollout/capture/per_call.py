@@ -1,0 +1,111 @@
+"""``rollout_trace_attr`` as a decorator: a trajectory for each call of a function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from opentelemetry import context as otel_context
+
+from otel_rollout import runtime
+from otel_rollout.capture.generated import generated
+from otel_rollout.capture.steps import AsyncSteps, Steps
+
+if TYPE_CHECKING:
+    from otel_rollout.capture.trajectory import Trajectory
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def traced(trajectory: Trajectory, function: Function) -> Function:
+    """A function each call of which is a trajectory like ``trajectory``.
+
+    Raises:
+        TypeError: for something that is no function.
+    """
+    if isinstance(function, (staticmethod, classmethod)):
+        return cast("Function", type(function)(traced(trajectory, function.__func__)))
+    if not callable(function) or inspect.isclass(function):
+        raise TypeError(
+            f"rollout_trace_attr: {function!r} is not a function. It marks a block, "
+            "`with rollout_trace_attr(step=1):`, or a function, `@rollout_trace_attr(step=1)`"
+        )
+    return cast("Function", _wrapper_for(function)(trajectory, function))
+
+
+def _wrapper_for(function: Any) -> Callable[[Trajectory, Callable[..., Any]], Callable[..., Any]]:
+    if inspect.iscoroutinefunction(function):
+        return _coroutine
+    if inspect.isgeneratorfunction(function):
+        return _generator
+    if inspect.isasyncgenfunction(function):
+        return _async_generator
+    return _function
+
+
+def _function(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with trajectory.another():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _coroutine(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with trajectory.another():
+            return await function(*args, **kwargs)
+
+    return call
+
+
+def _generator(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+    return generated(function, "def", functools.partial(_steps_of, Steps, trajectory, function))
+
+
+def _async_generator(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
+    return generated(function, "async def", functools.partial(_steps_of, AsyncSteps, trajectory, function))
+
+
+def _steps_of(
+    kind: type[Steps | AsyncSteps],
+    trajectory: Trajectory,
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Steps | AsyncSteps:
+    """Begin a call of a generator function; called at its first step. The consumer stays where it is."""
+    if runtime.off:
+        return kind(function(*args, **kwargs), None)
+    outside = otel_context.get_current()
+    block = trajectory.another().__enter__()
+    inside = otel_context.get_current()
+    otel_context.attach(outside)
+    try:
+        return kind(function(*args, **kwargs), inside, _Ending(block))
+    except BaseException as error:
+        block.__exit__(type(error), error, error.__traceback__)
+        raise
+
+
+class _Ending:
+    """Ends a trajectory when its generator does."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self._trajectory = trajectory
+
+    def yielded(self, item: Any) -> None:
+        """Items are not recorded."""
+
+    def ended(self, value: Any, closed: bool) -> None:
+        """The generator returned, or was closed."""
+        self._trajectory.__exit__(None, None, None)
+
+    def failed(self, error: BaseException) -> None:
+        """``error`` left the generator."""
+        self._trajectory.__exit__(type(error), error, error.__traceback__)

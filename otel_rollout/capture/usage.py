@@ -1,0 +1,125 @@
+"""What a model's reply says of itself: tokens used, model, why it ended.
+
+OpenAI's and Anthropic's replies are told by their fields, as objects of their SDKs, of libraries that answer
+alike, or as dicts. Nothing is imported, and no property of anybody's is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from opentelemetry.trace import Span
+
+from otel_rollout import semconv
+from otel_rollout.record.span import RecordingSpan
+
+PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None), list, tuple, set, frozenset})
+"""Types of results that are no replies."""
+_INPUT: Final = ("prompt_tokens", "input_tokens")
+_OUTPUT: Final = ("completion_tokens", "output_tokens")
+_DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
+_CACHE_OF_ANTHROPIC: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
+_WITHIN: Final = ("message", "response")
+"""Where the first and last events of a stream have the reply: Anthropic's, and OpenAI's of responses."""
+_MAX_CHOICES: Final = 128
+
+Attribute = int | str | list[str]
+
+
+def record(span: Span, above: Any, reply: Any) -> None:
+    """Put what a reply says on its operation's span, unless the user has.
+
+    An operation that passes on the last of several replies is not what made it: the operation below is.
+
+    Args:
+        span: of the operation that returned the reply.
+        above: the span around it.
+        reply: what the operation returned.
+    """
+    fields = _fields(reply)
+    found = None if fields is None or "usage" not in fields else read(reply)
+    if not found:
+        return
+    if type(above) is RecordingSpan:
+        above.has_replies_below = True
+    if not (type(span) is RecordingSpan and span.has_replies_below):
+        put(span, found)
+
+
+def put(span: Span, found: Mapping[str, Attribute]) -> None:
+    """Set attributes that the user has not set."""
+    for name, value in found.items():
+        known = span.encoded if type(span) is RecordingSpan else getattr(span, "attributes", None) or {}
+        if name not in known:
+            span.set_attribute(name, value)
+
+
+def read(reply: Any) -> dict[str, Attribute]:
+    """What a reply, or an event of a stream, says: attributes by name; none where it is something else."""
+    fields = _fields(reply)
+    if fields is None:
+        return {}
+    usage = _fields(fields.get("usage"))
+    if usage is None and isinstance(fields.get("type"), str):
+        within = (_fields(fields.get(name)) for name in _WITHIN)
+        fields = next((found for found in within if found is not None), fields)
+        usage = _fields(fields.get("usage"))
+    return {**_tokens(usage or {}), **(_model(fields) if usage is not None else {}), **_ending(fields)}
+
+
+def _tokens(usage: Mapping[str, Any]) -> dict[str, Attribute]:
+    found: dict[str, Attribute] = {}
+    given, made = _number(usage, _INPUT), _number(usage, _OUTPUT)
+    if given is not None:
+        # Anthropic counts what it has cached apart; the convention counts it in.
+        apart = sum(_number(usage, (name,)) or 0 for name in _CACHE_OF_ANTHROPIC)
+        found[semconv.GEN_AI_USAGE_INPUT_TOKENS] = given + apart
+    if made is not None:
+        found[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = made
+    cached = _number(usage, _CACHE_OF_ANTHROPIC[:1])
+    for name in _DETAILS:
+        details = _fields(usage.get(name))
+        if details is not None:
+            cached = _number(details, ("cached_tokens",))
+    if cached is not None:
+        found[semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS] = cached
+    return found
+
+
+def _model(fields: Mapping[str, Any]) -> dict[str, Attribute]:
+    model = fields.get("model")
+    return {semconv.GEN_AI_RESPONSE_MODEL: str(model)} if isinstance(model, str) and model else {}
+
+
+def _ending(fields: Mapping[str, Any]) -> dict[str, Attribute]:
+    """Why a reply ended, each of its choices if there are several."""
+    delta = _fields(fields.get("delta")) or {}  # the last events of Anthropic's streams
+    choices = fields.get("choices")
+    reasons = [fields.get("stop_reason"), delta.get("stop_reason")]
+    if type(choices) is list:
+        known = (_fields(choice) or {} for choice in choices[:_MAX_CHOICES])
+        reasons += [choice.get("finish_reason") for choice in known]
+    found = [str(reason) for reason in reasons if isinstance(reason, str)]
+    return {semconv.GEN_AI_RESPONSE_FINISH_REASONS: found} if found else {}
+
+
+def _number(fields: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        number = fields.get(name)
+        if type(number) is int and number >= 0:
+            return number
+    return None
+
+
+def _fields(value: Any) -> Mapping[str, Any] | None:
+    """A dict's entries, or what an object holds itself."""
+    if type(value) in PLAIN:
+        return None
+    if type(value) is dict:
+        return value
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return held if type(held) is dict else None

@@ -1,0 +1,187 @@
+"""Opening files of the spool so that nobody can lead us to files of somebody else.
+
+A spool may lie in a temporary directory that everybody can write to, and a directory in it may be another
+user's, or a copy of one. So a file is opened relative to its directory, which is opened and checked first,
+and is checked once more when it is open: it must be a regular file, of the expected owner, with one name.
+Links are not followed, and pipes are not waited for.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_FILE_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+_NOT_A_FILE: Final = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
+"""What the system says of a link, of a directory, and of a pipe without a reader."""
+_FIRST_DESCRIPTOR: Final = 3
+_logger = logging.getLogger("otel_rollout")
+
+
+class ForeignFileError(PermissionError):
+    """A file or directory may be led to by, or may belong to, somebody else; it was left alone."""
+
+
+def open_private(path: str | os.PathLike[str], flags: int) -> int:
+    """Open or create a file in a directory of this user's alone; an ``opener`` for :func:`open`.
+
+    Raises:
+        OSError: when it cannot be opened.
+        ForeignFileError: when others can write to the directory, or the file may be somebody else's.
+    """
+    return _open(path, flags, private=True)
+
+
+def open_beside(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file that belongs to whoever its directory belongs to; an ``opener`` for reading.
+
+    For directories that a person has named, which may be a colleague's.
+
+    Raises:
+        OSError: when it cannot be opened.
+        ForeignFileError: when it may be somebody else's.
+    """
+    return _open(path, flags, private=False)
+
+
+def read_beside(path: Path) -> bytes:
+    """Read a file, opened with :func:`open_beside`."""
+    with open(path, "rb", opener=open_beside) as file:
+        return file.read()
+
+
+def check_private(path: Path, state: os.stat_result) -> None:
+    """Check that a directory is this user's alone.
+
+    Raises:
+        ForeignFileError: when it is not.
+    """
+    if not stat.S_ISDIR(state.st_mode):
+        raise ForeignFileError(f"{path} is {_kind(state)}, not a directory")
+    if state.st_uid != os.geteuid():
+        raise ForeignFileError(f"{path} belongs to user id {state.st_uid}, not to {os.geteuid()}")
+    if state.st_mode & _WRITABLE_BY_OTHERS:
+        raise ForeignFileError(f"{path} is writable for other users; `chmod go-w {path}` changes that")
+
+
+def check_absent_or_own(path: Path) -> None:
+    """Check a file that a library is going to open by its path, in a directory of this user's alone.
+
+    Raises:
+        OSError: when the directory cannot be opened.
+        ForeignFileError: when the directory is not this user's alone, or the file may be somebody else's.
+    """
+    directory = _opened_directory(path, private=True)
+    try:
+        state = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    finally:
+        os.close(directory)
+    _check_file(path, state, os.geteuid())
+
+
+def is_own(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry of a directory is a file of this user's alone. Of anything else one line is logged."""
+    try:
+        state = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    problem = _problem(state, os.geteuid())
+    if problem:
+        say_left_alone(f"{entry.path} {problem}")
+    return not problem
+
+
+@contextmanager
+def standard_streams_taken() -> Iterator[None]:
+    """Keep the numbers of standard streams, where a program has closed them, from what is opened meanwhile.
+
+    What a library prints would go into our file.
+    """
+    taken: list[int] = []
+    try:
+        while not taken or taken[-1] < _FIRST_DESCRIPTOR:
+            taken.append(os.open("/", _DIRECTORY_FLAGS))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+@functools.lru_cache  # forwarders look several times a second
+def say_left_alone(problem: str) -> None:
+    """Log that something in a spool is left alone, once."""
+    _logger.warning("otel-rollout: %s; it is left alone", problem)
+
+
+def _open(path: str | os.PathLike[str], flags: int, *, private: bool) -> int:
+    directory = _opened_directory(path, private)
+    name = os.path.basename(path)
+    try:
+        owner = os.geteuid() if private else os.fstat(directory).st_uid
+        # Emptied only after the check: what is opened may be somebody else's.
+        safe_flags = (flags & ~os.O_TRUNC) | _FILE_FLAGS
+        with standard_streams_taken():
+            descriptor = os.open(name, safe_flags, 0o600, dir_fd=directory)
+    except OSError as error:
+        if error.errno in _NOT_A_FILE:
+            _check_file(path, os.stat(name, dir_fd=directory, follow_symlinks=False), owner)
+        if error.errno is not None:
+            error.filename = os.fspath(path)
+        raise
+    finally:
+        os.close(directory)
+    try:
+        _check_file(path, os.fstat(descriptor), owner)
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+        return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _opened_directory(path: str | os.PathLike[str], private: bool) -> int:
+    name = os.path.dirname(path) or os.curdir
+    try:
+        directory = os.open(name, _DIRECTORY_FLAGS)
+    except NotADirectoryError:
+        raise ForeignFileError(f"{name} is a link or a file, not a directory") from None
+    try:
+        if private:
+            check_private(Path(name), os.fstat(directory))
+    except BaseException:
+        os.close(directory)
+        raise
+    return directory
+
+
+def _check_file(path: str | os.PathLike[str], state: os.stat_result, owner: int) -> None:
+    problem = _problem(state, owner)
+    if problem:
+        raise ForeignFileError(f"{os.fspath(path)} {problem}")
+
+
+def _problem(state: os.stat_result, owner: int) -> str:
+    """Why something may be, or lead to, a file of somebody else; empty where it cannot."""
+    if not stat.S_ISREG(state.st_mode):
+        return f"is {_kind(state)}, not a file"
+    if state.st_uid != owner:
+        return f"belongs to user id {state.st_uid}, not to {owner}"
+    return "has further names (hard links), so it may be another file" if state.st_nlink > 1 else ""
+
+
+def _kind(state: os.stat_result) -> str:
+    mode = state.st_mode
+    kinds = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"))
+    return next((kind for is_kind, kind in kinds if is_kind(mode)), "something else")

@@ -1,0 +1,87 @@
+"""Node directories as somebody makes them who wants files of others read, written or waited for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from otel_rollout import spool
+from otel_rollout.record.journal import Journal
+from otel_rollout.spool import Manifest, SegmentName
+
+NOBODY = 65534
+WRITER = "1-00000000000000aa"
+SECRET = b"the-secret-of-root\n"
+ATTACK = b'{"the-line":"of-the-attacker"}\n'
+SPAN = '{"traceId":"%032x","spanId":"%016x","name":"s","startTimeUnixNano":"1","endTimeUnixNano":"2"}'
+LINE = b'{"resourceSpans":[{"scopeSpans":[{"spans":[%s]}]}]}\n' % (SPAN % (7, 1)).encode()
+
+
+def plant_link(path: Path, secret: Path) -> None:
+    """A symbolic link to the secret."""
+    path.symlink_to(secret)
+
+
+def plant_dangling_link(path: Path, secret: Path) -> None:
+    """A symbolic link to a file that is not there, in a directory that is not the attacker's."""
+    path.symlink_to(secret.parent / "created")
+
+
+def plant_hard_link(path: Path, secret: Path) -> None:
+    """The secret under another name, where the system does not protect it from that."""
+    path.hardlink_to(secret)
+
+
+def plant_pipe(path: Path, secret: Path) -> None:
+    """A pipe at whose other end nobody is."""
+    os.mkfifo(path)
+
+
+def plant_directory(path: Path, secret: Path) -> None:
+    """A directory with something in it."""
+    path.mkdir()
+    (path / "x").touch()
+
+
+def plant_file_of_another_user(path: Path, secret: Path) -> None:
+    """A file that belongs to somebody else than its directory does."""
+    path.write_bytes(ATTACK)
+    os.chown(path, NOBODY, NOBODY)
+
+
+PLANTS: list[Callable[[Path, Path], None]] = [
+    plant_link,
+    plant_dangling_link,
+    plant_hard_link,
+    plant_pipe,
+    plant_directory,
+    plant_file_of_another_user,
+]
+
+
+def node_directory(spool_dir: Path, exporter: str = "test-file") -> Path:
+    """A node directory of this user's with one good line in it."""
+    node_dir = spool.node_directory(spool_dir, "run", "node")
+    spool.create_private(node_dir, spool_dir)
+    spool.write_manifest(node_dir, Manifest("run", "project", (exporter,)))
+    (node_dir / SegmentName("2-00000000000000bb", 1).file).write_bytes(LINE)
+    return node_dir
+
+
+def forge_journal(node_dir: Path, target: Path) -> None:
+    """A dead writer's journal, by which its segment, a link to ``target``, lacks a line of the attacker's."""
+    journal = Journal(node_dir / (WRITER + spool.JOURNAL_SUFFIX), 4096)
+    journal.append(b"", ATTACK)
+    journal.begin_segment(1)
+    journal.set_base(-target.stat().st_size)
+    journal.release()
+    (node_dir / SegmentName(WRITER, 1).file).symlink_to(target)
+
+
+def give_away(directory: Path, owner: int = NOBODY) -> None:
+    """Have a directory and all below it belong to another user; links themselves, not what they lead to."""
+    os.chown(directory, owner, owner, follow_symlinks=False)
+    for path in directory.rglob("*"):
+        if path.is_symlink() or path.stat().st_nlink == 1 or path.is_dir():
+            os.chown(path, owner, owner, follow_symlinks=False)

@@ -1,0 +1,296 @@
+"""A spool that somebody else has made, or put something into: no file of others is read, written or awaited.
+
+Everything here is root's view, whom the system's permissions do not hold back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, runtime, settings, spool
+from otel_rollout.deliver import drain, handover, launch, ledger, service
+from otel_rollout.look.kept import Kept
+from otel_rollout.private_files import ForeignFileError, say_left_alone
+from otel_rollout.spool import SegmentName
+from tests.faults import hostile
+from tests.waiting import wait_for
+
+COMMAND = [sys.executable, "-c", "from otel_rollout.cli import app; app()"]
+FORWARDER = [sys.executable, "-m", "otel_rollout.deliver"]
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file that only root may read or write."""
+    path = tmp_path / "root-only" / "secret"
+    path.parent.mkdir(mode=0o700)
+    path.write_bytes(hostile.SECRET)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A temporary directory as /tmp is: everybody may make files, nobody may remove those of others."""
+    path = tmp_path / "shared"
+    path.mkdir()
+    path.chmod(0o1777)
+    return path
+
+
+@pytest.fixture
+def target(test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "delivered"))
+    return tmp_path / "delivered"
+
+
+def assert_untouched(secret: Path, *places: Path) -> None:
+    """The secret is as it was, nothing was made beside it, and what it says is nowhere else."""
+    assert secret.read_bytes() == hostile.SECRET
+    assert os.listdir(secret.parent) == [secret.name]
+    for place in places:
+        for path in [place, *place.rglob("*")]:
+            if path.is_file() and not path.is_symlink() and not path.samefile(secret):
+                assert hostile.SECRET.strip() not in path.read_bytes(), path
+
+
+def of_nobody(shared: Path, secret: Path) -> Path:
+    """The issue's directory: a segment that is a link, a dead-letter file for everybody, a forged journal."""
+    node_dir = hostile.node_directory(shared / "spool")
+    (node_dir / SegmentName("3-00000000000000cc", 1).file).symlink_to(secret)
+    (node_dir / "rejected.test-file.jsonl").touch()
+    (node_dir / "rejected.test-file.jsonl").chmod(0o666)
+    hostile.forge_journal(node_dir, secret)
+    hostile.give_away(shared / "spool")
+    return node_dir
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [*COMMAND, "forward", "--spool", "NODE"],
+        [*COMMAND, "forward", "--spool", "SPOOL"],
+        [*COMMAND, "status", "--steps", "--spool", "SPOOL"],
+        [*COMMAND, "status", "--json", "--all", "--spool", "NODE"],
+        [*FORWARDER, "NODE"],
+    ],
+    ids=lambda command: " ".join(command[-3:]),
+)
+def test_root_leaves_the_spool_of_another_user_alone(
+    command: list[str], shared: Path, secret: Path, target: Path
+) -> None:
+    """Nothing in it is read or written, and one line says whose it is."""
+    node_dir = of_nobody(shared, secret)
+    before = {path.name: path.lstat().st_mtime_ns for path in node_dir.iterdir()}
+    named = {"NODE": str(node_dir), "SPOOL": str(shared / "spool")}
+    ran = subprocess.run(
+        [named.get(word, word) for word in command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 1, ran.stderr
+    assert ran.stderr.count("belongs to user id 65534, not to 0") == 1, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert "secret" not in ran.stdout + ran.stderr
+    assert {path.name: path.lstat().st_mtime_ns for path in node_dir.iterdir()} == before
+    assert not target.exists()
+    assert_untouched(secret, shared)
+
+
+def test_root_shows_and_replays_no_link_of_another_user(shared: Path, secret: Path, target: Path) -> None:
+    """Where a person names the directory: its owner's own lines, and not what its links lead to."""
+    node_dir = of_nobody(shared, secret)
+    for arguments in (["show", "--from", node_dir], ["replay", node_dir, "--to", "test-file"]):
+        ran = subprocess.run(
+            [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert ran.returncode == 2
+        assert "is a link" in ran.stderr or "There is no trajectory" in ran.stderr, ran.stderr
+        assert "secret-of-root" not in ran.stdout + ran.stderr
+    assert_untouched(secret, shared)
+    assert not target.exists()
+
+
+def test_a_squatted_spool_is_not_shown_unasked(
+    shared: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What somebody else has put where this user's spool would be is not taken for this user's."""
+    of_nobody(shared, secret)
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(shared / "spool"))
+    ran = subprocess.run([*COMMAND, "show"], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2
+    assert "belongs to user id 65534" in ran.stderr
+    assert "holds no segments" in ran.stderr
+
+
+def test_files_of_a_colleague_are_replayed(shared: Path, target: Path) -> None:
+    """A directory that a person names may be another user's, where its files are that user's own."""
+    node_dir = hostile.node_directory(shared / "spool")
+    hostile.give_away(shared / "spool")
+    subprocess.run([*COMMAND, "replay", str(node_dir), "--to", "test-file"], timeout=60, check=True)
+    assert len(target.read_text().splitlines()) == 1
+
+
+EVERYTHING_BUT_WHAT_DELIVERY_NEEDS = (
+    SegmentName(hostile.WRITER, 1).file,
+    SegmentName(hostile.WRITER, spool.CLOSING_SEQUENCE).file,
+    hostile.WRITER + spool.JOURNAL_SUFFIX,
+    hostile.WRITER + spool.OPEN_SUFFIX,
+    "ledger.sqlite",
+    "ledger.sqlite-wal",
+    "ledger.sqlite-shm",
+    "ledger.sqlite-journal",
+    "forwarder.log",
+    "run.json",
+    "trackers.json",
+    "draining",
+    "tokenizers",
+    "archive",
+)
+
+
+@pytest.mark.parametrize("plant", hostile.PLANTS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize(
+    "names",
+    [
+        EVERYTHING_BUT_WHAT_DELIVERY_NEEDS,
+        ("ledger.sqlite-wal", "tokenizers/0123.json", hostile.WRITER + spool.OPEN_SUFFIX),
+        ("rejected.test-file.jsonl",),
+        ("forwarder.lock",),
+    ],
+    ids=lambda names: names[0],
+)
+def test_whatever_lies_in_the_place_of_a_file_is_left_alone(
+    names: tuple[str, ...],
+    plant: Callable[[Path, Path], None],
+    shared: Path,
+    secret: Path,
+    target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a directory of ours, unpacked from somebody's archive say, and for each file that we read or write.
+
+    Links are not followed, pipes not waited for. A good line beside them is delivered, unless delivery needs
+    what is amiss; then the account says so.
+    """
+    node_dir = hostile.node_directory(shared / "spool")
+    (node_dir / "run.json").unlink()
+    for name in names:
+        (node_dir / name).parent.mkdir(exist_ok=True)
+        plant(node_dir / name, secret)
+    configured = settings.Settings(exporters={"test-file": {}}, keep=True, outcome_keep="errors,rate=1")
+
+    def use() -> None:
+        with contextlib.suppress(ForeignFileError):
+            service.forward_directory(node_dir, configured)
+        assert dict(drain.drain(node_dir, configured, 0).by_step) is not None
+        assert spool.read_trackers(node_dir) == {}
+        assert spool.read_manifest(node_dir) is None
+        with contextlib.suppress(ForeignFileError):
+            launch.ensure_forwarder(node_dir, configured)
+        with contextlib.suppress(ForeignFileError):
+            handover.next_piece(node_dir, {})
+        Kept(node_dir).find(None)
+
+    user = threading.Thread(target=use, daemon=True)
+    failures: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    user.start()
+    user.join(60)
+    assert not user.is_alive(), "it waits for a pipe"
+    assert not failures, failures
+    assert_untouched(secret, target, shared)
+    if names == ("forwarder.lock",):
+        assert not target.exists()
+        with pytest.raises(ForeignFileError, match=r"forwarder\.lock"):
+            launch.ensure_forwarder(node_dir, configured)
+        return
+    if names == ("rejected.test-file.jsonl",):
+        assert not target.exists()
+        assert names[0] in str(drain.report(node_dir, configured).exporters["test-file"].problem)
+    else:
+        assert len(target.read_text().splitlines()) == 1
+    wait_for(lambda: not launch.forwarder_runs(node_dir), what="the forwarder's end")
+
+
+def test_a_directory_that_others_can_write_to_is_left_alone(
+    shared: Path, secret: Path, target: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others could put links there while we work; the line says how to change that."""
+    say_left_alone.cache_clear()
+    node_dir = hostile.node_directory(shared / "spool")
+    node_dir.chmod(0o777)
+    assert spool.node_directories(shared / "spool") == []
+    assert f"{node_dir} is writable for other users; `chmod go-w {node_dir}` changes that" in caplog.text
+    with pytest.raises(ForeignFileError, match="chmod go-w"):
+        service.forward_directory(node_dir, settings.Settings())
+    with pytest.raises(ForeignFileError, match="OTEL_ROLLOUT_SPOOL_DIR"):
+        spool.create_private(node_dir, shared / "spool")
+    with pytest.raises(ForeignFileError):
+        ledger.Ledger(node_dir)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("squatted", ["spool", "spool/run", "spool/run/node"])
+@pytest.mark.parametrize("form", ["directory", "link"])
+def test_a_squatted_temporary_directory_is_not_recorded_in(
+    squatted: str,
+    form: str,
+    fresh_process: None,
+    shared: Path,
+    secret: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody was there first, with a directory or a link: the program runs untraced; one line says so."""
+    path = shared / squatted
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if form == "link":
+        path.symlink_to(secret.parent)
+        os.chown(path, hostile.NOBODY, hostile.NOBODY, follow_symlinks=False)
+    else:
+        path.mkdir()
+        hostile.give_away(path)
+    monkeypatch.setenv("OTEL_ROLLOUT_RUN_ID", "run")
+    monkeypatch.setenv("OTEL_ROLLOUT_NODE", "node")
+    otel_rollout.configure("console", spool_dir=str(shared / "spool"))
+    with rollout_trace_attr():
+        pass
+    (record,) = caplog.records
+    assert "tracing is OFF" in record.message
+    assert "OTEL_ROLLOUT_SPOOL_DIR" in record.message
+    assert_untouched(secret)
+
+
+def test_a_directory_swapped_under_way_gets_nothing(
+    fresh_process: None, test_exporters: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a spool that others may rename in: what is put in our place is neither read nor written."""
+    spool_dir = tmp_path / "open-to-all"
+    spool_dir.mkdir()
+    spool_dir.chmod(0o777)
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, spool_dir=str(spool_dir))
+    with rollout_trace_attr():
+        pass
+    node_dir = runtime.node_directory(runtime.decide())
+    wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 1, what="delivery")
+    node_dir.parent.rename(tmp_path / "away")
+    node_dir.mkdir(parents=True)
+    node_dir.chmod(0o777)
+    hostile.give_away(node_dir.parent)
+    for _ in range(20):
+        with rollout_trace_attr():
+            pass
+    wait_for(lambda: "cannot write to" in caplog.text, what="a line")
+    report = otel_rollout.shutdown(1)
+    assert "belongs to user id 65534" in str(report.problem)
+    assert list(node_dir.iterdir()) == []
+    shutil.rmtree(tmp_path / "away")
