@@ -21,11 +21,11 @@ import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 
-from otel_rollout import metrics, semconv, settings, spool
+from otel_rollout import metrics, ray_job, semconv, settings, spool, target
 from otel_rollout.deliver import drain, exit_message, launch
 from otel_rollout.deliver.report import DeliveryCount, ExporterCount, Report
 from otel_rollout.record.interrupts import pass_on
@@ -34,7 +34,7 @@ from otel_rollout.record.redaction import redaction_of
 from otel_rollout.record.sampling import Decision, GroupSampling, decision_of
 from otel_rollout.record.segment import SegmentWriter
 from otel_rollout.record.tokenizers import Tokenizers
-from otel_rollout.settings import Settings, SettingsError
+from otel_rollout.settings import Settings
 from otel_rollout.suggest import closest
 from otel_rollout.version import VERSION
 
@@ -160,7 +160,13 @@ def _create_node_directory(configured: Settings) -> Path:
     node_dir = node_directory(configured)
     spool.create_private(node_dir, configured.spool_dir)
     spool.write_manifest(
-        node_dir, spool.Manifest(configured.run_id, configured.project_name, tuple(configured.exporters))
+        node_dir,
+        spool.Manifest(
+            configured.run_id,
+            configured.project_name,
+            tuple(configured.exporters),
+            target.fingerprint(configured),
+        ),
     )
     return node_dir
 
@@ -196,7 +202,20 @@ class _State:
         self.settings: Settings | None = None
         self.runtime: Runtime | None = None
         self.is_root = False
+        self.is_exiting = False
+        self.is_over = False
+        """shutdown() has ended recording; settings stay, for status()."""
+        self.is_configured = False
+        """configure() was called."""
+        self.has_made_id = False
+        """The run's id was made up here; nobody has given it."""
+        self.has_told = False
+        """A run was published before Ray was started, so that workers of a cluster started here know it."""
+        self.inherited: str | None = None
+        """What CONFIG_VARIABLE held before this process founded a run."""
         self.arguments: dict[str, Any] = {}
+        self.earlier: list[Settings] = []
+        """Runs that configure() has ended, of which delivery may go on."""
         self.other_nodes: dict[str, OtherNode] = {}
         self.ended: _EndedRun | None = None
 
@@ -224,7 +243,10 @@ def current() -> Runtime | None:
 def _set_up() -> None:
     global off
     try:
-        configured = decide()
+        if _state.is_over and not _may_begin_again():
+            off = True
+            return
+        configured = settle()
         if configured.enabled:
             _state.runtime = Runtime(configured)
             return
@@ -240,6 +262,17 @@ def _set_up() -> None:
         pass_on(error)
         _logger.error("otel-rollout: tracing is OFF in this process: %s", error)
     off = True
+
+
+def _may_begin_again() -> bool:
+    """After shutdown(): the environment begins another run by itself, arguments are given again."""
+    if not _state.is_configured:
+        return True
+    _logger.warning(
+        "otel-rollout: shutdown() has ended recording, and what is called from now on is not recorded. Call "
+        "configure() again to begin another run."
+    )
+    return False
 
 
 @functools.cache
@@ -265,34 +298,67 @@ def decide() -> Settings:
     """Settle this process's settings from its environment, if they are not settled yet."""
     with _state.lock:
         if _state.settings is None:
-            configured, problems = settings.from_environment(os.environ)
-            for problem in problems:
-                _logger.error("otel-rollout: %s", problem)
             _warn_of_unknown_variables()
-            _adopt(configured, {})
+            _adopt({})
         assert _state.settings is not None
         return _state.settings
 
 
-def configure(arguments: dict[str, Any]) -> None:
+def configure(arguments: dict[str, Any], joins: bool = False) -> None:
     """Settle this process's settings from arguments, over the environment.
 
+    Does nothing when they are what is recorded with already. Otherwise what is recorded ends, and with it
+    the run, if this process has founded it; delivery goes on.
+
+    Args:
+        arguments: what is set; None counts as not given.
+        joins: stay in the inherited run, whatever arguments name: they add to what its founder did not know.
+
     Raises:
-        SettingsError: for an argument that does not exist or has an unusable value, an exporter that is
-            not installed, or when recording has begun already.
+        SettingsError: for an argument that does not exist or has an unusable value, or an exporter that is
+            not installed.
     """
     global off
-    checked = settings.checked_arguments(arguments)
+    checked = settings.as_inherited(settings.checked_arguments(arguments))
     launch.check_exporters(checked.get("exporters", {}))
+    if "spool_dir" in checked:
+        checked["spool_dir"] = _absolute(checked["spool_dir"])
     with _state.lock:
-        if _state.runtime is not None:
-            raise SettingsError("configure() came after recording began: call it first, or after shutdown().")
-        inherited, problems = settings.from_environment(os.environ)
-        for problem in problems:
-            _logger.error("otel-rollout: %s", problem)
+        if _has_begun():
+            if _wanted(checked, joins).settings == _state.settings:
+                return
+            checked = _state.arguments | checked
+            _end_run()
+        _state.is_over = off = False
+        _state.is_configured = True
         _warn_of_unknown_variables()
-        _adopt(dataclasses.replace(inherited, **checked), checked)
-        off = False
+        _adopt(checked, joins)
+        if settings.switched_off(os.environ):
+            _logger.info("otel-rollout: an environment variable switches tracing off, over configure()")
+
+
+def _has_begun() -> bool:
+    """Whether this process records, or others do in the run that it has founded."""
+    if _state.runtime is not None:
+        return True
+    is_id_given = "run_id" in _state.arguments or bool(os.environ.get("OTEL_ROLLOUT_RUN_ID"))
+    return (
+        _state.settings is not None
+        and _state.is_root
+        and not is_id_given  # or its directory may be that of an earlier job
+        and node_directory(_state.settings).exists()
+    )
+
+
+def _end_run() -> None:
+    """End what this process records, without waiting for delivery."""
+    if _state.runtime is not None:
+        _state.runtime.close(_CLOSE_TIMEOUT)
+        _state.runtime = None
+    if _state.is_root and _state.settings is not None:
+        _state.earlier.append(_state.settings)
+        _logger.info("otel-rollout: the run %s has ended; its delivery goes on", _state.settings.run_id)
+        _leave_run()
 
 
 def _warn_of_unknown_variables() -> None:
@@ -312,34 +378,207 @@ def announce() -> None:
     Never raises: an import must not end a program, whatever the machine it runs on.
     """
     try:
-        if settings.CONFIG_VARIABLE not in os.environ and settings.is_enabled(os.environ):
-            decide()
+        if settings.CONFIG_VARIABLE in os.environ or settings.is_enabled(os.environ):
+            wanted = _wanted({}, joins=False)
+            if wanted.settings.enabled and wanted.is_own:
+                decide()
     except Exception as error:  # noqa: BLE001 - recording comes to the same, and is switched off then
         _logger.error("otel-rollout: the run cannot be set up: %s: %s", type(error).__name__, error)
 
 
-def _adopt(configured: Settings, arguments: dict[str, Any]) -> None:
-    """Make ``configured`` this process's settings; in the first process of a run, found the run."""
+class _Wanted(NamedTuple):
+    """What environment and arguments come to.
+
+    Attributes:
+        settings: the settings.
+        is_own: whether this process founds a run: the first, or beside the inherited one.
+    """
+
+    settings: Settings
+    is_own: bool
+
+
+def _wanted(arguments: dict[str, Any], joins: bool) -> _Wanted:
+    inherited, _ = settings.from_environment(os.environ)
+    by_variables = target.named_by_variables(_variables_for_this_process(), inherited)
+    stated = dataclasses.replace(inherited, **by_variables)
+    configured = target.completed(os.environ, stated, arguments)
+    configured = dataclasses.replace(configured, **settings.switched_off(os.environ))
+    if settings.CONFIG_VARIABLE not in os.environ or not inherited.run_id or _state.is_root:
+        return _Wanted(configured, True)
+    if joins or not (target.is_another(inherited, by_variables) or target.is_another(inherited, arguments)):
+        return _Wanted(dataclasses.replace(configured, exporters=inherited.exporters), False)
+    if configured.run_id == inherited.run_id:
+        configured = dataclasses.replace(configured, run_id=target.own_run_id(inherited.run_id, configured))
+    # A directory and a machine are those of the process that founds a run, unless it says otherwise.
+    own = {name: arguments.get(name, "") for name in ("working_dir", "home_node")}
+    return _Wanted(dataclasses.replace(configured, **own), True)
+
+
+def _variables_for_this_process() -> Mapping[str, str]:
+    """Return the environment as far as it is meant for this process."""
+    if not target.is_told(os.environ):  # so that nothing can be compared
+        return {}
+    given = ray_job.variables_given_to_worker(os.environ)
+    if given is None:
+        return os.environ
+    return {name: value for name, value in os.environ.items() if name in given}
+
+
+def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
+    """Make these settings those of this process: join the inherited run, or found one."""
+    for problem in settings.from_environment(os.environ)[1]:
+        _logger.error("otel-rollout: %s", problem)
+    configured, is_own = _wanted(arguments, joins)
     if configured.enabled:
-        if settings.CONFIG_VARIABLE not in os.environ or _state.is_root:
+        if is_own:
             configured = _found_run(configured, arguments)
         register_exit()
     _state.settings = configured
 
 
 def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
-    founded = {
-        "run_id": configured.run_id or spool.new_run_id(),
-        "working_dir": configured.working_dir or _working_directory(),
-        "home_node": configured.home_node or configured.node or spool.node_id(),
-    }
-    if not configured.spool_dir.is_absolute():  # other processes may run elsewhere
-        founded["spool_dir"] = os.path.join(_working_directory(), os.path.expanduser(configured.spool_dir))
-    _state.arguments |= arguments
-    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**_state.arguments, **founded})
+    if not _state.is_root:
+        inherited = settings.inherited(os.environ) if _is_inherited() else {}
+        _state.inherited = os.environ.get(settings.CONFIG_VARIABLE)
+        _state.arguments = {n: value for n, value in inherited.items() if n not in _FOUNDED}
+        _state.other_nodes = {}
+        if inherited:
+            _say_own_run(configured.run_id, inherited["run_id"], bool(arguments))
     _state.is_root = True
-    _state.other_nodes = {}
-    return dataclasses.replace(configured, **settings.checked_arguments(founded))
+    _state.arguments |= arguments
+    if not configured.run_id:
+        _state.has_made_id = True
+        configured = _with_id_of_ray_job(dataclasses.replace(configured, run_id=spool.new_run_id()))
+    return _publish(
+        dataclasses.replace(
+            configured,
+            working_dir=configured.working_dir or _working_directory(),
+            home_node=configured.home_node or configured.node or spool.node_id(),
+        )
+    )
+
+
+_FOUNDED: Final = ("run_id", "working_dir", "home_node", "exporters", "project_name", "target_variables")
+"""Settings that the process that founds a run tells the others, besides arguments."""
+
+
+def _publish(configured: Settings) -> Settings:
+    """Tell the processes started from here which run they belong to, and what it delivers to."""
+    configured = dataclasses.replace(
+        configured, target_variables=target.published_variables(os.environ, configured)
+    )
+    told = _state.arguments | {name: getattr(configured, name) for name in _FOUNDED}
+    if not configured.spool_dir.is_absolute():  # other processes may run elsewhere
+        told["spool_dir"] = _absolute(configured.spool_dir)
+    delivery = {name: getattr(configured, name) for name in settings.DELIVERY}
+    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**told, settings.DELIVERY_KEY: delivery})
+    _state.has_told |= ray_job.current() is None
+    return dataclasses.replace(configured, **settings.as_inherited(told))
+
+
+def _is_inherited() -> bool:
+    """Whether the process that started this one has told it of a run."""
+    try:
+        return "run_id" in settings.inherited(os.environ)
+    except ValueError:  # as has been said
+        return False
+
+
+def _say_own_run(run_id: str, inherited_id: str, is_asked_for: bool) -> None:
+    _logger.log(
+        logging.INFO if is_asked_for else logging.WARNING,
+        "otel-rollout: %s another target, project or exporter than the inherited run %s; this process "
+        "records a run of its own, %s.",
+        "configure() names" if is_asked_for else "the environment names",
+        inherited_id,
+        run_id,
+    )
+
+
+def _leave_run() -> None:
+    """End the run that this process has founded: what begins from here on is another."""
+    if _state.inherited is None:
+        os.environ.pop(settings.CONFIG_VARIABLE, None)
+    else:
+        os.environ[settings.CONFIG_VARIABLE] = _state.inherited
+    _state.is_root = _state.has_made_id = False
+
+
+def settle() -> Settings:
+    """Settle what this process records into; before it does, or Ray starts processes that do."""
+    with _state.lock:
+        if _state.is_over and not _state.is_configured:
+            _state.is_over, _state.settings = False, None
+        configured = decide()
+        if not configured.enabled or _state.runtime is not None or _state.is_over:
+            return configured
+        if _state.is_root:  # a program may name its target after it has imported us
+            configured = _publish(_with_id_of_ray_job(configured))
+        _state.settings = _beside_other_target(configured)
+        return _state.settings
+
+
+def run_id() -> str:
+    """Return the id of the run that this process records into; empty while there is none."""
+    configured = _state.settings
+    return configured.run_id if configured is not None and configured.enabled and not _state.is_over else ""
+
+
+def join(config: str, variables: Mapping[str, str]) -> None:
+    """Record into another run from here on.
+
+    Args:
+        config: what its first process tells the others, the value of ``CONFIG_VARIABLE``.
+        variables: further variables of its first process.
+    """
+    global off
+    with _state.lock:
+        active, _state.runtime = _state.runtime, None
+        for name in settings.inherited(os.environ).get("target_variables", {}):
+            os.environ.pop(name, None)
+        os.environ.update(variables)
+        os.environ[settings.CONFIG_VARIABLE] = config
+        _state.is_root = _state.is_over = off = False
+        _state.settings = None
+        decide()
+    if active is not None:  # a call is waiting, and nobody for what was recorded
+        threading.Thread(target=active.close, args=(_CLOSE_TIMEOUT,), daemon=True).start()
+
+
+def settle_for_workers() -> Settings:
+    """Settle what this process records into, and stay with it: workers are being told."""
+    with _state.lock:
+        configured = settle()
+        _state.has_made_id = False
+        return configured
+
+
+def _with_id_of_ray_job(configured: Settings) -> Settings:
+    """Take the run id on which those of a Ray job agree that were not told one."""
+    job = ray_job.current() if _state.has_made_id else None
+    if job is None or job.is_prepared or (job.owns_cluster and _state.has_told):
+        return configured
+    _state.is_root = not job.in_worker
+    return dataclasses.replace(configured, run_id=job.run_id)
+
+
+def _beside_other_target(configured: Settings) -> Settings:
+    """Where processes with another target record under this run id, take one of our own."""
+    manifest = spool.read_manifest(node_directory(configured))
+    if manifest is None or manifest.target in ("", target.fingerprint(configured)):
+        return configured
+    own_id = target.own_run_id(configured.run_id, configured)
+    _logger.warning(
+        "otel-rollout: the run %s delivers to another target than this process names, which records %s.",
+        configured.run_id,
+        own_id,
+    )
+    return _found_run(dataclasses.replace(configured, run_id=own_id), {})
+
+
+def _absolute(directory: Path) -> Path:
+    return Path(os.path.join(_working_directory(), os.path.expanduser(directory)))
 
 
 def _working_directory() -> str:
@@ -370,12 +609,15 @@ def _import_what_exit_needs() -> None:
 
 
 def _at_exit() -> None:
+    global off
+    _state.is_exiting = True
     try:
-        if _state.is_root:
-            with contextlib.suppress(KeyboardInterrupt):  # leaves at once; the forwarder goes on
+        with contextlib.suppress(KeyboardInterrupt):  # leaves at once; the forwarder goes on
+            if _state.is_root:
                 shutdown(None)
-        elif _state.runtime is not None:
-            _state.runtime.close(_CLOSE_TIMEOUT)
+            elif _state.runtime is not None:
+                _state.runtime.close(_CLOSE_TIMEOUT)
+            _drain_earlier_runs()
         if _state.ended is not None:
             with exit_message.ctrl_c_ignored():
                 _say_what_was_delivered(_state.ended)
@@ -383,6 +625,16 @@ def _at_exit() -> None:
         pass
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
         _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
+    off = True  # what exit handlers call from here on begins no other run
+
+
+def _drain_earlier_runs() -> None:
+    """Wait until what configure() has ended is delivered as well."""
+    deadline = time.monotonic() + max((run.shutdown_timeout for run in _state.earlier), default=0.0)
+    for run in _state.earlier:
+        report = drain.drain(node_directory(run), run, max(0.0, deadline - time.monotonic()))
+        if report.lost or report.undelivered:
+            _logger.warning("otel-rollout: %s", report.summary())
 
 
 def _say_what_was_delivered(ended: _EndedRun) -> None:
@@ -461,7 +713,7 @@ def publish_run(runs: Mapping[str, str]) -> None:
 
 def publish_trackers_here(runs: Mapping[str, str]) -> None:
     """The same for this machine's forwarder, which is started if what it delivered is to be linked now."""
-    configured = decide()
+    configured = settle()
     node_dir = _create_node_directory(configured)
     spool.publish_trackers(node_dir, runs)
     launch.ensure_forwarder(node_dir, configured)
@@ -483,7 +735,10 @@ def drain_other_nodes(timeout: float | None = None) -> None:
 
 
 def shutdown(timeout: float | None) -> Report:
-    """End recording in this process and wait until what the run recorded is delivered."""
+    """End recording in this process and wait until what the run recorded is delivered.
+
+    What is called afterwards begins another run, where the environment or configure() says so.
+    """
     global off
     with _state.lock:
         configured = decide()
@@ -501,9 +756,10 @@ def shutdown(timeout: float | None) -> Report:
             drain_other_nodes(max(0.0, deadline - time.monotonic()))
         except Exception as error:  # noqa: BLE001 - Ray may be half gone; this machine is drained all the same
             _logger.warning("otel-rollout: the cluster's other nodes could not be drained: %s", error)
-        if _state.is_root:  # the run is over: what configure() begins, or a child process, is another
-            os.environ.pop(settings.CONFIG_VARIABLE, None)
-            _state.is_root = False
+        if leads:
+            _leave_run()
+            _state.arguments = {}
+        _state.is_over, off = True, _state.is_exiting
     node_dir = node_directory(configured)
     here = drain.drain(node_dir, configured, max(0.0, deadline - time.monotonic()), shows_progress=leads)
     accounts = [_known(here, active.writer if active is not None else None)]
@@ -525,7 +781,8 @@ def _after_fork_in_child() -> None:
     inherited = _state.runtime
     _state.lock = threading.RLock()
     _state.runtime = None
-    _state.is_root = False
+    _state.is_root = _state.has_made_id = False
+    _state.earlier = []
     _state.ended = None
     if inherited is not None:
         inherited.writer.abandon()

@@ -19,12 +19,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from otel_rollout.environment import DELIVERY_PREFIXES
 from otel_rollout.suggest import closest, did_you_mean
 
 CONFIG_VARIABLE = "OTEL_ROLLOUT_CONFIG"
 """Carries the arguments of ``configure()`` to child processes as JSON, so that a worker is set up like the
 process that started it. Written by us, not meant to be set by hand."""
 
+DELIVERY = (
+    "forwarder_linger", "keep", "turns", "redact", "sample_seed",
+    "outcome_keep", "outcome_score", "outcome_bytes", "outcome_deadline",
+)  # fmt: skip
+"""Settings by which a run is delivered: its first process decides, whoever starts the forwarder."""
+DELIVERY_KEY = "delivery"
+"""Where :data:`CONFIG_VARIABLE` holds those. A process may record with others, stricter redaction say."""
 WARNED_VARIABLE = "OTEL_ROLLOUT_WARNED"
 """Set once this process or a parent has warned of unknown variables, so that children do not repeat it."""
 
@@ -72,6 +80,15 @@ def _flag(raw: str) -> bool:
     if flag not in ("true", "false"):
         raise ValueError("is neither true nor false")
     return flag == "true"
+
+
+def switched_off(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings by which variables switch tracing off, whatever arguments say; empty if none do."""
+    if environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
+        return {"exporters": {}}
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return {"sdk_disabled": True}
+    return {}
 
 
 def _number(kind: type[int] | type[float], least: float, raw: str) -> Any:
@@ -182,7 +199,8 @@ class Settings:
     exporters: ExporterOptions = _setting(
         "OTEL_TRACES_EXPORTER",
         "Where spans go: names of span exporters, comma separated (`mlflow`, `weave`, `otlp`, or any other "
-        "in entry-point group `opentelemetry_traces_exporter`). Unset or `none`: tracing is off.",
+        "in entry-point group `opentelemetry_traces_exporter`). Unset: tracing is off. `none` switches "
+        "it off whatever else is set.",
         _names,
         dict,
     )
@@ -294,6 +312,13 @@ class Settings:
         "working directory of the run's first process.",
         _path_text,
         "",
+    )
+    target_variables: Mapping[str, str] = _setting(
+        "OTEL_ROLLOUT_TARGET_VARIABLES",
+        "The variables that name the run's target, such as `MLFLOW_TRACKING_URI`, as its first process had "
+        "them, `NAME=value,NAME=value`, without credentials. Set by the first of them.",
+        _pairs,
+        dict,
     )
     identity_hosts: str = _setting(
         "OTEL_ROLLOUT_IDENTITY_HOSTS",
@@ -409,8 +434,9 @@ class Settings:
     forwarder_variables: str = _setting(
         "OTEL_ROLLOUT_FORWARDER_VARIABLES",
         "Further environment variables, comma separated, `*` allowed, that the forwarder gets for its "
-        "exporters. Passed anyway are those that begin with `OTEL_`, `MLFLOW_`, `WANDB_`, `WF_`, `AWS_`, "
-        "`AZURE_` or `GOOGLE_`, and those of proxies and certificates.",
+        "exporters. Passed anyway are those that begin with "
+        + ", ".join(f"`{prefix}`" for prefix in DELIVERY_PREFIXES[:-1])
+        + f" or `{DELIVERY_PREFIXES[-1]}`, and those of proxies and certificates.",
         _text,
         "",
     )
@@ -462,10 +488,10 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
             shown = "" if field.name == "resource_attributes" else f"={raw!r}"  # attributes may hold a secret
             problems.append(f"{variable_of(field)}{shown} {error}; the default is used.")
     try:
-        values |= _inherited(environ)
+        values |= inherited(environ)
     except ValueError as error:
         problems.append(f"{CONFIG_VARIABLE} {error}; it is ignored.")
-    return Settings(**values), problems
+    return Settings(**values | switched_off(environ)), problems
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
@@ -487,8 +513,12 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _inherited(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments of ``configure()`` in the process that started this one."""
+def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the process that founded the run has told this one: arguments, target, run id.
+
+    Raises:
+        ValueError: when the variable cannot be read.
+    """
     raw = environ.get(CONFIG_VARIABLE)
     if not raw:
         return {}
@@ -496,9 +526,19 @@ def _inherited(environ: Mapping[str, str]) -> dict[str, Any]:
         arguments = json.loads(raw)
         if not isinstance(arguments, dict):
             raise TypeError("it holds no object")
+        arguments.pop(DELIVERY_KEY, None)
         return checked_arguments(arguments)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"cannot be read ({error})") from None
+
+
+def delivery_of(run_id: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the delivery settings that a run's first process has told; empty where it has told none."""
+    try:
+        told = json.loads(environ.get(CONFIG_VARIABLE, ""))
+        return checked_arguments(told[DELIVERY_KEY]) if told["run_id"] == run_id else {}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def to_variable(arguments: Mapping[str, Any]) -> str:
@@ -508,6 +548,11 @@ def to_variable(arguments: Mapping[str, Any]) -> str:
     environment.
     """
     return json.dumps(dict(arguments), default=str)
+
+
+def as_inherited(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return checked arguments as child processes read them."""
+    return checked_arguments(json.loads(to_variable(arguments)))
 
 
 def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -537,7 +582,7 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
     if field.name == "exporters":
         return _exporter_options(value)
-    if field.name == "resource_attributes":
+    if field.metadata["parse"] is _pairs:
         if isinstance(value, Mapping):
             return {_text(str(key)): _text(str(entry)) for key, entry in value.items()}
         raise TypeError("must be a mapping of names to values")

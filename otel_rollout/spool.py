@@ -8,7 +8,8 @@
         <writer>.<sequence>.jsonl     segment: OTLP JSON Lines, one span per line; flock'd while it is written
         <writer>.journal              the writer's tail and counters, readable after its death
         <writer>.open                 its trajectories that are running, or that it never finished
-        forwarder.lock                held by the one forwarder of this directory
+        forwarder.lock                held by the one forwarder of this directory; says what access it has
+        forwarder.successor           made by a process that is to take the lock over
         forwarder.log                 what it has to say
         draining                      touched by whoever waits for all to be delivered: decide what can be
         ledger.sqlite                 what it delivered: cursors and counts per exporter
@@ -23,6 +24,9 @@ This module knows names and ownership only; what is in the files is known to ``r
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import logging
 import os
 import re
 import socket
@@ -50,8 +54,18 @@ ARCHIVE = "archive"
 DRAINING = "draining"
 COMPRESSED_SUFFIX = ".zst"
 TOKENIZERS = "tokenizers"
+COPY_SUFFIX = ".copy"
+"""How the name of a copy of another machine's node directory ends."""
 CLOSING_SEQUENCE = 999_999
 """Sequence of the segment in which the forwarder ends what a dead writer left open; no writer gets there."""
+_NAME_BYTES = 255
+"""Bytes of a file name, on most file systems."""
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+_READABLE = 60
+"""Characters kept of a name that a digest follows."""
+_DIGEST = 20
+"""Hex digits of a digest that tells names apart."""
+_logger = logging.getLogger("otel_rollout")
 LIMIT_OF_UNKNOWN_SPACE = 1 << 30
 """Bytes of segments a run may have where the file system does not say how much is free: it may be memory."""
 _SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")
@@ -103,12 +117,22 @@ def node_id() -> str:
 
 def node_directory(spool_dir: Path, run_id: str, node: str) -> Path:
     """The directory in which the processes of machine ``node`` (empty: this one) record the run."""
-    return spool_dir / _safe(run_id, "run") / _safe(node or node_id(), "node")
+    return spool_dir / _safe(run_id, "run") / _safe(node or node_id(), "node", _NAME_BYTES - len(COPY_SUFFIX))
 
 
-def _safe(name: str, otherwise: str) -> str:
-    """A name from outside as a single component of a path."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".") or otherwise
+def _safe(name: str, otherwise: str, room: int = _NAME_BYTES) -> str:
+    """Return a name from outside as a single component of a path.
+
+    Distinct names give distinct components. A name with other characters than those below, or too long, is
+    told by a digest, behind what can be read of it.
+    """
+    if not name:
+        return otherwise
+    if _SAFE_NAME.fullmatch(name) and len(name) <= room:
+        return name
+    readable = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:_READABLE]
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    return f"{readable or otherwise}~{digest}"
 
 
 def create_private(directory: Path, spool_dir: Path) -> None:
@@ -152,7 +176,7 @@ def free_bytes(directory: Path) -> int | None:
 
 def tokenizer_file(node_dir: Path, name: str) -> Path:
     """Where a node directory has the tokenizer that its spans call ``name``."""
-    return node_dir / TOKENIZERS / f"{_safe(name, 'tokenizer')}.json"
+    return node_dir / TOKENIZERS / f"{_safe(name, 'tokenizer', _NAME_BYTES - len('.json'))}.json"
 
 
 def tokenizer_files(node_dir: Path) -> list[Path]:
@@ -208,6 +232,8 @@ class Manifest:
     run_id: str
     project_name: str
     exporters: tuple[str, ...]
+    target: str = ""
+    """Fingerprint of what it delivers to; empty if nobody has said."""
 
 
 def write_manifest(node_dir: Path, manifest: Manifest) -> None:
@@ -218,17 +244,26 @@ def write_manifest(node_dir: Path, manifest: Manifest) -> None:
 
 
 def _write_json(path: Path, content: object) -> None:
-    write_whole(path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    try:
+        encoded = orjson.dumps(content, option=orjson.OPT_INDENT_2)
+    except TypeError:  # bytes of a variable that are no UTF-8
+        encoded = json.dumps(content, indent=2, ensure_ascii=False).encode("utf-8", "replace")
+    write_whole(path, encoded)
 
 
 def read_manifest(node_dir: Path) -> Manifest | None:
     """Read what a directory says of its run; None when it is no node directory."""
     try:
         described = orjson.loads(read_private(node_dir / MANIFEST))
-        manifest = Manifest(described["run_id"], described["project_name"], tuple(described["exporters"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest = Manifest(
+            described["run_id"],
+            described["project_name"],
+            tuple(described["exporters"]),
+            described.get("target", ""),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    said = (manifest.run_id, manifest.project_name, *manifest.exporters)
+    said = (manifest.run_id, manifest.project_name, manifest.target, *manifest.exporters)
     is_ours = isinstance(described["exporters"], list) and all(isinstance(text, str) for text in said)
     return manifest if is_ours else None
 

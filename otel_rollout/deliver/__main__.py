@@ -9,6 +9,10 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Final
+
+_SUCCESSION_TIMEOUT: Final = 120.0
+"""Seconds a forwarder waits for another to hand its lock over: longer than a request may take."""
 
 
 def main() -> None:
@@ -20,12 +24,18 @@ def main() -> None:
     node_dir = Path(sys.argv[1])
     os.umask(0o077)  # whatever is written here is for this user alone
     from otel_rollout.deliver.election import Election
+    from otel_rollout.deliver.launch import SUCCESSOR, access_in
 
     try:
         election = Election(node_dir)
     except OSError as error:
         raise SystemExit(f"cannot forward {node_dir}: {error}") from None
-    if not election.win():
+    access = access_in(os.environ)
+    if SUCCESSOR in sys.argv and (election.lacks(access) or election.differs(access)):
+        is_elected = election.succeed(_SUCCESSION_TIMEOUT)
+    else:
+        is_elected = election.win()
+    if not is_elected:
         return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     from otel_rollout import settings

@@ -380,9 +380,10 @@ def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> b
     behind = [
         name for name, count in done.items() if count < target or not _is_linked(node_dir, name, ledger)
     ]
-    return all(
+    is_refused = all(
         name in ledger.failures and ledger.failures[name].kind is FailureKind.REFUSED for name in behind
     )
+    return not behind or (is_refused and not launch.may_do_better(node_dir, configured))
 
 
 def _is_linked(node_dir: Path, exporter: str, ledger: LedgerState) -> bool:

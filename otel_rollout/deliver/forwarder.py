@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from otel_rollout.deliver.delivery import Delivery, rejected_file
 from otel_rollout.deliver.election import Election
 from otel_rollout.deliver.enrichment import MEMORY_BYTES, Enrichment
 from otel_rollout.deliver.exporters import is_for_another_machine, load
+from otel_rollout.deliver.launch import access_in
 from otel_rollout.deliver.ledger import Ledger, set_aside_unreadable
 from otel_rollout.deliver.selection import Selection
 from otel_rollout.deliver.unfinished import close_unfinished
@@ -43,11 +45,12 @@ def forward(node_dir: Path, configured: Settings, election: Election) -> None:
                 delivery.stop(_STOP_TIMEOUT)
             if selection is not None:
                 selection.stop(_STOP_TIMEOUT)
-        if finished and election.stands():
+        if finished and election.stands() and not election.is_succeeded():
             _retire(node_dir, configured, deliveries, at_end=True)
         # Stopped, resign; then look once more: a writer that saw the lock held just now relies on us.
+        is_succeeded = election.is_succeeded()
         election.resign()
-        if not finished or not election.stands() or not _has_work(node_dir, deliveries):
+        if is_succeeded or not finished or not election.stands() or not _has_work(node_dir, deliveries):
             return
         if not election.win():
             return
@@ -57,6 +60,8 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
     deliveries = []
     set_aside_unreadable(node_dir)
     ledger = Ledger(node_dir)
+    ledger.forget_failures()
+    election.begin(access_in(os.environ))
     enrichments = _enrichments(node_dir, configured)
     for name, options in configured.exporters.items():
         try:
@@ -125,7 +130,7 @@ def _follow(
         False when it was given up: the target has been out of reach for too long after the last writer.
     """
     last_alive = last_retired = time.monotonic()
-    while election.stands():
+    while election.stands() and not election.is_succeeded():
         if time.monotonic() - last_retired > _RETIRE_INTERVAL:
             _retire(node_dir, configured, deliveries, at_end=False)
             last_retired = time.monotonic()

@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 def copy_directory(spool_dir: Path, run_id: str, place: str) -> Path:
     """Where the copy of another machine's node directory lies on this machine."""
-    return spool.node_directory(spool_dir, run_id, Path(place).name + ".copy")
+    return spool.node_directory(spool_dir, run_id, Path(place).name + spool.COPY_SUFFIX)
 
 
 def next_piece(node_dir: Path, have: Mapping[str, int]) -> Piece:

@@ -13,15 +13,27 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import otel_rollout
 from otel_rollout.deliver.election import Election
+from otel_rollout.environment import DELIVERY_PREFIXES, gives_access, without_credentials
 from otel_rollout.private_files import open_private
-from otel_rollout.settings import CONFIG_VARIABLE, ExporterOptions, Settings, to_variable
+from otel_rollout.settings import (
+    CONFIG_VARIABLE,
+    DELIVERY,
+    ExporterOptions,
+    Settings,
+    delivery_of,
+    to_variable,
+)
+from otel_rollout.target import is_told, names_target
 
 LOG_FILE = "forwarder.log"
+SUCCESSOR = "--succeed"
+"""Argument of a forwarder that takes the lock over from the one that runs."""
 _CHECK_INTERVAL = 5.0
 _FIRST_CHECKS = 0.5
 """Seconds between checks; more often in the beginning, when a wrong setting is worth knowing soon."""
@@ -35,8 +47,7 @@ _PASSED_VARIABLES = frozenset(
         "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
     }
 )  # fmt: skip
-_PASSED_PREFIXES = ("OTEL_", "MLFLOW_", "WANDB_", "WF_", "AWS_", "AZURE_", "GOOGLE_")
-"""What the forwarder may see of the environment: where to deliver, with which credentials, and no more."""
+"""What the forwarder may see of the environment besides the variables of exporters."""
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -53,22 +64,77 @@ def forwarder_runs(node_dir: Path) -> bool:
 def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     """Start a forwarder for this directory unless one runs. Takes about 2 ms when it starts one.
 
-    Several processes may do so at once: those forwarders elect one of them and the others exit.
+    Several processes may do so at once: those forwarders elect one of them and the others exit. One that runs
+    gets a successor if it lacks credentials, or other access to targets, that this process has.
     """
-    if forwarder_runs(node_dir):
-        return
+    environ = _forwarder_environment(os.environ, configured)
+    election = Election(node_dir)
+    try:
+        is_running = not election.win()
+        if is_running:
+            may_do_better = _may_do_better(election, node_dir, access_in(environ))
+            if not may_do_better or _is_being_succeeded(election, node_dir):
+                return
+            _successions.setdefault(node_dir, []).append(time.monotonic())
+    finally:
+        election.close()
     command = [sys.executable, "-m", "otel_rollout.deliver", str(node_dir)]
+    if is_running:
+        command.append(SUCCESSOR)
     with open(node_dir / LOG_FILE, "ab", opener=open_private) as log:
         subprocess.run(  # noqa: S603 - our own interpreter and module
             ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *command],
             cwd="/",  # `python -m` looks for modules here first; and the job's directory may be deleted
-            env=_forwarder_environment(os.environ, configured),
+            env=environ,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
             check=False,
         )
+
+
+def access_in(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that decide whether targets let a forwarder in."""
+    return {name: value for name, value in environ.items() if value and gives_access(name, value)}
+
+
+_MAX_SUCCESSORS = 3
+"""Successors that a process starts for a directory at most: others may want the lock as well."""
+_SUCCESSION_INTERVAL = 5.0
+"""Seconds between them."""
+_successions: dict[Path, list[float]] = {}
+"""When this process started successors for a directory."""
+
+
+def may_do_better(node_dir: Path, configured: Settings) -> bool:
+    """Whether a successor that this process starts could deliver what the present forwarder cannot."""
+    election = Election(node_dir)
+    try:
+        return _may_do_better(election, node_dir, access_in(_forwarder_environment(os.environ, configured)))
+    finally:
+        election.close()
+
+
+def _may_do_better(election: Election, node_dir: Path, access: Mapping[str, str]) -> bool:
+    if len(_successions.get(node_dir, ())) >= _MAX_SUCCESSORS and not _is_being_succeeded(election, node_dir):
+        return False
+    return election.lacks(access) or (election.differs(access) and _is_refused(node_dir))
+
+
+def _is_being_succeeded(election: Election, node_dir: Path) -> bool:
+    """Whether a successor is on its way: its process starts, or waits for the lock."""
+    started = _successions.get(node_dir, [])
+    is_starting = bool(started) and time.monotonic() - started[-1] < _SUCCESSION_INTERVAL
+    return is_starting or election.is_succeeded()
+
+
+def _is_refused(node_dir: Path) -> bool:
+    from otel_rollout.deliver.ledger import read_ledger
+    from otel_rollout.exporting import FailureKind
+
+    failures = read_ledger(node_dir).failures.values()
+    return any(failure.kind is FailureKind.REFUSED for failure in failures)
 
 
 def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
@@ -78,27 +144,19 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
         for name, value in environ.items()
         if name in _PASSED_VARIABLES
         or name.upper() in _PASSED_VARIABLES
-        or name.startswith(_PASSED_PREFIXES)
+        or name.startswith(DELIVERY_PREFIXES)
         or any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
     }
+    # The run's target counts, not what this process's variables name.
+    of_run = configured.target_variables
+    has_told = bool(of_run) or is_told(environ)
+    for name in [name for name in passed if has_told and names_target(name, configured)]:
+        if without_credentials(passed[name].strip()) != of_run.get(name):
+            del passed[name]
+    passed = {**of_run, **passed}
+    names = ("exporters", "project_name", "run_id", "node", "home_node", "working_dir", *DELIVERY)
     passed[CONFIG_VARIABLE] = to_variable(
-        {
-            "exporters": configured.exporters,
-            "project_name": configured.project_name,
-            "run_id": configured.run_id,
-            "node": configured.node,
-            "home_node": configured.home_node,
-            "working_dir": configured.working_dir,
-            "forwarder_linger": configured.forwarder_linger,
-            "keep": configured.keep,
-            "turns": configured.turns,
-            "redact": configured.redact,
-            "sample_seed": configured.sample_seed,
-            "outcome_keep": configured.outcome_keep,
-            "outcome_score": configured.outcome_score,
-            "outcome_bytes": configured.outcome_bytes,
-            "outcome_deadline": configured.outcome_deadline,
-        }
+        {name: getattr(configured, name) for name in names} | delivery_of(configured.run_id, environ)
     )
     # Where this package was imported from, for trees that are on sys.path but not installed.
     package_root = str(Path(otel_rollout.__file__).resolve().parent.parent)

@@ -152,6 +152,11 @@ class Ledger:
             destination = self.destinations[exporter]
             self._db.execute("INSERT OR REPLACE INTO destination VALUES (?, ?)", (exporter, destination))
 
+    def forget_failures(self) -> None:
+        """Forget why earlier forwarders could not deliver: another one may have what they lacked."""
+        with self._db:
+            self._db.execute("UPDATE attempt SET kind = NULL")
+
     def note_link(self, exporter: str, run: str, problem: str | None) -> None:
         """Note that what ``exporter`` delivers is linked to a run of its tracker, or why it is not."""
         with self._db:

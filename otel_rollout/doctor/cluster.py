@@ -14,6 +14,7 @@ from otel_rollout import settings
 from otel_rollout.doctor import checks, variables
 from otel_rollout.doctor.probe import make_clock, make_probe
 from otel_rollout.doctor.report import Finding, Row, Verdict
+from otel_rollout.environment import PREFIXES
 
 OLDEST_RAY: Final = (2, 41)
 CLUSTER: Final = "cluster"
@@ -164,9 +165,7 @@ def _ask(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[st
     given = variables.relevant(environ)
     probe = ray.remote(num_cpus=0, max_retries=0)(make_probe())
     sent = {
-        node.id: probe.options(scheduling_strategy=_there(node)).remote(
-            given, variables.PREFIXES, checks.DISTRIBUTIONS
-        )
+        node.id: probe.options(scheduling_strategy=_there(node)).remote(given, PREFIXES, checks.DISTRIBUTIONS)
         for node in nodes
     }
     if not sent:

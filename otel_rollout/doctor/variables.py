@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from otel_rollout.environment import PREFIXES
 from otel_rollout.settings import CONFIG_VARIABLE
 
-PREFIXES: Final = ("OTEL_", "MLFLOW_", "WANDB_", "WF_")
 EXPORTERS: Final = "OTEL_TRACES_EXPORTER"
 
 _SHOWN: Final = frozenset({EXPORTERS})

@@ -11,9 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from otel_rollout import runtime
+from otel_rollout import ray_job, runtime, settings
 from otel_rollout.capture.guard import fault
-from otel_rollout.propagate import processes, ray_names, ray_receive, ray_send, ray_workers, threads
+from otel_rollout.propagate import (
+    processes,
+    ray_names,
+    ray_receive,
+    ray_runs,
+    ray_send,
+    ray_workers,
+    threads,
+)
 from otel_rollout.propagate.patching import Patches
 from otel_rollout.propagate.ray_names import UnsupportedRay
 
@@ -73,6 +81,7 @@ def instrument_worker() -> None:
             ray_send.install(names, patches)
             processes.install(patches)
             threads.install()
+            ray_runs.begin(settings.inherited(os.environ).get("run_id", ""))
         except Exception:
             patches.undo()
             raise
@@ -95,10 +104,12 @@ def _instrument_driver(patches: Patches) -> None:
             missing,
         )
         return
-    if ray.is_initialized() and runtime.decide().enabled and not ray_send.is_prepared():
+    if ray.is_initialized() and runtime.decide().enabled and not ray_job.is_prepared():
         _logger.warning(
-            "otel-rollout: instrument() came after ray.init(), so this job's workers do not take part. "
-            "Call it before, or set RAY_RUNTIME_ENV_HOOK=otel_rollout.propagate.ray.runtime_env_hook."
+            "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
+            "process's settings nor the trajectories of its calls. Workers whose own environment switches "
+            "tracing on record, in traces of their own. Call instrument() before ray.init(), or set "
+            "RAY_RUNTIME_ENV_HOOK=otel_rollout.propagate.ray.runtime_env_hook."
         )
     ray_send.install(names, patches)
 
@@ -127,6 +138,7 @@ def _shutting_down(patches: Patches, original: Callable[..., Any]) -> Callable[.
         if patches.active:
             try:
                 runtime.drain_other_nodes()
+                ray_runs.forget()
             except Exception as error:  # noqa: BLE001 - Ray ends all the same
                 fault("waiting for delivery on other nodes", error)
         return original(*args, **kwargs)

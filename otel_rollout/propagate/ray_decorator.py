@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 import orjson
 
-from otel_rollout.propagate import carrier
 from otel_rollout.propagate.ray_receive import receiving
-from otel_rollout.propagate.ray_send import ARGUMENT
+from otel_rollout.propagate.ray_send import ARGUMENT, carried_by_calls
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -105,9 +104,9 @@ def _invoking(invocation: Callable[..., Any]) -> Callable[..., Any]:
     """Ray's contract: given what sends the call, return what is to be called in its place."""
 
     def invoke(args: Any, kwargs: Any) -> Any:
-        context = carrier.inject()
-        if context is not None:
-            kwargs = {**(kwargs or {}), ARGUMENT: orjson.dumps(context)}
+        carried = carried_by_calls()
+        if carried is not None:
+            kwargs = {**(kwargs or {}), ARGUMENT: orjson.dumps(carried)}
         return invocation(args, kwargs)
 
     return invoke

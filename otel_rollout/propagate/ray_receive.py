@@ -18,7 +18,7 @@ from opentelemetry import context as otel_context
 from otel_rollout.capture import received
 from otel_rollout.capture.guard import fault
 from otel_rollout.capture.steps import AsyncSteps, Steps
-from otel_rollout.propagate import carrier
+from otel_rollout.propagate import carrier, ray_runs
 from otel_rollout.propagate.patching import Patches
 from otel_rollout.propagate.ray_names import RayNames
 from otel_rollout.propagate.ray_send import ARGUMENT
@@ -51,6 +51,8 @@ def receiving(function: Function) -> Function:
         if encoded is None:
             return function(*args, **kwargs)
         context = decode(encoded)
+        if context is None:
+            return function(*args, **kwargs)
         context = received.begin(context)
         token = otel_context.attach(context)
         try:
@@ -65,10 +67,14 @@ def receiving(function: Function) -> Function:
     return receive
 
 
-def decode(encoded: bytes) -> otel_context.Context:
-    """The context that came with a call. Never raises."""
+def decode(encoded: bytes) -> otel_context.Context | None:
+    """The context that came with a call; None where it came to name a run alone. Never raises."""
     try:
-        return carrier.extract(orjson.loads(encoded))
+        carried = orjson.loads(encoded)
+        run = carried.pop(ray_runs.RUN_KEY, None)
+        if run is not None:
+            ray_runs.follow(run)
+        return carrier.extract(carried) if carried else None
     except Exception as error:  # noqa: BLE001 - the call runs without context
         fault("reading the context of a call of Ray's", error)
         return otel_context.Context()

@@ -17,15 +17,13 @@ from typing import Any, Final
 import orjson
 
 from otel_rollout.capture.guard import fault
-from otel_rollout.propagate import carrier
+from otel_rollout.propagate import carrier, ray_runs
 from otel_rollout.propagate.patching import Patches
 from otel_rollout.propagate.ray_names import RayNames
+from otel_rollout.ray_job import is_prepared
 
 ARGUMENT: Final = "_otel_rollout_context"
 """Keyword argument under which the carrier travels, as JSON bytes: what Ray serializes fastest."""
-RECEIVER_MARK: Final = "_OTEL_ROLLOUT_RAY_RECEIVER"
-"""Variable in the runtime_env of a job whose workers take the carrier off again."""
-
 Call = Callable[..., Any]
 
 
@@ -63,7 +61,7 @@ def _sending(patches: Patches, cross_language: str | None, original: Call) -> Ca
 
     @functools.wraps(original)
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if patches.active and carrier.active_context() is not None:
+        if patches.active and _has_something_to_carry():
             try:
                 if not _is_cross_language(self, cross_language):
                     if len(args) > position:
@@ -76,6 +74,17 @@ def _sending(patches: Patches, cross_language: str | None, original: Call) -> Ca
         return original(self, *args, **kwargs)
 
     return send
+
+
+def _has_something_to_carry() -> bool:
+    return carrier.active_context() is not None or ray_runs.is_to_be_named()
+
+
+def carried_by_calls() -> dict[str, str] | None:
+    """Return what a call takes along: the context, and the run where its receiver may not know it."""
+    carried = carrier.inject()
+    run = ray_runs.run_to_name()
+    return carried if run is None else {**(carried or {}), ray_runs.RUN_KEY: run}
 
 
 def _is_cross_language(sender: Any, attribute: str | None) -> Any:
@@ -91,9 +100,9 @@ def _flattening(jobs: Jobs, original: Call) -> Call:
         if type(kwargs) is KeywordArguments:
             try:
                 if jobs.receives(kwargs.receiver):
-                    context = carrier.inject()
-                    if context is not None:
-                        flat = [*flat, ARGUMENT, orjson.dumps(context)]
+                    carried = carried_by_calls()
+                    if carried is not None:
+                        flat = [*flat, ARGUMENT, orjson.dumps(carried)]
             except Exception as error:  # noqa: BLE001 - the call goes out without context
                 fault("adding the context to a call of Ray's", error)
         return flat
@@ -120,13 +129,3 @@ class Jobs:
             return False
         # A handle from ray.get_actor() may lead into another job; tasks and new actors never do.
         return not isinstance(receiver, self._actor_handle) or receiver._ray_actor_id.job_id == job[1]
-
-
-def is_prepared() -> bool:
-    """Whether this job's workers take carriers off.
-
-    Asked of Ray, in the driver and in workers alike: so it is true whoever has arranged it, and however.
-    """
-    import ray
-
-    return f'"{RECEIVER_MARK}"' in ray.get_runtime_context().get_runtime_env_string()

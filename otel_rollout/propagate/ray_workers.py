@@ -15,21 +15,19 @@ import copy
 import json
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from otel_rollout import runtime
-from otel_rollout.propagate import ray_names
-from otel_rollout.propagate.ray_send import ARGUMENT, RECEIVER_MARK
+from otel_rollout.environment import PREFIXES, may_be_credential
+from otel_rollout.propagate import ray_names, ray_runs
+from otel_rollout.propagate.ray_send import ARGUMENT
+from otel_rollout.ray_job import RECEIVER_MARK
 from otel_rollout.settings import CONFIG_VARIABLE
 
 RuntimeEnv = Mapping[str, Any]
 
-_COPIED_PREFIXES: Final = ("OTEL_", "MLFLOW_", "WANDB_", "WF_")
 HIDDEN: Final = "hidden-by-otel-rollout"
-_CREDENTIAL_NAME: Final = re.compile("AUTH|CREDENTIAL|HEADERS|KEY|PASSW|SECRET|TOKEN")
-_CREDENTIAL_IN_URL: Final = re.compile(r"://[^/\s]*@")
 _NODE_VARIABLE: Final = "OTEL_ROLLOUT_NODE"
 _HOOK: Final = "worker_process_setup_hook"
 _RAYS_HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
@@ -86,7 +84,7 @@ def _prepared(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
         given: what the driver says.
         submitted: what Ray is going to merge into that, and must not find in both.
     """
-    if not runtime.decide().enabled:  # decided first: this founds the run, in a variable that is copied
+    if not runtime.settle_for_workers().enabled:  # first: this founds the run, in a variable that is copied
         return given
     own = dict((given or {}).get("env_vars") or {})
     theirs = dict(submitted.get("env_vars") or {})
@@ -95,7 +93,7 @@ def _prepared(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
     copied = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(_COPIED_PREFIXES)
+        if name.startswith(PREFIXES)
         and name not in own
         and name not in theirs
         and name != _NODE_VARIABLE  # each machine has its own
@@ -104,19 +102,19 @@ def _prepared(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
     prepared: Any = copy.copy(given) if given is not None else {}
     if _can_have_hook({**submitted, **(given or {})}, {**theirs, **own}):
         prepared[_HOOK] = setup_hook((given or {}).get(_HOOK) or submitted.get(_HOOK), secrets)
-        copied |= {**dict.fromkeys(secrets, HIDDEN), RECEIVER_MARK: "1"}
+        copied |= {
+            **dict.fromkeys(secrets, HIDDEN),
+            RECEIVER_MARK: ",".join(sorted({*copied, *own, *theirs})),
+        }
     else:
         copied = {name: value for name, value in copied.items() if name not in secrets} | _configuration()
     prepared["env_vars"] = {**copied, **own}
+    ray_runs.begin(runtime.run_id())
     return prepared
 
 
 def _may_be_credential(name: str, value: str) -> bool:
-    return (
-        name == CONFIG_VARIABLE  # may hold an exporter's
-        or _CREDENTIAL_NAME.search(name.upper()) is not None
-        or _CREDENTIAL_IN_URL.search(value) is not None
-    )
+    return name == CONFIG_VARIABLE or may_be_credential(name, value)  # the first may hold an exporter's
 
 
 def _configuration() -> dict[str, str]:

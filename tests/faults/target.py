@@ -232,6 +232,8 @@ class Receiver:
         backwards: names of spans that end before they begin.
         poison: spans of this name make it answer 400 to the whole request.
         limit: bytes beyond which a request is answered with 413.
+        required: the ``Authorization`` without which a request is answered with 401.
+        refusals: requests that were.
     """
 
     def __init__(self) -> None:
@@ -241,6 +243,8 @@ class Receiver:
         self.backwards: list[str] = []
         self.poison: str | None = None
         self.limit = float("inf")
+        self.required: str | None = None
+        self.refusals = 0
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -263,6 +267,9 @@ class Receiver:
         """Take a request; the status to answer."""
         if len(body) > self.limit:
             return 413
+        if self.required not in (None, credential):
+            self.refusals += 1
+            return 401
         request = ExportTraceServiceRequest.FromString(body)
         spans = [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
         if any(span.name == self.poison for span in spans):

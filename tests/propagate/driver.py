@@ -183,6 +183,108 @@ def a_job_that_is_not_prepared_after_one_that_is(address: str) -> Any:
     return {"first": first["trace"] == first["trajectory"], "second": second["trace"], "args": second["args"]}
 
 
+@ray.remote(num_cpus=0)
+class Rollout:
+    """An actor that begins trajectories of its own, and runs parts of its caller's."""
+
+    def trajectory(self, name: str) -> str | None:
+        from otel_rollout import rollout_trace_attr, rollout_trace_op
+
+        with rollout_trace_attr(step=1) as t:
+            rollout_trace_op(name=name)(len)("x")
+        return t.trace_id
+
+    def tool(self, name: str) -> None:
+        from otel_rollout import rollout_trace_op
+
+        rollout_trace_op(name=name)(len)("x")
+
+    def pass_on(self, other: Any, name: str) -> None:
+        ray.get(other.trajectory.remote(name))
+
+
+def report(timeout: float = 30) -> dict[str, Any]:
+    import otel_rollout
+
+    found = otel_rollout.shutdown(timeout)
+    pending = sum(count.pending for count in found.exporters.values())
+    return {"recorded": found.recorded, "pending": pending, "lost": found.lost}
+
+
+def second_run(address: str) -> Any:
+    """A job that configures, ends its run, and configures anew on the same cluster."""
+    import otel_rollout
+
+    connect(address)
+    actor, other = Rollout.remote(), Rollout.remote()
+    ray.get([actor.trajectory.remote("first"), other.trajectory.remote("first")])
+    first = report()
+    delivered = os.environ["OTEL_ROLLOUT_SPOOL_DIR"] + "-second.jsonl"
+    otel_rollout.configure({"test-file": {"path": delivered}}, project_name="second")
+    ray.get(actor.pass_on.remote(other, "begun in a worker called by a worker"))
+    ray.get(actor.trajectory.remote("begun in a worker"))
+    ray.get(Rollout.remote().trajectory.remote("begun in a new worker"))
+    with otel_rollout.rollout_trace_attr(step=2):
+        ray.get(actor.tool.remote("tool"))
+        ray.get(recorded.remote(1))
+    return {"first": first, "second": report()}
+
+
+def environment_of_job() -> dict[str, Any]:
+    names = ("OTEL_TRACES_EXPORTER", "OTEL_TEST_FILE", "OTEL_ROLLOUT_SPOOL_DIR", "PYTHONPATH")
+    return {"env_vars": {name: os.environ[name] for name in names}}
+
+
+def work_of_four_actors() -> dict[str, Any]:
+    from otel_rollout import rollout_trace_attr, runtime
+
+    with rollout_trace_attr(step=1):
+        actors = [Rollout.remote() for _ in range(4)]
+        ray.get([actor.trajectory.remote("op") for actor in actors])
+    return {"run": runtime.decide().run_id, "report": report()}
+
+
+def imported_after_init(address: str) -> Any:
+    """A job that imports the library when Ray runs."""
+    ray.init(address=address, logging_level="ERROR", runtime_env=environment_of_job())
+    return work_of_four_actors()
+
+
+def not_instrumented(address: str) -> Any:
+    """A job that imports the library first, and never calls instrument()."""
+    import otel_rollout  # noqa: F401 - it founds a run
+
+    ray.init(address=address, logging_level="ERROR", runtime_env=environment_of_job())
+    return work_of_four_actors()
+
+
+def carried_after_init(address: str) -> Any:
+    """The same, with an actor whose class is decorated: it needs no preparation of workers."""
+    ray.init(address=address, logging_level="ERROR", runtime_env=environment_of_job())
+    from otel_rollout import rollout_trace_attr, rollout_trace_op
+    from otel_rollout.propagate.ray import carry_context
+
+    @ray.remote
+    @carry_context
+    class Tool:
+        def run(self) -> None:
+            rollout_trace_op(name="tool")(len)("x")
+
+    with rollout_trace_attr(step=7) as t:
+        ray.get(Tool.remote().run.remote())
+    return {"trajectory": t.trace_id, "report": report()}
+
+
+def options_over_the_machines_variables(address: str) -> Any:
+    """A configured job on a cluster whose machines have variables for other jobs."""
+    import otel_rollout
+
+    connect(address)
+    actor = Rollout.remote()
+    ray.get(actor.trajectory.remote("op"))
+    return {"run": otel_rollout.runtime.decide().run_id, "report": report()}
+
+
 if __name__ == "__main__":
     scenario, cluster_address = sys.argv[1:]
     print(json.dumps(globals()[scenario](cluster_address)))

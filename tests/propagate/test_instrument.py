@@ -11,6 +11,7 @@ import ray._private.worker as ray_worker
 import ray.actor
 import ray.remote_function
 
+from otel_rollout import ray_job
 from otel_rollout.propagate import instrument, ray_names, ray_send, ray_workers
 from otel_rollout.propagate.ray_names import UnsupportedRay, look_up
 
@@ -130,7 +131,7 @@ def test_ray_init_gets_what_it_was_given_and_our_part(init, tracing):
     ray.init("local", num_cpus=2)
     args, kwargs, _ = init[0]
     assert (args, kwargs["num_cpus"]) == (("local",), 2)
-    assert ray_send.RECEIVER_MARK in kwargs["runtime_env"]["env_vars"]
+    assert ray_job.RECEIVER_MARK in kwargs["runtime_env"]["env_vars"]
 
 
 @pytest.mark.parametrize("arguments", [{"address": "ray://host:10001"}, {"address": "auto"}, {}])

@@ -13,6 +13,7 @@ from tests.otlp import tree
 from tests.propagate import driver
 from tests.propagate.support import ROOT, Job, prepare
 from tests.ray_start import start_ray
+from tests.runs.test_targets import operations
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 HOOK = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.propagate.ray.runtime_env_hook"}
@@ -33,13 +34,14 @@ sys.meta_path.insert(0, Blocked())
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A cluster whose own environment has none of our variables."""
+    """A cluster whose own environment has none of our variables, but for a target of other jobs."""
     directory = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patched:
         prepare(directory, patched)
         for name in list(os.environ):
             if name.startswith("OTEL_"):
                 patched.delenv(name)
+        patched.setenv("OTEL_TEST_FILE", str(directory / "of-other-jobs"))
         head = {"num_cpus": 4, "include_dashboard": False}
         started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
         yield started
@@ -149,3 +151,50 @@ def test_each_job_is_asked_anew(run):
     """That one job's workers are prepared says nothing of the next one's."""
     found, _ = run("a_job_that_is_not_prepared_after_one_that_is")
     assert found == {"first": True, "second": "0" * 32, "args": ARGUMENTS}
+
+
+def test_workers_follow_the_driver_into_its_second_run(run, tmp_path):
+    """After shutdown() and another configure(), nothing lands in the first run's target.
+
+    Neither what continues the driver's trajectories, nor what begins in workers it calls, old and new, nor
+    what begins in workers that those call.
+    """
+    found, _ = run("second_run")
+    assert found["first"] == {"recorded": 4, "pending": 0, "lost": 0}
+    assert found["second"] == {"recorded": 9, "pending": 0, "lost": 0}
+    assert operations(tmp_path / "spool-delivered.jsonl") == ["first", "first"]
+    assert operations(tmp_path / "spool-second.jsonl") == [
+        "begun in a new worker",
+        "begun in a worker",
+        "begun in a worker called by a worker",
+        "tool",
+        "work",
+    ]
+
+
+@pytest.mark.parametrize("scenario", ["imported_after_init", "not_instrumented"])
+def test_processes_that_nobody_told_agree_on_one_run(run, tmp_path, scenario):
+    """Driver and four actors whose environments switch tracing on: one run, and one report covers it."""
+    variables = {"OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "delivered.jsonl")}
+    found, _ = run(scenario, **variables)
+    runs = [path.name for path in (tmp_path / "spool").iterdir()]
+    assert runs == [found["run"]]
+    assert found["report"] == {"recorded": 9, "pending": 0, "lost": 0}
+
+
+def test_decorated_actor_of_an_unprepared_job_continues_the_trajectory(run, tmp_path):
+    """Identity and trace reach it, though the library was imported after ray.init()."""
+    variables = {"OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "delivered.jsonl")}
+    found, _ = run("carried_after_init", **variables)
+    assert found["report"] == {"recorded": 2, "pending": 0, "lost": 0}
+    spans = Job(tmp_path / "spool").spans(found["trajectory"], 2)
+    assert tree(spans) == {"rollout_trace": ["tool"]}
+    assert {span.attributes["rollout.step"] for span in spans} == {7}
+
+
+def test_target_in_a_machines_environment_is_not_that_of_a_job(run, tmp_path):
+    """It is there for whatever runs on the machine, and parts no worker from the run that it was told of."""
+    found, _ = run("options_over_the_machines_variables")
+    assert found["report"] == {"recorded": 2, "pending": 0, "lost": 0}
+    assert operations(tmp_path / "spool-delivered.jsonl") == ["op"]
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [found["run"]]

@@ -11,8 +11,8 @@ from ray.runtime_env import RuntimeEnv
 from otel_rollout import settings
 from otel_rollout.propagate import ray_names, ray_workers
 from otel_rollout.propagate.ray import ray_runtime_env, runtime_env_hook
-from otel_rollout.propagate.ray_send import RECEIVER_MARK
 from otel_rollout.propagate.ray_workers import HIDDEN, arranged
+from otel_rollout.ray_job import RECEIVER_MARK
 
 HOOK = "worker_process_setup_hook"
 called: list[str] = []

@@ -86,7 +86,7 @@ def test_both_export_to_the_same_place_and_nothing_arrives_twice(agent: Path) ->
 def test_we_deliver_elsewhere_than_the_agent(agent: Path) -> None:
     """Where only we deliver to an exporter, the application's spans in a trajectory go there too, once."""
     configuration = json.dumps({"exporters": {"test-file": {}}, "run_id": "run"})
-    run(OTEL_TRACES_EXPORTER="none", OTEL_ROLLOUT_CONFIG=configuration, OTEL_ROLLOUT_SHUTDOWN_TIMEOUT="30")
+    run(OTEL_TRACES_EXPORTER="console", OTEL_ROLLOUT_CONFIG=configuration, OTEL_ROLLOUT_SHUTDOWN_TIMEOUT="30")
     (node_dir,) = [path.parent for path in (agent.parent / "spool").rglob("run.json")]
     deliver = [
         Path(sys.executable).parent / "otel-rollout",

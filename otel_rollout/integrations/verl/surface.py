@@ -86,7 +86,7 @@ def _decide(given: dict[str, Any]) -> Recorder:
             wanted["exporters"] = launching.with_default_target(exporters)
             wanted["run_id"] = "-".join([inherited.run_id, *exporters])  # a run has one set of targets
         if any(getattr(inherited, name) != value for name, value in wanted.items()):
-            runtime.configure(wanted)
+            runtime.configure(wanted, joins="exporters" not in wanted)
     except SettingsError as error:
         _logger.warning("otel-rollout: project and experiment stay what they were: %s", error)
     except Exception as error:  # noqa: BLE001 - training goes on

@@ -1,0 +1,35 @@
+"""Environment variables by what they are for: delivery, credentials, access to a target.
+
+The lists of prefixes exist here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PREFIXES: Final = ("OTEL_", "MLFLOW_", "WANDB_", "WF_")
+"""Variables of OpenTelemetry and of the trackers, which every process of a run gets."""
+DELIVERY_PREFIXES: Final = (*PREFIXES, "AWS_", "AZURE_", "GOOGLE_")
+"""Variables that exporters may need."""
+
+_CREDENTIAL_NAME: Final = re.compile("AUTH|CREDENTIAL|HEADERS|KEY|PASSW|SECRET|TOKEN")
+_USER_INFORMATION: Final = re.compile(r"://[^/\s]*@")
+_ACCESS_NAME: Final = re.compile(f"{_CREDENTIAL_NAME.pattern}|CA_BUNDLE|CERT|INSECURE|NETRC|PROXY|USERNAME")
+
+
+def may_be_credential(name: str, value: str) -> bool:
+    """Whether a variable or option may hold a credential, by its name or by a user in its URL."""
+    return _CREDENTIAL_NAME.search(name.upper()) is not None or _USER_INFORMATION.search(value) is not None
+
+
+def without_credentials(value: str) -> str:
+    """Return a URL without user name and password, and any other text as it is."""
+    return _USER_INFORMATION.sub("://", value)
+
+
+def gives_access(name: str, value: str) -> bool:
+    """Whether a variable decides if a target lets us in: credentials, certificates, proxies."""
+    if name.startswith("OTEL_ROLLOUT_"):
+        return False
+    return _ACCESS_NAME.search(name.upper()) is not None or _USER_INFORMATION.search(value) is not None

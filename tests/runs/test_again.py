@@ -1,0 +1,205 @@
+"""configure() again, and recording again after shutdown(): as in a notebook whose cells are run again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, spool
+from otel_rollout.settings import CONFIG_VARIABLE
+from tests.runs.test_targets import operations
+
+
+@pytest.fixture
+def cell(fresh_process: None, test_exporters: None, tmp_path: Path) -> Callable[..., None]:
+    """A notebook's cell that configures; ``to`` names the file that traces are delivered to."""
+
+    def run(to: str = "a", **arguments: Any) -> None:
+        otel_rollout.configure({"test-file": {"path": str(tmp_path / to)}}, **arguments)
+
+    return run
+
+
+def record(name: str) -> str | None:
+    """Record a trajectory with one operation."""
+    with rollout_trace_attr(step=1) as trajectory:
+        rollout_trace_op(name=name)(len)("x")
+    return trajectory.trace_id
+
+
+def test_configuring_again_with_the_same_arguments_does_nothing(cell: Any, tmp_path: Path) -> None:
+    """The run goes on, before recording began and after."""
+    runs = set()
+    for number in range(3):
+        cell(project_name="p")
+        cell(project_name="p")
+        record(f"op {number}")
+        runs.add(runtime.decide().run_id)
+    assert len(runs) == 1
+    assert otel_rollout.shutdown(30).recorded == 6
+    assert operations(tmp_path / "a") == ["op 0", "op 1", "op 2"]
+
+
+def test_same_arguments_written_otherwise_are_the_same(
+    cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path may be a Path, a directory relative, and what is named already left out."""
+    monkeypatch.chdir(tmp_path)
+    otel_rollout.configure({"test-file": {"path": tmp_path / "a"}}, spool_dir="relative", value_limit=100)
+    record("op")
+    run = runtime.decide().run_id
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "a")}}, spool_dir=Path("relative"))
+    otel_rollout.configure(value_limit="100")
+    otel_rollout.configure("test-file")
+    assert runtime.decide().run_id == run
+
+
+def test_configuring_otherwise_ends_the_run_and_begins_another(cell: Any, tmp_path: Path) -> None:
+    """What was recorded goes to the first target, what follows to the second, without a wait in between."""
+    cell("a")
+    record("first")
+    first = runtime.decide().run_id
+    cell("b")
+    assert runtime.decide().run_id != first
+    record("second")
+    assert otel_rollout.shutdown(30).recorded == 2
+    assert operations(tmp_path / "b") == ["second"]
+    runtime._at_exit()
+    assert operations(tmp_path / "a") == ["first"]
+
+
+def test_what_another_configure_does_not_name_stays(cell: Any) -> None:
+    """As it does before recording began."""
+    cell("a", value_limit=100)
+    record("first")
+    otel_rollout.configure(experiment_name="second")
+    configured = runtime.decide()
+    assert list(configured.exporters) == ["test-file"]
+    assert (configured.value_limit, configured.experiment_name) == (100, "second")
+
+
+def test_after_shutdown_nothing_stays(cell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run's arguments are its own, here and in the processes it starts."""
+    cell("a", value_limit=100)
+    record("first")
+    otel_rollout.shutdown(30)
+    cell("b")
+    assert runtime.decide().value_limit != 100
+    assert "value_limit" not in json.loads(os.environ[CONFIG_VARIABLE])
+
+
+def test_calls_after_shutdown_begin_another_run_where_the_environment_says_so(
+    fresh_process: None, test_exporters: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are recorded and delivered, and the first run's report stays what it was."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-file")
+    monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "a"))
+    record("first")
+    first = otel_rollout.shutdown(30)
+    assert otel_rollout.status() == first
+    record("second")
+    assert otel_rollout.shutdown(30).recorded == 2
+    assert operations(tmp_path / "a") == ["first", "second"]
+    assert len({path.parent for path in spool.node_directories(tmp_path / "spool")}) == 2
+
+
+def test_calls_after_shutdown_of_a_configured_run_are_not_lost_in_silence(
+    cell: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning says that configure() begins another run; until then nothing is recorded."""
+    cell("a")
+    record("first")
+    otel_rollout.shutdown(30)
+    with caplog.at_level(logging.WARNING, "otel_rollout"):
+        assert [record("lost"), record("lost")] == [None, None]
+    (warning,) = caplog.records
+    assert "configure() again" in warning.getMessage()
+    cell("a")
+    assert record("second")
+
+
+AT_EXIT = """
+import atexit, otel_rollout
+from otel_rollout import rollout_trace_attr
+def after():
+    with rollout_trace_attr() as late:
+        print("late", late.trace_id)
+atexit.register(after)
+with rollout_trace_attr(): pass
+print("recorded", otel_rollout.shutdown(30).recorded)
+with rollout_trace_attr(): pass
+print("again", otel_rollout.status().recorded)
+"""
+
+
+def test_second_run_is_delivered_when_the_program_exits(test_exporters: None, tmp_path: Path) -> None:
+    """Its exit duties are those of the first; what is called after them begins no third."""
+    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "a")}
+    ran = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines()[:2] == ["recorded 1", "again 1"]
+    assert ran.stdout.splitlines()[2] == "late None"
+    assert len((tmp_path / "a").read_text().splitlines()) == 2
+
+
+def test_unlimited_timeouts_reach_children(cell: Any) -> None:
+    """JSON has no infinity; what configure() was given counts here and in processes started from here."""
+    cell("a", shutdown_timeout=float("inf"))
+    assert runtime.decide().shutdown_timeout == float("inf")
+    code = "from otel_rollout import runtime; print(runtime.decide().shutdown_timeout)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "inf\n"
+
+
+CHILD = """
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+with rollout_trace_attr():
+    rollout_trace_op(name="of child")(len)("x")
+"""
+
+
+def test_run_that_only_children_record_is_ended_as_well(cell: Any, tmp_path: Path) -> None:
+    """A driver that records nothing configures again: its workers' spans stay with the first target."""
+    cell("a")
+    first = runtime.decide().run_id
+    subprocess.run([sys.executable, "-c", CHILD], check=True)
+    cell("b")
+    assert runtime.decide().run_id != first
+    assert otel_rollout.shutdown(30).recorded == 0
+    runtime._at_exit()
+    assert operations(tmp_path / "a") == ["of child"]
+    assert not (tmp_path / "b").exists()
+
+
+AFTER_SHUTDOWN = """
+import atexit
+def after():
+    from otel_rollout import rollout_trace_attr
+    with rollout_trace_attr() as late:
+        print("late", late.trace_id)
+atexit.register(after)
+import otel_rollout
+with otel_rollout.rollout_trace_attr(): pass
+otel_rollout.shutdown(30)
+"""
+
+
+def test_exit_handlers_begin_no_other_run(test_exporters: None, tmp_path: Path) -> None:
+    """What they call after our exit duties is not recorded; the program's last line is what it would be."""
+    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "a")}
+    ran = subprocess.run(
+        [sys.executable, "-c", AFTER_SHUTDOWN], env=environment, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stdout) == (0, "late None\n")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("otel-rollout: 1 span delivered")

@@ -1,0 +1,121 @@
+"""docs/notebooks.md: its code runs, and does what the page says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from otel_rollout import runtime
+from tests.waiting import wait_for
+
+PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"
+NOTEBOOK, PYTEST, CTRL_C, _ = PAGE.read_text().split("\n## ")[1:]
+
+
+def code_in(section: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+
+def traces(database: Path) -> int:
+    with closing(sqlite3.connect(database)) as opened:
+        return int(opened.execute("SELECT count(*) FROM trace_info").fetchone()[0])
+
+
+def test_cells_may_be_run_again(
+    fresh_process: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The notebook's cells, each twice; then all of them once more, as another run."""
+    monkeypatch.chdir(tmp_path)
+    set_up, work, end = code_in(NOTEBOOK)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for cell in (set_up, set_up, work, set_up, work):
+        exec(cell, namespace)
+    first = runtime.decide().run_id
+    exec(end, namespace)
+    assert "4 spans recorded; 4 delivered to mlflow" in capsys.readouterr().out
+    for cell in (set_up, work, end):
+        exec(cell, namespace)
+    assert "2 spans recorded; 2 delivered to mlflow" in capsys.readouterr().out
+    assert runtime.decide().run_id != first
+    assert traces(tmp_path / "mlflow.db") == 3
+
+
+TEST = """
+import otel_rollout
+
+def test_something():
+    otel_rollout.configure({exporters})
+    with otel_rollout.rollout_trace_attr(step=1) as trajectory:
+        pass
+    print("TRACE", trajectory.trace_id)
+"""
+
+
+def run_pytest(directory: Path, conftest: str, exporters: str = "") -> str:
+    (directory / "conftest.py").write_text(conftest)
+    (directory / "test_it.py").write_text(TEST.replace("{exporters}", exporters))
+    command = [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "--basetemp", "temp"]
+    ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_pytest_untraced(tmp_path: Path) -> None:
+    """With the page's first lines nothing is recorded, though code under test configures."""
+    untraced, _ = code_in(PYTEST)
+    assert "TRACE None" in run_pytest(tmp_path, untraced, '"console"')
+    assert not (tmp_path / "spool").exists()
+
+
+def test_pytest_traced(tmp_path: Path) -> None:
+    """With the page's fixture a run holds what tests did, and has arrived when they end."""
+    _, traced = code_in(PYTEST)
+    assert re.search(r"TRACE [0-9a-f]{32}", run_pytest(tmp_path, traced))
+    (database,) = (tmp_path / "temp").rglob("mlflow.db")
+    assert traces(database) == 1
+
+
+INTERRUPTED = """
+import time
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+@rollout_trace_op(name="op")
+def op(): pass
+with rollout_trace_attr(step=1):
+    op()
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("timeout", ["30", "0"])
+def test_ctrl_c_loses_nothing(test_exporters: None, tmp_path: Path, timeout: str) -> None:
+    """The interrupted trajectory arrives as an error, whether the program waits for that or not."""
+    target = tmp_path / "delivered"
+    environment = {
+        **os.environ,
+        "OTEL_TRACES_EXPORTER": "test-file",
+        "OTEL_TEST_FILE": str(target),
+        "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": timeout,
+    }
+    program = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        program.send_signal(signal.SIGINT)
+        program.wait(60)
+
+    wait_for(lambda: len(target.read_text().splitlines()) == 2, what="delivery")
+    by_name = {name: attributes for _, name, attributes in map(json.loads, target.read_text().splitlines())}
+    assert by_name["rollout_trace"]["error.type"] == "KeyboardInterrupt"

@@ -1,0 +1,112 @@
+"""A forwarder that lacks its run's credentials gets a successor; nothing is lost, nothing arrives twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_rollout import spool
+from otel_rollout.deliver.election import LOCK_FILE, SUCCESSOR_FILE, Election
+from tests.faults.target import Receiver, receiving
+from tests.runs.program import ask
+from tests.runs.test_targets import started as started
+from tests.waiting import wait_for
+
+TOKEN = "OTEL_EXPORTER_OTLP_HEADERS"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def variables(receiver: Receiver) -> dict[str, str]:
+    return {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
+
+
+def access(tmp_path: Path) -> set[str]:
+    """The names of the variables that the present forwarder has for access."""
+    (node_dir,) = spool.node_directories(tmp_path / "spool")
+    described = (node_dir / LOCK_FILE).read_text()
+    return set(json.loads(described)["access"]) if described.endswith("}}") else set()
+
+
+def test_process_with_credentials_takes_over_from_a_forwarder_without(
+    started: Any, variables: dict[str, str], receiver: Receiver, tmp_path: Path
+) -> None:
+    """A child without the token records first; the parent, which has it, starts a successor."""
+    receiver.required = "Bearer right"
+    parent = started(**variables, **{TOKEN: "Authorization=Bearer right"})
+    ask(parent, "start", {TOKEN: None})
+    ask(parent, "child", "record", "of child")
+    wait_for(lambda: receiver.refusals, what="the refusal of the child's forwarder")
+    assert TOKEN not in access(tmp_path)
+    ask(parent, "record", "of parent")
+    wait_for(lambda: TOKEN in access(tmp_path), what="a successor")
+    assert ask(parent, "shutdown", 60) == {"recorded": 4, "pending": 0, "lost": 0}
+    assert receiver.names == Counter({"of child": 1, "of parent": 1, "rollout_trace": 2})
+
+
+def test_parent_that_never_recorded_takes_over_when_it_ends(
+    started: Any, variables: dict[str, str], receiver: Receiver
+) -> None:
+    """Its shutdown() delivers what a child without the token has recorded."""
+    receiver.required = "Bearer right"
+    parent = started(**variables, **{TOKEN: "Authorization=Bearer right"})
+    ask(parent, "start", {TOKEN: None})
+    ask(parent, "child", "record", "of child")
+    wait_for(lambda: receiver.refusals, what="the refusal of the child's forwarder")
+    assert ask(parent, "shutdown", 60) == {"recorded": 2, "pending": 0, "lost": 0}
+
+
+def test_process_with_fewer_credentials_leaves_the_forwarder_alone(
+    started: Any, variables: dict[str, str], receiver: Receiver, tmp_path: Path
+) -> None:
+    """The other order: the parent's forwarder has all there is, and stays."""
+    receiver.required = "Bearer right"
+    parent = started(**variables, **{TOKEN: "Authorization=Bearer right"})
+    ask(parent, "record", "of parent")
+    wait_for(lambda: TOKEN in access(tmp_path), what="a forwarder")
+    ask(parent, "start", {TOKEN: None})
+    ask(parent, "child", "record", "of child")
+    assert ask(parent, "shutdown", 60) == {"recorded": 4, "pending": 0, "lost": 0}
+    assert receiver.refusals == 0
+
+
+def test_other_credentials_are_tried_where_the_target_refuses(
+    started: Any, variables: dict[str, str], receiver: Receiver
+) -> None:
+    """A child with a wrong token records first; the parent's right one is tried."""
+    receiver.required = "Bearer right"
+    parent = started(**variables, **{TOKEN: "Authorization=Bearer right"})
+    ask(parent, "start", {TOKEN: "Authorization=Bearer wrong"})
+    ask(parent, "child", "record", "of child")
+    wait_for(lambda: receiver.refusals, what="the refusal of the child's forwarder")
+    ask(parent, "record", "of parent")
+    assert ask(parent, "shutdown", 60) == {"recorded": 4, "pending": 0, "lost": 0}
+
+
+def test_successor_waits_until_the_lock_is_free(tmp_path: Path) -> None:
+    """It asks by a file, which is gone when it has the lock."""
+    first, second = Election(tmp_path), Election(tmp_path)
+    assert first.win()
+    first.begin({})
+    assert second.lacks({"TOKEN": "x"})
+    assert not second.succeed(0.1)
+    assert first.is_succeeded()
+    first.resign()
+    assert second.succeed(10)
+    second.begin({"TOKEN": "x"})
+    assert not (tmp_path / SUCCESSOR_FILE).exists()
+    assert not first.lacks({"TOKEN": "x"})
+    assert not first.differs({"TOKEN": "x"})
+    assert first.differs({"TOKEN": "y"})
+    first.close()
+    second.close()

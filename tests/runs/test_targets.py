@@ -1,0 +1,242 @@
+"""Which run a process records into, and where a run is delivered: never to another target without a word."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runs.program import ask, begin
+from tests.waiting import wait_for
+
+A, B = "parent.jsonl", "child.jsonl"
+
+
+@pytest.fixture
+def started(test_exporters: None, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a program of :mod:`tests.runs.program` with further variables."""
+    programs: list[subprocess.Popen[str]] = []
+
+    def start(**variables: str) -> subprocess.Popen[str]:
+        programs.append(begin({**os.environ, **variables}))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.communicate(timeout=120)
+        assert program.returncode == 0
+
+
+def operations(path: Path) -> list[str]:
+    """The names of the operations that were delivered to a file, sorted."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sorted(json.loads(line)[1] for line in lines if json.loads(line)[1] != "rollout_trace")
+
+
+def to(path: Path, **further: Any) -> dict[str, Any]:
+    return {"exporters": {"test-file": {"path": str(path)}}, **further}
+
+
+@pytest.mark.parametrize("first", ["parent", "child"])
+def test_child_that_configures_another_target_records_a_run_of_its_own(
+    started: Any, tmp_path: Path, first: str
+) -> None:
+    """Whoever records first, each one's spans go to its own target, and each has a report of its own."""
+    parent = started()
+    of_parent = ask(parent, "configure", to(tmp_path / A))
+    ask(parent, "start", {})
+    of_child = ask(parent, "child", "configure", to(tmp_path / B))
+    assert of_child != of_parent
+    commands = {"parent": ["record", "of parent"], "child": ["child", "record", "of child"]}
+    for who in (first, *(commands.keys() - {first})):
+        assert ask(parent, *commands[who])
+    assert ask(parent, "child", "shutdown", 30) == {"recorded": 2, "pending": 0, "lost": 0}
+    assert ask(parent, "shutdown", 30) == {"recorded": 2, "pending": 0, "lost": 0}
+    assert operations(tmp_path / A) == ["of parent"]
+    assert operations(tmp_path / B) == ["of child"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "joins"),
+    [
+        ({}, True),
+        ({"exporters": "test-file"}, True),
+        ({"project_name": "project", "value_limit": 1000}, True),
+        ({"project_name": "another"}, False),
+        ({"exporters": ["test-file", "console"]}, False),
+        ({"run_id": "another"}, False),
+    ],
+)
+def test_child_joins_unless_it_names_another_target(
+    started: Any, tmp_path: Path, arguments: dict[str, Any], joins: bool
+) -> None:
+    """The same target, or nothing about it, joins; another project, exporter or run founds a run."""
+    parent = started()
+    run = ask(parent, "configure", to(tmp_path / A, project_name="project"))
+    ask(parent, "start", {})
+    assert (ask(parent, "child", "configure", arguments) == run) is joins
+
+
+@pytest.mark.parametrize("first", ["parent", "child"])
+def test_child_with_another_variable_records_a_run_of_its_own(
+    started: Any, tmp_path: Path, first: str
+) -> None:
+    """A variable that was changed after it was inherited counts, for runs set up by variables too."""
+    parent = started(OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(tmp_path / A))
+    ask(parent, "start", {"OTEL_TEST_FILE": str(tmp_path / B)})
+    commands = {"parent": ["record", "of parent"], "child": ["child", "record", "of child"]}
+    for who in (first, *(commands.keys() - {first})):
+        assert ask(parent, *commands[who])
+    assert ask(parent, "child", "run") != ask(parent, "run")
+    assert ask(parent, "child", "shutdown", 30)["recorded"] == 2
+    assert ask(parent, "shutdown", 30)["recorded"] == 2
+    assert operations(tmp_path / A) == ["of parent"]
+    assert operations(tmp_path / B) == ["of child"]
+
+
+def test_changed_variable_counts_over_an_inherited_option(started: Any, tmp_path: Path) -> None:
+    """A child with another MLFLOW_TRACKING_URI delivers there, whatever its parent has configured."""
+    targets = [f"sqlite:///{tmp_path}/{name}.db" for name in "ab"]
+    parent = started()
+    ask(parent, "configure", {"exporters": {"mlflow": {"tracking_uri": targets[0]}}})
+    ask(parent, "start", {"MLFLOW_TRACKING_URI": targets[1]})
+    trace_of_child = ask(parent, "child", "record", "of child")
+    trace_of_parent = ask(parent, "record", "of parent")
+    assert ask(parent, "child", "shutdown", 90)["pending"] == 0
+    assert ask(parent, "shutdown", 90)["pending"] == 0
+    for name, trace in (("a", trace_of_parent), ("b", trace_of_child)):
+        with closing(sqlite3.connect(tmp_path / f"{name}.db")) as database:
+            stored = database.execute("SELECT request_id FROM trace_info").fetchall()
+        assert stored == [(f"tr-{trace}",)]
+
+
+def test_siblings_that_name_the_same_target_share_a_run(started: Any, tmp_path: Path) -> None:
+    """Workers that configure what their parent does not know are one run, not as many as there are."""
+    parent = started()
+    ask(parent, "configure", to(tmp_path / A))
+    runs = set()
+    for _ in range(3):
+        ask(parent, "start", {})
+        runs.add(ask(parent, "child", "configure", to(tmp_path / B)))
+    assert len(runs) == 1
+
+
+def test_children_of_an_own_run_join_it(started: Any, tmp_path: Path) -> None:
+    """A child's run is published to what the child starts."""
+    parent = started()
+    ask(parent, "configure", to(tmp_path / A))
+    ask(parent, "start", {})
+    own = ask(parent, "child", "configure", to(tmp_path / B))
+    ask(parent, "child", "start", {})
+    assert ask(parent, "child", "child", "run") == own
+
+
+@pytest.mark.parametrize("switch", [{"OTEL_TRACES_EXPORTER": "none"}, {"OTEL_SDK_DISABLED": "true"}])
+def test_variables_switch_a_child_off(started: Any, tmp_path: Path, switch: dict[str, str]) -> None:
+    """``none`` and OTEL_SDK_DISABLED win over a configured parent, and over configure() in the child."""
+    parent = started()
+    ask(parent, "configure", to(tmp_path / A))
+    ask(parent, "start", switch)
+    assert ask(parent, "child", "record", "of child") is None
+    ask(parent, "child", "configure", to(tmp_path / A))
+    assert ask(parent, "child", "record", "of child") is None
+    assert ask(parent, "record", "of parent")
+    assert ask(parent, "shutdown", 30)["recorded"] == 2
+
+
+def test_child_with_a_scrubbed_environment_delivers_to_its_parents_target(
+    started: Any, tmp_path: Path
+) -> None:
+    """A forwarder that such a child starts has the run's target: it is not the environment's to say."""
+    parent = started(OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(tmp_path / A))
+    ask(parent, "start", {"OTEL_TEST_FILE": None, "OTEL_TRACES_EXPORTER": None})
+    assert ask(parent, "child", "record", "of child")
+    wait_for(lambda: operations(tmp_path / A) == ["of child"], what="delivery by the child's forwarder")
+    ask(parent, "record", "of parent")
+    assert ask(parent, "shutdown", 30) == {"recorded": 4, "pending": 0, "lost": 0}
+    assert operations(tmp_path / A) == ["of child", "of parent"]
+
+
+def test_target_that_a_program_names_after_its_imports_is_the_runs(started: Any, tmp_path: Path) -> None:
+    """As ``load_dotenv()`` does: what stands in the environment when recording begins counts."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    parent = started(OTEL_TRACES_EXPORTER="mlflow")
+    ask(parent, "set", "MLFLOW_TRACKING_URI", uri)
+    ask(parent, "start", {})
+    run = ask(parent, "run")
+    assert ask(parent, "child", "record", "of child")
+    assert ask(parent, "child", "run") == run
+    assert ask(parent, "record", "of parent")
+    assert ask(parent, "shutdown", 90) == {"recorded": 4, "pending": 0, "lost": 0}
+
+
+def test_experiment_that_mlflows_client_sets_does_not_part_processes(started: Any, tmp_path: Path) -> None:
+    """``mlflow.set_experiment()`` sets MLFLOW_EXPERIMENT_ID for children: they stay in the run."""
+    parent = started(OTEL_TRACES_EXPORTER="mlflow", MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db")
+    ask(parent, "start", {"MLFLOW_EXPERIMENT_ID": "7"})
+    assert ask(parent, "child", "run") == ask(parent, "run")
+
+
+def test_two_programs_with_one_run_id_and_two_targets(started: Any, tmp_path: Path) -> None:
+    """A run's directory has one target: who names another records beside it."""
+    programs = [
+        started(
+            OTEL_TRACES_EXPORTER="test-file", OTEL_ROLLOUT_RUN_ID="r", OTEL_TEST_FILE=str(tmp_path / name)
+        )
+        for name in (A, B)
+    ]
+    for number, program in enumerate(programs):
+        ask(program, "record", f"op {number}")
+    assert [ask(program, "run") == "r" for program in programs] == [True, False]
+    for program in programs:
+        assert ask(program, "shutdown", 30)["recorded"] == 2
+    assert operations(tmp_path / A) == ["op 0"]
+    assert operations(tmp_path / B) == ["op 1"]
+
+
+def test_no_credential_lies_in_the_spool(started: Any, tmp_path: Path) -> None:
+    """Neither the user in a target's URL nor a token is written there, by a forwarder or its successor."""
+    secrets = {"MLFLOW_TRACKING_TOKEN": "planted-1", "OTEL_EXPORTER_OTLP_HEADERS": "a=planted-2"}
+    parent = started(
+        OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_URL="http://me:planted-3@host",
+        OTEL_TEST_FILE=str(tmp_path / A), **secrets,
+    )  # fmt: skip
+    ask(parent, "record", "op")
+    ask(parent, "shutdown", 30)
+    files = [path for path in (tmp_path / "spool").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if b"planted" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("changed", [None, "false"])
+def test_run_is_delivered_by_its_first_processs_settings(
+    started: Any, tmp_path: Path, changed: str | None
+) -> None:
+    """A child that has another OTEL_ROLLOUT_KEEP, or none, and records first does not decide that."""
+    parent = started(
+        OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(tmp_path / A), OTEL_ROLLOUT_KEEP="true"
+    )
+    ask(parent, "start", {"OTEL_ROLLOUT_KEEP": changed})
+    ask(parent, "child", "record", "of child")
+    assert ask(parent, "child", "shutdown", 30)["pending"] == 0
+    ask(parent, "record", "of parent")
+    assert ask(parent, "shutdown", 30) == {"recorded": 4, "pending": 0, "lost": 0}
+    wait_for(lambda: len(list(tmp_path.rglob("archive/*.zst"))) == 2, what="both segments in the archive")
+
+
+def test_child_that_names_the_same_target_by_an_option_joins(started: Any, tmp_path: Path) -> None:
+    """What the parent has in a variable, the child may say in configure()."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    parent = started(OTEL_TRACES_EXPORTER="mlflow", MLFLOW_TRACKING_URI=uri)
+    assert ask(parent, "record", "of parent")
+    ask(parent, "start", {})
+    ask(parent, "child", "configure", {"exporters": {"mlflow": {"tracking_uri": uri}}})
+    assert ask(parent, "child", "record", "of child")
+    assert ask(parent, "child", "run") == ask(parent, "run")
