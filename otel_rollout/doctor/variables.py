@@ -39,12 +39,12 @@ def hide(text: str, environ: Mapping[str, str]) -> str:
     """
     for name, value in relevant(environ).items():
         text = text.replace(f"{name}={value!r}", name)
+    shown = {part for name in _SHOWN for part in _parts(environ.get(name, ""))}  # CONFIG_VARIABLE has it too
     secrets = {
         part: name
         for name, value in relevant(environ).items()
-        if name not in _SHOWN
         for part in _parts(value)
-        if len(part) >= _SHORTEST and part.lower() not in _COMMON_WORDS
+        if len(part) >= _SHORTEST and part.lower() not in _COMMON_WORDS and part not in shown
     }
     if not secrets:
         return text
