@@ -584,7 +584,8 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
         return _exporter_options(value)
     if field.metadata["parse"] is _pairs:
         if isinstance(value, Mapping):
-            return {_text(str(key)): _text(str(entry)) for key, entry in value.items()}
+            text = str if field.name == "target_variables" else _text  # an environment may hold any bytes
+            return {text(str(key)): text(str(entry)) for key, entry in value.items()}
         raise TypeError("must be a mapping of names to values")
     if field.metadata["parse"] is _flag:
         if isinstance(value, bool):
