@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRat
 from opentelemetry.trace import SpanContext
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score, spool
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score, semconv, spool
 from otel_rollout.deliver.decode import spans_of
 from otel_rollout.record import guest
 from tests.otlp import tree
@@ -183,7 +183,10 @@ def story(tmp_path, recorded) -> list[dict[str, object]]:
     return [
         {
             "name": span.name,
-            "attributes": dict(span.attributes),
+            "attributes": {
+                name: "" if name.startswith(semconv.SCORE_TIME_PREFIX) else value
+                for name, value in span.attributes.items()
+            },
             "events": [
                 (
                     event.name,
