@@ -119,7 +119,7 @@ async def test_thirty_turns_as_text(agent: Agent, server_uri: str, local_weave: 
     in_weave = [
         Shown(
             call["id"],
-            call["display_name"],
+            call["op_name"],
             call["started_at"],
             call["inputs"],
             call["output"],
