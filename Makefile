@@ -31,12 +31,12 @@ VERL_OLDER := .venv-verl-$(VERL_VERSION)
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit lint types servers verl collector-tests
 OTHER_TESTS := verl-older oldest-ray oldest-otel
-BUILT_FOR_TESTS = collector $(VENV)/.dev $(WEAVE)/.ready $(VERL)/.ready $(PHOENIX)/.ready
+BUILT_FOR_TESTS = tailing-collector $(VENV)/.dev $(WEAVE)/.ready $(VERL)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL_OLDER)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready
 # Tests in need of MLflow's and Weave's servers; those of the Collector and of verl have environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance
 
-.PHONY: demo test test-all built-for-tests built-for-other-tests soak bench bench-verl collector clean \
+.PHONY: demo test test-all built-for-tests built-for-other-tests soak bench bench-verl collector tailing-collector clean \
 	$(TESTS) $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
@@ -67,6 +67,9 @@ bench-verl: $(VENV)/.dev $(VERL_BENCH)/.ready $(WEAVE)/.ready  ## Of it, verl's 
 collector: $(VENV)/.tools  ## An OpenTelemetry Collector for collector-config/, in build/
 	$(call part,the Collector,$(BIN)/python collector-config/get_collector.py)
 
+tailing-collector: $(VENV)/.dev collector
+	$(call part,a Collector that reads the spool,$(BIN)/python -m tests.collector.tailing)
+
 lint: $(VENV)/.dev
 	$(call part,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
 
@@ -79,8 +82,7 @@ unit: $(VENV)/.dev $(WEAVE)/.ready
 servers: $(VENV)/.dev $(WEAVE)/.ready
 	$(call part,tests with MLflow and Weave,$(BIN)/python -m pytest $(SERVERS))
 
-collector-tests: $(VENV)/.dev $(PHOENIX)/.ready $(WEAVE)/.ready collector
-	$(call part,a Collector that reads the spool,$(BIN)/python -m tests.collector.tailing)
+collector-tests: $(PHOENIX)/.ready $(WEAVE)/.ready tailing-collector
 	$(call part,tests with the Collector,$(BIN)/python -m pytest tests/collector)
 
 oldest-ray: $(OLDEST_RAY)/.ready
