@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,6 @@ import pytest
 import torch
 
 import otel_rollout
-from otel_rollout import runtime
-from otel_rollout.record.sampling import GroupSampling
 from tests.otlp import Recorded, tree
 from tests.verl import local
 from tests.verl.script import UNANSWERED, rows
@@ -340,10 +337,7 @@ async def test_a_limit_of_groups_holds_for_all_workers_together(
     """Of a batch as many groups, whole, whether verl's manager is awaited or called from a thread."""
     from verl.experimental.agent_loop import AgentLoopManager
 
-    active = runtime.current()
-    assert active is not None
-    limited = dataclasses.replace(runtime.decide(), sample_groups=2)
-    active.sampling, runtime._state.settings = GroupSampling.of(limited), limited
+    otel_rollout.configure(sample_groups=2)
     manager = object.__new__(AgentLoopManager)
     workers = [local.worker(verl_config) for _ in range(2)]
     for worker in workers:
