@@ -95,11 +95,13 @@ _ASSIGNMENT = re.compile(
     r"'(?P<single>[^'\\]*(?:\\.[^'\\]*)*)'|"
     r"`(?P<back>[^`]*)`|"
     r"[\"'`](?P<open>[^\n\r]*))|"
+    # Strings in brackets, as Python shows a list, tuple, set or dict: to the bracket that closes it.
+    r"\[\s{0,16}(?=[\"'])(?P<list>[^\]]*)|\(\s{0,16}(?=[\"'])(?P<tuple>[^)]*)|\{\s{0,16}(?=[\"'])(?P<dict>[^}]*)|"
     r"(?P<scheme>(?:basic|bearer|digest|negotiate|token|apikey)[ \t]{1,8})?"
     rf"(?P<plain>(?:[^\s\"'`\\&,;…]|{_BACKSLASH})+))",
     re.IGNORECASE | re.ASCII | re.DOTALL,
 )
-_QUOTED = ("triple", "triple_single", "double", "single", "back", "open")
+_QUOTED = ("triple", "triple_single", "double", "single", "back", "open", "list", "tuple", "dict")
 _ENDS_HERE = re.compile(r"""[ \t]{0,16}(?:[\r\n"'`,;…]|\Z)""")
 _TYPES = re.compile(
     r"(?:str|string|int|bytes|bool|float|none|null|true|false|any|dict|list|object)\b.*", re.I | re.S
@@ -303,7 +305,7 @@ _NO_TEXT = ("intValue", "doubleValue", "bytesValue")
 class _Container:
     """An object or array that is open while JSON is read."""
 
-    __slots__ = ("begins_telling", "hidden", "is_named", "key", "redacted_keys")
+    __slots__ = ("begins_telling", "hidden", "is_named", "key", "redacted_keys", "value_begins", "value_ends")
 
     def __init__(self, hidden: bool = False) -> None:
         self.hidden = hidden
@@ -312,13 +314,15 @@ class _Container:
         """Of the member that comes next."""
         self.is_named = False
         """Its member ``name`` or ``key`` is a telling name, of what is in its member ``value``."""
+        self.value_begins = self.value_ends = 0
+        """How many strings of the JSON come before its member ``value``, and up to that member's end."""
         self.begins_telling: bool | None = None
         """An array of which one string is read, a telling name: that of the second if there are but two."""
         self.redacted_keys = 0
 
     def hides_next(self) -> bool:
         """Whether the value that comes next is secret."""
-        return self.hidden or (self.is_named and self.key == "value") or is_telling(self.key)
+        return self.hidden or (self.is_named and self.key.lower() == "value") or is_telling(self.key)
 
 
 def in_json(text: str, is_line: bool = False) -> Iterator[Span]:
@@ -329,19 +333,45 @@ def in_json(text: str, is_line: bool = False) -> Iterator[Span]:
         is_line: it is OTLP/JSON, in which numbers and bytes may be strings.
     """
     here, around = _Container(), []
+    strings: list[Span] = []
+    named_late: list[tuple[int, int]] = []
     for token in _TOKEN.finditer(text):
         opened_or_closed = token[0]
         if token["string"] is not None:
             if token["colon"]:
+                _end_value(here, len(strings))
                 yield from _in_key(token, here)
+                if here.key.lower() == "value":
+                    here.value_begins = here.value_ends = len(strings)
             elif not (is_line and here.key in _NO_TEXT):
+                was_named = here.is_named
+                strings.append(Span(*token.span("string")))
+                _end_value(here, len(strings))
                 yield from _in_string(token, here)
+                if here.is_named and not was_named and here.value_ends > here.value_begins:
+                    named_late.append((here.value_begins, here.value_ends))
         elif opened_or_closed in "[{":
             around.append(here)
             here = _Container(here.hides_next())
         elif around:
             here = around.pop()
+            _end_value(here, len(strings))
             here.key = ""
+    yield from _strings_within(strings, named_late)
+
+
+def _end_value(here: _Container, strings: int) -> None:
+    """Note how many strings there are at the end of a member ``value``."""
+    if here.key.lower() == "value":
+        here.value_ends = strings
+
+
+def _strings_within(strings: list[Span], ranges: list[tuple[int, int]]) -> Iterator[Span]:
+    """Give the strings in ranges of their numbers, each once; an empty string is no secret."""
+    done = 0
+    for first, end in sorted(ranges):
+        yield from (span for span in strings[max(first, done) : end] if span.start < span.end)
+        done = max(done, end)
 
 
 def _in_key(token: re.Match[str], here: _Container) -> Iterator[Span]:
@@ -367,7 +397,7 @@ def _in_string(token: re.Match[str], here: _Container) -> Iterable[Span]:
     key, here.key = here.key, ""
     if is_hidden:
         return [Span(start, end)] if start < end else ()
-    if key in ("name", "key") and not here.is_named:
+    if key.lower() in ("name", "key") and not here.is_named:
         here.is_named = is_telling(_unescaped(encoded))
     if here.begins_telling is None:
         here.begins_telling = not key and is_telling(_unescaped(encoded))

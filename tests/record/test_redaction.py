@@ -287,6 +287,10 @@ def test_what_only_resembles_a_secret_stays(text: str) -> None:
         {"clientSecret": 'hunter2"hunter2'},
         [["Authorization", "hunter2hunter2"]],
         {"env": [{"name": "DB_PASSWORD", "value": "hunter2hunter2"}]},
+        {"env": [{"value": "hunter2hunter2", "name": "DB_PASSWORD"}]},
+        {"env": [{"value": {"deep": ["hunter2hunter2"]}, "hidden": True, "name": "DB_PASSWORD"}]},
+        {"env": [{"Name": "DB_PASSWORD", "Value": "hunter2hunter2"}]},
+        {"value": [{"value": "hunter2hunter2", "key": "api_key"}], "key": "password"},
         {"x": json.dumps({"y": json.dumps({"refresh_token": "hunter2hunter2"})})},
     ],
 )
@@ -295,6 +299,29 @@ def test_all_text_under_a_telling_name_goes(value: object, nesting: str) -> None
     """Lists and objects under it, pairs as headers are given, entries with a name and a value."""
     redacted = redact_secrets(line_with(NESTINGS[nesting](json.dumps(value))))
     assert b"hunter2" not in redacted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'password': ['hunter2hunter2', 'hunter2hunter2']}",
+        "{'password': ('hunter2hunter2',), 'user': 'alice'}",
+        "{'password': {'a': 'hunter2hunter2'}, 'user': 'alice'}",
+        'Settings(api_key=["hunter2hunter2"])',
+        "{'password': ['hunter2hunter2",
+        "{'value': 1, 'secret': [\n  'hunter2hunter2'\n]}",
+    ],
+)
+def test_strings_in_brackets_after_a_telling_name_go(text: str) -> None:
+    """Python shows a list, a tuple or a dict in text that is no JSON."""
+    assert b"hunter2" not in redact_secrets(line_with(text))
+
+
+def test_values_before_a_name_that_tells_nothing_stay() -> None:
+    """What stands beside other names is recorded, whatever comes before and after it."""
+    entries = [{"value": "plain", "name": "user"}, {"name": "password"}, {"value": "plain"}]
+    line = line_with(json.dumps(entries))
+    assert redact_secrets(line) == line
 
 
 def test_numbers_of_a_line_stay_numbers() -> None:
