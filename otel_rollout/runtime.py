@@ -175,7 +175,7 @@ def _resource(configured: Settings) -> dict[str, str]:
     resource = {semconv.SERVICE_NAME: configured.project_name, **configured.resource_attributes}
     if configured.service_name:  # wins (OTel specification)
         resource[semconv.SERVICE_NAME] = configured.service_name
-    return {**resource, semconv.RUN_ID: configured.run_id}
+    return {**resource, semconv.RUN_ID: configured.run_id, semconv.PROJECT_NAME: configured.project_name}
 
 
 def _current_writer() -> SegmentWriter | None:

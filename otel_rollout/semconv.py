@@ -20,7 +20,8 @@ from typing import Any, Final
 
 # --- Trajectory identity (ours). On every span of a trajectory, with the same value and type. -------------
 PROJECT_NAME: Final = "rollout.project_name"
-"""str. What the run belongs to: MLflow experiment, Weave project."""
+"""str. What the run belongs to: MLflow experiment, Weave project. On the resource as well, for spans outside any
+trajectory."""
 EXPERIMENT_NAME: Final = "rollout.experiment_name"
 """str. One training run of the project."""
 STEP: Final = "rollout.step"

@@ -18,6 +18,7 @@ from tests.otlp import plain_attributes
 
 THEIRS, OURS = "otlp_proto_http", "otlp"
 ERROR = 2
+PROJECT = "rollout.project_name"
 
 
 class OtlpAdapter:
@@ -29,9 +30,12 @@ class OtlpAdapter:
         self._received = received
 
     def read(self, project: str) -> list[Operation]:
-        spans = [(span, plain_attributes(span.attributes)) for span in self._received]
-        traces = {span.trace_id for span, given in spans if given.get("rollout.project_name") == project}
-        return operations_of([span for span in self._received if span.trace_id in traces])
+        traces = {
+            span.trace_id
+            for span, resource in self._received
+            if plain_attributes(span.attributes).get(PROJECT, resource.get(PROJECT)) == project
+        }
+        return operations_of([span for span, _ in self._received if span.trace_id in traces])
 
     def shows(self, value: Any) -> Any:
         return value
@@ -59,8 +63,9 @@ def receiver() -> Iterator[list[OtlpAdapter]]:
             body = {"gzip": gzip.decompress, "deflate": zlib.decompress}.get(encoding or "", bytes)(body)
             theirs = self.headers["User-Agent"].startswith("OTel-OTLP-Exporter-Python")
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                of_resource = plain_attributes(resource.resource.attributes)
                 for scope in resource.scope_spans:
-                    received[THEIRS if theirs else OURS].extend(scope.spans)
+                    received[THEIRS if theirs else OURS].extend((span, of_resource) for span in scope.spans)
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()

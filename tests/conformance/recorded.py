@@ -76,6 +76,7 @@ async def trajectories() -> None:
     score("reward", 0.75)  # a verdict that takes longer than the trajectory
     score("judge", "good")
     otel_context.detach(token)
+    await loop.run("outside any trajectory")
 
 
 def stream(tokens: int) -> Iterator[str]:

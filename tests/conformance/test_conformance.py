@@ -66,14 +66,14 @@ def spool(tmp_path_factory: pytest.TempPathFactory, adapters: dict[str, Adapter]
 
 
 def test_the_rollout_has_what_an_exporter_has_to_bear(spool: Path) -> None:
-    """Errors, cancellation, late scores, big and foreign text, siblings and guests are in it."""
+    """Errors, cancellation, late scores, big and foreign text, siblings, guests, and what is in no trajectory."""
     spans = read_directory(spool)
     names = {span.name for span in spans}
     assert names >= {"AgentLoop.run", "AgentLoop.slow", "stream", "GET /model", "score judge"}
     assert any(event.name == "exception" for span in spans for event in span.span.events)
     assert max(len(span.attributes.get("input.value", "")) for span in spans) > 100_000
     roots = {span.span.span_id: span for span in spans if not span.span.parent_span_id}
-    assert len(roots) == 8
+    assert len(roots) == 9
     late = [span for span in spans if span.name == "score judge"]
     assert late[0].span.start_time_unix_nano > roots[late[0].span.parent_span_id].span.end_time_unix_nano
 
@@ -83,7 +83,7 @@ def test_every_backend_shows_the_same_trees(spool: Path, adapters: dict[str, Ada
     """Names, parents, order, times, values, status, identity and scores are as over OTLP, types included."""
     adapter = adapters[name]
     reference = trees(adapters[REFERENCE].read("conformance"), adapter.shows)
-    assert len(reference) == 8
+    assert len(reference) == 9
 
     found = trees(adapter.read("conformance"))
 
