@@ -27,8 +27,8 @@ def by_project(
     project_of_trace: dict[int, str] = {}
     rooted: set[int] = set()
     for span in spans:
-        if project := _named_in(span.attributes):
-            project_of_trace.setdefault(_trace_of(span), project)
+        if named := _named_in(span.attributes):
+            project_of_trace.setdefault(_trace_of(span), named)
         if span.parent is None:
             rooted.add(_trace_of(span))
 
@@ -52,6 +52,6 @@ def _trace_of(span: ReadableSpan) -> int:
 
 
 def _named_in(attributes: Mapping[str, object] | None) -> str:
-    """Return the project that attributes name, without halves of surrogate pairs: no request can hold those."""
+    """Return the project that attributes name, without lone surrogates, which no request can hold."""
     project = (attributes or {}).get(semconv.PROJECT_NAME)
     return str(project).encode("utf-8", "replace").decode() if project else ""

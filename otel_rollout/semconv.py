@@ -20,8 +20,8 @@ from typing import Any, Final
 
 # --- Trajectory identity (ours). On every span of a trajectory, with the same value and type. -------------
 PROJECT_NAME: Final = "rollout.project_name"
-"""str. What the run belongs to: MLflow experiment, Weave project. On the resource as well, for spans outside any
-trajectory."""
+"""str. What the run belongs to: MLflow experiment, Weave project. Also on the resource, for spans
+outside any trajectory."""
 EXPERIMENT_NAME: Final = "rollout.experiment_name"
 """str. One training run of the project."""
 STEP: Final = "rollout.step"
@@ -99,6 +99,26 @@ SEGMENT_ID: Final = "rollout.segment.id"
 files apart by how they begin."""
 RUN_ID: Final = "rollout.run.id"
 """str. The spool run the process belonged to."""
+
+NO_EXTRAS: Final = frozenset(
+    {
+        *IDENTITY,
+        SCORE_ORIGIN,
+        TOKENIZER,
+        TEXT_OF,
+        TURN_CONTINUES,
+        TURN_SHARED,
+        TURN_LENGTH,
+        GENERATOR_ITEMS,
+        GENERATOR_EXHAUSTED,
+        GENERATOR_RETURNED,
+        SEGMENT_ID,
+        RUN_ID,
+    }
+)
+"""Names that we act on, as well as all scores; extras of such names go below ``EXTRA_RENAMED``."""
+EXTRA_RENAMED: Final = "rollout.extra."
+"""``rollout.extra.<name>``: a keyword argument of ``rollout_trace_attr`` whose own name is one of ours."""
 
 # --- OpenInference -----------------------------------------------------------------------------------------
 INPUT_VALUE: Final = "input.value"

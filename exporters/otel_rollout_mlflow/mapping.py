@@ -218,7 +218,9 @@ def is_given_outside(span: ReadableSpan) -> bool:
 
     MLflow counts a trace's duration up to the end of its last span, so such a score is Feedback and no span.
     """
-    return (span.attributes or {}).get(semconv.SCORE_ORIGIN) == semconv.ORIGIN_OUTSIDE
+    attributes = span.attributes or {}
+    is_score = semconv.GEN_AI_EVALUATION_NAME in attributes
+    return is_score and attributes.get(semconv.SCORE_ORIGIN) == semconv.ORIGIN_OUTSIDE
 
 
 def to_mlflow(span: ReadableSpan) -> ReadableSpan:

@@ -20,6 +20,7 @@ from otel_rollout.record.identity import (
     NO_IDENTITY,
     PLAIN,
     Identity,
+    builtin,
     identity_in,
     scalar,
     with_identity,
@@ -285,7 +286,7 @@ class Trajectory:
             for key, value in self._extra.items():
                 if (meant := _similar_argument(key)) is not None:
                     self._warn_if_misspelt(key, meant)
-                span.set_attribute(semconv.EXTRA_PREFIX + key, _scalar(value))
+                span.set_attribute(_name_of_extra(key), _fact(key, value))
             self._writer = active.writer
             self._slot = active.writer.trajectory_began(functools.partial(spans.unfinished_line, span))
 
@@ -406,6 +407,19 @@ class Trajectory:
 
 
 @functools.lru_cache(maxsize=256)
+def _name_of_extra(extra: str) -> str:
+    """Name the attribute of an extra; one that is named like an attribute of ours gets another."""
+    name = semconv.EXTRA_PREFIX + extra
+    if name not in semconv.NO_EXTRAS and not name.startswith(
+        (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX)
+    ):
+        return name
+    renamed = semconv.EXTRA_RENAMED + extra
+    warn(f"rollout_trace_attr: {extra!r} is recorded as {renamed}, because {name} has a meaning of its own")
+    return renamed
+
+
+@functools.lru_cache(maxsize=256)
 def _similar_argument(extra: str) -> str | None:
     """The argument of ``rollout_trace_attr`` that an extra's name is similar to, if any."""
     return None if extra in _ARGUMENTS else closest(extra, _ARGUMENTS, _MISSPELT)
@@ -459,7 +473,16 @@ def _leave_what_is_over(context: otel_context.Context) -> None:
 
 def _scalar(value: Any) -> bool | int | float | str | None:
     """An identity value as a type OTLP has, so that it is the same in every process and backend."""
-    held = scalar(value)
+    return _simple(scalar(value), value)
+
+
+def _fact(name: str, value: Any) -> bool | int | float | str | None:
+    """Return an extra's value as a type OTLP has: a float stays one, but a group's size is a whole number."""
+    return _scalar(value) if name == "group_size" else _simple(builtin(value), value)
+
+
+def _simple(held: Any, value: Any) -> bool | int | float | str | None:
+    """Return a builtin scalar as it is, else the value as JSON."""
     if held is None or isinstance(held, (bool, int, float, str)):
         return held
     return values.to_json(value, PREVIEW_BYTES).decode()

@@ -69,6 +69,14 @@ def scalar(value: Any) -> Any:
 
     So ``1``, ``1.0`` and NumPy's are the same step in every process and backend. A bool is no number.
     """
+    value = builtin(value)
+    if type(value) is float and abs(value) < _MAX_INT and value.is_integer():
+        return int(value)
+    return value
+
+
+def builtin(value: Any) -> Any:
+    """Return a number or text as a builtin type, with the type it has; return anything else as it is."""
     if type(value) in PLAIN:
         return value
     if not isinstance(value, (int, float, str)):
@@ -77,8 +85,6 @@ def scalar(value: Any) -> Any:
         except Exception as error:  # noqa: BLE001 - neither, or not a scalar
             pass_on(error)
             return value
-    if isinstance(value, float) and abs(value) < _MAX_INT and value.is_integer():
-        return int(value)
     for base in (bool, int, float):  # enums and the like
         if isinstance(value, base):
             return base(value)

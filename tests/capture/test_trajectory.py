@@ -16,6 +16,7 @@ from opentelemetry import context as otel_context
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
 from otel_rollout.capture import guard, values
+from otel_rollout.capture.trajectory import _name_of_extra
 from tests.otlp import read_directory
 
 IDENTITY = {
@@ -382,6 +383,46 @@ def test_an_extra_that_is_named_almost_like_an_argument_is_warned_of_once(
     assert f"has no argument {extra!r}" in warning
     assert f"perhaps {meant!r} is meant" in warning
     assert [root.attributes[f"rollout.{extra}"] for root in recorded()] == [7, 7, 7]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "score_origin",
+        "tokenizer",
+        "text_of",
+        "turn.continues",
+        "run.id",
+        "project_name",
+        "experiment_name",
+        "score.reward",
+        "score_time.reward",
+    ],
+)
+def test_extra_named_like_an_attribute_of_ours_is_recorded_under_another_name(
+    recorded, caplog, monkeypatch, name
+):
+    """What exporters act on keeps its meaning; the fact is kept, and one warning says where."""
+    monkeypatch.setattr("otel_rollout.capture.guard._reported", set())
+    _name_of_extra.cache_clear()
+    for _ in range(2):
+        with rollout_trace_attr(step=1, **{name: "outside"}):
+            score("reward", 1.0)
+    (warning,) = [record.message for record in caplog.records]
+    assert f"{name!r} is recorded as rollout.extra.{name}" in warning
+    for root in [span for span in recorded() if span.name == "rollout_trace"]:
+        assert root.attributes[f"rollout.extra.{name}"] == "outside"
+        assert root.attributes.get(f"rollout.{name}") != "outside"
+        assert root.attributes["rollout.score.reward"] == 1.0
+
+
+def test_extra_that_is_a_float_stays_a_float(recorded):
+    """A column of temperatures has one type; a step and the size of a group are whole numbers."""
+    with rollout_trace_attr(step=2.0, temperature=1.0, top_p=np.float32(1.0), turns=3, group_size=8.0):
+        pass
+    (root,) = recorded()
+    expected = {"step": "2", "temperature": "1.0", "top_p": "1.0", "turns": "3", "group_size": "8"}
+    assert {name: repr(root.attributes[f"rollout.{name}"]) for name in expected} == expected
 
 
 def test_extras_that_are_facts_of_their_own_are_not_warned_of(recorded, caplog, monkeypatch):

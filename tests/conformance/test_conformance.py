@@ -66,7 +66,7 @@ def spool(tmp_path_factory: pytest.TempPathFactory, adapters: dict[str, Adapter]
 
 
 def test_the_rollout_has_what_an_exporter_has_to_bear(spool: Path) -> None:
-    """Errors, cancellation, late scores, big and foreign text, siblings, guests, and what is in no trajectory."""
+    """Errors, cancellation, late scores, big and foreign text, siblings, guests, no trajectory at all."""
     spans = read_directory(spool)
     names = {span.name for span in spans}
     assert names >= {"AgentLoop.run", "AgentLoop.slow", "stream", "GET /model", "score judge"}

@@ -232,6 +232,16 @@ def test_a_score_that_comes_before_its_trajectory_is_kept(uri, project, rollouts
     assert (found.info.tags["reward"], found.info.tags["step"]) == ("0.75", "1")
 
 
+def test_span_that_is_no_score_is_stored_whatever_its_score_origin(uri, project, rollouts, exporter_for):
+    """An application may set any attribute; only an evaluation span is a score from outside."""
+    with rollouts.span("Agent.run", "AGENT", rollout__score_origin="outside"):
+        pass
+    deliver(exporter_for(uri), rollouts.ended())
+    [found] = stored(uri, project)
+    assert [span.name for span in found.data.spans] == ["Agent.run"]
+    assert found.info.state.value == "OK"
+
+
 def test_a_score_given_again_replaces_the_first(uri, project, rollouts, exporter_for):
     """Root attribute and evaluation span of one name are one Feedback, with the value given last."""
     with rollouts.span("Agent.run", "AGENT", rollout__score__reward=0.1) as root:
