@@ -177,13 +177,14 @@ class Call:
             holder["prompt_text"] = call.text(begin, len(call.prompt), decoder) + call.rest_of_prompt
             if begin:
                 holder["prompt_text_begins_at_token"] = begin
-        answer = call.text(len(call.prompt), len(call.ids), decoder) + call.rest_of_answer
-        holder["response_text"] = answer
+        if call.has_answer:
+            answer = call.text(len(call.prompt), len(call.ids), decoder) + call.rest_of_answer
+            holder["response_text"] = answer
+            self._trace.remember_text(self._id, answer)
         segments = call.segments(holder.get("response_mask"), decoder)
         if segments:
             holder["response_segments"] = segments
         _sum_up_logprobs(holder)
-        self._trace.remember_text(self._id, answer)
         self._changed = True
 
     def _note_turn(self, turn: _Turn) -> None:
@@ -264,12 +265,14 @@ class _Tokens:
     Attributes:
         asked: the prompt as bytes; None where it was cut, or is no list of token ids.
         encoded: prompt and answer as bytes; None where either is none.
+        has_answer: whether the answer is a list of token ids, maybe a cut or an empty one.
         branch: that of the trace which begins with them; None where nobody continues them.
     """
 
     def __init__(self, prompt: Any, answer: list[Any]) -> None:
         self.prompt, self.rest_of_prompt, self.asked = _ids(prompt)
         self.answer, self.rest_of_answer, answered = _ids(answer)
+        self.has_answer = bool(self.answer or self.rest_of_answer) or answered is not None
         self.ids = [*self.prompt, *self.answer]
         self.encoded = None if self.asked is None or answered is None else self.asked + answered
         self.branch: Branch | None = None
@@ -317,7 +320,7 @@ def _ids(value: Any) -> tuple[list[int], str, bytes | None]:
     """
     if not isinstance(value, list):
         return [], "", None
-    cut = value[-1] if value and isinstance(value[-1], str) else ""
+    cut = value[-1] if value and isinstance(value[-1], str) and value[-1].startswith("… (") else ""
     ids = value[:-1] if cut else value
     encoded = turns.tokens(ids)
     if encoded is None:

@@ -231,6 +231,17 @@ def test_ids_that_were_cut_are_not_taken_for_the_whole(tmp_path: Path) -> None:
     assert after.input["prompt_ids"] == ids[:95]
 
 
+@pytest.mark.parametrize("answer", [[[11, 12]], [11, 1.0], [11, None], [True], [11, -100], [11, "7" * 22]])
+def test_answer_that_is_no_list_of_token_ids_gets_no_text(answer: list[Any], tmp_path: Path) -> None:
+    """Padding, floats, nested lists and huge numbers are no ids: an empty text would be a wrong one."""
+    name, enrichment = stored(tmp_path, demo_tokenizer()), Enrichment(tmp_path)
+    told = Told(enrichment.line(line(1, {"prompt_ids": [11, 12]}, {"response_ids": answer}, tokenizer=name)))
+    assert "response_text" not in told.output
+    assert told.output["prompt_text"]
+    empty = Told(enrichment.line(line(2, {"prompt_ids": [11, 12]}, {"response_ids": []}, tokenizer=name)))
+    assert empty.output["response_text"] == ""
+
+
 @pytest.mark.parametrize("content", [None, b"{", b'{"version":"1.0"}'])
 def test_without_a_usable_tokenizer_ids_stay(
     content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
