@@ -23,6 +23,8 @@ _CACHE_OF_ANTHROPIC: Final = ("cache_read_input_tokens", "cache_creation_input_t
 _WITHIN: Final = ("message", "response")
 """Where the first and last events of a stream have the reply: Anthropic's, and OpenAI's of responses."""
 _MAX_CHOICES: Final = 128
+_MAX_COUNT: Final = 1 << 63
+"""Numbers from here on are no integers in OTLP."""
 
 Attribute = int | str | list[str]
 
@@ -65,7 +67,9 @@ def read(reply: Any) -> dict[str, Attribute]:
         within = (_fields(fields.get(name)) for name in _WITHIN)
         fields = next((found for found in within if found is not None), fields)
         usage = _fields(fields.get("usage"))
-    return {**_tokens(usage or {}), **(_model(fields) if usage is not None else {}), **_ending(fields)}
+    ending = _ending(fields)
+    is_reply = usage is not None or bool(ending)  # other objects have a model, too
+    return {**_tokens(usage or {}), **(_model(fields) if is_reply else {}), **ending}
 
 
 def _tokens(usage: Mapping[str, Any]) -> dict[str, Attribute]:
@@ -107,7 +111,7 @@ def _ending(fields: Mapping[str, Any]) -> dict[str, Attribute]:
 def _number(fields: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     for name in names:
         number = fields.get(name)
-        if type(number) is int and number >= 0:
+        if type(number) is int and 0 <= number < _MAX_COUNT:
             return number
     return None
 

@@ -141,6 +141,20 @@ def test_a_stream_says_it_by_and_by(recorded, stream, expected):
     assert said(recorded()[0].attributes) == expected
 
 
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 1 << 63, "completion_tokens": -1}])
+def test_reply_without_usable_usage_says_its_model_and_ending(recorded, usage):
+    """Servers that leave the usage out answer with `null`; counts that are none are not recorded."""
+
+    @rollout_trace_op(kind="LLM")
+    def chat():
+        return {**CHAT_COMPLETION, "usage": usage}
+
+    with rollout_trace_attr():
+        chat()
+    span = recorded()[0]
+    assert said(span.attributes) == (None, None, None, CHAT_COMPLETION["model"], ["stop", "length"])
+
+
 def test_what_the_user_has_set_stays(recorded):
     """And what is missing is added."""
 
