@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
+import orjson
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import attach
@@ -482,10 +483,11 @@ def _fact(name: str, value: Any) -> bool | int | float | str | None:
 
 
 def _simple(held: Any, value: Any) -> bool | int | float | str | None:
-    """Return a builtin scalar as it is, else the value as JSON."""
+    """Return a builtin scalar as it is, else the value as JSON; text without JSON's quotes."""
     if held is None or isinstance(held, (bool, int, float, str)):
         return held
-    return values.to_json(value, PREVIEW_BYTES).decode()
+    encoded = values.to_json(value, PREVIEW_BYTES)
+    return str(orjson.loads(encoded)) if encoded.startswith(b'"') else encoded.decode()
 
 
 def _beginning(encoded: bytes) -> tuple[bytes, int]:

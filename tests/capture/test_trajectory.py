@@ -4,7 +4,9 @@ import asyncio
 import gc
 import os
 import threading
+import uuid
 import weakref
+from datetime import date
 from pathlib import Path
 
 import cloudpickle
@@ -414,6 +416,22 @@ def test_extra_named_like_an_attribute_of_ours_is_recorded_under_another_name(
         assert root.attributes[f"rollout.extra.{name}"] == "outside"
         assert root.attributes.get(f"rollout.{name}") != "outside"
         assert root.attributes["rollout.score.reward"] == 1.0
+
+
+def test_identity_and_extras_that_are_shown_as_text_have_no_quotes(recorded):
+    """A row's UUID, a path, a date: tags are searched by what they are, not by their JSON."""
+    row = uuid.UUID(int=7)
+    with rollout_trace_attr(sample_index=row, data=Path("a/b"), day=date(2026, 1, 2), tags=["x"], raw=b"x"):
+        pass
+    (root,) = recorded()
+    expected = {
+        "sample_index": str(row),
+        "data": "a/b",
+        "day": "2026-01-02",
+        "tags": '["x"]',
+        "raw": "<1 bytes: x>",
+    }
+    assert {name: root.attributes[f"rollout.{name}"] for name in expected} == expected
 
 
 def test_extra_that_is_a_float_stays_a_float(recorded):
