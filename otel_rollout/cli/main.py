@@ -273,9 +273,11 @@ def _node_directories(place: Path) -> list[Path]:
 def _with_exporters_of(
     node_dir: Path, configured: settings.Settings, to: str | None = None
 ) -> settings.Settings:
-    """The settings with the exporters of a run, or with those named instead."""
+    """The settings with the project and the exporters of a run, or with the exporters named instead."""
     manifest = spool.read_manifest(node_dir)
     of_run = manifest.exporters if manifest else configured.exporters
+    if manifest:
+        configured = dataclasses.replace(configured, project_name=manifest.project_name)
     return _chosen(configured, _names(to) if to else of_run)
 
 
