@@ -762,7 +762,9 @@ def shutdown(timeout: float | None) -> Report:
         _state.is_over, off = True, _state.is_exiting
     node_dir = node_directory(configured)
     here = drain.drain(node_dir, configured, max(0.0, deadline - time.monotonic()), shows_progress=leads)
-    accounts = [_known(here, active.writer if active is not None else None)]
+    if active is not None or os.path.lexists(node_dir):  # else nothing was recorded, and nothing is missing
+        here = _known(here, active.writer if active is not None else None)
+    accounts = [here]
     for node in _state.other_nodes.values():
         accounts.append(node.account(max(0.0, deadline - time.monotonic())))
     report = Report.merged(accounts)

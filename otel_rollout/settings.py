@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import os
 import sys
 import tempfile
@@ -96,7 +97,9 @@ def _number(kind: type[int] | type[float], least: float, raw: str) -> Any:
         number = kind(raw)
     except ValueError:
         raise ValueError(f"is not {'an integer' if kind is int else 'a number'}") from None
-    if not number >= least:
+    if math.isnan(number):
+        raise ValueError("is not a number")
+    if number < least:
         raise ValueError(f"is less than {least}")
     return number
 

@@ -81,7 +81,7 @@ def test_every_setting_is_read_from_its_variable():
     [
         ("OTEL_ROLLOUT_VALUE_LIMIT", "many", "is not an integer"),
         ("OTEL_ROLLOUT_VALUE_LIMIT", "0", "is less than 1"),
-        ("OTEL_ROLLOUT_SHUTDOWN_TIMEOUT", "nan", "is less than 0"),
+        ("OTEL_ROLLOUT_SHUTDOWN_TIMEOUT", "nan", "is not a number"),
         ("OTEL_ROLLOUT_KEEP", "1", "is neither true nor false"),
         ("OTEL_RESOURCE_ATTRIBUTES", "nonsense", "not key=value"),
         ("OTEL_ROLLOUT_CONFIG", "{", "cannot be read"),

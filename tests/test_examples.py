@@ -60,6 +60,20 @@ def test_plain_python_with_tracing_off(run: Callable[..., str], tmp_path: Path) 
     assert not (tmp_path / "spool").exists()
 
 
+def test_openai_compatible_without_arguments_says_how_to_call_it() -> None:
+    """The page that names it shows no arguments."""
+    ran = subprocess.run(
+        [sys.executable, str(EXAMPLES / "openai_compatible.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 1
+    assert "python examples/openai_compatible.py http://127.0.0.1:8000/v1 MODEL" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 def test_own_opentelemetry(run: Callable[..., str], tmp_path: Path) -> None:
     """Its exporter shows the trajectory; ours has the spans of its database client, not of its start-up."""
     printed = run("own_opentelemetry.py")

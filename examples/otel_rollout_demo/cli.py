@@ -87,6 +87,8 @@ def demo(
     _require_packages(console, model, needs_mlflow=into_mlflow and not _is_server(uri))
     if backend is Backend.weave:
         _require_login(console)
+    elif into_mlflow:
+        _require_usable(console, uri)
     plan = Plan(steps=steps, samples=samples, n=n, workers=workers, seed=seed, model=model)
     experiment_name = f"{Path(model).name if model else 'scripted'}-{datetime.now():%Y%m%d-%H%M%S}"
     began = time.monotonic()
@@ -110,8 +112,8 @@ def demo(
         interrupted = True
         console.print("[yellow]Interrupted.[/] Ray is stopped; what was recorded until now is delivered.")
     # After the actors were killed: what they recorded is on disk, and is delivered from there.
-    with console.status(f"Delivering to {backend.value} …"):
-        report = shutdown(timeout=60)
+    console.print(f"Delivering to {backend.value} …")
+    report = shutdown(timeout=60)  # shows how far it is
 
     if not results:
         raise typer.Exit(130 if interrupted else 1)
@@ -140,6 +142,17 @@ def _require_packages(console: Console, model: str | None, needs_mlflow: bool) -
         extras = "demo,model" if model else "demo"
         console.print(f"The demo needs {', '.join(missing)}: pip install 'otel-rollout\\[{extras}]'")
         raise typer.Exit(2)
+
+
+def _require_usable(console: Console, uri: str) -> None:
+    """Say before anything is started what is wrong with MLflow's address; it would be said at the end."""
+    from otel_rollout_mlflow import MlflowSpanExporter
+
+    try:
+        MlflowSpanExporter(tracking_uri=uri).shutdown()
+    except ValueError as error:
+        _print_plain(console, str(error))
+        raise typer.Exit(2) from None
 
 
 def _require_login(console: Console) -> None:

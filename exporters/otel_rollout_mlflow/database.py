@@ -69,6 +69,7 @@ def _put_in_place(path: Path) -> bool:
     from sqlalchemy import URL
 
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    new.touch()  # MLflow would try for two minutes where no file can be made
     try:
         uri = URL.create("sqlite", database=str(new)).render_as_string()
         with _synchronized_once(new):

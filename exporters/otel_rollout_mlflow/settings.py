@@ -36,6 +36,7 @@ _MANAGED_SERVICES: Final = {
 """By the scheme of their URIs, which MLflow's client resolves with plug-ins and sign-in of their own."""
 CREDENTIALS_FILE: Final = "~/.mlflow/credentials"
 """Where MLflow's client finds user name and password that no variable holds."""
+_HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:]+\]):\d+(?:/.*)?", re.ASCII)
 _TRUE: Final = frozenset({"true", "1"})
 _FALSE: Final = frozenset({"false", "0"})
 
@@ -229,6 +230,8 @@ def _checked_uri(uri: str, source: str) -> SplitResult:
             f"{source} is {_shown(uri)!r}, {service}, which this exporter does not support; use an MLflow "
             "server (http://HOST:PORT) or a database (sqlite:////data/mlflow.db)."
         )
+    if _HOST_AND_PORT.fullmatch(uri):
+        raise ValueError(f"{source} is {_shown(uri)!r}, which lacks http:// or https:// at its beginning.")
     if scheme in ("", "file"):
         raise ValueError(
             f"{source} is {_shown(uri)!r}, an MLflow file store, which cannot hold spans; use a database in "

@@ -108,7 +108,7 @@ def _steps(report: Report) -> Table:
     table = Table(
         caption=f"{_SPANS}\n{_DELIVERY}, at the exporter that is furthest behind",
         caption_justify="left",
-        pad_edge=False,
+        padding=0,  # eight counts in 80 columns
     )
     table.add_column("step", no_wrap=True)
     dropped = [f"dropped: {reason}" for reason in reasons]
@@ -123,10 +123,13 @@ def _steps(report: Report) -> Table:
 
 
 def _table(report: Report) -> Table:
-    table = Table(caption=f"{_DELIVERY} + lost; retried: batches sent again", caption_justify="left")
+    table = Table(
+        caption=f"{_DELIVERY} + lost; retried: batches sent again", caption_justify="left", padding=0
+    )
     table.add_column("exporter", no_wrap=True)
     for heading in ("recorded", *_COUNTED, "lost", "retried"):
-        table.add_column(heading, justify="right")
+        widest_word = max(map(len, heading.split()))
+        table.add_column(heading, justify="right", min_width=widest_word)
     for name, count in report.exporters.items():
         numbers = (*_counted(count), count.lost_of(report.recorded), count.retried)
         table.add_row(name, str(report.recorded), *map(str, numbers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import io
 import logging
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Iterable
 from json import dumps as to_json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -26,17 +27,37 @@ from otel_rollout.deliver.report import Report
 from otel_rollout.version import VERSION
 from otel_rollout_demo.cli import demo
 
-app = typer.Typer(
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+class _Commands(typer.Typer):
+    """The commands, with one line instead of a traceback where their output cannot be written."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command that the arguments name."""
+        try:
+            return super().__call__(*args, **kwargs)
+        except OSError as error:
+            if error.errno not in _NO_ROOM or error.filename is not None:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries again at its exit
+            print(f"The output cannot be written: {error.strerror}", file=sys.stderr)
+            sys.exit(2)
+
+
+app = _Commands(
     help="See every trajectory of an agentic-RL rollout.", no_args_is_help=True, add_completion=False
 )
 
 
 def _names(to: str) -> list[str]:
-    return [name.strip() for name in to.split(",")]
+    return [name.strip() for name in to.split(",") if name.strip()]
 
 
 def _installed(to: str | None) -> str | None:
     """What ``--to`` names: with a name that is misspelt there is nothing to begin with."""
+    if to is not None and not _names(to):
+        raise typer.BadParameter("names no exporter")
     try:
         exporters.check_names(_names(to) if to else [])
     except settings.SettingsError as error:
@@ -75,6 +96,8 @@ def main(
     for stream in (sys.stdout, sys.stderr):  # the name of a file may hold bytes that are no text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if os.environ.get("COLUMNS", "").strip("0") == "":  # a terminal of no width, as some build servers say
+        os.environ.pop("COLUMNS", None)
     if version:
         typer.echo(VERSION)
         raise typer.Exit
@@ -95,13 +118,15 @@ def status(
     ] = False,
 ) -> None:
     """Show how many spans this machine has recorded, and how many of them were delivered."""
+    if watch and json:
+        raise typer.BadParameter("--watch is for people; a program calls `status --json` again and again.")
     configured, _ = settings.from_environment(os.environ)
 
     def reports() -> list[Report]:
         node_dirs = _node_directories(place or configured.spool_dir)
         return [_report(node_dir, configured) for node_dir in (node_dirs if all_runs else node_dirs[-1:])]
 
-    if watch and not json:
+    if watch:
         accounts.watch(reports, steps)
         return
     found: list[Report] = []
@@ -248,9 +273,11 @@ def _node_directories(place: Path) -> list[Path]:
 def _with_exporters_of(
     node_dir: Path, configured: settings.Settings, to: str | None = None
 ) -> settings.Settings:
-    """The settings with the exporters of a run, or with those named instead."""
+    """The settings with the project and the exporters of a run, or with the exporters named instead."""
     manifest = spool.read_manifest(node_dir)
     of_run = manifest.exporters if manifest else configured.exporters
+    if manifest:
+        configured = dataclasses.replace(configured, project_name=manifest.project_name)
     return _chosen(configured, _names(to) if to else of_run)
 
 

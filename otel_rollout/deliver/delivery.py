@@ -39,6 +39,8 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 REJECTED = "rejected."
 """How files of lines begin that are set aside."""
+_MAX_LOGGED_REJECTIONS = 10
+"""Rejected spans that a forwarder logs, per exporter. The dead-letter file has the reason of each."""
 WHOLE_ATTEMPTS = 4
 """How often a batch is sent as it is to a target that does not take it in time, or is not there."""
 REFUSED_PAUSE = 60.0
@@ -125,6 +127,7 @@ class Delivery:
         self._tell = enrichment.line if enrichment is not None and is_sent else lambda raw: raw
         self._stop = threading.Event()
         self._refused = False
+        self._rejections = 0
         self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
         self._positions: dict[str, int] = {}
         self._unreadable: set[SegmentName] = set()
@@ -353,8 +356,13 @@ class Delivery:
             "end": line.end,
             "line": line.raw.decode("utf-8", "replace").rstrip("\n"),
         }
-        segments.append_line(rejected_file(self._node_dir, self.name), orjson.dumps(entry) + b"\n")
-        _logger.error("%s rejects a span of %s: %s", self.name, line.segment, reason)
+        rejected = rejected_file(self._node_dir, self.name)
+        segments.append_line(rejected, orjson.dumps(entry) + b"\n")
+        self._rejections += 1
+        if self._rejections <= _MAX_LOGGED_REJECTIONS:
+            _logger.error("%s rejects a span of %s: %s", self.name, line.segment, reason)
+        if self._rejections == _MAX_LOGGED_REJECTIONS:
+            _logger.error("further spans that %s rejects are written to %s only", self.name, rejected)
 
 
 def rejected_file(node_dir: Path, exporter: str) -> Path:

@@ -60,7 +60,8 @@ def _why_nothing(report: Report) -> str:
 
 
 def _of_exporter(name: str, count: ExporterCount, report: Report, node_dir: Path) -> str:
-    target = f"{name}, printed in {count.destination}" if name == "console" else count.destination or name
+    prints = name == "console" and count.destination
+    target = f"{name}, printed in {count.destination}" if prints else count.destination or name
     if count.pending:
         parts = [f"{count.delivered} of {_spans(report.recorded)} delivered to {target}."]
     else:
@@ -88,7 +89,9 @@ def _of_the_rest(count: ExporterCount, recorded: int, node_dir: Path) -> str:
     if count.is_refused:
         return f"{are} kept on disk until this is corrected: {problem}. Then deliver with: {forward}"
     if not launch.forwarder_runs(node_dir):
-        return f"{are} kept on disk. Deliver with: {forward}"
+        log = node_dir / launch.LOG_FILE
+        why = f" No process delivers; {log} may say why." if log.exists() else ""
+        return f"{are} kept on disk.{why} Deliver with: {forward}"
     if problem:
         return f"{are} kept on disk, and delivery is tried again in the background: {problem}. {watch}"
     return f"{are} being delivered in the background. {watch}"

@@ -28,7 +28,7 @@ def in_places(paths: Sequence[Path]) -> Iterator[Path]:
     """The files that are meant: those named, and the segments and archives in those that are directories.
 
     Raises:
-        ValueError: for a directory that holds none.
+        ValueError: for a directory that holds none, and for a device.
     """
     for path in paths:
         if path.is_dir():
@@ -36,6 +36,8 @@ def in_places(paths: Sequence[Path]) -> Iterator[Path]:
             if not found:
                 raise ValueError(f"{path} holds no segments (files called <writer>.<number>.jsonl[.zst])")
             yield from found
+        elif path.is_char_device() or path.is_block_device():  # which may have no end
+            raise ValueError(f"{path} is a device, not a file")
         else:
             yield path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 import sys
 import time
@@ -62,7 +63,8 @@ def write(text: str) -> None:
 
 
 def _is_on_a_terminal() -> bool:
+    """Whether a line can be cleared: a wrapper, as rich has one, may print control characters as text."""
     try:
-        return sys.stderr.isatty()
+        return isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.isatty()
     except Exception:  # noqa: BLE001 - as above
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -135,11 +136,17 @@ def _runs(place: Path, is_named: bool) -> list[_Run]:
     """The runs there, the newest last."""
     if place.is_file():
         return [_Run("", [place])]
+    if place.exists() and not place.is_dir():
+        raise UnresolvedError(f"{place} is neither a file nor a directory.")
     if not place.is_dir():
         raise UnresolvedError(
             f"There is no {place}: name with --from where a run was recorded, its "
             "OTEL_ROLLOUT_SPOOL_DIR, or `mlflow` for what was delivered there."
         )
+    try:
+        os.listdir(place)
+    except OSError as error:
+        raise UnresolvedError(f"{place} cannot be read: {error.strerror}.") from error
     node_dirs = spool.node_directories(place)
     by_run: dict[Path, _Run] = {}
     for node_dir in node_dirs:

@@ -1,5 +1,7 @@
 """Where to look at what was delivered: one phrase for each exporter, without credentials."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import orjson
@@ -9,13 +11,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from typer.testing import CliRunner
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr
+from otel_rollout import rollout_trace_attr, spool
 from otel_rollout.cli import app
+from otel_rollout.deliver import launch
 from otel_rollout.deliver.exporters import destination_of
 from otel_rollout.deliver.kept import KeptInSpool
+from otel_rollout.deliver.ledger import read_ledger
 from otel_rollout_mlflow import MlflowSpanExporter
 from otel_rollout_otlp import OtlpSpanExporter
 from otel_rollout_weave import WeaveSpanExporter
+from tests.waiting import wait_for
 
 SECRET = "hunter2"
 
@@ -104,3 +109,23 @@ def test_the_command_answers_a_misspelt_name_with_the_one_that_was_meant(argumen
     ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == 2
     assert f"'{meant}" in ended.stderr
+
+
+def test_forward_by_hand_names_the_project_of_the_run(fresh_process, test_exporters, tmp_path, monkeypatch):
+    """The experiment that has the spans is noted, whatever project the shell of `forward` names."""
+    target = tmp_path / "away"
+    Path(f"{target}.fault").write_text("unavailable")
+    otel_rollout.configure(
+        {"test-faulty": {"path": str(target)}}, project_name="math", forwarder_linger=0, shutdown_timeout=0
+    )
+    with rollout_trace_attr(step=1):
+        pass
+    otel_rollout.shutdown(0)
+    (node_dir,) = spool.node_directories(tmp_path / "spool")
+    wait_for(lambda: not launch.forwarder_runs(node_dir), what="the forwarder's end")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "another")
+    command = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "forward", "--to", "mlflow"]
+    subprocess.run(command, check=True, timeout=120)
+    destination = read_ledger(node_dir).destinations["mlflow"]
+    assert destination == f"MLflow experiment 'math' at sqlite:///{tmp_path}/mlflow.db"

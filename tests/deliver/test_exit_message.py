@@ -214,6 +214,14 @@ def test_ctrl_c_in_the_program_keeps_its_exit_status_and_the_line_follows(target
     assert terminal.screen.index("KeyboardInterrupt") < terminal.screen.index("2 spans delivered to")
 
 
+def test_progress_inside_a_display_of_rich_is_lines(away, tmp_path):
+    """rich removes the control characters of the line, so there are few lines, not five a second."""
+    rest = "import rich.console\nwith rich.console.Console().status('busy'):\n    otel_rollout.shutdown()"
+    terminal = Terminal(tmp_path, program(away, timeout=4.5, rest=rest))
+    assert terminal.finish() == 0
+    assert 1 <= terminal.screen.count("delivering spans") <= 3  # after 1, 2 and 4 s
+
+
 def test_ctrl_c_in_an_explicit_shutdown_is_the_programs_own(away, tmp_path):
     """shutdown() raises KeyboardInterrupt as any call does; the exit says the line without another wait."""
     rest = "try:\n    otel_rollout.shutdown()\nexcept KeyboardInterrupt:\n    print('interrupted')"
@@ -304,6 +312,18 @@ def test_the_line_accounts_for_every_span(tmp_path):
         "Lost: 1 span",
     ):
         assert words in said
+
+
+@pytest.mark.parametrize("name", ["console", "e"])
+def test_spans_that_no_process_delivers_are_said_with_the_log_to_read(name, tmp_path):
+    """Where no forwarder can be started, its log has the reason; an unknown target is left out."""
+    tmp_path.chmod(0o700)
+    (tmp_path / launch.LOG_FILE).write_text("Permission denied")
+    said = exit_message.text(
+        report_of(ExporterCount(pending=3), 3, exporters={name: ExporterCount(pending=3)}), tmp_path
+    )
+    assert said.startswith(f"0 of 3 spans delivered to {name}. All 3 are kept on disk. No process delivers;")
+    assert f"{tmp_path}/forwarder.log may say why" in said
 
 
 def test_a_terminal_that_is_narrow_shows_one_line_of_progress(away, tmp_path):

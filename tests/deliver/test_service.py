@@ -107,6 +107,60 @@ def test_what_cannot_be_replayed_is_said(target: Path, test_exporters: None, tmp
     assert "replay-" in run("status")
 
 
+def test_replay_of_a_device_is_refused(target: Path, test_exporters: None, tmp_path: Path) -> None:
+    """A device may have no end: it is not copied, and no run is left behind."""
+    assert "/dev/zero is a device, not a file" in run("replay", "/dev/zero", "--to", "test-file", code=2)
+    assert "Nothing was recorded" in run("status", code=1)
+
+
+def test_show_says_that_a_pipe_is_no_file(tmp_path: Path) -> None:
+    """The pipe is there, and may have no writer; it is not waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    said = run("show", "--from", tmp_path / "pipe", code=2)
+    assert f"{tmp_path}/pipe is neither a file nor a directory" in said
+
+
+def test_a_file_of_other_lines_is_rejected_in_few_words(
+    target: Path, test_exporters: None, tmp_path: Path
+) -> None:
+    """Of many rejected lines ten are logged; the dead-letter file has all."""
+    (tmp_path / "text").write_text("hello\n" * 500)
+    said = run("replay", tmp_path / "text", "--to", "test-file", code=1)
+    assert said.count("rejects a span") == 10
+    (dead_letters,) = tmp_path.rglob("rejected.test-file.jsonl")
+    assert said.count(f"written to {dead_letters} only") == 1
+    assert len(dead_letters.read_text().splitlines()) == 500
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("status", "--json"), ("show",), ("doctor",)])
+def test_output_that_finds_no_room_is_said_in_one_line(kept: Path, arguments: tuple[str, ...]) -> None:
+    """Redirected to a full disk, a command ends with one line and status 2."""
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert ran.returncode == 2
+    assert ran.stderr == "The output cannot be written: No space left on device\n"
+
+
+def test_a_status_in_80_columns_has_whole_headings(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The width of most terminals is enough for every word, and a width of 0 counts as unknown."""
+    for columns in ("80", "0"):
+        monkeypatch.setenv("COLUMNS", columns)
+        said = run("status", "--steps")
+        table = [line for line in said.splitlines() if line[:1] in ("┏", "┃", "│")]
+        assert max(map(len, table)) <= 80
+        for heading in ("recorded", "delivered", "rejected", "pending", "unfinished", "retried"):
+            assert heading in said
+
+
+def test_a_command_line_that_cannot_be_done_is_refused(kept: Path) -> None:
+    """Options that exclude each other, and names that are none."""
+    assert "--watch is for people" in run("status", "--json", "--watch", code=2)
+    assert "names no exporter" in run("forward", "--to", " , ", code=2)
+    assert "0 pending" in run("forward", "--to", "test-file,")
+
+
 @given(
     entry=st.binary(max_size=9)
     | st.sampled_from([b"{}", b"[]", b"null", b"1", b'{"line": null}', b'{"line": 5}'])

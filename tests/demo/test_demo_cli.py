@@ -128,6 +128,14 @@ def test_a_server_that_does_not_answer_is_still_named() -> None:
     assert "  http://127.0.0.1:9/#/experiments\n" in shown("http://127.0.0.1:9")
 
 
+def test_an_address_of_no_use_is_refused_before_ray_starts() -> None:
+    """The reason is all that is said: nothing was started."""
+    ended = CliRunner().invoke(app, ["--tracking-uri", "ftp://host"])
+    assert ended.exit_code == 2
+    assert "whose scheme 'ftp' is not supported" in ended.output
+    assert "Ray" not in ended.output
+
+
 def test_missing_packages_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Ray or torch the demo says what to install before it starts anything."""
     monkeypatch.setattr(

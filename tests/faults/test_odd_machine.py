@@ -307,6 +307,21 @@ def test_a_program_whose_spool_cannot_be_used_ends_as_it_would(
     assert len(lines) == len(set(lines)) <= 6, ran.err
 
 
+@pytest.mark.parametrize("command", ["status", "show", "forward"])
+def test_a_command_on_a_spool_it_may_not_read_says_just_that(command: str, open_to_all: Path) -> None:
+    """One line names the directory and the reason; the command says nothing of a run of its own."""
+    spool = open_to_all / "spool"
+    spool.mkdir(mode=0o700)
+    as_root = (
+        f"import sys\nfrom otel_rollout.cli import app\ntry: app([{command!r}])\nexcept SystemExit: pass\n"
+    )
+    program = as_root + "print('NOBODY', file=sys.stderr)\n" + UNPRIVILEGED + f"app([{command!r}])"
+    ran = run(program, {"OTEL_TRACES_EXPORTER": "console", "OTEL_ROLLOUT_SPOOL_DIR": str(spool)})
+    assert ran.code == 2, ran.err
+    _, said = ran.err.split("NOBODY\n")  # modules are imported by then, which nobody may not be able to read
+    assert said.strip().rstrip(".") == f"{spool} cannot be read: Permission denied"
+
+
 def test_what_a_process_knows_is_told_where_the_spool_cannot_be_read(
     tracing: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -209,6 +209,15 @@ def test_an_unreadable_database_is_refused(tmp_path, rollouts, exporter_for):
     assert "mlflow.db" in failure.message
 
 
+def test_a_database_where_no_file_can_be_made_is_refused_at_once(rollouts, exporter_for):
+    """MLflow itself would try for two minutes; the message names what to check."""
+    failure = refused(exporter_for("sqlite:////proc/mlflow.db"), rollouts)
+
+    assert failure.kind is FailureKind.REFUSED
+    assert "sqlite:////proc/mlflow.db cannot be made there" in failure.message
+    assert "MLFLOW_TRACKING_URI" in failure.message
+
+
 def test_the_server_path_does_not_import_mlflow(fake_server):
     """Writing to a server needs neither mlflow nor SQLAlchemy in the process."""
     program = (
