@@ -449,7 +449,8 @@ def gateway_rules() -> list[tuple[str, str]]:
     """The gateway's expressions and what replaces their matches, as Python writes them."""
     processors = yaml.safe_load(GATEWAY.read_text())["processors"]
     rules = [(pattern, "****") for pattern in processors["redaction"]["blocked_values"]]
-    statements = processors["transform/redaction"]["trace_statements"]
+    groups = processors["transform/redaction"]["trace_statements"]
+    statements = [statement for group in groups for statement in group["statements"]]
     given = re.compile(r'replace_all_patterns\(([a-z.]+), "value", "(.*)", "(.*)"\)')
     found = [match.groups() for match in map(given.fullmatch, statements) if match]
     assert [where for where, *_ in found] == [
