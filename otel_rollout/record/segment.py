@@ -273,8 +273,11 @@ class SegmentWriter:
         return self._open.enter(line)
 
     def trajectory_ended(self, slot: int) -> None:
-        """The trajectory's own line has been written."""
-        if not self._abandoned:
+        """Note that a trajectory no longer runs, by the slot that :meth:`trajectory_began` gave.
+
+        After :meth:`close` its own line has not been written: it stays for the forwarder to end as an error.
+        """
+        if not self._closing:
             self._open.leave(slot)
 
     def drop(self, reason: str, identity: Identity) -> bool:
