@@ -9,6 +9,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.record.interrupts import pass_on
@@ -55,12 +56,30 @@ def current() -> RayJob | None:
 
 
 def variables_given_to_worker(environ: Mapping[str, str]) -> set[str] | None:
-    """Return the names of the variables that a job gives its workers; None where no prepared job does.
+    """Return the names of the variables that a job gives this worker; None where no prepared job does.
 
     Other variables of a worker are those of its machine, which say nothing about the job.
     """
     given = environ.get(RECEIVER_MARK)
-    return None if given is None else set(given.split(","))
+    return None if given is None else {*given.split(","), *_given_to_it_alone(environ)}
+
+
+def _given_to_it_alone(environ: Mapping[str, str]) -> set[str]:
+    """Return the names of the variables that this process does not have from the one that started it.
+
+    A worker has them from the runtime_env of its task or actor, which the job's mark does not name. Ray's
+    raylet, which starts workers, has the variables of the machine.
+    """
+    parent = Path(f"/proc/{os.getppid()}")
+    try:
+        variables = set((parent / "environ").read_bytes().split(b"\0"))
+        name = (parent / "comm").read_text().strip()
+    except OSError:  # gone, or another user's
+        return set()
+    mark = os.fsencode(f"{RECEIVER_MARK}={environ[RECEIVER_MARK]}")
+    if name != "raylet" and mark not in variables:  # who started it is gone, and somebody else its parent
+        return set()
+    return {name for name, value in environ.items() if os.fsencode(f"{name}={value}") not in variables}
 
 
 def is_prepared() -> bool:

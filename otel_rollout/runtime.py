@@ -63,14 +63,15 @@ class Runtime:
 
     def __init__(self, configured: Settings) -> None:
         self.settings = configured
-        node_dir = _create_node_directory(configured)
+        found = functools.partial(_create_node_directory, configured)
+        node_dir = found()
         self.writer = SegmentWriter(
             node_dir,
             _resource(configured),
             segment_bytes=configured.segment_bytes,
             spool_limit=configured.spool_limit or spool.default_limit(node_dir),
             whole_trajectories=configured.spool_full == "trajectories",
-            found=functools.partial(_create_node_directory, configured),
+            found=found,
             redact=redaction_of(configured.redact),
         )
         self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
@@ -84,7 +85,7 @@ class Runtime:
                 "otel-rollout: the exporter console prints into %s, since another process delivers.",
                 node_dir / launch.LOG_FILE,
             )
-        self.keeper = launch.Keeper(node_dir, configured)
+        self.keeper = launch.Keeper(node_dir, configured, found)
         self.keeper.start()
 
     def application_tracer(self) -> trace.Tracer | None:

@@ -175,7 +175,7 @@ class Delivery:
         troubles = 0
         while not self._stop.is_set():
             try:
-                with closing(Ledger(self._node_dir)) as self._ledger:
+                with closing(Ledger(self._node_dir, self._is_ours)) as self._ledger:
                     self._positions = self._ledger.cursors(self.name)
                     self._name_destination()
                     while not self._stop.is_set():
@@ -203,6 +203,7 @@ class Delivery:
             _logger.exception("exporter %s raised", self.name)
 
     def _deliver_what_there_is(self) -> None:
+        self._ledger.keep()
         batch = self._next_batch() if self._is_ours() else []
         try:
             if self._running is not None and not self._refused:

@@ -14,10 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import otel_rollout
+from otel_rollout import spool
 from otel_rollout.deliver.election import Election
 from otel_rollout.environment import DELIVERY_PREFIXES, gives_access, without_credentials
 from otel_rollout.private_files import open_private
@@ -187,11 +188,13 @@ class Keeper:
     Args:
         node_dir: what the forwarder forwards.
         configured: settings of the run.
+        found: makes the node directory, as far as it is not there.
     """
 
-    def __init__(self, node_dir: Path, configured: Settings) -> None:
+    def __init__(self, node_dir: Path, configured: Settings, found: Callable[[], object]) -> None:
         self._node_dir = node_dir
         self._settings = configured
+        self._found = found
         self._reported: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-rollout-keep", daemon=True)
@@ -209,12 +212,22 @@ class Keeper:
         while True:
             try:
                 ensure_forwarder(self._node_dir, self._settings)
+                self._keep_manifest()
                 self._report_problems()
             except Exception as error:  # noqa: BLE001 - the thread must live, and training not notice
                 self._say(f"cannot look after the forwarder: {error}")
             checks += 1
             if self._stop.wait(_FIRST_CHECKS if checks < _SETTLING else _CHECK_INTERVAL):
                 return
+
+    def _keep_manifest(self) -> None:
+        """Write the manifest again that somebody has removed: no command finds a directory without one.
+
+        What cleans up temporary directories removes it first, for it is never written to. Where the journals
+        are gone too, the directory is being removed, which is the writer's to deal with.
+        """
+        if not (self._node_dir / spool.MANIFEST).exists() and spool.journals(self._node_dir):
+            self._found()
 
     def _report_problems(self) -> None:
         from otel_rollout.deliver.ledger import read_ledger

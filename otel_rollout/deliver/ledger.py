@@ -13,9 +13,10 @@ import dataclasses
 import logging
 import os
 import sqlite3
+import threading
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,10 @@ FILE = "ledger.sqlite"
 _SUFFIXES = ("-wal", "-shm", "-journal", "")
 """Of the files that SQLite opens, or makes, beside the ledger, and of the ledger itself."""
 _BUSY_TIMEOUT = 10.0
+_moving = threading.RLock()
+"""Held while a ledger is changed or put back, so that no thread writes to one that is gone."""
+_put_back: dict[Path, os.stat_result] = {}
+"""Ledgers that this process has put back."""
 _logger = logging.getLogger("otel_rollout.deliver")
 _PASSING = ("locked", "busy", "disk I/O error", "unable to open", "disk is full")
 """What SQLite says when it is not the file's fault."""
@@ -94,22 +99,70 @@ class Ledger:
 
     Args:
         node_dir: the node directory the ledger lies in.
+        is_ours: whether this process forwards the directory, and puts the ledger back if it is removed.
 
     Raises:
         ForeignFileError: when one of its files may be somebody else's.
     """
 
-    def __init__(self, node_dir: Path) -> None:
-        _check_files(node_dir)
-        self._db = sqlite3.connect(node_dir / FILE, timeout=_BUSY_TIMEOUT)
+    def __init__(self, node_dir: Path, is_ours: Callable[[], bool] = lambda: False) -> None:
+        self._path = node_dir / FILE
+        self._is_ours = is_ours
+        self._is_refused = False
+        self._open()
+        self.destinations: dict[str, str] = {}
+        """Exporter → where people find what it delivers; noted with what is noted next of the exporter."""
+
+    def _open(self) -> None:
+        _check_files(self._path.parent)
+        self._db = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT)
         self._db.execute("PRAGMA journal_mode=WAL")
         # The death of the process loses nothing; the death of the machine would take the spool as well.
         self._db.execute("PRAGMA synchronous=OFF")
         if _version_of(self._db) == 0:
             self._db.executescript(_SCHEMA)
         self._db.execute(_DESTINATION)
-        self.destinations: dict[str, str] = {}
-        """Exporter → where people find what it delivers; noted with what is noted next of the exporter."""
+        self._file = os.stat(self._path)
+
+    def keep(self) -> None:
+        """Put the ledger back, with all it holds, if somebody has removed it."""
+        with _moving:
+            if _is_at(self._path, self._file) or not self._is_ours():
+                return
+            by_another_thread = _put_back.get(self._path)
+            if not (by_another_thread and _is_at(self._path, by_another_thread)) and not self._put_back():
+                return
+            gone = self._db
+            self._open()
+            gone.close()
+
+    def _put_back(self) -> bool:
+        """Make the file again; False when that is not possible at present: the removed one is still open."""
+        fresh = self._path.with_name("put-back." + FILE)
+        try:
+            fresh.unlink(missing_ok=True)
+            with closing(sqlite3.connect(fresh)) as db:
+                self._db.backup(db)
+            for suffix in _SUFFIXES:  # what is left of the old one would be read into the new one
+                self._path.with_name(FILE + suffix).unlink(missing_ok=True)
+            fresh.rename(self._path)
+            _put_back[self._path] = os.stat(self._path)
+        except (OSError, sqlite3.Error) as error:
+            if not self._is_refused:
+                _logger.error("somebody removed %s, and it cannot be made again: %s", self._path, error)
+            self._is_refused = True
+            return False
+        self._is_refused = False
+        _logger.warning("somebody removed %s; it is made again, with all that it held", self._path)
+        return True
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Change the ledger, all at once, where it is read."""
+        with _moving:
+            self.keep()
+            with self._db:
+                yield
 
     def cursors(self, exporter: str) -> dict[str, int]:
         """Bytes of each segment that ``exporter`` is done with."""
@@ -118,7 +171,7 @@ class Ledger:
 
     def advance(self, exporter: str, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
         """Note that ``exporter`` is done with the segments up to ``positions``; it is no longer failing."""
-        with self._db:
+        with self._change():
             self._db.executemany(
                 "INSERT INTO cursor VALUES (?, ?, ?) "
                 "ON CONFLICT (exporter, segment) DO UPDATE SET position = excluded.position",
@@ -139,7 +192,7 @@ class Ledger:
 
     def note_failure(self, exporter: str, failure: ExportFailure) -> None:
         """Note that ``exporter`` cannot deliver at present, and why: an attempt that has to be repeated."""
-        with self._db:
+        with self._change():
             self._db.execute(
                 "INSERT INTO attempt VALUES (?, 1, ?, ?) ON CONFLICT (exporter) DO UPDATE SET "
                 "failed = failed + 1, kind = excluded.kind, message = excluded.message",
@@ -154,17 +207,17 @@ class Ledger:
 
     def forget_failures(self) -> None:
         """Forget why earlier forwarders could not deliver: another one may have what they lacked."""
-        with self._db:
+        with self._change():
             self._db.execute("UPDATE attempt SET kind = NULL")
 
     def note_link(self, exporter: str, run: str, problem: str | None) -> None:
         """Note that what ``exporter`` delivers is linked to a run of its tracker, or why it is not."""
-        with self._db:
+        with self._change():
             self._db.execute("INSERT OR REPLACE INTO link VALUES (?, ?, ?)", (exporter, run, problem))
 
     def decide(self, outcomes: Iterable[Outcome], traces: Mapping[bytes, bool]) -> None:
         """Note, all at once, groups that are decided, and of which traces spans are delivered."""
-        with self._db:
+        with self._change():
             for outcome in outcomes:
                 self._db.execute(
                     "INSERT INTO verdict VALUES (?, ?, ?, ?)",
@@ -276,6 +329,13 @@ def set_aside_unreadable(node_dir: Path) -> None:
             path.rename(node_dir / (name + suffix))
 
 
+def _is_at(path: Path, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), file)
+    except FileNotFoundError:
+        return False
+
+
 def _check_files(node_dir: Path) -> None:
     """Check what SQLite is going to open by its path: it follows links."""
     for suffix in _SUFFIXES:
@@ -283,7 +343,8 @@ def _check_files(node_dir: Path) -> None:
 
 
 def _read(path: Path, state: LedgerState) -> None:
-    with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as db:
+    uri = path.absolute().as_uri() + "?mode=rw"  # somebody may remove it: a reader must not make an empty one
+    with closing(sqlite3.connect(uri, timeout=_BUSY_TIMEOUT, uri=True)) as db:
         db.execute("BEGIN")  # all of it at one moment
         if db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:  # just being created
             return

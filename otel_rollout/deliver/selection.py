@@ -85,10 +85,11 @@ class Selection:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with closing(Ledger(self._node_dir)) as self._ledger:
+                with closing(Ledger(self._node_dir, self._is_ours)) as self._ledger:
                     self._judge.spent = self._ledger.kept_bytes()
                     self._verdicts.clear()  # what was interrupted may have been noted all the same
                     while not self._stop.is_set():
+                        self._ledger.keep()
                         if not self._is_ours() or not self._look():
                             self._stop.wait(LOOK_INTERVAL)
             except Exception:  # a full disk under the ledger, say

@@ -125,8 +125,7 @@ class Journal:
         middle = at + len(head)
         ring[at:middle] = head
         ring[middle : at + length] = body
-        self.recorded += 1
-        self.publish(written + length)  # after the copy: this is what makes the line exist
+        self.publish(written + length, 1)  # after the copy: this is what makes the line exist
         return True
 
     def append_long(self, pieces: Sequence[bytes]) -> bool:
@@ -140,17 +139,26 @@ class Journal:
             ring[HEADER_BYTES + at : HEADER_BYTES + at + first] = piece[:first]
             ring[HEADER_BYTES : HEADER_BYTES + len(piece) - first] = piece[first:]
             written += len(piece)
-        self.recorded += 1
-        self.publish(written)
+        self.publish(written, 1)
         return True
 
-    def publish(self, written: int) -> None:
-        """Make length and number of lines visible outside, then to the flusher: segments have what counts."""
+    def publish(self, written: int, lines: int = 0) -> None:
+        """Make length and number of lines visible outside, then to the flusher: segments have what counts.
+
+        Args:
+            written: the new length.
+            lines: how many lines it has more than before.
+        """
+        recorded = self.recorded + lines
         place = 1 - self._active
         at = _PLACES[place]
-        self._map[at : at + 16] = _published.pack(written, self.recorded)
+        # Python runs signal handlers after a call, so what one raises strikes no later than here: a line that
+        # is not published is not counted either.
+        packed = _published.pack(written, recorded)
+        self._map[at : at + 16] = packed
         self._map[_ACTIVE] = self._active = place
         self.written = written
+        self.recorded = recorded
 
     def unflushed(self, limit: int) -> memoryview:
         """The oldest bytes the segment lacks, at most ``limit``; to be released before the next append."""

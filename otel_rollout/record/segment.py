@@ -273,8 +273,11 @@ class SegmentWriter:
         return self._open.enter(line)
 
     def trajectory_ended(self, slot: int) -> None:
-        """The trajectory's own line has been written."""
-        if not self._abandoned:
+        """Note that a trajectory no longer runs, by the slot that :meth:`trajectory_began` gave.
+
+        After :meth:`close` its own line has not been written: it stays for the forwarder to end as an error.
+        """
+        if not self._closing:
             self._open.leave(slot)
 
     def drop(self, reason: str, identity: Identity) -> bool:
@@ -323,17 +326,22 @@ class SegmentWriter:
         """Write a line larger than the journal straight to the segment, the journal being empty."""
         if self._journal.room < self._journal.size:
             return self.drop("journal_full", identity)
-        written = 0
+        journal, length, recorded, written = self._journal, self._length, self._journal.recorded, 0
         try:
             while written < len(line):
                 written += os.write(self._descriptor, memoryview(line)[written:])
-        except OSError:
-            os.ftruncate(self._descriptor, self._length)  # freeing space does not fail for lack of it
+            self._length = length + written
+            journal.set_base(journal.written - self._length)
+            journal.publish(journal.written, 1)
+        except BaseException as error:  # a full disk, or what a signal handler raises
+            if journal.recorded == recorded:  # not published: as if it had never been written
+                os.ftruncate(self._descriptor, length)  # freeing space does not fail for lack of it
+                self._length = length
+                journal.set_base(journal.written - length)
+            pass_on(error)
+            if not isinstance(error, OSError):
+                raise
             return self.drop("disk", identity)
-        self._length += written
-        self._journal.recorded += 1
-        self._journal.set_base(self._journal.written - self._length)
-        self._journal.publish(self._journal.written)
         return True
 
     # --- the flusher thread -------------------------------------------------------------------------------

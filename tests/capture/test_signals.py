@@ -1,5 +1,7 @@
 """What a signal handler of the application raises reaches the application, wherever it strikes us."""
 
+import contextlib
+import itertools
 import json
 import signal
 import subprocess
@@ -11,7 +13,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
 
 PACKAGE = str(Path(otel_rollout.__file__).parent)
 
@@ -46,6 +48,13 @@ def one_trajectory() -> None:
         span.set_attribute("list", [1, 2])
         span.add_event("event", {"odd": Shown()})
         score("reward", 1.0)
+
+
+def counted() -> int:
+    """Spans that this process's writer says it has recorded."""
+    active = runtime.current()
+    assert active is not None
+    return active.writer.counts().recorded
 
 
 class Strikes:
@@ -100,6 +109,40 @@ def test_a_signals_exception_arrives_wherever_it_strikes(recorded, kind):
     known = len(recorded())
     one_trajectory()
     assert [span.name for span in recorded()[known:]] == ["echo", "score reward", "rollout_trace"]
+    assert counted() == len(recorded())
+
+
+def test_a_struck_span_larger_than_the_journal_is_whole_and_counted_or_neither(recorded, monkeypatch):
+    """A span that its caller writes to the segment leaves no half line there, nor a whole one uncounted."""
+
+    def ring(*_):
+        raise TimeLimit("now")
+
+    @rollout_trace_op
+    def large(value):
+        return None
+
+    value = ["x" * 100_000] * 50
+    monkeypatch.setenv("OTEL_ROLLOUT_VALUE_LIMIT", str(1 << 24))
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        context = otel_context.get_current()
+        for number in itertools.count():
+            strikes = Strikes(number)
+            sys.setprofile(strikes)
+            with contextlib.suppress(TimeLimit):
+                large(value)
+            sys.setprofile(None)
+            otel_context.attach(context)
+            if number and strikes.count < number:
+                break
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    echo(PLAIN)
+    spans = recorded()
+    assert [span.name.rpartition(".")[2] for span in spans] == ["large"] * (len(spans) - 1) + ["echo"]
+    assert len(spans) > 2
+    assert counted() == len(spans)
 
 
 HAMMER = """

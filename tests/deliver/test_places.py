@@ -251,6 +251,36 @@ def test_a_place_that_is_removed_under_way(
     assert sum("somebody removed files" in message for message in said(caplog)) == 1
 
 
+def test_a_manifest_that_is_removed_under_way(tracing: None, tmp_path: Path) -> None:
+    """Commands find the run again, soon after, and it is described as it was."""
+    record(1)
+    (node_dir,) = spool.node_directories(tmp_path / "spool")
+    described = spool.read_manifest(node_dir)
+    (node_dir / spool.MANIFEST).unlink()
+    wait_for(lambda: spool.node_directories(tmp_path / "spool") == [node_dir], what="the manifest")
+    assert spool.read_manifest(node_dir) == described is not None
+    assert otel_rollout.shutdown(60).exporters["test-file"].delivered == 2
+
+
+@pytest.mark.parametrize("files", ["ledger.sqlite", "ledger.sqlite*"])
+def test_a_ledger_that_is_removed_under_way(tracing: None, tmp_path: Path, files: str) -> None:
+    """It is put back with what it held, whether or not anything follows. Lost, doubled: nothing."""
+    record(3)
+    wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 4, what="delivery")
+    (node_dir,) = spool.node_directories(tmp_path / "spool")
+    for following in (0, 3):
+        for path in node_dir.glob(files):
+            path.unlink(missing_ok=True)
+        if following:
+            record(following)
+        else:
+            wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 4, what="the ledger")
+    report = otel_rollout.shutdown(60)
+    assert (report.recorded, report.exporters["test-file"].delivered, report.lost) == (8, 8, 0)
+    ids = [json.loads(line)[0] for line in (tmp_path / "spool-delivered.jsonl").read_text().splitlines()]
+    assert len(ids) == len(set(ids)) == 8
+
+
 @pytest.mark.parametrize("undelivered", [0, 3])
 def test_a_segment_that_is_removed_under_way(
     fresh_process: None,

@@ -285,6 +285,18 @@ def options_over_the_machines_variables(address: str) -> Any:
     return {"run": otel_rollout.runtime.decide().run_id, "report": report()}
 
 
+def runtime_envs_of_their_own(address: str) -> Any:
+    """A job with an actor and a task that have variables of their own, which the job does not name."""
+    import otel_rollout
+
+    connect(address)
+    actor = Rollout.options(runtime_env={"env_vars": {"OTEL_ROLLOUT_PROJECT": "judge"}}).remote()
+    ray.get(actor.trajectory.remote("of the actor"))
+    ray.get(recorded.options(runtime_env={"env_vars": {"OTEL_ROLLOUT_RUN_ID": "tool"}}).remote(1))
+    ray.get(Rollout.remote().trajectory.remote("of the job"))
+    return {"run": otel_rollout.runtime.decide().run_id}
+
+
 if __name__ == "__main__":
     scenario, cluster_address = sys.argv[1:]
     print(json.dumps(globals()[scenario](cluster_address)))

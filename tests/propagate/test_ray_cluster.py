@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from ray.cluster_utils import Cluster
 
-from tests.otlp import tree
+from tests.otlp import read_directory, tree
 from tests.propagate import driver
 from tests.propagate.support import ROOT, Job, prepare
 from tests.ray_start import start_ray
 from tests.runs.test_targets import operations
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 HOOK = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.propagate.ray.runtime_env_hook"}
@@ -198,3 +199,14 @@ def test_target_in_a_machines_environment_is_not_that_of_a_job(run, tmp_path):
     assert found["report"] == {"recorded": 2, "pending": 0, "lost": 0}
     assert operations(tmp_path / "spool-delivered.jsonl") == ["op"]
     assert [path.name for path in (tmp_path / "spool").iterdir()] == [found["run"]]
+
+
+def test_a_runtime_env_of_an_actors_or_tasks_own_names_its_target(run, tmp_path):
+    """Variables that only a task or an actor is given count as those of the job do."""
+    found, _ = run("runtime_envs_of_their_own")
+    spans = wait_for(lambda: len(spans := read_directory(tmp_path / "spool")) == 5 and spans)
+    runs = {span.name: (span.resource["service.name"], span.resource["rollout.run.id"]) for span in spans}
+    assert runs["of the job"] == ("project", found["run"])
+    assert runs["of the actor"][0] == "judge"
+    assert runs["of the actor"][1] != found["run"]
+    assert runs["work"] == ("project", "tool")

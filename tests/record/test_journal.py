@@ -136,12 +136,12 @@ from otel_rollout.record import journal, segment
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-def dying_publish(self, written, publish=journal.Journal.publish):
-    if self.recorded == 50:  # its bytes are copied, its length is not public
+def dying_publish(self, written, lines=0, publish=journal.Journal.publish):
+    if self.recorded + lines == 50:  # its bytes are copied, its length is not public
         writer._hurry()
         time.sleep(0.2)  # the flusher moves all it sees
         die()
-    publish(self, written)
+    publish(self, written, lines)
 
 class Places:
     def pack(self, written, recorded, pack=journal._published.pack):

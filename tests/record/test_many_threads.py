@@ -79,13 +79,13 @@ def test_a_thread_that_writes_and_is_starved_is_waited_for(tmp_path, monkeypatch
     writer = writer_in(tmp_path)
     entered, publish = threading.Event(), journal.Journal.publish
 
-    def slowly(self: journal.Journal, written: int) -> None:
+    def slowly(self: journal.Journal, written: int, lines: int = 0) -> None:
         if threading.current_thread().name == "holder":
             entered.set()
             end = time.monotonic() + 5 * segment.MAX_WAIT
             while time.monotonic() < end:  # Python all the while, which others' Python delays
                 pass
-        publish(self, written)
+        publish(self, written, lines)
 
     monkeypatch.setattr(journal.Journal, "publish", slowly)
     monkeypatch.setattr(segment, "MIN_TURNS", 1 << 30)  # how many turns a caller gets here depends on luck
@@ -102,10 +102,10 @@ def recorded_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
     """Write ``line`` while a signal handler strikes in the middle and writes one too; how long that took."""
     publish, took = journal.Journal.publish, []
 
-    def struck(self: journal.Journal, written: int) -> None:
+    def struck(self: journal.Journal, written: int, lines: int = 0) -> None:
         monkeypatch.setattr(journal.Journal, "publish", publish)
         signal.raise_signal(signal.SIGALRM)
-        publish(self, written)
+        publish(self, written, lines)
 
     def ring(*_: object) -> None:
         begun = time.perf_counter()

@@ -17,6 +17,7 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, spool
 from otel_rollout.settings import CONFIG_VARIABLE
 from tests.runs.test_targets import operations
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -34,6 +35,11 @@ def record(name: str) -> str | None:
     with rollout_trace_attr(step=1) as trajectory:
         rollout_trace_op(name=name)(len)("x")
     return trajectory.trace_id
+
+
+def delivered(file: Path) -> list[str]:
+    """Return the names of all spans that a file has got."""
+    return [json.loads(line)[1] for line in file.read_text().splitlines()]
 
 
 def test_configuring_again_with_the_same_arguments_does_nothing(cell: Any, tmp_path: Path) -> None:
@@ -75,6 +81,18 @@ def test_configuring_otherwise_ends_the_run_and_begins_another(cell: Any, tmp_pa
     assert operations(tmp_path / "b") == ["second"]
     runtime._at_exit()
     assert operations(tmp_path / "a") == ["first"]
+
+
+def test_a_trajectory_that_runs_when_its_run_ends_is_ended_there(cell: Any, tmp_path: Path) -> None:
+    """Its root arrives where its spans have, however soon it ends; what follows is in the next run."""
+    cell("a")
+    with rollout_trace_attr(step=1):
+        rollout_trace_op(name="before")(len)("x")
+        cell("b")
+        rollout_trace_op(name="after")(len)("x")
+    assert otel_rollout.shutdown(30).recorded == 1
+    assert wait_for(lambda: len(names := delivered(tmp_path / "a")) == 2 and names)[1] == "rollout_trace"
+    assert delivered(tmp_path / "b") == ["after"]
 
 
 def test_what_another_configure_does_not_name_stays(cell: Any) -> None:
