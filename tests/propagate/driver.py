@@ -223,7 +223,8 @@ def second_run(address: str) -> Any:
     otel_rollout.configure({"test-file": {"path": delivered}}, project_name="second")
     ray.get(actor.pass_on.remote(other, "begun in a worker called by a worker"))
     ray.get(actor.trajectory.remote("begun in a worker"))
-    ray.get(Rollout.remote().trajectory.remote("begun in a new worker"))
+    late = Rollout.remote()  # older Ray ends an actor that nobody refers to
+    ray.get(late.trajectory.remote("begun in a new worker"))
     with otel_rollout.rollout_trace_attr(step=2):
         ray.get(actor.tool.remote("tool"))
         ray.get(recorded.remote(1))
@@ -271,7 +272,8 @@ def carried_after_init(address: str) -> Any:
             rollout_trace_op(name="tool")(len)("x")
 
     with rollout_trace_attr(step=7) as t:
-        ray.get(Tool.remote().run.remote())
+        tool = Tool.remote()
+        ray.get(tool.run.remote())
     return {"trajectory": t.trace_id, "report": report()}
 
 
@@ -293,7 +295,8 @@ def runtime_envs_of_their_own(address: str) -> Any:
     actor = Rollout.options(runtime_env={"env_vars": {"OTEL_ROLLOUT_PROJECT": "judge"}}).remote()
     ray.get(actor.trajectory.remote("of the actor"))
     ray.get(recorded.options(runtime_env={"env_vars": {"OTEL_ROLLOUT_RUN_ID": "tool"}}).remote(1))
-    ray.get(Rollout.remote().trajectory.remote("of the job"))
+    of_the_job = Rollout.remote()
+    ray.get(of_the_job.trajectory.remote("of the job"))
     return {"run": otel_rollout.runtime.decide().run_id}
 
 
