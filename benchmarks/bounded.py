@@ -256,7 +256,7 @@ def _account(report: Report) -> dict[str, Any]:
 def _forwarder(node_dir: str) -> str:
     """The process that forwards a directory."""
     for command in Path("/proc").glob("[0-9]*/cmdline"):
-        if f"otel_rollout.deliver\0{node_dir}\0" in command.read_text():
+        if f"otel_rollout.forwarder\0{node_dir}\0" in command.read_text():
             return command.parent.name
     raise RuntimeError(f"nobody forwards {node_dir}")
 

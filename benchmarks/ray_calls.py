@@ -114,7 +114,7 @@ def take_turns(rounds: int, variants: dict[str, tuple[Callable[[], None], Around
 def ours(rounds: int) -> dict[str, Any]:
     """Plain, idle and active, in one job whose workers take part."""
     from otel_rollout import rollout_trace_attr, runtime
-    from otel_rollout.propagate.instrument import instrument, uninstrument
+    from otel_rollout.propagation.instrument import instrument, uninstrument
 
     with tempfile.TemporaryDirectory() as spool:
         os.environ |= {"OTEL_TRACES_EXPORTER": "console", "OTEL_ROLLOUT_SPOOL_DIR": spool}
@@ -140,9 +140,9 @@ def receiving(trajectory: Around) -> float:
     """What the receiver adds to a function that does nothing."""
     import orjson
 
-    from otel_rollout.propagate import carrier
-    from otel_rollout.propagate.ray_receive import receiving as wrapped
-    from otel_rollout.propagate.ray_send import ARGUMENT
+    from otel_rollout.propagation import carrier
+    from otel_rollout.propagation.ray_receive import receiving as wrapped
+    from otel_rollout.propagation.ray_send import ARGUMENT
 
     def nothing() -> None:
         pass

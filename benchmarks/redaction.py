@@ -9,8 +9,8 @@ import json
 import time
 from pathlib import Path
 
-from otel_rollout.record import otlp_json
-from otel_rollout.record.redaction import redact_secrets
+from otel_rollout.otlp import writer
+from otel_rollout.recording.redaction import redact_secrets
 
 TEXT = (Path(__file__).parents[1] / "LICENSE").read_text()
 CONTENTS = {
@@ -37,7 +37,7 @@ def milliseconds(line: bytes) -> float:
 def main() -> None:
     """Print a row for each kind of content."""
     for name, content in CONTENTS.items():
-        attributes = otlp_json.attribute_list({"input.value": content})
+        attributes = writer.attribute_list({"input.value": content})
         line = b'"scope":{},"spans":[{"attributes":%b}]}]}]}\n' % attributes
         print(f"{name:34} {milliseconds(line):8.2f} ms")
 

@@ -30,9 +30,11 @@ import orjson
 
 import otel_rollout
 from benchmarks.volume_shape import ANSWER, GROWTH, TURNS
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, semconv, spool
-from otel_rollout.deliver.enrichment import Enrichment
-from otel_rollout.deliver.retention import archive
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout.base import semconv
+from otel_rollout.forwarder.compaction import archive
+from otel_rollout.forwarder.enrichment import Enrichment
+from otel_rollout.spool import layout
 
 ROOT = Path(__file__).parent.parent
 SIBLINGS, SAMPLES, WORKERS = 8, 64, 8
@@ -111,7 +113,7 @@ def _ours(place: Path, tokenizer_file: Path, trajectories: list[list[int]]) -> d
 
     asyncio.run(step())
     report = otel_rollout.shutdown(600)
-    segments = [node_dir / name.file for name in spool.segments(node_dir)]
+    segments = [node_dir / name.file for name in layout.segments(node_dir)]
     unique = sum(map(len, trajectories)) - (len(trajectories) - len(trajectories) // SIBLINGS) * GROWTH
     prompts = sum(len(orjson.dumps(ids[:GROWTH])) for ids in trajectories)
     unique_json = sum(len(orjson.dumps(ids)) for ids in trajectories) - prompts * (SIBLINGS - 1) // SIBLINGS
@@ -132,7 +134,7 @@ def _ours(place: Path, tokenizer_file: Path, trajectories: list[list[int]]) -> d
         "decoded_of_unique": told["decoded_tokens"] / unique,
         "kept_bytes": (kept := sum(archive(path).stat().st_size for path in segments)),
         "kept_of_unique_json": kept / unique_json,
-        "tokenizer_bytes": sum(path.stat().st_size for path in spool.tokenizer_files(node_dir)),
+        "tokenizer_bytes": sum(path.stat().st_size for path in layout.tokenizer_files(node_dir)),
     }
 
 

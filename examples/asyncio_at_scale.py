@@ -16,7 +16,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score, semconv
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.base import semconv
 
 TURNS = 4
 INFERENCE_SECONDS = 0.05

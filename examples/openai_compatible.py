@@ -20,8 +20,9 @@ from typing import Any
 from opentelemetry import trace
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, semconv
-from otel_rollout.propagate.http import inject_headers
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.base import semconv
+from otel_rollout.http import inject_headers
 
 
 @rollout_trace_op(kind=semconv.KIND_LLM)

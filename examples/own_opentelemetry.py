@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, semconv
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.base import semconv
 
 
 def in_a_line(span: ReadableSpan) -> str:

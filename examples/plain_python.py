@@ -17,7 +17,8 @@ from typing import Any
 from opentelemetry import trace
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score, semconv
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.base import semconv
 
 QUESTIONS = {"What is 6 * 7?": 42, "What is 13 + 29?": 42, "What is 100 - 1?": 99}
 SIBLINGS = 4

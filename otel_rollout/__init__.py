@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from otel_rollout import logs as _logs
 from otel_rollout import runtime as _runtime
-from otel_rollout.capture.op import rollout_trace_op
+from otel_rollout.account.report import ExporterCount, Report, StepCount, StepKey
+from otel_rollout.base import logs as _logs
+from otel_rollout.base.version import VERSION as __version__
+from otel_rollout.capture.decorator import rollout_trace_op
 from otel_rollout.capture.scores import score
 from otel_rollout.capture.trajectory import Trajectory, rollout_trace_attr
-from otel_rollout.deliver.report import ExporterCount, Report, StepCount, StepKey
 from otel_rollout.settings import ExporterOptions, SettingsError
-from otel_rollout.version import VERSION as __version__
 
 __all__ = [
     "ExporterCount",
@@ -86,14 +86,14 @@ def instrument() -> None:
     Calling it again does nothing; :func:`uninstrument` undoes it. Without Ray, and on a Ray that is not
     understood, what can be done is done, and the rest said. Never raises.
     """
-    from otel_rollout.propagate import instrument as propagation  # here: most workers do not need it
+    from otel_rollout.propagation import instrument as propagation  # here: most workers do not need it
 
     propagation.instrument()
 
 
 def uninstrument() -> None:
     """Undo :func:`instrument` in this process. The workers of a running job stay as they are."""
-    from otel_rollout.propagate import instrument as propagation
+    from otel_rollout.propagation import instrument as propagation
 
     propagation.uninstrument()
 
@@ -132,5 +132,5 @@ def shutdown(timeout: float | None = None) -> Report:
     return _runtime.shutdown(timeout)
 
 
-_logs.guard_loggers("otel_rollout", "otel_rollout.deliver", "otel_rollout.look")
+_logs.guard_loggers("otel_rollout", "otel_rollout.forwarder", "otel_rollout.viewer")
 _runtime.announce()

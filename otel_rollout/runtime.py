@@ -25,23 +25,27 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 
-from otel_rollout import metrics, ray_job, semconv, settings, spool, target
-from otel_rollout.deliver import drain, exit_message, launch
-from otel_rollout.deliver.report import DeliveryCount, ExporterCount, Report
-from otel_rollout.record.interrupts import pass_on
-from otel_rollout.record.provider import RecordingTracer, RecordingTracerProvider
-from otel_rollout.record.redaction import redaction_of
-from otel_rollout.record.sampling import Decision, GroupSampling, decision_of
-from otel_rollout.record.segment import SegmentWriter
-from otel_rollout.record.tokenizers import Tokenizers
+from otel_rollout import settings
+from otel_rollout.account import metrics
+from otel_rollout.account.report import DeliveryCount, ExporterCount, Report
+from otel_rollout.base import semconv
+from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.suggest import closest
+from otel_rollout.base.version import VERSION
+from otel_rollout.launch import drain, exit_message, launcher
+from otel_rollout.recording.provider import RecordingTracer, RecordingTracerProvider
+from otel_rollout.recording.redaction import redaction_of
+from otel_rollout.recording.sampling import Decision, GroupSampling, decision_of
+from otel_rollout.recording.tokenizers import Tokenizers
+from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.runs import ray_job, target
 from otel_rollout.settings import Settings
-from otel_rollout.suggest import closest
-from otel_rollout.version import VERSION
+from otel_rollout.spool import layout
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 
-    from otel_rollout.deliver.ray_nodes import OtherNode
+    from otel_rollout.launch.ray_nodes import OtherNode
 
 _logger = logging.getLogger("otel_rollout")
 _SCOPE: Final = "otel_rollout"
@@ -69,7 +73,7 @@ class Runtime:
             node_dir,
             _resource(configured),
             segment_bytes=configured.segment_bytes,
-            spool_limit=configured.spool_limit or spool.default_limit(node_dir),
+            spool_limit=configured.spool_limit or layout.default_limit(node_dir),
             whole_trajectories=configured.spool_full == "trajectories",
             found=found,
             redact=redaction_of(configured.redact),
@@ -83,9 +87,9 @@ class Runtime:
         if "console" in configured.exporters and _state.is_root:
             _logger.warning(
                 "otel-rollout: the exporter console prints into %s, since another process delivers.",
-                node_dir / launch.LOG_FILE,
+                node_dir / launcher.LOG_FILE,
             )
-        self.keeper = launch.Keeper(node_dir, configured, found)
+        self.keeper = launcher.Keeper(node_dir, configured, found)
         self.keeper.start()
 
     def application_tracer(self) -> trace.Tracer | None:
@@ -109,18 +113,18 @@ class Runtime:
         return self._joined_tracer
 
     def _join(self, provider: SdkTracerProvider) -> None:
-        from otel_rollout.record import guest
+        from otel_rollout.recording import processor
 
         delivers_itself = _is_exported_by_the_agent(self.settings)
         with _state.lock:
             if provider not in _joined_providers:  # a processor stays for good; it finds the current writer
                 provider.add_span_processor(
-                    guest.IdentityProcessor()
+                    processor.IdentityProcessor()
                     if delivers_itself
-                    else guest.SpoolSpanProcessor(_current_writer, _SCOPE)
+                    else processor.SpoolSpanProcessor(_current_writer, _SCOPE)
                 )
                 _joined_providers.add(provider)
-            self._joined_tracer = None if delivers_itself else guest.tracer_of(provider, _SCOPE, VERSION)
+            self._joined_tracer = None if delivers_itself else processor.tracer_of(provider, _SCOPE, VERSION)
             self._joined = provider
 
     def close(self, timeout: float) -> None:
@@ -159,10 +163,10 @@ def _decision(configured: Settings) -> Decision | None:
 
 def _create_node_directory(configured: Settings) -> Path:
     node_dir = node_directory(configured)
-    spool.create_private(node_dir, configured.spool_dir)
-    spool.write_manifest(
+    layout.create_private(node_dir, configured.spool_dir)
+    layout.write_manifest(
         node_dir,
-        spool.Manifest(
+        layout.Manifest(
             configured.run_id,
             configured.project_name,
             tuple(configured.exporters),
@@ -321,7 +325,7 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
     """
     global off
     checked = settings.as_inherited(settings.checked_arguments(arguments))
-    launch.check_exporters(checked.get("exporters", {}))
+    launcher.check_exporters(checked.get("exporters", {}))
     if "spool_dir" in checked:
         checked["spool_dir"] = _absolute(checked["spool_dir"])
     with _state.lock:
@@ -450,12 +454,12 @@ def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
     _state.arguments |= arguments
     if not configured.run_id:
         _state.has_made_id = True
-        configured = _with_id_of_ray_job(dataclasses.replace(configured, run_id=spool.new_run_id()))
+        configured = _with_id_of_ray_job(dataclasses.replace(configured, run_id=layout.new_run_id()))
     return _publish(
         dataclasses.replace(
             configured,
             working_dir=configured.working_dir or _working_directory(),
-            home_node=configured.home_node or configured.node or spool.node_id(),
+            home_node=configured.home_node or configured.node or layout.node_id(),
         )
     )
 
@@ -566,7 +570,7 @@ def _with_id_of_ray_job(configured: Settings) -> Settings:
 
 def _beside_other_target(configured: Settings) -> Settings:
     """Where processes with another target record under this run id, take one of our own."""
-    manifest = spool.read_manifest(node_directory(configured))
+    manifest = layout.read_manifest(node_directory(configured))
     if manifest is None or manifest.target in ("", target.fingerprint(configured)):
         return configured
     own_id = target.own_run_id(configured.run_id, configured)
@@ -603,10 +607,10 @@ def _import_what_exit_needs() -> None:
     A module with dataclasses that is imported while Python exits makes CPython forget that Ctrl-C ended the
     program: it would exit with status 1 rather than by SIGINT.
     """
-    from otel_rollout.deliver import ledger  # noqa: F401
+    from otel_rollout.forwarder import ledger  # noqa: F401
 
     if "ray" in sys.modules:
-        from otel_rollout.deliver import ray_nodes  # noqa: F401
+        from otel_rollout.launch import ray_nodes  # noqa: F401
 
 
 def _at_exit() -> None:
@@ -656,7 +660,7 @@ def close_at_exit() -> None:
 
 def node_directory(configured: Settings) -> Path:
     """Where this machine's processes record the run."""
-    return spool.node_directory(configured.spool_dir, configured.run_id, configured.node)
+    return layout.node_directory(configured.spool_dir, configured.run_id, configured.node)
 
 
 def status() -> Report:
@@ -705,7 +709,7 @@ def publish_run(runs: Mapping[str, str]) -> None:
             return
         publish_trackers_here(known)
         if "ray" in sys.modules:
-            from otel_rollout.deliver import ray_nodes
+            from otel_rollout.launch import ray_nodes
 
             ray_nodes.publish_trackers(known)
     except Exception as error:  # noqa: BLE001 - training goes on, and is told
@@ -716,8 +720,8 @@ def publish_trackers_here(runs: Mapping[str, str]) -> None:
     """The same for this machine's forwarder, which is started if what it delivered is to be linked now."""
     configured = settle()
     node_dir = _create_node_directory(configured)
-    spool.publish_trackers(node_dir, runs)
-    launch.ensure_forwarder(node_dir, configured)
+    layout.publish_trackers(node_dir, runs)
+    launcher.ensure_forwarder(node_dir, configured)
 
 
 def drain_other_nodes(timeout: float | None = None) -> None:
@@ -727,7 +731,7 @@ def drain_other_nodes(timeout: float | None = None) -> None:
     """
     configured = decide()
     if configured.enabled and _state.is_root and "ray" in sys.modules:
-        from otel_rollout.deliver import ray_nodes
+        from otel_rollout.launch import ray_nodes
 
         limit = configured.shutdown_timeout if timeout is None else timeout
         _state.other_nodes = ray_nodes.drain_others(

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from otel_rollout.environment import DELIVERY_PREFIXES
-from otel_rollout.suggest import closest, did_you_mean
+from otel_rollout.base.environment import DELIVERY_PREFIXES
+from otel_rollout.base.suggest import closest, did_you_mean
 
 CONFIG_VARIABLE = "OTEL_ROLLOUT_CONFIG"
 """Carries the arguments of ``configure()`` to child processes as JSON, so that a worker is set up like the

@@ -15,7 +15,7 @@ from otel_rollout import runtime, settings
 from tests.exporters import install
 from tests.local_weave import LocalWeave
 from tests.mlflow_server import server_uri as server_uri
-from tests.otlp import Recorded, read_directory
+from tests.spool_reader import Recorded, read_directory
 
 # Slow machines are no failure; and CI checks the same examples every time, people new ones.
 hypothesis.settings.register_profile("here", deadline=None)

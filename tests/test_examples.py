@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.otlp import read_directory, tree
+from tests.spool_reader import read_directory, tree
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

@@ -10,8 +10,8 @@ import pytest
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
-from otel_rollout.propagate import carrier
-from tests.otlp import Recorded, read_directory
+from otel_rollout.propagation import carrier
+from tests.spool_reader import Recorded, read_directory
 
 Read = Callable[[], list[Recorded]]
 PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from opentelemetry import trace
 
-from otel_rollout import rollout_trace_op, semconv
+from otel_rollout import rollout_trace_op
+from otel_rollout.base import semconv
 from otel_rollout_demo.parser import FunctionCall, HermesToolParser, ToolCallFormatError
 from otel_rollout_demo.tools import Tool, ToolError, ToolResponse
 

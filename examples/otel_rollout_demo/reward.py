@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from otel_rollout import rollout_trace_op, semconv
+from otel_rollout import rollout_trace_op
+from otel_rollout.base import semconv
 
 CORRECT: Final = 1.0
 FORMAT_ONLY: Final = 0.1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting.api import FailureKind
 from otel_rollout_mlflow.target import Experiment, Target, UndeliveredError
 
 

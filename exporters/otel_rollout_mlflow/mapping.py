@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout import evaluations, semconv
-from otel_rollout.encodable import encodable
+from otel_rollout.base import semconv
+from otel_rollout.exporting.encodable import encodable
+from otel_rollout.otlp import evaluations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
     from opentelemetry.util.types import AttributeValue
 
-    from otel_rollout.evaluations import Evaluation
+    from otel_rollout.otlp.evaluations import Evaluation
 
 SPAN_INPUTS: Final = "mlflow.spanInputs"
 SPAN_OUTPUTS: Final = "mlflow.spanOutputs"

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from otel_rollout import evaluations, semconv
-from otel_rollout.evaluations import Evaluation
-from otel_rollout.exporting import FailureKind
+from otel_rollout.base import semconv
+from otel_rollout.exporting.api import FailureKind
+from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout_mlflow import mapping, settings
 from otel_rollout_mlflow.mapping import SPAN_INPUTS, SPAN_OUTPUTS
 from otel_rollout_mlflow.runs import quoted

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from otel_rollout import semconv
-from otel_rollout.exporting import FailureKind
+from otel_rollout.base import semconv
+from otel_rollout.exporting.api import FailureKind
 from otel_rollout_mlflow.target import MAX_LINKS, Target, UndeliveredError
 
 if TYPE_CHECKING:

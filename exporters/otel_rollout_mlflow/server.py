@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 
-from otel_rollout.exporting import FailureKind, retry_after
+from otel_rollout.exporting.api import FailureKind, retry_after
 from otel_rollout_mlflow.mapping import MARK, SOURCE_ID
 from otel_rollout_mlflow.settings import MINIMUM_VERSION, Settings, parse_version, shown_minimum
 from otel_rollout_mlflow.target import (

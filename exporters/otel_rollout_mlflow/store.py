@@ -10,7 +10,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting.api import FailureKind
 from otel_rollout_mlflow import database
 from otel_rollout_mlflow.mapping import MARK, SOURCE_ID
 from otel_rollout_mlflow.target import (

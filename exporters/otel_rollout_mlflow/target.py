@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.exporting.api import ExportFailure, FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

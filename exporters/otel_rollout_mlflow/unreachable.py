@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import requests
 
-from otel_rollout.exporting import FailureKind, causes
+from otel_rollout.exporting.api import FailureKind, causes
 from otel_rollout_mlflow.target import UndeliveredError
 
 if TYPE_CHECKING:

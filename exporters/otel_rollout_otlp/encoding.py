@@ -11,7 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout.encodable import encodable
+from otel_rollout.exporting.encodable import encodable
 from otel_rollout_otlp.protobuf import Recorded, request_of, spans_in
 
 _HEAD: Final = b'{"resourceSpans":['

@@ -10,7 +10,7 @@ from typing import Protocol as Interface
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout_otlp import encoding, settings
 from otel_rollout_otlp.over_http import HttpTransport
 from otel_rollout_otlp.settings import Protocol, Settings

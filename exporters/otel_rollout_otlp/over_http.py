@@ -9,7 +9,7 @@ import requests
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from otel_rollout.exporting import FailureKind, is_cut_off, retry_after
+from otel_rollout.exporting.api import FailureKind, is_cut_off, retry_after
 from otel_rollout_otlp.settings import Protocol, Settings
 from otel_rollout_otlp.undelivered import UndeliveredError, partly_rejected
 

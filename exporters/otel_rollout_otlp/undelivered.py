@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.exporting.api import ExportFailure, FailureKind
 
 
 class UndeliveredError(Exception):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_rollout import semconv
-from otel_rollout.exporting import ExportFailure, FailureKind
-from otel_rollout.projects import by_project
+from otel_rollout.base import semconv
+from otel_rollout.exporting.api import ExportFailure, FailureKind
+from otel_rollout.exporting.projects import by_project
 from otel_rollout_weave import batching, mapping, settings
 from otel_rollout_weave.errors import UndeliveredError
 from otel_rollout_weave.mapping import Call, Feedback

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from opentelemetry.trace import StatusCode
 
-from otel_rollout import evaluations, semconv
+from otel_rollout.base import semconv
+from otel_rollout.otlp import evaluations
 from otel_rollout_weave import values
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.trace import SpanContext
 
-    from otel_rollout.evaluations import Evaluation
+    from otel_rollout.otlp.evaluations import Evaluation
 
 MAX_OP_NAME: Final = 128
 MAX_DISPLAY_NAME: Final = 1024

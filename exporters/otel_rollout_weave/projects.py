@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting.api import FailureKind
 from otel_rollout_weave.errors import UndeliveredError
 from otel_rollout_weave.server import Server
 from otel_rollout_weave.settings import Settings, valid_name

@@ -10,7 +10,7 @@ import orjson
 import requests
 from requests.auth import HTTPBasicAuth
 
-from otel_rollout.exporting import FailureKind, is_cut_off, retry_after
+from otel_rollout.exporting.api import FailureKind, is_cut_off, retry_after
 from otel_rollout_weave.errors import UndeliveredError
 from otel_rollout_weave.settings import Settings
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout.capture import values
+from otel_rollout.capture import encoding
 
 Encoder = Callable[[Any, int], bytes]
 """A value, and a limit in bytes → what is recorded of it, as JSON."""
@@ -30,7 +30,7 @@ def _described(value: Any) -> str:
 
 
 ENCODERS: Final[Mapping[str, Encoder | None]] = {
-    "full": values.to_json,
+    "full": encoding.to_json,
     "metadata": outline,
     "none": None,
 }

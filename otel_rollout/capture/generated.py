@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from otel_rollout.capture.binding import Parameters
-from otel_rollout.capture.steps import AsyncSteps, Steps
+from otel_rollout.capture.generator_driver import AsyncSteps, Steps
+from otel_rollout.capture.signature import Parameters
 
 _SOURCE: Final = """\
 {define} call({declared}):

@@ -8,12 +8,13 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
-from otel_rollout import runtime, semconv
-from otel_rollout.capture import usage, values
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import fault
+from otel_rollout.capture import encoding, usage
 from otel_rollout.capture.generated import generated
-from otel_rollout.capture.guard import fault
+from otel_rollout.capture.generator_driver import AsyncSteps, Steps
 from otel_rollout.capture.operation import Call, Operation, Unrecorded, begin
-from otel_rollout.capture.steps import AsyncSteps, Steps
 
 MAX_ITEMS: Final = 4096
 """Items of a generator that are recorded; further ones are counted. All of them together are bounded by
@@ -103,5 +104,5 @@ class _Recording:
         span.set_attribute(semconv.GENERATOR_EXHAUSTED, exhausted)
         if self._encode is not None:
             more = self._count - len(self._items)
-            items = [*self._items, *([values.to_json(f"… ({more} more items)", 64)] if more else [])]
+            items = [*self._items, *([encoding.to_json(f"… ({more} more items)", 64)] if more else [])]
             self._call.output(b"[%b]" % b",".join(items))

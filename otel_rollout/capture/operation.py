@@ -11,15 +11,16 @@ from opentelemetry import trace
 from opentelemetry.context import get_current
 from opentelemetry.trace import Span
 
-from otel_rollout import runtime, semconv
-from otel_rollout.capture import spans, text, usage
-from otel_rollout.capture.binding import Binder, Parameters, make_binder
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.capture import span_io, token_text, usage
 from otel_rollout.capture.content import ENCODERS, Encoder
+from otel_rollout.capture.signature import Binder, Parameters, make_binder
 from otel_rollout.capture.trajectory import RUNNING, SPAN, Trajectory, trajectory_in
-from otel_rollout.record.identity import identity_in
-from otel_rollout.record.otlp_json import json_string
-from otel_rollout.record.provider import UnrecordedSpan
-from otel_rollout.record.span import Encoded, RecordingSpan
+from otel_rollout.otlp.writer import json_string
+from otel_rollout.recording.identity import identity_in
+from otel_rollout.recording.provider import UnrecordedSpan
+from otel_rollout.recording.span import Encoded, RecordingSpan
 
 CAPTURES: Final = ("all", "inputs", "outputs", "none")
 
@@ -45,7 +46,7 @@ class Operation:
         self.function = function
         self.name = name or name_of(function)
         self.kind = kind
-        self.encoded_kind = spans.KINDS[kind]
+        self.encoded_kind = span_io.KINDS[kind]
         self.encoded_name = json_string(self.name)
         self.takes_input = capture in ("all", "inputs")
         self.takes_output = capture in ("all", "outputs")
@@ -130,15 +131,15 @@ class Call:
     def raised(self, error: BaseException) -> None:
         """The call raised ``error``."""
         try:
-            spans.fail(self.span, error)
+            span_io.fail(self.span, error)
         finally:
             self.end()
 
     def output(self, encoded: bytes) -> None:
         """What came of the call, as JSON."""
-        spans.put_json(self.span, semconv.OUTPUT_VALUE, encoded)
+        span_io.put_json(self.span, semconv.OUTPUT_VALUE, encoded)
         if self._trajectory is not None:
-            self._trajectory.offer_output(encoded, text.id_of(self.span) if self._shows_text else None)
+            self._trajectory.offer_output(encoded, token_text.id_of(self.span) if self._shows_text else None)
 
     def end(self) -> None:
         """The call is over."""
@@ -185,7 +186,7 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         trajectory, identity = above.trajectory, above.identity
     else:
         parent = trace.get_current_span(outside)
-        started = spans.start(active, operation.name, operation.kind, parent, outside)
+        started = span_io.start(active, operation.name, operation.kind, parent, outside)
         if started is None:
             return None
         if not started.is_recording():
@@ -201,7 +202,7 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             except TypeError:  # not callable like this: the function is about to say so itself
                 arguments = operation.misfit(args, kwargs)
             encoded = encode(arguments, limit)
-            spans.put_json(span, semconv.INPUT_VALUE, encoded)
+            span_io.put_json(span, semconv.INPUT_VALUE, encoded)
             if trajectory is not None:
                 trajectory.offer_input(encoded)
         if not operation.takes_output:
@@ -210,7 +211,7 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         if shows_text is None:
             shows_text = settings.token2text if identity.token2text is None else identity.token2text
         if shows_text:
-            shows_text = encode is not None and text.mark(active, span, receiver)
+            shows_text = encode is not None and token_text.mark(active, span, receiver)
         return Call(span, outside, running, trajectory, encode, limit, shows_text)
     except BaseException:
         span.end()

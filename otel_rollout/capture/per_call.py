@@ -11,7 +11,7 @@ from opentelemetry import context as otel_context
 
 from otel_rollout import runtime
 from otel_rollout.capture.generated import generated
-from otel_rollout.capture.steps import AsyncSteps, Steps
+from otel_rollout.capture.generator_driver import AsyncSteps, Steps
 
 if TYPE_CHECKING:
     from otel_rollout.capture.trajectory import Trajectory

@@ -12,12 +12,14 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_rollout import evaluations, runtime, semconv
-from otel_rollout.capture import spans, values
-from otel_rollout.capture.guard import fault, warn
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import fault, warn
+from otel_rollout.base.interrupts import pass_on
+from otel_rollout.capture import encoding, span_io
 from otel_rollout.capture.trajectory import PREVIEW_BYTES, trajectory_in
-from otel_rollout.record.identity import Identity, identity_in, with_identity
-from otel_rollout.record.interrupts import pass_on
+from otel_rollout.otlp import evaluations
+from otel_rollout.recording.identity import Identity, identity_in, with_identity
 
 Score = float | bool | str
 _SHOWN_CHARS: Final = 60
@@ -104,16 +106,16 @@ def _record(
 ) -> int | None:
     """Record a score as a zero-length evaluation span below what is scored; when it was given, in ns."""
     below = trace.set_span_in_context(scored, context)
-    span = spans.start(active, f"score {name}", semconv.KIND_EVALUATOR, scored, below)
+    span = span_io.start(active, f"score {name}", semconv.KIND_EVALUATOR, scored, below)
     if span is None:
         return None
     try:
         why = None if comment is None else str(comment)
         span.set_attributes(evaluations.attributes_of(name, value, why, origin))
-        spans.put_json(span, semconv.OUTPUT_VALUE, values.to_json(value, PREVIEW_BYTES))
+        span_io.put_json(span, semconv.OUTPUT_VALUE, encoding.to_json(value, PREVIEW_BYTES))
     finally:
         span.end()
-    return spans.start_of(span)
+    return span_io.start_of(span)
 
 
 def _score_value(name: object, value: Any) -> Score | None:

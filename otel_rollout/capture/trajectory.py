@@ -14,10 +14,12 @@ from opentelemetry import trace
 from opentelemetry.context import attach
 from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 
-from otel_rollout import runtime, semconv
-from otel_rollout.capture import content, per_call, received, spans, values
-from otel_rollout.capture.guard import fault, warn
-from otel_rollout.record.identity import (
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import fault, warn
+from otel_rollout.base.suggest import closest
+from otel_rollout.capture import content, encoding, per_call, received, span_io
+from otel_rollout.recording.identity import (
     NO_IDENTITY,
     PLAIN,
     Identity,
@@ -26,10 +28,9 @@ from otel_rollout.record.identity import (
     scalar,
     with_identity,
 )
-from otel_rollout.record.sampling import CHOSEN, Group
-from otel_rollout.record.segment import SegmentWriter
-from otel_rollout.record.span import RecordingSpan
-from otel_rollout.suggest import closest
+from otel_rollout.recording.sampling import CHOSEN, Group
+from otel_rollout.recording.span import RecordingSpan
+from otel_rollout.recording.writer import SegmentWriter
 
 _KEY: Final = otel_context.create_key("otel-rollout-trajectory")
 RUNNING: Final = otel_context.create_key("otel-rollout-operation")
@@ -270,7 +271,7 @@ class Trajectory:
             self._step_inside(outside, context, active.tracer.unrecorded(parent))
             return
         identified = with_identity(identity, context)
-        span = spans.start(active, self._name, semconv.KIND_AGENT, parent, identified)
+        span = span_io.start(active, self._name, semconv.KIND_AGENT, parent, identified)
         if span is None:
             self._span = active.tracer.unrecorded(parent)
             if parent.get_span_context().is_remote:
@@ -289,7 +290,7 @@ class Trajectory:
                     self._warn_if_misspelt(key, meant)
                 span.set_attribute(_name_of_extra(key), _fact(key, value))
             self._writer = active.writer
-            self._slot = active.writer.trajectory_began(functools.partial(spans.unfinished_line, span))
+            self._slot = active.writer.trajectory_began(functools.partial(span_io.unfinished_line, span))
 
     def _warn_if_misspelt(self, given: str, meant: str) -> None:
         """Warn, once for each argument, of an extra that is named like an argument nobody gave."""
@@ -360,10 +361,10 @@ class Trajectory:
 
     def _conclude(self, span: Span, error: BaseException | None) -> None:
         if error is not None:
-            spans.fail(span, error)
+            span_io.fail(span, error)
         for key, offered in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
             if offered is not None:
-                spans.put_json(span, key, _preview(*offered) if isinstance(offered, tuple) else offered)
+                span_io.put_json(span, key, _preview(*offered) if isinstance(offered, tuple) else offered)
         if self._text_of is not None and not self._has_own_output:
             span.set_attribute(semconv.TEXT_OF, self._text_of)
 
@@ -389,7 +390,7 @@ class Trajectory:
         if active is not None and self._span is not None and self._span.is_recording():
             encode = content.ENCODERS[active.settings.capture_content]
             if encode is not None:
-                spans.put_json(self._span, key, encode(value, active.settings.value_limit))
+                span_io.put_json(self._span, key, encode(value, active.settings.value_limit))
 
     def offer_input(self, encoded: bytes) -> None:
         """An operation directly below began; the first one's input stands for the trajectory's."""
@@ -486,7 +487,7 @@ def _simple(held: Any, value: Any) -> bool | int | float | str | None:
     """Return a builtin scalar as it is, else the value as JSON; text without JSON's quotes."""
     if held is None or isinstance(held, (bool, int, float, str)):
         return held
-    encoded = values.to_json(value, PREVIEW_BYTES)
+    encoded = encoding.to_json(value, PREVIEW_BYTES)
     return str(orjson.loads(encoded)) if encoded.startswith(b'"') else encoded.decode()
 
 
@@ -498,4 +499,4 @@ def _beginning(encoded: bytes) -> tuple[bytes, int]:
 def _preview(beginning: bytes, more: int) -> bytes:
     """Long JSON of an operation as shown on the root: a string."""
     text = beginning.decode("utf-8", "ignore")
-    return values.to_json(f"{text}… ({more} more bytes)", 2 * PREVIEW_BYTES)
+    return encoding.to_json(f"{text}… ({more} more bytes)", 2 * PREVIEW_BYTES)

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from opentelemetry.trace import Span
 
-from otel_rollout import semconv
-from otel_rollout.record.span import RecordingSpan
+from otel_rollout.base import semconv
+from otel_rollout.recording.span import RecordingSpan
 
 PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None), list, tuple, set, frozenset})
 """Types of results that are no replies."""

@@ -20,11 +20,13 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from otel_rollout import settings, spool
-from otel_rollout.cli import accounts, look
-from otel_rollout.deliver import drain, exporters
-from otel_rollout.deliver.report import Report
-from otel_rollout.version import VERSION
+from otel_rollout import settings
+from otel_rollout.account.report import Report
+from otel_rollout.base.version import VERSION
+from otel_rollout.cli import report_table, viewer
+from otel_rollout.exporting import registry
+from otel_rollout.launch import drain
+from otel_rollout.spool import layout
 from otel_rollout_demo.cli import demo
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -59,7 +61,7 @@ def _installed(to: str | None) -> str | None:
     if to is not None and not _names(to):
         raise typer.BadParameter("names no exporter")
     try:
-        exporters.check_names(_names(to) if to else [])
+        registry.check_names(_names(to) if to else [])
     except settings.SettingsError as error:
         raise typer.BadParameter(str(error)) from error
     return to
@@ -83,8 +85,8 @@ SpoolOption = Annotated[
 
 
 app.command()(demo)
-app.command(context_settings=look.NAMES)(look.show)
-app.command(context_settings=look.NAMES)(look.compare)
+app.command(context_settings=viewer.NAMES)(viewer.show)
+app.command(context_settings=viewer.NAMES)(viewer.compare)
 
 
 @app.callback(invoke_without_command=True)
@@ -127,7 +129,7 @@ def status(
         return [_report(node_dir, configured) for node_dir in (node_dirs if all_runs else node_dirs[-1:])]
 
     if watch:
-        accounts.watch(reports, steps)
+        report_table.watch(reports, steps)
         return
     found: list[Report] = []
     try:
@@ -136,7 +138,7 @@ def status(
         if json:
             typer.echo(to_json([_as_json(report) for report in found], indent=2))
     if not json:
-        accounts.show(found, Console(), steps)
+        report_table.show(found, Console(), steps)
     if any(report.problem for report in found):
         raise typer.Exit(1)
 
@@ -151,10 +153,10 @@ def forward(
     ] = False,
 ) -> None:
     """Deliver spans that are on disk, and return when all are delivered."""
-    from otel_rollout.deliver import service
+    from otel_rollout.forwarder import service
 
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    logging.getLogger("otel_rollout.deliver").setLevel(logging.INFO)
+    logging.getLogger("otel_rollout.forwarder").setLevel(logging.INFO)
     configured, _ = settings.from_environment(os.environ)
     if watch:
         _serve(place or configured.spool_dir, configured, to)
@@ -164,7 +166,7 @@ def forward(
         chosen = _with_exporters_of(node_dir, configured, to)
         waits = f"Another forwarder is at work on {node_dir}; waiting until it has delivered what lies there"
         try:
-            with accounts.progress(functools.partial(drain.report, node_dir, chosen)):
+            with report_table.progress(functools.partial(drain.report, node_dir, chosen)):
                 service.forward_or_wait(node_dir, chosen, functools.partial(typer.echo, waits))
         except (OSError, sqlite3.Error) as error:
             typer.echo(f"cannot forward {node_dir}: {error}", err=True)
@@ -178,7 +180,7 @@ def forward(
 
 
 def _serve(place: Path, configured: settings.Settings, to: str | None) -> None:
-    from otel_rollout.deliver.service import Service
+    from otel_rollout.forwarder.service import Service
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -203,7 +205,7 @@ def replay(
 
     A backend that identifies spans by id, as MLflow does, stores a span once however often it is sent.
     """
-    from otel_rollout.deliver import service
+    from otel_rollout.forwarder import service
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     as_they_are = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
@@ -212,7 +214,7 @@ def replay(
     try:
         spool_dir, names, limit = configured.spool_dir, list(chosen.exporters), configured.spool_limit
         with service.as_node_directory(paths, spool_dir, names, limit) as node_dir:
-            with accounts.progress(functools.partial(drain.report, node_dir, chosen)):
+            with report_table.progress(functools.partial(drain.report, node_dir, chosen)):
                 service.forward_directory(node_dir, chosen)
             report = drain.report(node_dir, chosen)
     except (OSError, ValueError) as error:
@@ -256,7 +258,7 @@ def _node_directories(place: Path) -> list[Path]:
     try:
         if os.path.lexists(place):
             os.listdir(place)
-        found = spool.node_directories(place)
+        found = layout.node_directories(place)
     except OSError as error:
         typer.echo(f"{place} cannot be read: {error.strerror}", err=True)
         raise typer.Exit(2) from error
@@ -274,7 +276,7 @@ def _with_exporters_of(
     node_dir: Path, configured: settings.Settings, to: str | None = None
 ) -> settings.Settings:
     """The settings with the project and the exporters of a run, or with the exporters named instead."""
-    manifest = spool.read_manifest(node_dir)
+    manifest = layout.read_manifest(node_dir)
     of_run = manifest.exporters if manifest else configured.exporters
     if manifest:
         configured = dataclasses.replace(configured, project_name=manifest.project_name)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from otel_rollout import settings
 from otel_rollout.doctor import filesystem, variables
 from otel_rollout.doctor.report import Finding, Verdict
-from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.exporting.api import ExportFailure, FailureKind
 
 DISTRIBUTIONS: Final = ("otel-rollout", "opentelemetry-api", "opentelemetry-sdk", "ray")
 _SPOOL_VARIABLE: Final = "OTEL_ROLLOUT_SPOOL_DIR"
@@ -98,11 +98,11 @@ def exporter(
     name: str, options: Mapping[str, Any], environ: Mapping[str, str], writes_files: bool
 ) -> Iterator[Finding]:
     """Whether an exporter can be built, and whether its endpoint takes spans from us."""
-    from otel_rollout.deliver import exporters
+    from otel_rollout.exporting import registry
 
     with contextlib.redirect_stdout(sys.stderr):  # what libraries print must not get into our JSON
         try:
-            built = exporters.load(name, options)
+            built = registry.load(name, options)
         except Exception as error:  # noqa: BLE001 - a SettingsError, or what an import raised
             words = (
                 str(error)

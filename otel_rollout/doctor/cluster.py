@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rollout import settings
+from otel_rollout.base.environment import PREFIXES
 from otel_rollout.doctor import checks, variables
 from otel_rollout.doctor.probe import make_clock, make_probe
 from otel_rollout.doctor.report import Finding, Row, Verdict
-from otel_rollout.environment import PREFIXES
 
 OLDEST_RAY: Final = (2, 41)
 CLUSTER: Final = "cluster"
@@ -26,7 +26,7 @@ _CLOCK_TIMEOUT: Final = 20.0
 _CLOCK_READINGS: Final = 3
 _CONNECT_TIMEOUT: Final = 5.0
 _HOOK: Final = "RAY_RUNTIME_ENV_HOOK"
-_HOOK_FUNCTION: Final = "otel_rollout.propagate.ray.runtime_env_hook"
+_HOOK_FUNCTION: Final = "otel_rollout.ray.runtime_env_hook"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _whole(nodes: Sequence[Node], version: str, environ: Mapping[str, str]) -> I
     elif (missing := _missing_name()) is not None:
         advice = (
             "Trajectories do not continue in workers by themselves: put "
-            "@otel_rollout.propagate.ray.carry_context below @ray.remote."
+            "@otel_rollout.ray.carry_context below @ray.remote."
         )
         yield Finding("ray", Verdict.WARN, f"{found}; this Ray has no {missing}", advice)
     else:
@@ -122,7 +122,7 @@ def _whole(nodes: Sequence[Node], version: str, environ: Mapping[str, str]) -> I
 
 
 def _missing_name() -> str | None:
-    from otel_rollout.propagate import ray_names
+    from otel_rollout.propagation import ray_names
 
     try:
         ray_names.look_up()

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from otel_rollout import spool
 from otel_rollout.doctor.report import Finding, Verdict
+from otel_rollout.spool import layout
 
 CHECK: Final = "spool"
 LITTLE_SPACE: Final = 1 << 30
@@ -41,7 +41,7 @@ def spool_place(directory: Path, shown: str, mounts: Path = _MOUNTS) -> Finding:
         problem = _unusable(directory, existing)
         if problem is None:
             _try_out(existing)
-            free = spool.free_bytes(existing)
+            free = layout.free_bytes(existing)
     except OSError as error:
         problem = f"cannot be used: {error.strerror or type(error).__name__}"
     if problem is not None:

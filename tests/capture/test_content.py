@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
-from otel_rollout.record import redaction
-from tests.otlp import Recorded, read_directory
+from otel_rollout.recording import redaction
+from tests.spool_reader import Recorded, read_directory
 
 SECRETS = {  # text with a secret in it → the part that must not be read
     "key sk-proj-abcdefghijklmnopqrstuvwx.": "abcdefghijklmnopqrstuvwx",

@@ -16,11 +16,11 @@ from opentelemetry import context as otel_context
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
-from otel_rollout.capture import guard
+from otel_rollout.base import errors
 
 PACKAGE = str(Path(otel_rollout.__file__).parent)
 CARRIERS = {"steps_of"}
-"""It and ``capture/steps.py`` are what a generator runs in; without them there is none."""
+"""It and ``capture/generator_driver.py`` are what a generator runs in; without them there is none."""
 
 SETTING_UP = {"_traced", "rollout_trace_op", "rollout_trace_attr"}
 """Decoration and the making of a trajectory may say what is wrong; they record nothing."""
@@ -244,7 +244,7 @@ class Calls:
             return
         if code in self.skipped or not is_ours(frame.f_back.f_code):
             return
-        if code.co_name in CARRIERS or code.co_filename.endswith("capture/steps.py"):
+        if code.co_name in CARRIERS or code.co_filename.endswith("capture/generator_driver.py"):
             return
         if SETTING_UP & set(callers(frame)):
             return
@@ -272,7 +272,7 @@ def observed(scenario, api, profile=None):
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_a_fault_in_any_of_our_calls_stays_ours(recorded, monkeypatch, scenario):
     """Same results, exceptions and order of side effects; context and random states as they were."""
-    monkeypatch.setattr(guard, "_logger", _Silent())
+    monkeypatch.setattr(errors, "_logger", _Silent())
     expected = observed(scenario, Untraced())
     assert observed(scenario, Traced()) == expected  # warm: what is set up once is set up
     dry = Calls()

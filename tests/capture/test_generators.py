@@ -14,7 +14,7 @@ from opentelemetry import trace
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.capture import generators
-from tests.otlp import tree
+from tests.spool_reader import tree
 
 
 def current() -> int:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from otel_rollout import rollout_trace_attr, semconv
+from otel_rollout import rollout_trace_attr
+from otel_rollout.base import semconv
 
 VALIDATION = {"validate": True}
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.otlp import tree
+from tests.spool_reader import tree
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -17,9 +17,10 @@ from opentelemetry import context as otel_context
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
-from otel_rollout.capture import guard, values
+from otel_rollout.base import errors
+from otel_rollout.capture import encoding
 from otel_rollout.capture.trajectory import _name_of_extra
-from tests.otlp import read_directory
+from tests.spool_reader import read_directory
 
 IDENTITY = {
     "rollout.project_name": "project",
@@ -236,7 +237,7 @@ async def test_trace_false_ends_with_its_block_however_that_ends(recorded):
 
 def test_a_trajectory_is_entered_once(recorded, caplog, monkeypatch):
     """Entering it again, inside or afterwards, records nothing more, and one warning says so."""
-    monkeypatch.setattr(guard, "_reported", set())
+    monkeypatch.setattr(errors, "_reported", set())
     trajectory = rollout_trace_attr(name="trajectory")
     with trajectory:
         with trajectory:
@@ -253,7 +254,7 @@ def test_a_trajectory_is_entered_once(recorded, caplog, monkeypatch):
 
 def test_a_trajectory_ended_without_having_begun_is_harmless(recorded, caplog, monkeypatch):
     """Nothing is recorded, and a warning says so."""
-    monkeypatch.setattr(guard, "_reported", set())
+    monkeypatch.setattr(errors, "_reported", set())
     rollout_trace_attr().__exit__(None, None, None)
     turn("x")
     assert [s.name for s in recorded()] == ["turn"]
@@ -313,7 +314,7 @@ def test_what_a_sampler_leaves_out_is_neither_bound_nor_encoded(
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     otel_rollout.configure({"test-file": {"path": os.devnull}})
-    monkeypatch.setattr(values, "to_json", lambda *_: pytest.fail("a value was encoded"))
+    monkeypatch.setattr(encoding, "to_json", lambda *_: pytest.fail("a value was encoded"))
 
     @rollout_trace_op
     def outer():
@@ -377,7 +378,7 @@ def test_an_extra_that_is_named_almost_like_an_argument_is_warned_of_once(
 ):
     """It is recorded as a further fact all the same: it may be one."""
     monkeypatch.setattr("otel_rollout.capture.trajectory._warned", set())
-    monkeypatch.setattr("otel_rollout.capture.guard._reported", set())
+    monkeypatch.setattr("otel_rollout.base.errors._reported", set())
     for _ in range(3):
         with rollout_trace_attr(**{extra: 7}):
             pass
@@ -405,7 +406,7 @@ def test_extra_named_like_an_attribute_of_ours_is_recorded_under_another_name(
     recorded, caplog, monkeypatch, name
 ):
     """What exporters act on keeps its meaning; the fact is kept, and one warning says where."""
-    monkeypatch.setattr("otel_rollout.capture.guard._reported", set())
+    monkeypatch.setattr("otel_rollout.base.errors._reported", set())
     _name_of_extra.cache_clear()
     for _ in range(2):
         with rollout_trace_attr(step=1, **{name: "outside"}):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from opentelemetry import context as otel_context
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
-from otel_rollout.deliver import launch
-from tests.capture.test_binding import PIECES, arguments, function_of
+from otel_rollout.launch import launcher
+from tests.capture.test_signature import PIECES, arguments, function_of
 
 BODY = """\
 {define} f({parameters}):
@@ -281,7 +281,7 @@ def test_no_configuration_changes_what_it_does(
     """Right or wrong, on or off, in a directory that cannot be: only what is recorded depends on it."""
     configuration = {"OTEL_TRACES_EXPORTER": "spool", **given_.pop("configuration")}
     monkeypatch.setattr(
-        launch, "ensure_forwarder", lambda node_dir, configured: None
+        launcher, "ensure_forwarder", lambda node_dir, configured: None
     )  # who delivers is not asked
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
     with monkeypatch.context() as environment:

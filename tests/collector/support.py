@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.otlp import Recorded, read_lines
 from tests.ports import free_port
+from tests.spool_reader import Recorded, read_lines
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]

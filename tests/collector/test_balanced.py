@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.collector.support import Collector, run_python
 from tests.collector.test_delivery import BIG_SPAN, TRAJECTORIES
-from tests.otlp import read_directory
+from tests.spool_reader import read_directory
 from tests.waiting import wait_for
 
 TWO_ADDRESSES = """

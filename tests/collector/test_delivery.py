@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from tests.collector.support import get, run_python
-from tests.otlp import read_directory
+from tests.spool_reader import read_directory
 from tests.waiting import wait_for
 
 TRAJECTORIES = """

@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.tokens.turns import restored
+from otel_rollout.forwarder.context_diff import restored
 from tests.collector.support import ROOT, Collector, get, running_collectors, training_environment
 from tests.mlflow_server import running_server
-from tests.otlp import Recorded, read_directory
 from tests.ports import free_port
 from tests.ray_start import run_program
+from tests.spool_reader import Recorded, read_directory
 from tests.waiting import wait_for
 
 with warnings.catch_warnings():

@@ -8,8 +8,8 @@ import subprocess
 
 from tests.collector.support import ROOT, run_python
 from tests.collector.test_delivery import TRAJECTORIES
-from tests.otlp import read_segment
 from tests.ports import free_port
+from tests.spool_reader import read_segment
 from tests.waiting import wait_for
 
 PAGE = (ROOT / "docs" / "collector.md").read_text()

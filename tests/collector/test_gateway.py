@@ -11,8 +11,8 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.collector.support import ROOT, Collector, run_python, running_collectors, training_environment
-from tests.record.test_redaction import BY_NAME, decoded, is_readable, line_with
-from tests.record.test_redaction import SECRETS as EVERY_KIND
+from tests.recording.test_redaction import BY_NAME, decoded, is_readable, line_with
+from tests.recording.test_redaction import SECRETS as EVERY_KIND
 from tests.waiting import wait_for
 
 GATEWAY_PLACES = ["attribute", "status", "exception", "scope", "name"]

@@ -18,7 +18,7 @@ import pytest
 
 from tests.collector.support import CONFIGURATIONS, Collector, run_python
 from tests.collector.test_weave import TRAJECTORIES
-from tests.otlp import read_directory, segment_lines, segments_below, tree
+from tests.spool_reader import read_directory, segment_lines, segments_below, tree
 from tests.waiting import wait_for
 
 LONG = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting.api import FailureKind
 from otel_rollout_otlp import OtlpSpanExporter
 from tests.collector.support import Collector, run_python
 from tests.collector.test_delivery import TRAJECTORIES

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.collector.support import run_python
 from tests.local_weave import API_KEY, ENTITY, where
-from tests.otlp import read_directory
+from tests.spool_reader import read_directory
 from tests.waiting import wait_for
 
 TRAJECTORIES = """

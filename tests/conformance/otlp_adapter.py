@@ -14,7 +14,7 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.conformance.normal import Operation, Score, identity, inputs
-from tests.otlp import plain_attributes
+from tests.spool_reader import plain_attributes
 
 THEIRS, OURS = "otlp_proto_http", "otlp"
 ERROR = 2

@@ -17,14 +17,14 @@ import orjson
 import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_rollout.deliver.decode import spans_of
-from otel_rollout.deliver.exporters import load
+from otel_rollout.exporting.registry import load
+from otel_rollout.otlp.reader import spans_of
 from tests.conformance.mlflow_adapter import MlflowAdapter
 from tests.conformance.normal import Adapter, differences, trees
 from tests.conformance.otlp_adapter import receiver
 from tests.conformance.weave_adapter import WeaveAdapter
 from tests.local_weave import LocalWeave
-from tests.otlp import read_directory, segment_lines, segments_below
+from tests.spool_reader import read_directory, segment_lines, segments_below
 
 ROOT = Path(__file__).parent.parent.parent
 REFERENCE = "otlp_proto_http"

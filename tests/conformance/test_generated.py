@@ -18,14 +18,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_rollout.deliver.decode import spans_of
-from otel_rollout.deliver.exporters import load
+from otel_rollout.exporting.registry import load
+from otel_rollout.otlp.reader import spans_of
 from tests.conformance.generated import SECRET, plans
 from tests.conformance.mlflow_adapter import MlflowAdapter
 from tests.conformance.normal import Adapter, Operation, differences, exact, trees
 from tests.conformance.otlp_adapter import operations_of, receiver
 from tests.conformance.weave_adapter import WeaveAdapter
-from tests.otlp import read_lines, segment_lines, segments_below
+from tests.spool_reader import read_lines, segment_lines, segments_below
 
 ROOT = Path(__file__).parent.parent.parent
 NAMES = ("mlflow", "weave", "otlp", "otlp_proto_http")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.exporting.api import ExportFailure, FailureKind
 from tests.exporters import FileExporter
 
 

@@ -13,7 +13,7 @@ from otel_rollout.doctor import checks, cluster
 from otel_rollout.doctor.report import Verdict
 from tests.doctor.conftest import install
 from tests.doctor.test_checks import everything_shown
-from tests.propagate.test_ray_cluster import NO_PACKAGE
+from tests.propagation.test_ray_cluster import NO_PACKAGE
 from tests.ray_start import start_ray
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
@@ -137,7 +137,7 @@ def test_workers_with_another_version_of_the_library_are_a_warning():
 
 def test_a_hook_without_effect_is_said():
     """Advice to set what is set would not help."""
-    hook = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.propagate.ray.runtime_env_hook", "OTEL_X": "1"}
+    hook = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.ray.runtime_env_hook", "OTEL_X": "1"}
     assert found(answer(), hook)["variables"].advice.startswith("RAY_RUNTIME_ENV_HOOK is set, but")
 
 

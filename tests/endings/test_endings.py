@@ -21,9 +21,10 @@ from typing import NamedTuple
 
 import pytest
 
-from otel_rollout import settings, spool
-from otel_rollout.deliver import drain, launch
-from otel_rollout.deliver.report import Report
+from otel_rollout import settings
+from otel_rollout.account.report import Report
+from otel_rollout.launch import drain, launcher
+from otel_rollout.spool import layout
 from tests.endings.job import ENDINGS
 from tests.mlflow_server import stored
 
@@ -92,14 +93,14 @@ def running_job(ending: str, tmp_path: Path, **variables: str) -> Iterator[Ended
 
 def account_when_done(tmp_path: Path) -> Report:
     """The account once all is delivered and the forwarder has left by itself."""
-    (node_dir,) = spool.node_directories(tmp_path / "spool")
+    (node_dir,) = layout.node_directories(tmp_path / "spool")
     configured = settings.Settings(exporters={name: {} for name in EXPORTERS})
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         report = drain.report(node_dir, configured)
         # It may not have begun yet: a job can end sooner than a process starts.
         pending = sum(count.pending for count in report.exporters.values())
-        if not pending and not launch.forwarder_runs(node_dir):
+        if not pending and not launcher.forwarder_runs(node_dir):
             return drain.report(node_dir, configured)
         time.sleep(0.2)
     raise AssertionError(f"not delivered, or the forwarder stays: {drain.report(node_dir, configured)}")

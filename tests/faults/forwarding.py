@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from otel_rollout import settings, spool
-from otel_rollout.deliver import drain
-from otel_rollout.deliver.election import Election
-from otel_rollout.deliver.report import Report
+from otel_rollout import settings
+from otel_rollout.account.report import Report
+from otel_rollout.forwarder.lock import Election
+from otel_rollout.launch import drain
+from otel_rollout.spool import layout
 from tests.faults.job import PATH, Job, names
 
 
@@ -20,8 +21,8 @@ def node_directory(variables: dict[str, str], node: str = "node") -> Path:
     """The directory in which a job with these variables will record; they are given its name."""
     variables |= {"OTEL_ROLLOUT_RUN_ID": "run", "OTEL_ROLLOUT_NODE": node}
     spool_dir = Path(variables["OTEL_ROLLOUT_SPOOL_DIR"])
-    directory = spool.node_directory(spool_dir, "run", node)
-    spool.create_private(directory, spool_dir)
+    directory = layout.node_directory(spool_dir, "run", node)
+    layout.create_private(directory, spool_dir)
     return directory
 
 
@@ -54,7 +55,7 @@ def forward(variables: dict[str, str], node_dir: Path, deaths: Sequence[str] = (
     directory.mkdir(exist_ok=True)
     for point in deaths:
         (directory / point).touch()
-    command = [sys.executable, "-m", "otel_rollout.deliver", str(node_dir)]
+    command = [sys.executable, "-m", "otel_rollout.forwarder", str(node_dir)]
     environment = {**variables, "PYTHONPATH": PATH, "OTEL_TEST_DEATHS": str(directory)}
     environment[settings.CONFIG_VARIABLE] = "{}"  # as from the run's first process, which it is not itself
     while any(directory.iterdir()):  # two threads may come to a point each at the same instant

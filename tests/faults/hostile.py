@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from otel_rollout import spool
-from otel_rollout.record.journal import Journal
-from otel_rollout.spool import Manifest, SegmentName
+from otel_rollout.spool import layout
+from otel_rollout.spool.journal import Journal
+from otel_rollout.spool.layout import Manifest, SegmentName
 
 NOBODY = 65534
 WRITER = "1-00000000000000aa"
@@ -62,16 +62,16 @@ PLANTS: list[Callable[[Path, Path], None]] = [
 
 def node_directory(spool_dir: Path, exporter: str = "test-file") -> Path:
     """A node directory of this user's with one good line in it."""
-    node_dir = spool.node_directory(spool_dir, "run", "node")
-    spool.create_private(node_dir, spool_dir)
-    spool.write_manifest(node_dir, Manifest("run", "project", (exporter,)))
+    node_dir = layout.node_directory(spool_dir, "run", "node")
+    layout.create_private(node_dir, spool_dir)
+    layout.write_manifest(node_dir, Manifest("run", "project", (exporter,)))
     (node_dir / SegmentName("2-00000000000000bb", 1).file).write_bytes(LINE)
     return node_dir
 
 
 def forge_journal(node_dir: Path, target: Path) -> None:
     """A dead writer's journal, by which its segment, a link to ``target``, lacks a line of the attacker's."""
-    journal = Journal(node_dir / (WRITER + spool.JOURNAL_SUFFIX), 4096)
+    journal = Journal(node_dir / (WRITER + layout.JOURNAL_SUFFIX), 4096)
     journal.append(b"", ATTACK)
     journal.begin_segment(1)
     journal.set_base(-target.stat().st_size)

@@ -26,7 +26,7 @@ def arrange() -> None:
     """Do what the variables say."""
     if clock := os.environ.get("OTEL_TEST_CLOCK"):
         _step_clock(Path(clock))
-    if "otel_rollout.deliver" in sys.orig_argv:
+    if "otel_rollout.forwarder" in sys.orig_argv:
         if haste := os.environ.get("OTEL_TEST_HASTE"):
             _hurry(float(haste))
         if deaths := os.environ.get("OTEL_TEST_DEATHS"):
@@ -45,7 +45,7 @@ def _step_clock(clock: Path) -> None:
 
 
 def _hurry(factor: float) -> None:
-    from otel_rollout.deliver import delivery
+    from otel_rollout.forwarder import delivery
 
     delivery.FIRST_PAUSE /= factor
     delivery.LONGEST_PAUSE /= factor
@@ -69,7 +69,8 @@ DEATHS_DECIDING = ("before the verdict", "in the verdict's transaction", "after 
 
 
 def _die_as_told(deaths: Path) -> None:
-    from otel_rollout.deliver import delivery, ledger, retention, segments, unfinished
+    from otel_rollout.forwarder import compaction, crash_recovery, delivery, ledger
+    from otel_rollout.spool import segments
 
     def die(point: str) -> None:
         try:
@@ -115,7 +116,7 @@ def _die_as_told(deaths: Path) -> None:
     before(ledger.Ledger, "decide", "before the verdict")
     after(ledger.Ledger, "decide", "after the verdict")
     after(segments, "_end_of_last_line", "completing a segment")  # its writes are on disk, the cut is not
-    before(unfinished.Path, "rename", "ending trajectories", lambda path, _: path.name.endswith(".new"))
+    before(crash_recovery.Path, "rename", "ending trajectories", lambda path, _: path.name.endswith(".new"))
     before(segments, "discard_buffers", "giving back buffers")
-    before(retention.Path, "replace", "archiving a segment", lambda path, _: path.parent.name == "archive")
-    after(retention, "archive", "removing a segment")
+    before(compaction.Path, "replace", "archiving a segment", lambda path, _: path.parent.name == "archive")
+    after(compaction, "archive", "removing a segment")

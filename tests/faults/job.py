@@ -25,7 +25,7 @@ from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
-from otel_rollout.deliver.report import Report
+from otel_rollout.account.report import Report
 from tests.faults.inside import SITE
 
 ROOT = Path(__file__).parent.parent.parent

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 
-from otel_rollout import spool
-from otel_rollout.record.sampling import Group, place_of_group
+from otel_rollout.recording.sampling import Group, place_of_group
+from otel_rollout.spool import layout
 from tests.faults.forwarding import forward, nobody_forwards, node_directory, record_and_die, replay
 from tests.faults.inside import DEATHS, DEATHS_DECIDING
 from tests.faults.job import Job, names
@@ -28,7 +28,7 @@ def test_a_forwarder_killed_at_every_point_in_turn(variables: dict[str, str], re
     assert set(receiver.names) == set(expected)
     assert max(receiver.names.values()) <= 1 + len(DEATHS)
     assert (report.recorded, report.exporters["otlp"].delivered, report.lost) == (len(expected),) * 2 + (0,)
-    assert [path.suffix for path in (node_dir / spool.ARCHIVE).iterdir()] == [".zst"]
+    assert [path.suffix for path in (node_dir / layout.ARCHIVE).iterdir()] == [".zst"]
 
 
 def test_a_forwarder_killed_while_it_decides_which_groups_are_delivered(

@@ -17,16 +17,18 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, runtime, settings, spool
-from otel_rollout.deliver import drain, handover, launch, ledger, service
-from otel_rollout.look.kept import Kept
-from otel_rollout.private_files import ForeignFileError, say_left_alone
-from otel_rollout.spool import SegmentName
+from otel_rollout import rollout_trace_attr, runtime, settings
+from otel_rollout.forwarder import ledger, service
+from otel_rollout.launch import drain, launcher, transfer
+from otel_rollout.spool import layout
+from otel_rollout.spool.layout import SegmentName
+from otel_rollout.spool.private_files import ForeignFileError, say_left_alone
+from otel_rollout.viewer.from_spool import Kept
 from tests.faults import hostile
 from tests.waiting import wait_for
 
 COMMAND = [sys.executable, "-c", "from otel_rollout.cli import app; app()"]
-FORWARDER = [sys.executable, "-m", "otel_rollout.deliver"]
+FORWARDER = [sys.executable, "-m", "otel_rollout.forwarder"]
 
 
 @pytest.fixture
@@ -141,9 +143,9 @@ def test_files_of_a_colleague_are_replayed(shared: Path, target: Path) -> None:
 
 EVERYTHING_BUT_WHAT_DELIVERY_NEEDS = (
     SegmentName(hostile.WRITER, 1).file,
-    SegmentName(hostile.WRITER, spool.CLOSING_SEQUENCE).file,
-    hostile.WRITER + spool.JOURNAL_SUFFIX,
-    hostile.WRITER + spool.OPEN_SUFFIX,
+    SegmentName(hostile.WRITER, layout.CLOSING_SEQUENCE).file,
+    hostile.WRITER + layout.JOURNAL_SUFFIX,
+    hostile.WRITER + layout.OPEN_SUFFIX,
     "ledger.sqlite",
     "ledger.sqlite-wal",
     "ledger.sqlite-shm",
@@ -162,7 +164,7 @@ EVERYTHING_BUT_WHAT_DELIVERY_NEEDS = (
     "names",
     [
         EVERYTHING_BUT_WHAT_DELIVERY_NEEDS,
-        ("ledger.sqlite-wal", "tokenizers/0123.json", hostile.WRITER + spool.OPEN_SUFFIX),
+        ("ledger.sqlite-wal", "tokenizers/0123.json", hostile.WRITER + layout.OPEN_SUFFIX),
         ("rejected.test-file.jsonl",),
         ("forwarder.lock",),
     ],
@@ -192,12 +194,12 @@ def test_whatever_lies_in_the_place_of_a_file_is_left_alone(
         with contextlib.suppress(ForeignFileError):
             service.forward_directory(node_dir, configured)
         assert dict(drain.drain(node_dir, configured, 0).by_step) is not None
-        assert spool.read_trackers(node_dir) == {}
-        assert spool.read_manifest(node_dir) is None
+        assert layout.read_trackers(node_dir) == {}
+        assert layout.read_manifest(node_dir) is None
         with contextlib.suppress(ForeignFileError):
-            launch.ensure_forwarder(node_dir, configured)
+            launcher.ensure_forwarder(node_dir, configured)
         with contextlib.suppress(ForeignFileError):
-            handover.next_piece(node_dir, {})
+            transfer.next_piece(node_dir, {})
         Kept(node_dir).find(None)
 
     user = threading.Thread(target=use, daemon=True)
@@ -211,14 +213,14 @@ def test_whatever_lies_in_the_place_of_a_file_is_left_alone(
     if names == ("forwarder.lock",):
         assert not target.exists()
         with pytest.raises(ForeignFileError, match=r"forwarder\.lock"):
-            launch.ensure_forwarder(node_dir, configured)
+            launcher.ensure_forwarder(node_dir, configured)
         return
     if names == ("rejected.test-file.jsonl",):
         assert not target.exists()
         assert names[0] in str(drain.report(node_dir, configured).exporters["test-file"].problem)
     else:
         assert len(target.read_text().splitlines()) == 1
-    wait_for(lambda: not launch.forwarder_runs(node_dir), what="the forwarder's end")
+    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
 
 
 def test_a_directory_that_others_can_write_to_is_left_alone(
@@ -228,12 +230,12 @@ def test_a_directory_that_others_can_write_to_is_left_alone(
     say_left_alone.cache_clear()
     node_dir = hostile.node_directory(shared / "spool")
     node_dir.chmod(0o777)
-    assert spool.node_directories(shared / "spool") == []
+    assert layout.node_directories(shared / "spool") == []
     assert f"{node_dir} is writable for other users; `chmod go-w {node_dir}` changes that" in caplog.text
     with pytest.raises(ForeignFileError, match="chmod go-w"):
         service.forward_directory(node_dir, settings.Settings())
     with pytest.raises(ForeignFileError, match="OTEL_ROLLOUT_SPOOL_DIR"):
-        spool.create_private(node_dir, shared / "spool")
+        layout.create_private(node_dir, shared / "spool")
     with pytest.raises(ForeignFileError):
         ledger.Ledger(node_dir)
     assert not target.exists()

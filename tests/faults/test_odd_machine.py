@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import otel_rollout
-from otel_rollout import SettingsError, rollout_trace_attr, rollout_trace_op, runtime, spool
+from otel_rollout import SettingsError, rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.doctor.filesystem import spool_place
 from otel_rollout.doctor.report import Verdict
+from otel_rollout.spool import layout
 from tests.faults.job import ROOT
 from tests.waiting import wait_for
 
@@ -239,7 +240,7 @@ PREPARED = """
 import logging, os, pathlib, shutil, sqlite3, sys
 import otel_rollout
 from otel_rollout import runtime
-from otel_rollout.deliver import delivery, drain, election, ledger, report
+from otel_rollout.forwarder import delivery, drain, election, ledger, report
 otel_rollout.configure("console", spool_dir=SPOOL, run_id=RUN, node="node")
 spool, run, node = (pathlib.Path(SPOOL), pathlib.Path(SPOOL, RUN), pathlib.Path(SPOOL, RUN, "node"))
 old = str(spool) + ".old"
@@ -310,16 +311,16 @@ def test_a_program_whose_spool_cannot_be_used_ends_as_it_would(
 @pytest.mark.parametrize("command", ["status", "show", "forward"])
 def test_a_command_on_a_spool_it_may_not_read_says_just_that(command: str, open_to_all: Path) -> None:
     """One line names the directory and the reason; the command says nothing of a run of its own."""
-    spool = open_to_all / "spool"
-    spool.mkdir(mode=0o700)
+    layout = open_to_all / "spool"
+    layout.mkdir(mode=0o700)
     as_root = (
         f"import sys\nfrom otel_rollout.cli import app\ntry: app([{command!r}])\nexcept SystemExit: pass\n"
     )
     program = as_root + "print('NOBODY', file=sys.stderr)\n" + UNPRIVILEGED + f"app([{command!r}])"
-    ran = run(program, {"OTEL_TRACES_EXPORTER": "console", "OTEL_ROLLOUT_SPOOL_DIR": str(spool)})
+    ran = run(program, {"OTEL_TRACES_EXPORTER": "console", "OTEL_ROLLOUT_SPOOL_DIR": str(layout)})
     assert ran.code == 2, ran.err
     _, said = ran.err.split("NOBODY\n")  # modules are imported by then, which nobody may not be able to read
-    assert said.strip().rstrip(".") == f"{spool} cannot be read: Permission denied"
+    assert said.strip().rstrip(".") == f"{layout} cannot be read: Permission denied"
 
 
 def test_what_a_process_knows_is_told_where_the_spool_cannot_be_read(
@@ -367,9 +368,9 @@ def test_commands_say_what_is_wrong_with_a_place(command: str, place: str, tmp_p
 def test_status_of_a_directory_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     """The account of the others is shown, and the exit code is 1."""
     for name in ("good", "damaged"):
-        node_dir = spool.node_directory(tmp_path, name, "node")
-        spool.create_private(node_dir, tmp_path)
-        spool.write_manifest(node_dir, spool.Manifest(name, "project", ("console",)))
+        node_dir = layout.node_directory(tmp_path, name, "node")
+        layout.create_private(node_dir, tmp_path)
+        layout.write_manifest(node_dir, layout.Manifest(name, "project", ("console",)))
     (node_dir / "ledger.sqlite").symlink_to(tmp_path)
     ran = run(
         f"import sys; sys.argv[1:] = ['status', '--all']\n{APP}", {"OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path)}
@@ -408,7 +409,7 @@ def test_a_file_system_that_reports_no_free_space_is_recorded_in(
             rollout_trace_op(lambda: None)()
     active = runtime.current()
     assert active is not None
-    assert active.writer._spool_limit == spool.LIMIT_OF_UNKNOWN_SPACE
+    assert active.writer._spool_limit == layout.LIMIT_OF_UNKNOWN_SPACE
     report = otel_rollout.shutdown(30)
     assert (report.recorded, report.dropped, report.left_out) == (20, {}, {})
     assert report.exporters["test-file"].delivered == 20
@@ -435,10 +436,10 @@ def test_every_file_system_gives_a_limit(
 ) -> None:
     """Above zero, whatever is reserved for the administrator, who alone may use it."""
     state = FileSystem(512, size, available + reserved, available)
-    monkeypatch.setattr(spool.os, "statvfs", lambda path: state)
-    monkeypatch.setattr(spool.os, "geteuid", lambda: user)
-    limit = spool.default_limit(tmp_path)
+    monkeypatch.setattr(layout.os, "statvfs", lambda path: state)
+    monkeypatch.setattr(layout.os, "geteuid", lambda: user)
+    limit = layout.default_limit(tmp_path)
     if size == 0:
-        assert limit == spool.LIMIT_OF_UNKNOWN_SPACE
+        assert limit == layout.LIMIT_OF_UNKNOWN_SPACE
     else:
         assert limit == max(1, 512 * (available + (0 if user else reserved)) // 2)

@@ -9,11 +9,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from otel_rollout.deliver.ledger import read_ledger
-from tests.deliver.test_delivery import forwarder_pid
+from otel_rollout.forwarder.ledger import read_ledger
 from tests.faults.forwarding import node_directory
 from tests.faults.job import PATH, Job
 from tests.faults.target import Receiver
+from tests.forwarder.test_delivery import forwarder_pid
 from tests.waiting import wait_for
 
 TIMEOUT = 300
@@ -119,7 +119,7 @@ def test_sixty_four_writers(variables: dict[str, str], receiver: Receiver) -> No
 OUTLIVED = """
 import os, signal, sys, time
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
-from otel_rollout.deliver import launch
+from otel_rollout.forwarder import launch
 trajectory = rollout_trace_attr(name="parent", step=1)
 trajectory.__enter__()
 rollout_trace_op(name="parent.0")(lambda: None)()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout import spool
-from otel_rollout.deliver import ledger, segments
+from otel_rollout.forwarder import ledger
+from otel_rollout.spool import layout, segments
 from tests.faults.forwarding import forward, nobody_forwards, node_directory, record_and_die
 from tests.faults.job import Job
 from tests.faults.target import Receiver
@@ -21,13 +21,13 @@ from tests.waiting import wait_for
 
 
 def the_segment(node_dir: Path) -> Path:
-    (name,) = spool.segments(node_dir)
+    (name,) = layout.segments(node_dir)
     return node_dir / name.file
 
 
 def complete(node_dir: Path) -> None:
     """What a forwarder does for dead writers, before it was interrupted."""
-    for writer in spool.journals(node_dir):
+    for writer in layout.journals(node_dir):
         segments.heal(node_dir, writer)
         segments.discard_buffers(node_dir, writer)
 
@@ -65,7 +65,7 @@ def test_a_segment_that_was_cut_afterwards(
     assert 0 < whole < 50
     assert not segment.read_bytes().endswith(b"\n")
     if not with_journal:
-        for path in node_dir.glob("*" + spool.JOURNAL_SUFFIX):
+        for path in node_dir.glob("*" + layout.JOURNAL_SUFFIX):
             path.unlink()
     report = forward(variables, node_dir)
     assert receiver.names == Counter(f"first.{number}" for number in range(whole))
@@ -121,7 +121,7 @@ def test_a_table_of_open_trajectories_that_is_damaged(variables: dict[str, str],
     with nobody_forwards(node_dir), Job(variables) as job:
         job.ask("open", "one")
         job.ask("open", "two")
-        (table,) = node_dir.glob("*" + spool.OPEN_SUFFIX)
+        (table,) = node_dir.glob("*" + layout.OPEN_SUFFIX)
         data = table.read_bytes()
         at = data.index(b'"name":"one"')
         table.write_bytes(data[:at] + b"\0" + data[at + 1 :])
@@ -151,7 +151,7 @@ def test_a_journal_of_a_newer_version_is_left_alone(variables: dict[str, str], r
     """What lies in its segments arrives; what only the journal has stays in it, for who can read it."""
     node_dir = node_directory(variables)
     record_and_die(variables, node_dir)
-    (journal,) = node_dir.glob("*" + spool.JOURNAL_SUFFIX)
+    (journal,) = node_dir.glob("*" + layout.JOURNAL_SUFFIX)
     newer = b"ORJRNL99" + journal.read_bytes()[8:]
     journal.write_bytes(newer)
     forward(variables, node_dir)
@@ -186,7 +186,7 @@ def test_a_spool_inherited_on_a_node_that_reuses_the_pid(
     with Job(variables, within=first_process) as job:
         expected += job.record("second", 3)
         report = job.ask("shutdown", 120)
-    pids = [writer.partition("-")[0] for writer in spool.journals(node_dir)]
+    pids = [writer.partition("-")[0] for writer in layout.journals(node_dir)]
     assert len(pids) == 2
     assert len(set(pids)) == 1
     assert receiver.names == Counter([*expected, "unended", "unended.0"])

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.deliver.ledger import LedgerState, read_ledger
-from otel_rollout.exporting import FailureKind
-from tests.deliver.test_delivery import forwarder_pid
+from otel_rollout.exporting.api import FailureKind
+from otel_rollout.forwarder.ledger import LedgerState, read_ledger
 from tests.faults.job import Job
 from tests.faults.target import Certificates, FaultyProxy, receiving
+from tests.forwarder.test_delivery import forwarder_pid
 from tests.local_weave import LocalWeave
 from tests.mlflow_server import stored
 from tests.waiting import wait_for

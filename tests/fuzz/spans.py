@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from otel_rollout import semconv
+from otel_rollout.base import semconv
 
 KEYS = [value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)]
 NAMES = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from otel_rollout.projects import by_project
+from otel_rollout.exporting.projects import by_project
 from otel_rollout_mlflow import batching as mlflow_batching
 from otel_rollout_mlflow import mapping as mlflow_mapping
 from otel_rollout_otlp import encoding
@@ -19,7 +19,7 @@ from otel_rollout_weave import batching as weave_batching
 from otel_rollout_weave import mapping as weave_mapping
 from tests.fuzz.bounds import examples
 from tests.fuzz.spans import spans
-from tests.otlp import parse_line
+from tests.spool_reader import parse_line
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 ROOT = Path(__file__).parent.parent.parent

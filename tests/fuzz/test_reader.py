@@ -14,15 +14,16 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_rollout import spool
-from otel_rollout.deliver import delivery, drain, forwarder, ledger, segments
-from otel_rollout.deliver.decode import UnreadableLineError, spans_of
-from otel_rollout.deliver.election import Election
-from otel_rollout.record import journal, otlp_json
-from otel_rollout.record.open_trajectories import MAX_LINE, read_open
-from otel_rollout.record.provider import RecordingTracerProvider
-from otel_rollout.record.segment import SegmentWriter
+from otel_rollout.forwarder import delivery, forwarder, ledger
+from otel_rollout.forwarder.lock import Election
+from otel_rollout.launch import drain
+from otel_rollout.otlp import writer as otlp_json
+from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.recording.provider import RecordingTracerProvider
+from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.settings import Settings
+from otel_rollout.spool import journal, layout, segments
+from otel_rollout.spool.root_table import MAX_LINE, read_open
 from tests.fuzz import spans
 from tests.fuzz.bounds import examples
 from tests.fuzz.damage import damaged, damages, garbage
@@ -200,15 +201,15 @@ def test_a_table_of_anything_is_read(tmp_path, data, filling, size):
 )
 def test_descriptions_of_anything_are_read(tmp_path, content):
     """A manifest gives text or nothing; so do the published runs of trackers."""
-    (tmp_path / spool.MANIFEST).write_bytes(content)
-    (tmp_path / spool.TRACKERS).write_bytes(content)
-    manifest = spool.read_manifest(tmp_path)
+    (tmp_path / layout.MANIFEST).write_bytes(content)
+    (tmp_path / layout.TRACKERS).write_bytes(content)
+    manifest = layout.read_manifest(tmp_path)
     if manifest is not None:
         assert all(
             type(text) is str for text in (manifest.run_id, manifest.project_name, *manifest.exporters)
         )
-    assert all(type(text) is str for item in spool.read_trackers(tmp_path).items() for text in item)
-    assert spool.node_directories(tmp_path) == [tmp_path]
+    assert all(type(text) is str for item in layout.read_trackers(tmp_path).items() for text in item)
+    assert layout.node_directories(tmp_path) == [tmp_path]
 
 
 class Collected(SpanExporter):
@@ -273,7 +274,7 @@ def recorded(node_dir: Path, name: str) -> SegmentWriter:
 
 def whole_lines(node_dir: Path) -> Counter[bytes]:
     """Complete lines of all segments, none of them beyond all measure."""
-    parts = [(node_dir / name.file).read_bytes().split(b"\n")[:-1] for name in spool.segments(node_dir)]
+    parts = [(node_dir / name.file).read_bytes().split(b"\n")[:-1] for name in layout.segments(node_dir)]
     return Counter(line for lines in parts for line in lines if len(line) < segments.MAX_LINE_BYTES)
 
 
@@ -304,12 +305,12 @@ def test_what_is_whole_in_a_damaged_spool_is_delivered(hurried, monkeypatch, tmp
     node_dir = tmp_path_factory.mktemp("node")
     writer = recorded(node_dir, "one")
     recorded(node_dir, "two")
-    first, *_ = mine = [name.file for name in spool.segments(node_dir) if name.writer == writer.id]
+    first, *_ = mine = [name.file for name in layout.segments(node_dir) if name.writer == writer.id]
     places = {
         "segment": first,
         "second": mine[-1],
-        "journal": writer.id + spool.JOURNAL_SUFFIX,
-        "open": writer.id + spool.OPEN_SUFFIX,
+        "journal": writer.id + layout.JOURNAL_SUFFIX,
+        "open": writer.id + layout.OPEN_SUFFIX,
     }
     for place, damage in done.items():
         path = node_dir / places[place]

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting.api import FailureKind
 from otel_rollout_mlflow import MlflowSpanExporter
 
 

@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from mlflow_support import Rollouts, deliver, stored
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting.api import FailureKind
 from otel_rollout_mlflow import MlflowSpanExporter
 
 

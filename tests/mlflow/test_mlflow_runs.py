@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow_support import Rollouts, deliver, stored
 
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting.api import FailureKind
 
 
 @pytest.fixture

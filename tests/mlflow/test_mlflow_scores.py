@@ -11,7 +11,7 @@ from mlflow_support import deliver, stored
 from opentelemetry import trace as otel
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting.api import FailureKind
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

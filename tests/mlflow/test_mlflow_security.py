@@ -13,7 +13,7 @@ from mlflow_support import ADMIN, IN_A_FILE, PASSWORD, Rollouts, deliver, stored
 from opentelemetry.sdk.trace.export import SpanExportResult
 from urllib3.exceptions import InsecureRequestWarning
 
-from otel_rollout.exporting import ExportFailure, FailureKind
+from otel_rollout.exporting.api import ExportFailure, FailureKind
 
 
 def refusal(exporter, rollouts: Rollouts) -> ExportFailure:

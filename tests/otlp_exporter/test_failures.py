@@ -26,8 +26,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_rollout.deliver.decode import spans_of
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting.api import FailureKind
+from otel_rollout.otlp.reader import spans_of
 from otel_rollout_otlp import OtlpSpanExporter
 
 LINES = [

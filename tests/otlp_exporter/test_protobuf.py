@@ -14,10 +14,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_rollout.exporting import FailureKind
-from otel_rollout.record import otlp_json
+from otel_rollout.exporting.api import FailureKind
+from otel_rollout.otlp import writer
 from otel_rollout_otlp import OtlpSpanExporter, encoding
-from tests.otlp import ids_to_base64, parse_line
+from tests.spool_reader import ids_to_base64, parse_line
 
 NO_LIMIT = 1 << 30
 text = st.text(st.characters(codec="utf-8"), max_size=5)
@@ -33,26 +33,24 @@ trace_ids, span_ids = st.integers(1, 2**128 - 1), st.integers(1, 2**64 - 1)
 linked = st.integers(0, 2**64 - 1)
 """A link may lead nowhere: what matters are its attributes then (OpenTelemetry specification, "Link")."""
 heads = st.builds(
-    lambda resource, *scope: (
-        otlp_json.resource_head({"service.name": resource}) + otlp_json.scope_head(*scope)
-    ),
+    lambda resource, *scope: writer.resource_head({"service.name": resource}) + writer.scope_head(*scope),
     *(st.sampled_from("ab"), st.sampled_from("ab"), st.sampled_from([None, "1"])),
     *(st.sampled_from([None, {"k": b"\xff"}]), st.sampled_from([None, "https://schema"])),
 )
 details = st.builds(
-    otlp_json.Details,
-    events=st.lists(st.builds(otlp_json.event, text, times, attributes), max_size=2),
-    links=st.lists(st.builds(otlp_json.link, linked, linked, text, bits_32, attributes), max_size=2),
+    writer.Details,
+    events=st.lists(st.builds(writer.event, text, times, attributes), max_size=2),
+    links=st.lists(st.builds(writer.link, linked, linked, text, bits_32, attributes), max_size=2),
     dropped=st.lists(bits_32, min_size=3, max_size=3),
     status=st.integers(0, 2),
     status_message=st.none() | text,
 )
 lines = st.builds(
     lambda scope, head, details, state, **given: b"".join(
-        otlp_json.line(
+        writer.line(
             scope,
-            otlp_json.head_below(*head),
-            details=details.encoded() + otlp_json.trace_state(state),
+            writer.head_below(*head),
+            details=details.encoded() + writer.trace_state(state),
             **given,
         )
     ),
@@ -61,11 +59,11 @@ lines = st.builds(
     details,
     text,
     span_id=span_ids.map(b"%016x".__mod__),
-    name=text.map(otlp_json.json_string),
+    name=text.map(writer.json_string),
     kind=st.integers(0, 5),
     start_ns=times,
     end_ns=times,
-    attributes=attributes.map(lambda given: [otlp_json.attribute_list(given)]),
+    attributes=attributes.map(lambda given: [writer.attribute_list(given)]),
 )
 """As the recorder writes them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_rollout.deliver import exporters
+from otel_rollout.exporting import registry
 from otel_rollout.settings import SettingsError
 from otel_rollout_otlp import OtlpSpanExporter, settings
 from otel_rollout_otlp.settings import Protocol, Settings
@@ -103,8 +103,8 @@ def test_the_forwarder_finds_our_exporter_and_other_programs_the_sdks():
     """`otlp` is ours for the forwarder, and is not in OpenTelemetry's group."""
     from importlib.metadata import entry_points
 
-    assert isinstance(exporters.load("otlp", {}), OtlpSpanExporter)
+    assert isinstance(registry.load("otlp", {}), OtlpSpanExporter)
     theirs = entry_points(group="opentelemetry_traces_exporter")
     assert not [point for point in theirs if point.value.startswith("otel_rollout_otlp")]
     with pytest.raises(SettingsError, match="http/thrift"):
-        exporters.load("otlp", {"protocol": "http/thrift"})
+        registry.load("otlp", {"protocol": "http/thrift"})

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, spool
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.settings import CONFIG_VARIABLE
+from otel_rollout.spool import layout
 from tests.runs.test_targets import operations
 from tests.waiting import wait_for
 
@@ -127,7 +128,7 @@ def test_calls_after_shutdown_begin_another_run_where_the_environment_says_so(
     record("second")
     assert otel_rollout.shutdown(30).recorded == 2
     assert operations(tmp_path / "a") == ["first", "second"]
-    assert len({path.parent for path in spool.node_directories(tmp_path / "spool")}) == 2
+    assert len({path.parent for path in layout.node_directories(tmp_path / "spool")}) == 2
 
 
 def test_calls_after_shutdown_of_a_configured_run_are_not_lost_in_silence(

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, spool
+from otel_rollout import rollout_trace_attr
+from otel_rollout.spool import layout
 
 SPOOL = Path("spool")
 
 
 def directory(run_id: str) -> str:
     """The name of a run's directory."""
-    return spool.node_directory(SPOOL, run_id, "node").parent.name
+    return layout.node_directory(SPOOL, run_id, "node").parent.name
 
 
 any_id = st.text(st.characters(), min_size=1, max_size=300) | st.text("._-~/实验é", min_size=1, max_size=8)
@@ -36,7 +37,7 @@ def test_distinct_ids_have_distinct_directories(one: str, other: str) -> None:
 @given(any_id)
 def test_every_id_is_a_valid_file_name(run_id: str) -> None:
     """One component of at most 255 bytes, in ASCII, not hidden; so is that of a copy of its node."""
-    for name in (directory(run_id), spool.node_directory(SPOOL, "run", run_id + spool.COPY_SUFFIX).name):
+    for name in (directory(run_id), layout.node_directory(SPOOL, "run", run_id + layout.COPY_SUFFIX).name):
         assert name.isascii()
         assert 0 < len(name) <= 255
         assert "/" not in name
@@ -61,7 +62,7 @@ def test_run_with_such_an_id_is_recorded_and_its_manifest_has_the_id(
         pass
     report = otel_rollout.shutdown(30)
     assert (report.recorded, report.undelivered) == (1, 0)
-    (node_dir,) = spool.node_directories(tmp_path / "spool")
-    manifest = spool.read_manifest(node_dir)
+    (node_dir,) = layout.node_directories(tmp_path / "spool")
+    manifest = layout.read_manifest(node_dir)
     assert manifest is not None
     assert manifest.run_id == run_id

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from otel_rollout import spool
-from otel_rollout.deliver.election import LOCK_FILE, SUCCESSOR_FILE, Election
+from otel_rollout.forwarder.lock import LOCK_FILE, SUCCESSOR_FILE, Election
+from otel_rollout.spool import layout
 from tests.faults.target import Receiver, receiving
 from tests.runs.program import ask
 from tests.runs.test_targets import started as started
@@ -33,7 +33,7 @@ def variables(receiver: Receiver) -> dict[str, str]:
 
 def access(tmp_path: Path) -> set[str]:
     """The names of the variables that the present forwarder has for access."""
-    (node_dir,) = spool.node_directories(tmp_path / "spool")
+    (node_dir,) = layout.node_directories(tmp_path / "spool")
     described = (node_dir / LOCK_FILE).read_text()
     return set(json.loads(described)["access"]) if described.endswith("}}") else set()
 

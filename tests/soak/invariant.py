@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_rollout.deliver import drain
-from otel_rollout.deliver.report import Report
-from tests.otlp import read_directory
+from otel_rollout.account.report import Report
+from otel_rollout.launch import drain
 from tests.soak import account
 from tests.soak.run import Run
 from tests.soak.target import Keeper
+from tests.spool_reader import read_directory
 
 
 def violations(run: Run) -> list[str]:

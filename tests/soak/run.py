@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from otel_rollout import settings, spool
-from otel_rollout.deliver import drain, launch
+from otel_rollout import settings
+from otel_rollout.launch import drain, launcher
 from otel_rollout.settings import CONFIG_VARIABLE, Settings
+from otel_rollout.spool import layout
 from tests.soak import account, job
 from tests.soak.schedule import Event, Schedule
 from tests.soak.target import Keeper, Relay, Target
@@ -100,7 +101,7 @@ class Run:
             "forwarder_linger": 2.0,
         }
         self.settings = Settings(**settings.checked_arguments(self._arguments))
-        self.node_dir = spool.node_directory(self.settings.spool_dir, self.settings.run_id, "")
+        self.node_dir = layout.node_directory(self.settings.spool_dir, self.settings.run_id, "")
         self._directory = directory
         self._disk = directory / "disk"
         self._timers: list[threading.Timer] = []
@@ -178,7 +179,7 @@ class Run:
             self._kill_forwarders()
         elif event.what == "start forwarders" and self.node_dir.exists():
             for _ in range(3):
-                launch.ensure_forwarder(self.node_dir, self.settings)
+                launcher.ensure_forwarder(self.node_dir, self.settings)
         elif event.what == "target refuses":
             target = list(self.targets.values())[event.number]
             target.refuse()
@@ -212,7 +213,7 @@ class Run:
 
     def _kill_forwarders(self) -> None:
         for pid, command in self._processes():
-            if "otel_rollout.deliver" in command:
+            if "otel_rollout.forwarder" in command:
                 self._kill(pid)
 
     def _kill(self, pid: int) -> None:

@@ -14,7 +14,7 @@ from verl.utils.rollout_trace import RolloutTraceConfig
 from verl.utils.tracking import Tracking
 
 import otel_rollout
-from otel_rollout.deliver.report import Report
+from otel_rollout.account.report import Report
 from tests.conformance.mlflow_adapter import MlflowAdapter
 from tests.conformance.normal import trees
 from tests.conformance.otlp_adapter import receiver

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import verl
-from otel_rollout.capture import guard
+from otel_rollout.base import errors as guard
 from otel_rollout.integrations.verl import seams
 
 

@@ -15,7 +15,7 @@ from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rol
 
 import otel_rollout
 from otel_rollout import runtime
-from tests.otlp import Recorded, tree
+from tests.spool_reader import Recorded, tree
 from tests.verl.versions import needs_trackio
 
 

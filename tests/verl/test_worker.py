@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import otel_rollout
-from tests.otlp import Recorded, tree
+from tests.spool_reader import Recorded, tree
 from tests.verl import local
 from tests.verl.script import UNANSWERED, rows
 from tests.verl.versions import (

@@ -13,7 +13,7 @@ import pytest
 from opentelemetry import trace as otel
 from weave_support import JSON, ROLLOUT_RUN, Rollouts
 
-from otel_rollout.semconv import IDENTITY
+from otel_rollout.base.semconv import IDENTITY
 from otel_rollout_weave import mapping, settings
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "weave.md").read_text()

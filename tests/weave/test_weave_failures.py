@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
 from weave_support import deliver
 
-from otel_rollout.exporting import FailureKind
+from otel_rollout.exporting.api import FailureKind
 from otel_rollout_weave import batching, mapping
 from tests.local_weave import API_KEY
 

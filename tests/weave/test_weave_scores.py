@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import trace as otel
 from weave_support import JSON, deliver
 
-from otel_rollout import evaluations
+from otel_rollout.otlp import evaluations
 
 SECOND = 10**9
 OUTSIDE = "outside"

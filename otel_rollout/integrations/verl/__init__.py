@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 
 from otel_rollout import runtime
-from otel_rollout.capture.guard import fault
+from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl import seams
 
 
@@ -25,7 +25,7 @@ def _load() -> None:
             return
         seams.wait_for(seams.ALL)
         if not _in_ray_worker():
-            from otel_rollout.propagate.instrument import instrument
+            from otel_rollout.propagation.instrument import instrument
 
             instrument()
     except Exception as error:  # noqa: BLE001 - verl would hide it at DEBUG

@@ -1,8 +1,8 @@
 """A whole batch on its way to the workers: the one place where a limit of groups can be kept exactly.
 
 ``AgentLoopManager.generate_sequences`` hands each worker a part of the batch. Which rows are recorded is
-chosen before, and travels with the calls as context does (:mod:`otel_rollout.propagate`): nothing is added to
-the batch, where agent loops and trainers would find it.
+chosen before, and travels with the calls as context does (:mod:`otel_rollout.propagation`): nothing is added
+to the batch, where agent loops and trainers would find it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final
 from opentelemetry.context import attach, get_current
 
 from otel_rollout import runtime
-from otel_rollout.capture.guard import fault
+from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl import seams
-from otel_rollout.record.sampling import Group, GroupSampling, with_chosen
+from otel_rollout.recording.sampling import Group, GroupSampling, with_chosen
 
 _COVERS: Final = "OTEL_ROLLOUT_SAMPLE_GROUPS needs OTEL_ROLLOUT_GROUPS_PER_STEP"
 

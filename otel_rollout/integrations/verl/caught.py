@@ -14,7 +14,7 @@ from types import ModuleType
 from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 
-from otel_rollout.capture.guard import fault
+from otel_rollout.base.errors import fault
 
 
 def install(module: ModuleType) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from opentelemetry import trace
 
-from otel_rollout import semconv
+from otel_rollout.base import semconv
 from otel_rollout.integrations.verl import seams
 
 

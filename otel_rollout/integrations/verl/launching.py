@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_rollout import runtime, settings
-from otel_rollout.capture.guard import fault, warn
-from otel_rollout.deliver import launch
+from otel_rollout.base.errors import fault, warn
 from otel_rollout.integrations.verl import seams, vllm
+from otel_rollout.launch import launcher
 from otel_rollout.settings import SettingsError
 
 _logger = logging.getLogger("otel_rollout")
@@ -72,7 +72,7 @@ def set_up(config: Any = None) -> None:
     except SettingsError as error:
         _logger.error("otel-rollout: verl's trace configuration cannot be used: %s", error)
         return
-    from otel_rollout.propagate.instrument import instrument
+    from otel_rollout.propagation.instrument import instrument
 
     instrument()
     if _engine_lacks_statistics(config):
@@ -104,7 +104,7 @@ def asked_for(backend: str | None) -> dict[str, dict[str, Any]]:
         return {}
     chosen = {name.strip(): environment.get(name.strip(), {}) for name in flag.split(",") if name.strip()}
     try:
-        launch.check_exporters(chosen)
+        launcher.check_exporters(chosen)
     except SettingsError as error:
         _logger.error("otel-rollout: nothing is traced by trace.backend=%s: %s", flag, error)
         return {}

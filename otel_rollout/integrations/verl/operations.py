@@ -19,8 +19,8 @@ from opentelemetry import trace
 from opentelemetry.trace import Span
 
 import otel_rollout
-from otel_rollout import semconv
-from otel_rollout.capture.guard import fault
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl import text, trajectory
 from otel_rollout.integrations.verl.caught import Watched
 

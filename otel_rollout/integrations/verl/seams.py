@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rollout.capture.guard import fault
+from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl.imports import when_imported
 
 _logger = logging.getLogger("otel_rollout")

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import otel_rollout
 from otel_rollout import runtime
-from otel_rollout.capture.guard import fault
+from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl import launching, operations, seams, trajectory
 from otel_rollout.integrations.verl.recorder import Recorder, recorder, settle
 from otel_rollout.settings import SettingsError

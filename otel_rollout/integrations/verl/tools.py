@@ -10,7 +10,7 @@ from typing import Any, Final
 from opentelemetry import trace
 
 import otel_rollout
-from otel_rollout import semconv
+from otel_rollout.base import semconv
 from otel_rollout.integrations.verl import caught, seams, trajectory
 from otel_rollout.integrations.verl.caught import Watched
 from otel_rollout.integrations.verl.operations import Entered, Role

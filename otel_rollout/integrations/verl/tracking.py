@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import otel_rollout
-from otel_rollout.capture.guard import fault
+from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl import seams
 
 

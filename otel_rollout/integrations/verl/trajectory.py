@@ -21,8 +21,9 @@ from opentelemetry import trace
 from opentelemetry.trace import Span
 
 import otel_rollout
-from otel_rollout import runtime, semconv
-from otel_rollout.capture.guard import fault
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl import batch, seams
 from otel_rollout.integrations.verl.recorder import config, is_ours
 
@@ -247,13 +248,13 @@ class _Reward:
 
 def show_output(value: Any) -> None:
     """Have the current span show ``value`` as its output, whatever the operation returns. Never raises."""
-    from otel_rollout.capture import spans, values
+    from otel_rollout.capture import encoding, span_io
 
     try:
         active = runtime.current()
         if active is not None:
-            encoded = values.to_json(value, active.settings.value_limit)
-            spans.put_json(trace.get_current_span(), semconv.OUTPUT_VALUE, encoded)
+            encoded = encoding.to_json(value, active.settings.value_limit)
+            span_io.put_json(trace.get_current_span(), semconv.OUTPUT_VALUE, encoded)
     except Exception as error:  # noqa: BLE001
         fault("showing an operation's output", error)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_rollout.capture.guard import fault, warn
+from otel_rollout.base.errors import fault, warn
 from otel_rollout.integrations.verl import seams
 
 _COVERS: Final = "vLLM's own spans do not join trajectories, but for gen_ai.request.id on both"

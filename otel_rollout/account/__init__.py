@@ -1,0 +1,1 @@
+"""Counts what was recorded and delivered."""

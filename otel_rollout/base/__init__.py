@@ -1,0 +1,1 @@
+"""What every other package may import; imports nothing of ours."""

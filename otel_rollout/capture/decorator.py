@@ -1,0 +1,207 @@
+"""``rollout_trace_op``: an operation of a trajectory — a model call, a tool, a reward — as a span."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar, cast, overload
+
+from opentelemetry.context import attach, get_current
+
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import fault
+from otel_rollout.capture.generators import traced_async_generator, traced_generator
+from otel_rollout.capture.operation import CAPTURES, Operation, begin
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@overload
+def rollout_trace_op(function: Function, /) -> Function: ...
+@overload
+def rollout_trace_op(
+    *,
+    name: str | None = None,
+    kind: str = semconv.KIND_CHAIN,
+    capture: str = "all",
+    exclude: Collection[str] = (),
+    record_super: bool = False,
+    token2text: bool | None = None,
+) -> Callable[[Function], Function]: ...
+
+
+def rollout_trace_op(
+    function: Function | None = None,
+    /,
+    *,
+    name: str | None = None,
+    kind: str = semconv.KIND_CHAIN,
+    capture: str = "all",
+    exclude: Collection[str] = (),
+    record_super: bool = False,
+    token2text: bool | None = None,
+) -> Function | Callable[[Function], Function]:
+    """Record each call of a function, method, coroutine function or generator function as a span.
+
+    The span holds the arguments by name (without ``self`` and ``cls``), the result, and the exception that
+    leaves the call, if one does; what the caller gets is what the plain function gives. Of a generator it
+    holds the items. Use it bare or with options. Attributes can be added inside through OpenTelemetry::
+
+        trace.get_current_span().set_attribute("gen_ai.usage.output_tokens", n)
+
+    Called outside any trajectory, the call is recorded as a trace of its own.
+
+    Args:
+        function: what to record.
+        name: name of the span; by default the function's qualified name.
+        kind: what the operation is, in OpenInference's words: ``LLM``, ``TOOL``, ``AGENT``, ``CHAIN``,
+            ``RETRIEVER``, ``EVALUATOR`` …
+        capture: what of a call's content is recorded: ``"all"``, ``"inputs"``, ``"outputs"`` or ``"none"``.
+        exclude: names of arguments that are not recorded.
+        record_super: whether a method that this one overrides, and calls through ``super()``, gets a span
+            of its own where it is decorated too. By default both together are one call, and one span.
+        token2text: whether ``prompt_text`` and ``response_text`` are shown beside the token ids of an output
+            (``prompt_ids``, ``response_ids``, ``token_ids``), decoded outside this process by what
+            ``self.tokenizer`` is, or the setting ``tokenizer`` says. None: as the trajectory around it says,
+            or the setting of that name.
+
+    Raises:
+        ValueError: at decoration, for a kind or capture that does not exist, and for a name in ``exclude``
+            that the function does not take.
+        TypeError: at decoration, for something that cannot be called, or an ``exclude`` that holds no names.
+    """
+    if isinstance(function, str):
+        is_kind = function.upper() in semconv.SPAN_KINDS
+        right = f"kind={function.upper()!r}" if is_kind else f"name={function!r}"
+        raise TypeError(
+            f"rollout_trace_op: options are given by their names: @rollout_trace_op({right}), "
+            f"not @rollout_trace_op({function!r})"
+        )
+    if kind not in semconv.SPAN_KINDS:
+        raise ValueError(
+            f"rollout_trace_op: kind={kind!r} is none of {', '.join(sorted(semconv.SPAN_KINDS))}"
+        )
+    if capture not in CAPTURES:
+        raise ValueError(f"rollout_trace_op: capture={capture!r} is none of {', '.join(CAPTURES)}")
+    if isinstance(exclude, str) or not all(isinstance(excluded, str) for excluded in exclude):
+        raise TypeError(f"rollout_trace_op: exclude={exclude!r} is no collection of argument names")
+    options = {
+        "name": name,
+        "kind": kind,
+        "capture": capture,
+        "exclude": frozenset(exclude),
+        "record_super": record_super,
+        "token2text": token2text,
+    }
+    return _decorator(options) if function is None else _traced(function, options)
+
+
+def _decorator(options: dict[str, Any]) -> Callable[[Function], Function]:
+    return lambda function: _traced(function, options)
+
+
+def _traced(function: Function, options: dict[str, Any]) -> Function:
+    if isinstance(function, (staticmethod, classmethod)):
+        return cast("Function", type(function)(_traced(function.__func__, options)))
+    if not callable(function) or inspect.isclass(function):
+        raise TypeError(f"rollout_trace_op: {function!r} is not a function")
+    try:
+        operation = Operation(function, **options)
+    except ValueError as error:
+        raise ValueError(f"rollout_trace_op: {error}") from None
+    return cast("Function", _wrapper_for(function)(operation, function))
+
+
+def _wrapper_for(function: Any) -> Callable[[Operation, Callable[..., Any]], Callable[..., Any]]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not isinstance(function, (types.FunctionType, types.MethodType)):  # an object with a __call__
+        function = type(function).__call__
+    if inspect.iscoroutinefunction(function):
+        return _traced_coroutine
+    if inspect.isgeneratorfunction(function):
+        return traced_generator
+    if inspect.isasyncgenfunction(function):
+        return traced_async_generator
+    return _traced_function
+
+
+# The wrappers are pickled by value when the function they wrap is (anything in __main__): they name only
+# functions, classes and modules, which pickle by reference. Their guards are in them rather than in what
+# they call, so that even the call of it may fail (at the end of the stack, say), and so are the contexts.
+
+
+def _traced_function(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if runtime.off:
+            return function(*args, **kwargs)
+        try:
+            recorded = begin(operation, args, kwargs)
+        except Exception as error:  # noqa: BLE001
+            recorded = None
+            fault("beginning an operation", error)
+        if recorded is None:
+            return function(*args, **kwargs)
+        try:
+            attach(recorded.inside)
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            current = get_current()
+            if current is recorded.inside or current.get(recorded.key) is recorded.span:
+                attach(recorded.outside)
+            try:
+                recorded.raised(error)
+            except Exception as internal:  # noqa: BLE001
+                fault("recording the exception of an operation", internal)
+            raise
+        current = get_current()
+        if current is recorded.inside or current.get(recorded.key) is recorded.span:
+            attach(recorded.outside)
+        try:
+            recorded.returned(result)
+        except Exception as error:  # noqa: BLE001
+            fault("recording the result of an operation", error)
+        return result
+
+    return call
+
+
+def _traced_coroutine(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        if runtime.off:
+            return await function(*args, **kwargs)
+        try:
+            recorded = begin(operation, args, kwargs)
+        except Exception as error:  # noqa: BLE001
+            recorded = None
+            fault("beginning an operation", error)
+        if recorded is None:
+            return await function(*args, **kwargs)
+        try:
+            attach(recorded.inside)
+            result = await function(*args, **kwargs)
+        except BaseException as error:
+            # Maybe not where it began: a coroutine may be closed from elsewhere, by the garbage collector.
+            current = get_current()
+            if current is recorded.inside or current.get(recorded.key) is recorded.span:
+                attach(recorded.outside)
+            try:
+                recorded.raised(error)
+            except Exception as internal:  # noqa: BLE001
+                fault("recording the exception of an operation", internal)
+            raise
+        current = get_current()
+        if current is recorded.inside or current.get(recorded.key) is recorded.span:
+            attach(recorded.outside)
+        try:
+            recorded.returned(result)
+        except Exception as error:  # noqa: BLE001
+            fault("recording the result of an operation", error)
+        return result
+
+    return call

@@ -1,0 +1,1 @@
+"""What exporters are made of."""

@@ -1,0 +1,57 @@
+"""Which project a span belongs to: MLflow's experiment, Weave's project."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from otel_rollout.base import semconv
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+
+def by_project(
+    spans: Sequence[ReadableSpan], last_project: str | None
+) -> dict[str | None, list[ReadableSpan]]:
+    """Group spans by the project they belong to (None: none known), in the order they came.
+
+    Spans of other instrumentation (an HTTP client inside a tool, say) and operations outside any trajectory
+    name no project. They belong to their trace's, else to the one their resource names: the project of the
+    run that recorded them. A resource that we did not write names none. Then a span that comes before the
+    rest of its trace goes to ``last_project``, the project seen last: MLflow keeps a trace in the experiment
+    where its first span put it, and a whole trajectory in the wrong experiment is worse than a guess that is
+    right wherever there is one project.
+    """
+    project_of_trace: dict[int, str] = {}
+    rooted: set[int] = set()
+    for span in spans:
+        if named := _named_in(span.attributes):
+            project_of_trace.setdefault(_trace_of(span), named)
+        if span.parent is None:
+            rooted.add(_trace_of(span))
+
+    groups: dict[str | None, list[ReadableSpan]] = {}
+    for span in spans:
+        trace = _trace_of(span)
+        project = (
+            project_of_trace.get(trace)
+            or _named_in(span.resource.attributes)
+            or (None if trace in rooted else last_project)
+        )
+        groups.setdefault(project, []).append(span)
+    return groups
+
+
+def _trace_of(span: ReadableSpan) -> int:
+    context = span.get_span_context()
+    if context is None:
+        raise ValueError(f"span {span.name!r} has no context")
+    return context.trace_id
+
+
+def _named_in(attributes: Mapping[str, object] | None) -> str:
+    """Return the project that attributes name, without lone surrogates, which no request can hold."""
+    project = (attributes or {}).get(semconv.PROJECT_NAME)
+    return str(project).encode("utf-8", "replace").decode() if project else ""

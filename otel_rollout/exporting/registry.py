@@ -1,0 +1,128 @@
+"""Finding span exporters by name, the way OpenTelemetry does: by entry point.
+
+Those of ours that have the name of one of OpenTelemetry's (``otlp``) are in a group of our own, which comes
+first here: other programs go on finding OpenTelemetry's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, cast
+
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter
+
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.settings import Settings, SettingsError
+from otel_rollout.spool import layout
+
+GROUP = "opentelemetry_traces_exporter"
+OWN_GROUP = "otel_rollout_exporter"
+
+
+def installed() -> dict[str, EntryPoint]:
+    """The span exporters of all installed distributions."""
+    return {point.name: point for group in (GROUP, OWN_GROUP) for point in entry_points(group=group)}
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Check that exporters exist, without importing them.
+
+    Raises:
+        SettingsError: naming those that do not, those that were probably meant, and all that exist.
+    """
+    known = installed()
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        meant = "".join(dict.fromkeys(did_you_mean(name, known) for name in unknown))
+        raise SettingsError(
+            f"no span exporter is called {', '.join(map(repr, unknown))} "
+            f"(OTEL_TRACES_EXPORTER, configure(exporters=…) or --to).{meant} "
+            f"Installed: {', '.join(sorted(known))}. "
+            "Others come with their packages, as entry points of group " + GROUP + "."
+        )
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Check that an exporter's constructor has these options; imports the exporter.
+
+    An exporter that cannot be imported here passes: the forwarder says what is missing.
+
+    Raises:
+        SettingsError: naming the option that does not exist, the one that was probably meant, and all.
+    """
+    try:
+        parameters = inspect.signature(installed()[name].load()).parameters.values()
+    except Exception:  # noqa: BLE001 - whatever importing somebody else's package raises
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [parameter.name for parameter in parameters]
+    for option in options:
+        if option not in known:
+            raise SettingsError(
+                f"exporter {name!r} has no option {option!r}.{did_you_mean(option, known)} "
+                f"Options: {', '.join(known)}."
+            )
+
+
+def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
+    """Build the exporter ``name`` with keyword arguments ``options``.
+
+    Raises:
+        SettingsError: when it is not installed, something it needs is missing, or it does not accept its
+            settings.
+    """
+    check_names([name])
+    try:
+        exporter_class = installed()[name].load()
+    except ImportError as error:
+        raise SettingsError(
+            f"exporter {name!r} needs a package that is missing: {error}. "
+            f"Install it with: pip install 'otel-rollout[{name}]'"
+        ) from error
+    try:
+        return cast("SpanExporter", exporter_class(**options))
+    except SettingsError:
+        raise
+    except Exception as error:  # whatever a foreign constructor raises, a person has to read it
+        raise SettingsError(f"exporter {name!r} cannot be set up: {type(error).__name__}: {error}") from error
+
+
+def destination_of(exporter: SpanExporter, project: str) -> str:
+    """Return where people find what an exporter delivers, without credentials; empty if it does not say."""
+    if isinstance(exporter, ConsoleSpanExporter):
+        return _standard_output()
+    describe = getattr(exporter, "destination", None)
+    return str(describe(project)) if callable(describe) else ""
+
+
+def _standard_output() -> str:
+    """Return what this process prints into: a file's path, as the forwarder's log is, or a terminal."""
+    try:
+        path = os.readlink("/proc/self/fd/1")
+    except OSError:  # not Linux, or closed
+        path = ""
+    return path if os.path.isfile(path) else "the forwarder's standard output"
+
+
+def is_for_another_machine(exporter: SpanExporter, configured: Settings) -> bool:
+    """Whether the exporter writes to a file that only the run's home machine may write to."""
+    is_home = configured.home_node in ("", configured.node or layout.node_id())
+    return bool(getattr(exporter, "target_is_local", False)) and not is_home
+
+
+def for_another_machine(configured: Settings) -> list[str]:
+    """The run's exporters that deliver on its home machine only, when this is another one."""
+    found = []
+    for name, options in configured.exporters.items():
+        try:
+            exporter = load(name, options)
+        except SettingsError:  # the forwarder says so
+            continue
+        if is_for_another_machine(exporter, configured):
+            found.append(name)
+        exporter.shutdown()
+    return found

@@ -1,0 +1,1 @@
+"""The forwarder process: segments to exporters."""

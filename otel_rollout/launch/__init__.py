@@ -1,0 +1,1 @@
+"""Starts forwarders from training, on this node and on the others."""

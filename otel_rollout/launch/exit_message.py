@@ -1,0 +1,115 @@
+"""The line that a program ends with: what was delivered, where to look, or what happens to the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shlex
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from otel_rollout.account.progress import write
+from otel_rollout.account.report import ExporterCount, Report
+from otel_rollout.launch import launcher
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def say(report: Report, node_dir: Path) -> None:
+    """Log the line, or print it to standard error where logging would not show it.
+
+    ``logging.getLogger("otel_rollout").setLevel(logging.WARNING)`` silences it where all is well.
+    """
+    message = text(report, node_dir)
+    if not message:
+        return
+    level = logging.WARNING if report.lost or report.undelivered else logging.INFO
+    if _logger.level > level:
+        return
+    if _logger.hasHandlers() and _logger.isEnabledFor(level):
+        _logger.log(level, "otel-rollout: %s", message)
+    else:
+        write(f"otel-rollout: {message}\n")
+
+
+def text(report: Report, node_dir: Path) -> str:
+    """Return the line for a run's report; empty where there is nothing to say.
+
+    Args:
+        report: what became of the run's spans.
+        node_dir: this machine's directory of the run, for the commands that are suggested.
+    """
+    if not report.recorded and not report.dropped:
+        return _why_nothing(report)
+    sentences = [_of_exporter(name, count, report, node_dir) for name, count in report.exporters.items()]
+    if report.dropped:
+        reasons = ", ".join(f"{number} ({reason})" for reason, number in report.dropped.items())
+        sentences.append(f"Dropped: {_spans(sum(report.dropped.values()))}, by reason: {reasons}.")
+    if report.lost:
+        sentences.append(f"Lost: {_spans(report.lost)}; please report this.")
+    return " ".join(sentences)
+
+
+def _why_nothing(report: Report) -> str:
+    if not report.left_out:
+        return ""
+    reasons = ", ".join(f"{number} ({reason})" for reason, number in report.left_out.items())
+    return f"nothing was recorded. Trajectories left out, by reason: {reasons}."
+
+
+def _of_exporter(name: str, count: ExporterCount, report: Report, node_dir: Path) -> str:
+    prints = name == "console" and count.destination
+    target = f"{name}, printed in {count.destination}" if prints else count.destination or name
+    if count.pending:
+        parts = [f"{count.delivered} of {_spans(report.recorded)} delivered to {target}."]
+    else:
+        parts = [f"{_spans(count.delivered)} delivered to {target}."]
+    if count.left_out:
+        parts.append(f"{_spans(count.left_out)} left out by OTEL_ROLLOUT_OUTCOME_KEEP.")
+    if count.rejected:
+        parts.append(f"{_spans(count.rejected)} rejected there and kept in {node_dir}/rejected.{name}.jsonl.")
+    if count.pending:
+        parts.append(_of_the_rest(count, report.recorded, node_dir))
+    elif count.problem:
+        parts.append(count.problem)
+    return " ".join(parts)
+
+
+def _of_the_rest(count: ExporterCount, recorded: int, node_dir: Path) -> str:
+    """Say what happens to pending spans, by what they wait for."""
+    number = count.pending
+    rest = f"The other {number}" if number < recorded else f"All {number}" if number > 1 else "It"
+    are = f"{rest} {'are' if number > 1 else 'is'}"
+    place = f"--spool {shlex.quote(str(node_dir))}"
+    forward = f"otel-rollout forward {place}"
+    watch = f"Watch it with: otel-rollout status --watch {place}"
+    problem = (count.problem or "").rstrip(".")
+    if count.is_refused:
+        return f"{are} kept on disk until this is corrected: {problem}. Then deliver with: {forward}"
+    if not launcher.forwarder_runs(node_dir):
+        log = node_dir / launcher.LOG_FILE
+        why = f" No process delivers; {log} may say why." if log.exists() else ""
+        return f"{are} kept on disk.{why} Deliver with: {forward}"
+    if problem:
+        return f"{are} kept on disk, and delivery is tried again in the background: {problem}. {watch}"
+    return f"{are} being delivered in the background. {watch}"
+
+
+def _spans(number: int) -> str:
+    return f"{number} span{'' if number == 1 else 's'}"
+
+
+@contextlib.contextmanager
+def ctrl_c_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C for the moment it takes to write the line: impatient people press it twice."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if before is not None:  # set from C
+            signal.signal(signal.SIGINT, before)

@@ -1,0 +1,1 @@
+"""OTLP/JSON: writes the lines that are recorded, and reads them back."""

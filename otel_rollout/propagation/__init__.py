@@ -1,0 +1,1 @@
+"""Context across Ray, threads and processes."""

@@ -1,0 +1,112 @@
+"""Propagation without patching: a decorator that both sides of a call understand.
+
+It uses ``__ray_invocation_decorator__``, by which Ray lets a function have a say in how it is called. That
+needs no private name, and costs what patching avoids: each class and function must be decorated, their
+signatures have one parameter more, and processes that use their handles need this package. Constructors
+and ``__ray_call__`` are not covered: Ray does not ask them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any, TypeVar
+
+import orjson
+
+from otel_rollout.propagation.ray_receive import receiving
+from otel_rollout.propagation.ray_send import ARGUMENT, carried_by_calls
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def carry_context(decorated: Decorated) -> Decorated:
+    """Let calls of a Ray actor's methods, or of a Ray task, continue the caller's trajectory.
+
+    Below ``@ray.remote``; the workers need this package::
+
+        @ray.remote
+        @carry_context
+        class Server: ...
+    """
+    if not inspect.isclass(decorated):
+        return _carrying(decorated)  # type: ignore[return-value] # a function with the same parameters
+    for name in dir(decorated):
+        if name.startswith("__"):
+            continue
+        member = inspect.getattr_static(decorated, name)
+        if isinstance(member, (staticmethod, classmethod)):
+            setattr(decorated, name, type(member)(_carrying(member.__func__)))
+        elif inspect.isfunction(member):
+            setattr(decorated, name, _carrying(member))
+    return decorated
+
+
+def _carrying(function: Callable[..., Any]) -> Callable[..., Any]:
+    if hasattr(function, "__ray_invocation_decorator__"):
+        return function
+    wrapper = functools.wraps(function)(_wrapper(function))
+    # Ray reads parameters through __wrapped__, and would not find ours.
+    del wrapper.__wrapped__
+    wrapper.__signature__ = _with_argument(inspect.signature(function))  # type: ignore[attr-defined]
+    wrapper.__ray_invocation_decorator__ = _invoking  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A receiver of the function's own kind, by which Ray decides how to run it."""
+    receive = receiving(function)
+    if inspect.iscoroutinefunction(function):
+
+        async def call_coroutine(*args: Any, **kwargs: Any) -> Any:
+            return await receive(*args, **kwargs)
+
+        return call_coroutine
+    if inspect.isgeneratorfunction(function):
+
+        def call_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            return (yield from receive(*args, **kwargs))
+
+        return call_generator
+    if inspect.isasyncgenfunction(function):
+
+        async def call_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            generator = receive(*args, **kwargs)
+            sent = None
+            try:
+                while True:
+                    try:
+                        item = await generator.asend(sent)
+                    except StopAsyncIteration:
+                        return
+                    sent = yield item
+            finally:
+                await generator.aclose()
+
+        return call_async_generator
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return receive(*args, **kwargs)
+
+    return call
+
+
+def _with_argument(signature: inspect.Signature) -> inspect.Signature:
+    parameters = list(signature.parameters.values())
+    ours = inspect.Parameter(ARGUMENT, inspect.Parameter.KEYWORD_ONLY, default=None)
+    takes_any = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+    parameters.insert(len(parameters) - takes_any, ours)
+    return signature.replace(parameters=parameters)
+
+
+def _invoking(invocation: Callable[..., Any]) -> Callable[..., Any]:
+    """Ray's contract: given what sends the call, return what is to be called in its place."""
+
+    def invoke(args: Any, kwargs: Any) -> Any:
+        carried = carried_by_calls()
+        if carried is not None:
+            kwargs = {**(kwargs or {}), ARGUMENT: orjson.dumps(carried)}
+        return invocation(args, kwargs)
+
+    return invoke

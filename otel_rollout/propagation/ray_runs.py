@@ -1,0 +1,100 @@
+"""A job's workers follow the driver into its next run.
+
+They are started with the settings of one run. Once the driver records another, its calls name that, and a
+worker that is called fetches its settings from Ray's control store, where the driver has put them. A worker
+names the run in its own calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Final
+
+import orjson
+
+from otel_rollout import runtime
+from otel_rollout.base.environment import PREFIXES
+from otel_rollout.settings import CONFIG_VARIABLE
+
+RUN_KEY: Final = "otel-rollout-run"
+"""Entry of a carrier that names the run."""
+_NAMESPACE: Final = b"otel-rollout"
+_NOT_SENT: Final = (CONFIG_VARIABLE, "OTEL_ROLLOUT_NODE")
+"""Variables that are sent apart, or that each machine has for itself."""
+
+_logger = logging.getLogger("otel_rollout")
+_first_run = ""
+"""The run that this job's workers were started with."""
+_published: set[str] = set()
+_unknown: set[str] = set()
+
+
+def begin(run_id: str) -> None:
+    """Note the run that this job's workers are started with."""
+    global _first_run
+    _first_run = run_id
+    _published.clear()
+
+
+def is_to_be_named() -> bool:
+    """Whether calls have to name the run, since workers were started with another."""
+    run_id = runtime.run_id()
+    return bool(run_id and _first_run) and run_id != _first_run
+
+
+def run_to_name() -> str | None:
+    """Return the run that a call has to name; None where its receiver knows."""
+    if not is_to_be_named():
+        return None
+    run_id = runtime.run_id()
+    if run_id not in _published:
+        run_id = runtime.settle_for_workers().run_id
+        _published.add(run_id)
+        _publish(run_id)
+    return run_id
+
+
+def _publish(run_id: str) -> None:
+    from ray.experimental import internal_kv
+
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(PREFIXES) and name not in _NOT_SENT
+    }
+    told = {"config": os.environ.get(CONFIG_VARIABLE, ""), "variables": variables}
+    internal_kv._internal_kv_put(run_id.encode(), orjson.dumps(told), namespace=_NAMESPACE)
+
+
+def forget() -> None:
+    """Remove the settings of runs from Ray's control store: they may hold credentials."""
+    from ray.experimental import internal_kv
+
+    while _published:
+        internal_kv._internal_kv_del(_published.pop().encode(), namespace=_NAMESPACE)
+
+
+def follow(run_id: str) -> None:
+    """Record into a run from here on, if this process does not already."""
+    if run_id == runtime.run_id() or run_id in _unknown:
+        return
+    told = _told(run_id)
+    if told is None:
+        _unknown.add(run_id)
+        _logger.warning(
+            "otel-rollout: this worker was called from the run %s, whose settings cannot be had; it goes on "
+            "recording into %s. Call ray.shutdown() and ray.init() between two runs.",
+            run_id,
+            runtime.run_id(),
+        )
+        return
+    runtime.join(told["config"], told["variables"])
+    _published.add(run_id)  # as the driver has done: the calls of this worker name it as well
+
+
+def _told(run_id: str) -> Any:
+    from ray.experimental import internal_kv
+
+    found = internal_kv._internal_kv_get(run_id.encode(), namespace=_NAMESPACE)
+    return orjson.loads(found) if found else None

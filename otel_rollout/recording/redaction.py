@@ -1,0 +1,185 @@
+"""Make secrets unreadable in a line before it is written anywhere.
+
+What ``secrets`` replaces is found by :mod:`otel_rollout.recording.secret_finder`; an application may give a
+function of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from otel_rollout.base import semconv
+from otel_rollout.otlp import writer
+from otel_rollout.recording import secret_finder
+
+if TYPE_CHECKING:
+    from otel_rollout.otlp.writer import AttributeInput
+
+Redaction = Callable[[bytes], bytes]
+SHIPPED: Final = "secrets"
+BUDGET: Final = 0.25
+"""Seconds of processor time that an application's function may take for a line."""
+PAUSE: Final = 10.0
+"""Times as long as it took beyond its budget, such a function is not given lines of that length again."""
+
+_BEFORE: Final = b'{"resourceSpans":[{"scopeSpans":[{'
+"""What a line given without its resource lacks to be JSON."""
+_KEPT_KEYS: Final = frozenset((*semconv.IDENTITY, semconv.SPAN_KIND))
+"""Attributes that stay when the content of a span is replaced: what trajectory it belongs to, what it is."""
+_logger = logging.getLogger("otel_rollout")
+
+
+def redaction_of(names: str) -> Redaction | None:
+    """What lines go through, as named by ``OTEL_ROLLOUT_REDACT``; None: nothing.
+
+    Raises:
+        ValueError: for a function that cannot be found. Recording without it is not what was asked for.
+    """
+    steps = [_step(name.strip()) for name in names.split(",") if name.strip()]
+    if not steps:
+        return None
+
+    def redact(line: bytes) -> bytes:
+        for step in steps:
+            line = step(line)
+        return line
+
+    return redact
+
+
+def _step(name: str) -> Redaction:
+    return redact_secrets if name == SHIPPED else _of_the_application(name)
+
+
+def redact_secrets(line: bytes) -> bytes:
+    """Replace what looks like a key, a token or a password; nothing else of the line changes."""
+    text = line.decode("utf-8", "surrogateescape")
+    if not secret_finder.may_hold_secrets(text):
+        return line
+    is_line = secret_finder.is_json(_BEFORE + line) or secret_finder.is_json(line)
+    found = secret_finder.in_json(text, is_line=True) if is_line else secret_finder.in_text(text)
+    return secret_finder.replaced(text, found).encode("utf-8", "surrogateescape")
+
+
+def redacted_attributes(
+    redact: Redaction | None, attributes: Mapping[str, AttributeInput]
+) -> dict[str, AttributeInput]:
+    """Redact the text of a resource's attributes, by way of a line that has them.
+
+    Where the application's function fails, only the run's id is left: what it did not pass is not written.
+    """
+    if redact is None:
+        return dict(attributes)
+    encoded = writer.attribute_list(attributes)
+    try:
+        line = redact(b'"scope":{"attributes":%b},"spans":[]}]}]}\n' % encoded)
+        scope = orjson.loads(_BEFORE + line)["resourceSpans"][0]["scopeSpans"][0]["scope"]
+        return {
+            entry["key"]: entry["value"].get("stringValue", attributes.get(entry["key"]))
+            for entry in scope["attributes"]
+        }
+    except Exception as error:  # noqa: BLE001 - the application's
+        _logger.warning(
+            "otel-rollout: the resource's attributes are not recorded: redaction failed: %r", error
+        )
+        return {key: value for key, value in attributes.items() if key == semconv.RUN_ID}
+
+
+def _of_the_application(name: str) -> Redaction:
+    module, _, function_name = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"OTEL_ROLLOUT_REDACT={name!r}: there is no such function ({error}); give `secrets` or "
+            "module:function, importable in every process"
+        ) from error
+
+    def redact(line: bytes) -> bytes:
+        changed = function(line.decode()).encode()
+        orjson.loads(_BEFORE + changed)
+        if b"\n" in changed[:-1]:
+            raise ValueError("a line has to stay one line")
+        return bytes(changed)
+
+    return _Budgeted(redact, name)
+
+
+class _Budgeted:
+    """An application's function, and how long it may take.
+
+    Nothing can interrupt a regular expression. So a line on which the function exceeded its budget is
+    replaced as a whole, and for a while such lines, from half that length on, are not given to it.
+
+    Args:
+        redact: calls the function.
+        name: of the function, for people.
+    """
+
+    def __init__(self, redact: Redaction, name: str) -> None:
+        self._redact = redact
+        self._name = name
+        self._too_long: float = math.inf
+        self._paused_until = 0.0
+
+    def __call__(self, line: bytes) -> bytes:
+        """Redact a line, or replace its content."""
+        if len(line) >= self._too_long:
+            if time.monotonic() < self._paused_until:
+                return without_content(line)
+            self._too_long = math.inf
+        began = (
+            time.thread_time()
+        )  # of this thread: others keep it waiting, which is not the function's doing
+        redacted = self._redact(line)
+        took = time.thread_time() - began
+        if took <= BUDGET:
+            return redacted
+        self._too_long = min(self._too_long, len(line) // 2)
+        self._paused_until = time.monotonic() + PAUSE * took
+        _logger.warning(
+            "otel-rollout: OTEL_ROLLOUT_REDACT: %s took %.1f s of processor time for a span of %d bytes; the "
+            "content of such spans is replaced for the next %.0f s",
+            self._name,
+            took,
+            len(line),
+            PAUSE * took,
+        )
+        return without_content(line)
+
+
+def without_content(line: bytes) -> bytes:
+    """Replace all text in a line but names of attributes, identity and kind of the span."""
+    data = orjson.loads(_BEFORE + line)
+    for of_resource in data["resourceSpans"]:
+        for of_scope in of_resource["scopeSpans"]:
+            for span in of_scope["spans"]:
+                _hide_content(span)
+    return orjson.dumps(data)[len(_BEFORE) :] + b"\n"
+
+
+def _hide_content(span: dict[str, Any]) -> None:
+    for part in (span, *span.get("events", ()), *span.get("links", ())):
+        for attribute in part.get("attributes", ()):
+            if attribute["key"] not in _KEPT_KEYS:
+                _hide_text(attribute["value"])
+    if "message" in span.get("status", {}):
+        span["status"]["message"] = secret_finder.MARK
+
+
+def _hide_text(value: dict[str, Any]) -> None:
+    """Replace text and bytes in an OTLP value."""
+    if "stringValue" in value:
+        value["stringValue"] = secret_finder.MARK
+    value.pop("bytesValue", None)
+    for entry in value.get("arrayValue", {}).get("values", ()):
+        _hide_text(entry)
+    for entry in value.get("kvlistValue", {}).get("values", ()):
+        _hide_text(entry["value"])

@@ -1,0 +1,201 @@
+"""The tokenizers behind recorded token ids, written once into the run's directory. Nothing is decoded here.
+
+A tokenizer is known by a name that is made of a part of its content: enough to tell tokenizers apart, and
+made in well under a millisecond. A large one that writes itself keeps all other threads waiting meanwhile. So
+a thread asks it for one token after the other, unless another process has written it, and leaves out what
+decoding does not need.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from otel_rollout.base.interrupts import pass_on
+from otel_rollout.spool import layout
+
+MAX_TOKENIZERS: Final = 16
+"""Tokenizers of one process. They are held on to."""
+_SAMPLES: Final = 1024
+"""Tokens that a name is made of, besides those added to the vocabulary."""
+_SLICE: Final = 1000
+"""Tokens read at once: other threads do not wait for longer."""
+_PAUSE: Final = 0.0005
+_FILE: Final = "tokenizer.json"
+_logger = logging.getLogger("otel_rollout")
+
+
+class Tokenizers:
+    """The tokenizers of one process.
+
+    Args:
+        node_dir: whose spans name them.
+        default: the tokenizer of operations that have none: a file or directory, or the name of a model that
+            is in the Hugging Face cache of this machine.
+    """
+
+    def __init__(self, node_dir: Path, default: str = "") -> None:
+        self._node_dir = node_dir
+        self._default = default
+        self._default_name: str | None = None
+        self._known: dict[int, tuple[Any, str | None]] = {}
+        self._writers: list[threading.Thread] = []
+        self._said: set[str] = set()
+
+    def name_of(self, tokenizer: Any) -> str | None:
+        """The name of a tokenizer, which is written if need be; of None, that of the default.
+
+        Of one that cannot be written there is no name, and a warning. Never raises.
+        """
+        if tokenizer is None:
+            return self._name_of_default() if self._default else None
+        known = self._known.get(id(tokenizer))
+        if known is not None:
+            return known[1]
+        name = None
+        try:
+            if len(self._known) >= MAX_TOKENIZERS:
+                self._say(f"more than {MAX_TOKENIZERS} tokenizers in one process; of the others ids stay ids")
+                return None
+            backend = _backend(tokenizer)
+            if backend is None:
+                kind = type(tokenizer).__qualname__
+                self._say(f"token2text needs a fast tokenizer, and {kind} is none; ids stay ids")
+            else:
+                name = _name(backend)
+                self._write(name, lambda: b"".join(_described(backend)))
+        except Exception as error:  # noqa: BLE001 - a user's tokenizer
+            pass_on(error)
+            self._say(f"token2text cannot use the tokenizer: {type(error).__name__}: {error}; ids stay ids")
+        self._known[id(tokenizer)] = (tokenizer, name)
+        return name
+
+    def finish(self, timeout: float) -> None:
+        """Wait for what is being written, so many seconds at most."""
+        deadline = time.monotonic() + timeout
+        for thread in self._writers:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _name_of_default(self) -> str | None:
+        if self._default_name is None:
+            name = ""
+            try:
+                path = _local_file(self._default)
+                if path is None:
+                    self._say(
+                        f"OTEL_ROLLOUT_TOKENIZER={self._default!r}: no {_FILE} there, nor in this machine's "
+                        "Hugging Face cache, and nothing is downloaded; ids stay ids. Give the path of one"
+                    )
+                else:
+                    state = path.stat()
+                    told = f"{path.resolve()} {state.st_size} {state.st_mtime_ns}"
+                    name = hashlib.sha256(told.encode()).hexdigest()[:32]
+                    self._write(name, path.read_bytes)
+            except Exception as error:  # noqa: BLE001
+                pass_on(error)
+                self._say(f"OTEL_ROLLOUT_TOKENIZER={self._default!r} cannot be used: {error}; ids stay ids")
+            self._default_name = name  # when all is done: another thread may ask meanwhile
+        return self._default_name or None
+
+    def _write(self, name: str, content: Callable[[], bytes]) -> None:
+        target = layout.tokenizer_file(self._node_dir, name)
+        if target.exists():
+            return
+
+        def write() -> None:
+            try:
+                target.parent.mkdir(mode=0o700, exist_ok=True)
+                layout.write_whole(target, content())
+            except Exception as error:  # noqa: BLE001 - a full disk, or a tokenizer that changes meanwhile
+                self._say(f"a tokenizer could not be written to {target}: {error}; ids stay ids")
+
+        thread = threading.Thread(target=write, name="otel-rollout-tokenizer", daemon=True)
+        thread.start()
+        self._writers.append(thread)
+
+    def _say(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            _logger.warning("otel-rollout: %s.", what)
+
+
+def _backend(tokenizer: Any) -> Any:
+    """The object of the library ``tokenizers`` behind a tokenizer, or behind a processor that has one."""
+    for candidate in (tokenizer, getattr(tokenizer, "tokenizer", None)):
+        backend = getattr(candidate, "backend_tokenizer", candidate)
+        if type(backend).__module__.partition(".")[0] == "tokenizers" and hasattr(backend, "id_to_token"):
+            return backend
+    return None
+
+
+def _name(backend: Any) -> str:
+    size = backend.get_vocab_size()
+    sample = [backend.id_to_token(number) for number in range(0, size, max(1, size // _SAMPLES))]
+    told = repr((size, sample, _added(backend), _decoder(backend)))
+    return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def _added(backend: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": number,
+            "content": token.content,
+            "single_word": token.single_word,
+            "lstrip": token.lstrip,
+            "rstrip": token.rstrip,
+            "normalized": token.normalized,
+            "special": token.special,
+        }
+        for number, token in sorted(backend.get_added_tokens_decoder().items())
+    ]
+
+
+def _decoder(backend: Any) -> bytes:
+    """The description of how tokens become text; it is all there is to know, as JSON."""
+    return b"null" if backend.decoder is None else bytes(backend.decoder.__getstate__())
+
+
+def _described(backend: Any) -> Iterator[bytes]:
+    """A tokenizer as its library reads it, with words in place of its model: decoding asks for no more."""
+    yield b'{"version":"1.0","truncation":null,"padding":null,"added_tokens":'
+    yield orjson.dumps(_added(backend))
+    yield b',"normalizer":null,"pre_tokenizer":null,"post_processor":null,"decoder":'
+    yield _decoder(backend)
+    yield b',"model":{"type":"WordLevel","unk_token":"","vocab":{'
+    # An id need not be below the number of tokens: there may be gaps before it.
+    highest = max([backend.get_vocab_size() - 1, *backend.get_added_tokens_decoder()])
+    separator = b""
+    for begin in range(0, highest + 1, _SLICE):
+        tokens = (
+            (number, backend.id_to_token(number)) for number in range(begin, min(begin + _SLICE, highest + 1))
+        )
+        part = {token: number for number, token in tokens if token is not None}
+        if part:
+            yield separator + orjson.dumps(part)[1:-1]
+            separator = b","
+        time.sleep(_PAUSE)
+    yield b"}}}"
+
+
+def _local_file(named: str) -> Path | None:
+    """The file of a tokenizer given as file, as directory, or as a model that was downloaded before."""
+    path = Path(named).expanduser()
+    for candidate in (path, path / _FILE):
+        if candidate.is_file():
+            return candidate
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", named):
+        return None
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    downloaded = cache / f"models--{named.replace('/', '--')}" / "snapshots"
+    found = [snapshot / _FILE for snapshot in downloaded.glob("*") if (snapshot / _FILE).is_file()]
+    return max(found, key=lambda file: file.stat().st_mtime, default=None)

@@ -1,0 +1,1 @@
+"""Which run a process belongs to, and what that run delivers to."""

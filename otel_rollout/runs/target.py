@@ -1,0 +1,223 @@
+"""What a run delivers to, and whether a process names another target than the run it inherits.
+
+The process that founds a run publishes its target to the processes it starts: exporters with options,
+project, and the variables that name a target (:data:`otel_rollout.settings.CONFIG_VARIABLE`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from otel_rollout import settings
+from otel_rollout.base.environment import may_be_credential, without_credentials
+from otel_rollout.settings import Settings
+
+_OF_EXPORTER: Final = {
+    "mlflow": ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID"),
+    "weave": (
+        "WANDB_BASE_URL", "WANDB_PUBLIC_BASE_URL", "WANDB_ENTITY", "WANDB_PROJECT", "WANDB_RUN_ID",
+        "WF_TRACE_SERVER_URL",
+    ),
+}  # fmt: skip
+"""Exporter → the variables that name its target."""
+_OF_OTHERS: Final = re.compile(r"OTEL_(?!ROLLOUT_|.*(LOGS|METRICS)_).*(ENDPOINT|FILE|HOST|PATH|URI|URL)")
+"""The same for any other exporter."""
+_SET_BY_CLIENTS: Final = frozenset({"MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID", "WANDB_RUN_ID"})
+"""Variables that a tracker's client sets in a process which starts a run: they do not tell runs apart."""
+_REQUIRED: Final = {"mlflow": ("tracking_uri", "MLFLOW_TRACKING_URI")}
+"""Exporter → the option and the variable without which it has no target."""
+_SETTINGS: Final = {
+    "OTEL_TRACES_EXPORTER": "exporters",
+    "OTEL_ROLLOUT_PROJECT": "project_name",
+    "OTEL_ROLLOUT_RUN_ID": "run_id",
+    "OTEL_ROLLOUT_SPOOL_DIR": "spool_dir",
+}
+"""Variables of settings that tell runs apart."""
+
+
+def variables(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
+    """Return the variables that name the target of these settings, without credentials."""
+    return {
+        name: without_credentials(value.strip())
+        for name, value in environ.items()
+        if value.strip() and (name in _SETTINGS or names_target(name, configured))
+    }
+
+
+def published_variables(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
+    """Return what a run's first process publishes: its variables, and those it was told and lacks."""
+    told = {
+        name: value
+        for name, value in configured.target_variables.items()
+        if name in _SETTINGS or names_target(name, configured)
+    }
+    return told | variables(environ, configured)
+
+
+def names_target(name: str, configured: Settings) -> bool:
+    """Whether a variable names the target of one of the exporters."""
+    return any(_names_target_of(exporter, name) for exporter in configured.exporters) or (
+        not may_be_credential(name, "")
+        and any(fnmatch.fnmatchcase(name, p.strip()) for p in configured.forwarder_variables.split(","))
+    )
+
+
+def _names_target_of(exporter: str, name: str) -> bool:
+    known = _OF_EXPORTER.get(exporter)
+    return name in known if known is not None else _OF_OTHERS.fullmatch(name) is not None
+
+
+def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[str, Any]:
+    """Return the arguments that variables stand for which were changed since the run was founded.
+
+    Args:
+        environ: this process's environment.
+        inherited: its settings, with the variables that the run's first process had.
+    """
+    changed = {
+        name: value
+        for name, value in variables(environ, inherited).items()
+        if name not in _SET_BY_CLIENTS and not _is_of_run(name, value, inherited)
+    }
+    if not changed:
+        return {}
+    stated, _ = settings.from_environment({name: v for name, v in changed.items() if name in _SETTINGS})
+    named = {_SETTINGS[name]: getattr(stated, _SETTINGS[name]) for name in changed if name in _SETTINGS}
+    named["exporters"] = {
+        exporter: {
+            option: value
+            for option, value in inherited.exporters.get(exporter, {}).items()
+            if not _is_replaced(exporter, option, changed)
+        }
+        for exporter in named.get("exporters", inherited.exporters)
+    }
+    named["target_variables"] = {**inherited.target_variables, **changed}
+    return named
+
+
+def is_told(environ: Mapping[str, str]) -> bool:
+    """Whether the process that founded the run has said which variables it had."""
+    try:
+        return "target_variables" in settings.inherited(environ)
+    except ValueError:  # as is reported with the settings
+        return False
+
+
+def _is_replaced(exporter: str, option: str, changed: Mapping[str, str]) -> bool:
+    """Whether variables replace an inherited option; credentials are not sent to another target."""
+    of_exporter = [name for name in changed if _names_target_of(exporter, name)]
+    return any(_is_option(name, option) for name in of_exporter) or (
+        bool(of_exporter) and may_be_credential(option, "")
+    )
+
+
+def completed(environ: Mapping[str, str], inherited: Settings, named: Mapping[str, Any]) -> Settings:
+    """Return inherited settings with what arguments add; exporters without options keep those they have.
+
+    A run whose exporter has no target yet takes the one that this process names.
+    """
+    exporters = {
+        exporter: options or inherited.exporters.get(exporter, {})
+        for exporter, options in named.get("exporters", inherited.exporters).items()
+    }
+    found = {
+        name: value
+        for name, value in variables(environ, inherited).items()
+        if any(_has_no_target(e, inherited) and _names_target_of(e, name) for e in inherited.exporters)
+    }
+    changes = {**named, "exporters": exporters, "target_variables": {**found, **inherited.target_variables}}
+    return dataclasses.replace(inherited, **changes)
+
+
+def _is_of_run(name: str, value: str, run: Settings) -> bool:
+    """Whether a variable says what the run's first process said, or the first thing that is said at all."""
+    if _same(value, run.target_variables.get(name)):
+        return True
+    if name == "OTEL_TRACES_EXPORTER":
+        return {part.strip() for part in value.split(",")} == set(run.exporters)
+    if name in _SETTINGS:
+        return name != "OTEL_ROLLOUT_SPOOL_DIR" and value == getattr(run, _SETTINGS[name])
+    owners = [exporter for exporter in run.exporters if _names_target_of(exporter, name)]
+    options = (item for exporter in owners for item in run.exporters[exporter].items())
+    if any(_is_option(name, option) and _same(value, given) for option, given in options):
+        return True
+    return bool(owners) and all(_has_no_target(exporter, run) for exporter in owners)
+
+
+def _has_no_target(exporter: str, run: Settings) -> bool:
+    """Whether an exporter cannot deliver as it is: the program names its target later than it imports us."""
+    option, variable = _REQUIRED.get(exporter, ("", ""))
+    return bool(option) and option not in run.exporters[exporter] and variable not in run.target_variables
+
+
+def _is_option(variable: str, option: str) -> bool:
+    """Whether an exporter's option and a variable set the same thing, by their names."""
+    return variable.endswith("_" + option.upper())
+
+
+def _same(one: object, other: object) -> bool:
+    if one is None or other is None:
+        return False
+    return without_credentials(str(one)).rstrip("/") == without_credentials(str(other)).rstrip("/")
+
+
+def is_another(run: Settings, named: Mapping[str, Any]) -> bool:
+    """Whether arguments name another run, target, project or exporter than ``run`` has."""
+    if any(
+        name in named and named[name] != getattr(run, name)
+        for name in ("project_name", "run_id", "spool_dir")
+    ):
+        return True
+    exporters = named.get("exporters", {})
+    if "exporters" in named and exporters.keys() != run.exporters.keys():
+        return True
+    if "target_variables" in named and named["target_variables"] != run.target_variables:
+        return True
+    return any(
+        not _has_option(run, exporter, option, value)
+        for exporter, options in exporters.items()
+        for option, value in options.items()
+    )
+
+
+def _has_option(run: Settings, exporter: str, option: str, value: object) -> bool:
+    if option in run.exporters[exporter]:
+        return bool(run.exporters[exporter][option] == value)
+    return any(
+        _same(value, given)
+        for name, given in run.target_variables.items()
+        if _names_target_of(exporter, name) and _is_option(name, option)
+    )
+
+
+def fingerprint(configured: Settings) -> str:
+    """Return a digest of exporters and target without credentials, the same in all processes of a run."""
+    as_inherited = json.loads(settings.to_variable(configured.exporters))
+    target = {
+        "exporters": {
+            exporter: {
+                option: without_credentials(str(value))
+                for option, value in options.items()
+                if not may_be_credential(option, "")
+            }
+            for exporter, options in as_inherited.items()
+        },
+        "variables": {
+            name: value
+            for name, value in configured.target_variables.items()
+            if name not in _SET_BY_CLIENTS and name not in _SETTINGS
+        },
+    }
+    return hashlib.sha256(json.dumps(target, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def own_run_id(inherited_id: str, configured: Settings) -> str:
+    """Return the id of a run beside the inherited one, the same for all that name the same target."""
+    digest = hashlib.sha256(f"{fingerprint(configured)} {configured.project_name}".encode()).hexdigest()
+    return f"{inherited_id}-{digest[:8]}"

@@ -1,0 +1,1 @@
+"""Files on disk between the recording processes and the forwarder."""

@@ -1,0 +1,174 @@
+"""Reading what recording processes write, while they write it and after they died."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from otel_rollout.spool import journal, layout
+from otel_rollout.spool.layout import SegmentName
+from otel_rollout.spool.private_files import ForeignFileError, open_private
+
+READ_BYTES = 1 << 20
+MAX_LINE_BYTES = 128 << 20
+"""What is read of one line at most: no span is that large, but a damaged file may have no newline at all."""
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether the process that writes this segment or journal lives: it holds a lock that dies with it.
+
+    Never a pid: those are reused. Never an age: clocks are set.
+    """
+    try:
+        descriptor = open_private(path, os.O_RDONLY)
+    except (FileNotFoundError, ForeignFileError):  # done with and removed; or nothing of ours
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def living_writers(node_dir: Path) -> set[str]:
+    """The writers that may still write into this directory."""
+    return {writer for writer in layout.journals(node_dir) if not is_dead(node_dir, writer)}
+
+
+def is_dead(node_dir: Path, writer: str) -> bool:
+    """Whether a writer will certainly write no more.
+
+    It holds its journal from shortly after that appears, and one segment at any time, the first before it has
+    a journal. Which one the journal says, looked at before and after: with the next it lets go of the last.
+    """
+    if is_being_written(node_dir / (writer + layout.JOURNAL_SUFFIX)):
+        return False
+    before = _sequence(node_dir, writer)
+    held = [node_dir / SegmentName(writer, before).file] if before else _segments_of(node_dir, writer)
+    if any(map(is_being_written, held)):
+        return False
+    return _sequence(node_dir, writer) == before
+
+
+def _sequence(node_dir: Path, writer: str) -> int:
+    """Number of the segment that a writer is at; 0 while it is being born, and where no journal tells."""
+    state = journal.read_state(node_dir / (writer + layout.JOURNAL_SUFFIX))
+    return state.sequence if state is not None else 0
+
+
+def _segments_of(node_dir: Path, writer: str) -> list[Path]:
+    return [node_dir / name.file for name in layout.segments(node_dir) if name.writer == writer]
+
+
+def writers(node_dir: Path) -> set[str]:
+    """Whoever has left something here, a journal or segments alone."""
+    return {*layout.journals(node_dir), *(name.writer for name in layout.segments(node_dir))}
+
+
+def heal(node_dir: Path, writer: str) -> None:
+    """Complete the last segment of a dead writer from its journal; cut off a line that was never finished.
+
+    Half a line elsewhere is damage: it is ended, and so counted among what cannot be read. Idempotent. To be
+    called by the holder of the forwarder's lock, so by one process at a time.
+    """
+    path = node_dir / (writer + layout.JOURNAL_SUFFIX)
+    state = journal.read_state(path)
+    for name in layout.segments(node_dir):
+        if name.writer == writer and (state is None or name.sequence <= state.sequence):
+            with open(node_dir / name.file, "r+b", opener=open_private) as segment:
+                if state is None or name.sequence < state.sequence:
+                    _end_last_line(segment)
+                else:
+                    segment.write(journal.owed_bytes(path, state, segment.seek(0, os.SEEK_END)))
+                    segment.truncate(_end_of_last_line(segment))
+
+
+def discard_buffers(node_dir: Path, writer: str) -> None:
+    """Give back the space of a dead writer's journal and table; its counts stay.
+
+    To be called when its segments are complete and its trajectories ended. A journal that cannot be read is
+    left as it is: that of a newer version, say.
+    """
+    path = node_dir / (writer + layout.JOURNAL_SUFFIX)
+    if journal.read_state(path) is not None:
+        fresh = path.with_suffix(".new")  # never cut a file: a process that has it mapped would die of it
+        with open(path, "rb", opener=open_private) as old, open(fresh, "wb", opener=open_private) as file:
+            file.write(old.read(journal.HEADER_BYTES))
+        fresh.replace(path)
+    (node_dir / (writer + layout.OPEN_SUFFIX)).unlink(missing_ok=True)
+
+
+def _end_last_line(segment: BinaryIO) -> None:
+    if segment.seek(0, os.SEEK_END):
+        segment.seek(-1, os.SEEK_END)
+        if segment.read(1) != b"\n":
+            segment.write(b"\n")
+
+
+def _end_of_last_line(segment: BinaryIO) -> int:
+    position = segment.seek(0, os.SEEK_END)
+    while position > 0:
+        start = max(0, position - READ_BYTES)
+        segment.seek(start)
+        newline = segment.read(position - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        position = start
+    return 0
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line, whole or not at all; half of one, of a process that was killed in it, is cut off first.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
+    with open(path, "a+b", opener=open_private) as file:
+        end = _end_of_last_line(file)
+        file.truncate(end)
+        try:
+            file.write(line)
+            file.flush()
+        except OSError:
+            os.ftruncate(file.fileno(), end)  # freeing space does not fail for lack of it
+            raise
+
+
+def complete_lines(path: Path, position: int, limit: int) -> Iterator[tuple[bytes, int]]:
+    """Whole lines of a segment from byte ``position``, each with its newline and with where it ends.
+
+    Stops after ``limit`` bytes, but not before the first line; what follows the last newline is not
+    finished and not yielded. Of a line longer than ``MAX_LINE_BYTES`` its beginning is, without a newline.
+    """
+    try:
+        file = open(path, "rb", opener=open_private)  # noqa: SIM115
+    except FileNotFoundError:  # everybody is done with it
+        return
+    with file:
+        begin = file.seek(position)
+        while line := file.readline(MAX_LINE_BYTES):
+            end = begin + len(line)
+            if not line.endswith(b"\n"):
+                rest = _rest_of_line(file) if len(line) == MAX_LINE_BYTES else 0
+                if not rest:
+                    return
+                line, end = line[:READ_BYTES], end + rest
+            if begin > position and end - position > limit:
+                return
+            yield line, end
+            begin = end
+
+
+def _rest_of_line(file: BinaryIO) -> int:
+    """Bytes up to and with the next newline; 0 when there is none."""
+    length = 0
+    while piece := file.readline(READ_BYTES):
+        length += len(piece)
+        if piece.endswith(b"\n"):
+            return length
+    return 0

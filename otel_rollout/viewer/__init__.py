@@ -1,0 +1,1 @@
+"""Shows trajectories on a terminal and as a page."""

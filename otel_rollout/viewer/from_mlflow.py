@@ -1,0 +1,137 @@
+"""Trajectories out of MLflow, to which they were delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import semconv
+from otel_rollout.forwarder.detokenizer import Decoder
+from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.reader import spans_of
+from otel_rollout.viewer.messages import read_json
+from otel_rollout.viewer.reference import Reference, UnresolvedError
+from otel_rollout.viewer.summary import VALIDATION, Score, Summary, Tokens, path_of
+
+_STATES = {"OK": "ok", "ERROR": "error"}
+
+
+class InMlflow:
+    """Reads an MLflow server or database.
+
+    Args:
+        tracking_uri: where; None for ``MLFLOW_TRACKING_URI``.
+        project: the experiment to look in; None for all of them.
+
+    Raises:
+        UnresolvedError: it cannot be read.
+    """
+
+    def __init__(self, tracking_uri: str | None, project: str | None) -> None:
+        with _said_plainly():
+            from otel_rollout_mlflow.reading import MlflowTraces
+
+            self._traces = MlflowTraces(tracking_uri, project)
+        self.place = self._traces.place
+        self.notes: tuple[str, ...] = ()
+        self._project = project or ""
+
+    def find(self, reference: Reference | None) -> list[Summary]:
+        """Those that are meant, of the newest run that has some; without reference all of a run's."""
+        with _said_plainly():
+            newest = next(self._traces.find({semconv.RUN_ID: ""}), None)
+            run = newest["tags"][semconv.RUN_ID] if newest else ""
+            if reference is None:
+                listed = self._traces.find({semconv.RUN_ID: run}) if newest else ()
+                return [one for one in map(self._summary, listed) if one.path]
+            found = list(map(self._summary, self._traces.find(_tags(reference), reference.trace)))
+        meant = [one for one in found if reference.matches(one)]
+        if meant and meant[0].run != run:
+            self.notes = (f"This is an older run: no {reference.text} is in the newest, {run}.",)
+        return [one for one in meant if one.run == meant[0].run]
+
+    def _summary(self, info: Mapping[str, Any]) -> Summary:
+        return replace(_summary(info), project=self._project)
+
+    def spans(self, trace_id: str) -> list[ReadableSpan]:
+        """All spans of a trace."""
+        with _said_plainly():
+            line = self._traces.line_of(trace_id)
+            return spans_of(line) if line else []
+
+    def decoder(self, name: str) -> Decoder | None:
+        """None: what was delivered has its text."""
+        return None
+
+
+def _tags(reference: Reference) -> dict[str, str]:
+    """What the trajectories that are meant are tagged with, as far as can be said."""
+    if not reference.path:
+        return {}
+    parts = reference.path.split("/")
+    is_validation = parts[0] == VALIDATION
+    step, *rest = parts[is_validation:]
+    tags = {"validate": str(is_validation), "step": step}
+    if len(rest) > 1 and rest[-1]:
+        tags |= {"sample_index": "/".join(rest[:-1]), "rollout_n": rest[-1]}
+    return {name: text for name, text in tags.items() if text not in ("", "-")}
+
+
+def _summary(info: Mapping[str, Any]) -> Summary:
+    tags: Mapping[str, str] = info.get("tags") or {}
+    named = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semconv.VALIDATE)
+    short = {name: name.removeprefix(semconv.EXTRA_PREFIX) for name in named}
+    usage = read_json((info.get("trace_metadata") or {}).get("mlflow.trace.tokenUsage", "{}"))
+    state = _STATES.get(str(info.get("state")), "running")
+    duration = str(info.get("execution_duration", "")).removesuffix("s")
+    return Summary(
+        trace_id=str(info["trace_id"]).removeprefix("tr-"),
+        run=tags.get(semconv.RUN_ID, ""),
+        experiment=tags.get("experiment_name", ""),
+        path=path_of({name: tags[key] for name, key in short.items() if key in tags}),
+        name=tags.get("mlflow.traceName", ""),
+        state=state,
+        start_ns=_unix_ns(str(info.get("request_time", ""))),
+        seconds=float(duration) if duration and state != "running" else None,
+        scores=_scores(info),
+        tokens=Tokens(usage.get("input_tokens"), usage.get("output_tokens"))
+        if isinstance(usage, dict)
+        else Tokens(),
+    )
+
+
+def _scores(info: Mapping[str, Any]) -> tuple[Score, ...]:
+    """The newest of each name. MLflow has those of sub-trajectories as well: they count where no other is."""
+    from otel_rollout_mlflow.reading import is_of_part, score_in
+
+    given = [(is_of_part(one), score_in(one)) for one in info.get("assessments") or ()]
+    parts = evaluations.newest(score for is_part, score in given if score and is_part)
+    whole = evaluations.newest(score for is_part, score in given if score and not is_part)
+    found = sorted((parts | whole).values(), key=lambda one: one.time_ns)
+    return tuple(Score(one.name, one.value, one.comment) for one in found)
+
+
+def _unix_ns(text: str) -> int:
+    try:
+        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 10**9)
+    except ValueError:
+        return 0
+
+
+@contextmanager
+def _said_plainly() -> Iterator[None]:
+    """Turn what keeps MLflow from being read into an error with a plain message."""
+    try:
+        yield
+    except (ModuleNotFoundError, ValueError) as error:
+        raise UnresolvedError(f"MLflow cannot be read: {error}") from error
+    except Exception as error:
+        failure = getattr(error, "failure", None)
+        if failure is None:
+            raise
+        raise UnresolvedError(f"MLflow cannot be read: {failure.message}") from error

@@ -1,0 +1,281 @@
+"""A trajectory in one row: which it is, what came of it, and what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import StatusCode
+
+from otel_rollout.base import semconv
+from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.evaluations import Evaluation
+
+VALIDATION: Final = "validation"
+_PLACE: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
+_IDENTITY: Final = (*_PLACE, semconv.VALIDATE)
+_NO_FACTS: Final = (
+    *semconv.IDENTITY,
+    semconv.SCORE_ORIGIN,
+    semconv.TOKENIZER,
+    semconv.TEXT_OF,
+    semconv.TURN_CONTINUES,
+    semconv.TURN_SHARED,
+    semconv.TURN_LENGTH,
+)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score, the newest of its name."""
+
+    name: str
+    value: float | bool | str
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of one model call, or of several; None where nobody said."""
+
+    input: int | None = None
+    output: int | None = None
+    cached: int | None = None
+
+    @classmethod
+    def total(cls, parts: Iterable[Tokens]) -> Tokens:
+        """Those of all calls."""
+        known = list(parts)
+        return cls(
+            _sum(part.input for part in known),
+            _sum(part.output for part in known),
+            _sum(part.cached for part in known),
+        )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One trajectory.
+
+    Attributes:
+        trace_id: 32 hex digits.
+        run: id of the run that recorded it.
+        project: what it belongs to.
+        experiment: the training run's name.
+        path: step, sample and rollout, slashes between, after ``validation`` where it is; empty for what is
+            no trajectory.
+        name: of its root span.
+        state: ``ok``, ``error``, or ``running`` where its root span is not there (yet).
+        problem: what the root span says of an error.
+        start_ns: Unix time.
+        seconds: how long it took; None while it runs.
+        scores: the newest of each name.
+        tokens: of all its model calls.
+        facts: further attributes of its root span, by their short names.
+    """
+
+    trace_id: str
+    run: str = ""
+    project: str = ""
+    experiment: str = ""
+    path: str = ""
+    name: str = ""
+    state: str = "running"
+    problem: str = ""
+    start_ns: int = 0
+    seconds: float | None = None
+    scores: tuple[Score, ...] = ()
+    tokens: Tokens = Tokens()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Where it is listed: training before validation, then by numbers where these are some."""
+        parts = self.path.split("/")
+        return (
+            len(parts),
+            [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts],
+            self.start_ns,
+        )
+
+
+def path_of(identity: Mapping[str, Any]) -> str:
+    """Step, sample and rollout as somebody writes them; empty without any."""
+    if not any(name in identity for name in _IDENTITY):
+        return ""
+    parts = [str(identity.get(name, "-")) for name in _PLACE]
+    is_validation = identity.get(semconv.VALIDATE) in (True, "True")
+    return "/".join([VALIDATION, *parts] if is_validation else parts)
+
+
+def started(summary: Summary) -> str:
+    """When it began."""
+    if not summary.start_ns:
+        return ""
+    return datetime.fromtimestamp(summary.start_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def score_of(span: ReadableSpan) -> Evaluation | None:
+    """The score that a span is the record of."""
+    return evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
+
+
+def tokens_of(span: ReadableSpan) -> Tokens | None:
+    """What a model call says of its tokens."""
+    names = (
+        semconv.GEN_AI_USAGE_INPUT_TOKENS,
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
+        semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS,
+    )
+    found = [(span.attributes or {}).get(name) for name in names]
+    numbers = [number if isinstance(number, int) else None for number in found]
+    return None if numbers == [None, None, None] else Tokens(*numbers)
+
+
+class Gathering:
+    """What is known of a trace from the spans seen so far, in any order; holds on to none of them.
+
+    Args:
+        trace_id: 32 hex digits.
+        root_id: the span that the trajectory begins with; by default the trace's root.
+    """
+
+    def __init__(self, trace_id: str, root_id: int | None = None) -> None:
+        self._trace_id = trace_id
+        self._root_id = root_id
+        self._seen: dict[int, _Seen] = {}
+        self._roots: dict[int, ReadableSpan] = {}
+        self._run = ""
+
+    def add(self, span: ReadableSpan) -> None:
+        """One more span; the same one again changes nothing."""
+        context, attributes = span.context, span.attributes or {}
+        if context is None or context.span_id in self._seen:
+            return
+        self._run = self._run or str(span.resource.attributes.get(semconv.RUN_ID, ""))
+        self._seen[context.span_id] = _Seen(
+            span.parent.span_id if span.parent else None,
+            span.start_time or 0,
+            {name: attributes[name] for name in semconv.IDENTITY if name in attributes},
+            tokens_of(span),
+            score_of(span),
+        )
+        if span.parent is None or span.parent.is_remote or semconv.VALIDATE in attributes:
+            is_agent = attributes.get(semconv.SPAN_KIND) == semconv.KIND_AGENT
+            if score_of(span) is None and (is_agent or span.parent is None or span.parent.is_remote):
+                self._roots[context.span_id] = _without_content(span)
+
+    @property
+    def root_id(self) -> int | None:
+        """The span that the trajectory begins with; None if it is not there."""
+        if self._root_id is not None:
+            return self._root_id if self._root_id in self._roots else None
+        tops = [id_ for id_ in self._roots if self._seen[id_].parent_id not in self._seen]
+        return min(tops, key=lambda id_: self._seen[id_].start_ns, default=None)
+
+    def summary(self) -> Summary:
+        """The trajectory."""
+        root = self._roots.get(self.root_id or 0)
+        seen = sorted(self._seen.values(), key=lambda one: one.start_ns)
+        identified = [one.identity for one in seen if semconv.VALIDATE in one.identity]
+        anyone = {key: value for one in reversed(seen) for key, value in one.identity.items()}
+        identity: Mapping[str, Any] = (root.attributes if root else None) or next(iter(identified), anyone)
+        known = Summary(
+            self._trace_id,
+            run=self._run,
+            project=str(identity.get(semconv.PROJECT_NAME, "")),
+            experiment=str(identity.get(semconv.EXPERIMENT_NAME, "")),
+            path=path_of(identity),
+            start_ns=min((one.start_ns for one in seen), default=0),
+            scores=self._scores(root, identity),
+            tokens=Tokens.total(self._outermost_tokens()),
+        )
+        if root is None:
+            return known
+        failed = root.status.status_code is StatusCode.ERROR
+        return replace(
+            known,
+            name=root.name,
+            state="error" if failed else "ok",
+            problem=(root.status.description or "") if failed else "",
+            start_ns=root.start_time or 0,
+            seconds=((root.end_time or 0) - (root.start_time or 0)) / 1e9,
+            facts=_facts(identity),
+        )
+
+    def _scores(self, root: ReadableSpan | None, identity: Mapping[str, Any]) -> tuple[Score, ...]:
+        given = evaluations.repeated_in(root.attributes or {}, root.end_time or 0) if root else []
+        given += [one.score for one in self._seen.values() if one.score and self._is_ours(one, identity)]
+        # Of root and evaluation span, which hold the same score, the span has the comment: it comes last.
+        found = evaluations.newest(given).values()
+        in_order = sorted(found, key=lambda one: one.time_ns)
+        return tuple(Score(one.name, one.value, one.comment) for one in in_order)
+
+    def _is_ours(self, one: _Seen, identity: Mapping[str, Any]) -> bool:
+        """Whether a score is the trajectory's, not that of one inside it."""
+        scored = self._seen.get(one.parent_id or 0, one)
+        known = scored.identity if semconv.VALIDATE in scored.identity else one.identity
+        return semconv.VALIDATE not in known or path_of(known) == path_of(identity)
+
+    def _outermost_tokens(self) -> list[Tokens]:
+        """Of calls that stand for one another (a client's, the engine's below it) the outer one's."""
+        return [one.tokens for one in self._seen.values() if one.tokens and not self._is_inside_a_call(one)]
+
+    def _is_inside_a_call(self, one: _Seen) -> bool:
+        parent = self._seen.get(one.parent_id or 0)
+        for _ in range(len(self._seen)):  # what is damaged may go round in a circle
+            if parent is None or parent.tokens is not None:
+                break
+            parent = self._seen.get(parent.parent_id or 0)
+        return parent is not None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    parent_id: int | None
+    start_ns: int
+    identity: Mapping[str, Any]
+    tokens: Tokens | None
+    score: Evaluation | None
+
+
+def _without_content(span: ReadableSpan) -> ReadableSpan:
+    content = (semconv.INPUT_VALUE, semconv.OUTPUT_VALUE)
+    attributes = {name: value for name, value in (span.attributes or {}).items() if name not in content}
+    return ReadableSpan(
+        span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,  # by default one is made, with threads
+        attributes=attributes,
+        status=span.status,
+        start_time=span.start_time,
+        end_time=span.end_time,
+    )
+
+
+def _facts(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name.removeprefix(semconv.EXTRA_PREFIX): value
+        for name, value in attributes.items()
+        if name.startswith(semconv.EXTRA_PREFIX)
+        and not name.startswith((semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX))
+        and name not in _NO_FACTS
+    }
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+def gathered(spans: Sequence[ReadableSpan], root_id: int | None = None) -> Gathering:
+    """What is known of a trace of which all spans are there."""
+    first = spans[0].context
+    gathering = Gathering(f"{first.trace_id if first else 0:032x}", root_id)
+    for span in spans:
+        gathering.add(span)
+    return gathering

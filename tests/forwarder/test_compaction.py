@@ -1,0 +1,246 @@
+"""Retention: segments that are delivered go, or are kept compressed; the account stays right."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import zstandard
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout.forwarder import compaction
+from otel_rollout.launch import launcher
+from otel_rollout.recording import writer as segment
+from otel_rollout.recording.identity import Identity
+from otel_rollout.recording.writer import FLUSH_CHUNK, JOURNAL_BYTES, SegmentWriter
+from otel_rollout.spool import layout, segments
+from tests.forwarder.test_delivery import node_directory, record
+from tests.spool_reader import read_directory
+from tests.waiting import wait_for
+
+
+@pytest.fixture
+def removing(fresh_process: None, test_exporters: None, tmp_path: Path) -> None:
+    """Tracing on, with many small segments that are not kept."""
+    otel_rollout.configure(
+        {"test-faulty": {"path": str(tmp_path / "delivered")}}, keep=False, segment_bytes=20_000
+    )
+
+
+def segments_of(tmp_path: Path) -> list[layout.SegmentName]:
+    return layout.segments(node_directory(tmp_path))
+
+
+def test_delivered_segments_are_removed_at_the_end(removing: None, tmp_path: Path) -> None:
+    """Nothing of a finished run stays but its counts, which say the same as before."""
+    record(200)
+    report = otel_rollout.shutdown(30)
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    assert segments_of(tmp_path) == []
+    assert not (node_dir / layout.ARCHIVE).exists()
+    assert otel_rollout.status() == report
+    assert (report.recorded, report.exporters["test-faulty"].delivered, report.lost) == (201, 201, 0)
+
+
+KILLED = """
+import os
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+op = rollout_trace_op(lambda: None)
+with rollout_trace_attr(step=1):
+    op()
+    runtime.current().writer.flush(10)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_ended_for_a_dead_writer_stays_in_the_account(removing: None, tmp_path: Path) -> None:
+    """The trajectory of a killed process counts as recorded, also when its segments are gone."""
+    runtime.decide()
+    subprocess.run([sys.executable, "-c", KILLED], check=False)
+    report = otel_rollout.shutdown(30)
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    assert otel_rollout.status() == report
+    assert (report.started, report.recorded, report.unfinished, report.lost) == (2, 2, 0, 0)
+    assert [name.sequence for name in segments_of(tmp_path)] == [layout.CLOSING_SEQUENCE]
+
+
+def test_delivered_segments_are_removed_under_way(
+    removing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long run does not pile up what is delivered; the last two segments of a living writer stay."""
+    for _ in range(5):
+        record(99)
+        active = runtime.current()
+        assert active is not None
+        assert active.writer.flush(10)
+    wait_for(lambda: otel_rollout.status().exporters["test-faulty"].delivered == 500, what="delivery")
+    names = segments_of(tmp_path)
+    assert len(names) > 2
+    for name in names:  # a minute passes
+        os.utime(node_directory(tmp_path) / name.file, (time.time() - 61,) * 2)
+    wait_for(lambda: len(segments_of(tmp_path)) == 2, what="removal")
+    assert segments_of(tmp_path) == names[-2:]
+    report = otel_rollout.status()
+    assert (report.recorded, report.exporters["test-faulty"].delivered, report.lost) == (500, 500, 0)
+
+
+def test_what_is_not_delivered_stays(removing: None, tmp_path: Path) -> None:
+    """A target that is away, or refuses us, keeps its segments from being removed."""
+    Path(tmp_path / "delivered.fault").write_text("refused")
+    record(200)
+    report = otel_rollout.shutdown(10)
+    wait_for(lambda: not launcher.forwarder_runs(node_directory(tmp_path)), what="the forwarder's end")
+    assert report.exporters["test-faulty"].pending == 201
+    assert len(read_directory(tmp_path / "spool")) == 201
+
+
+def test_kept_segments_are_compressed(fresh_process: None, test_exporters: None, tmp_path: Path) -> None:
+    """With OTEL_ROLLOUT_KEEP the archive holds every line, readable by any zstd that allows the window."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, segment_bytes=20_000)
+    record(200)
+    otel_rollout.shutdown(30)
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    assert segments_of(tmp_path) == []
+    assert len(read_directory(tmp_path / "spool")) == 201
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (node_dir / layout.ARCHIVE).iterdir())
+
+
+def test_a_resent_context_is_stored_about_once(tmp_path: Path) -> None:
+    """The long window finds what a conversation resends turn by turn, however far back."""
+    path = tmp_path / "1-0123456789abcdef.000001.jsonl"
+    context = b""
+    with path.open("wb") as segment:
+        for _ in range(30):
+            context += os.urandom(40_000).hex().encode()
+            segment.write(context + b"\n")
+    kept = compaction.archive(path)
+    assert kept.stat().st_size < 0.6 * len(context)
+    plain = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj().decompress(kept.read_bytes())
+    assert plain == path.read_bytes()
+
+
+FILLER = """
+import otel_rollout
+from otel_rollout import rollout_trace_op
+op = rollout_trace_op(lambda text: text)
+for _ in range(1000):  # more than the limit and the journal together
+    op("x" * 10_000)
+print(otel_rollout.status().dropped)
+"""
+
+
+def test_a_spool_does_not_grow_beyond_its_limit(
+    fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nobody taking spans, what is beyond the limit is dropped at once, and counted under that name."""
+    (tmp_path / "delivered.fault").write_text("unavailable")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-faulty")
+    monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "delivered"))
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_LIMIT", "200000")
+    monkeypatch.setenv("OTEL_ROLLOUT_SHUTDOWN_TIMEOUT", "1")
+    monkeypatch.setenv("OTEL_ROLLOUT_RUN_ID", "run")
+    ran = subprocess.run([sys.executable, "-c", FILLER], capture_output=True, text=True, check=True)
+    (node_dir,) = layout.node_directories(tmp_path / "spool")
+    assert layout.segment_bytes(node_dir) <= 200_000 + FLUSH_CHUNK + JOURNAL_BYTES
+    assert "spool_limit" in ran.stdout
+    assert "cannot write to" in ran.stderr
+    assert "200000 bytes here, all it may" in ran.stderr
+
+
+def identity_of(row: int) -> Identity:
+    return Identity({"rollout.step": 1, "rollout.sample_index": row, "rollout.validate": False})
+
+
+def fill(node_dir: Path, size: int) -> None:
+    """Let the segments in a directory take ``size`` bytes."""
+    with (node_dir / "1-0000000000000000.000001.jsonl").open("wb") as segment:
+        segment.truncate(size)
+
+
+def test_a_spool_that_fills_up_leaves_out_whole_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None below half of the limit, then more and more, from three quarters all; and back again."""
+    monkeypatch.setattr(segment, "_LOOK_INTERVAL", 0.0)
+    fill(tmp_path, 0)
+    limit = 100 << 20
+    writers = [
+        SegmentWriter(tmp_path, {}, segment_bytes=1 << 20, spool_limit=limit, whole_trajectories=True)
+        for _ in range(2)
+    ]
+
+    def taken(share: float) -> list[set[int]]:
+        fill(tmp_path, int(share * limit))
+        for writer in writers:
+            assert writer.write(b"x\n")
+            wait_for(
+                lambda w=writer: w._used / w._spool_limit == pytest.approx(share, abs=0.01), what="a look"
+            )
+        return [{row for row in range(300) if w.has_room_for(identity_of(row))} for w in writers]
+
+    everything = set(range(300))
+    assert taken(0.4) == [everything, everything]
+    some, others = taken(0.6)
+    assert some == others, "every process decides alike"
+    assert 0.4 < len(some) / 300 < 0.8
+    fewer, _ = taken(0.7)
+    assert fewer < some, "who was left out stays left out while it gets fuller"
+    assert taken(0.8) == [set(), set()]
+    fill(tmp_path, 0)  # delivered; and nobody records anything
+    wait_for(lambda: all(writer.has_room_for(identity_of(0)) for writer in writers), what="room")
+    for writer in writers:
+        writer.close(10)
+
+
+def test_what_is_recorded_in_a_spool_that_fills_up_is_whole(
+    fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By OTEL_ROLLOUT_SPOOL_FULL=trajectories they are there whole or not at all, and so are groups."""
+    monkeypatch.setattr(segment, "_LOOK_INTERVAL", math.inf)
+    monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_FULL", "trajectories")
+    node_dir = layout.node_directory(tmp_path / "spool", "run", "")
+    layout.create_private(node_dir, tmp_path / "spool")
+    fill(node_dir, 60 << 20)
+    otel_rollout.configure(
+        "spool", run_id="run", spool_limit=100 << 20, shutdown_timeout=1, experiment_name="e"
+    )
+    for row in range(40):
+        for sibling in range(4):
+            with rollout_trace_attr(step=1, sample_index=row, rollout_n=sibling):
+                rollout_trace_op(lambda: None)()
+    report = otel_rollout.shutdown(None)
+    (node_dir / "1-0000000000000000.000001.jsonl").unlink()
+    found = Counter(
+        (span.attributes["rollout.sample_index"], span.attributes["rollout.rollout_n"])
+        for span in read_directory(node_dir)
+    )
+    assert 0 < len(found) < 160
+    assert set(found.values()) == {2}, "root and operation"
+    groups = Counter(row for row, _ in found)
+    # What is recorded here is 1/100 of what the share of groups goes by: it passes that of one at most.
+    assert len([row for row, siblings in groups.items() if siblings < 4]) <= 1
+    assert report.left_out["spool_full"] == 160 - len(found)
+    assert (report.dropped, report.open) == ({}, 0)
+    assert "nearly as much on this machine as it may" in caplog.text
+
+
+def test_the_empty_segment_of_a_living_writer_stays(tmp_path: Path) -> None:
+    """A process that began to record while the forwarder was ending keeps its segment, and so its life."""
+    layout.write_manifest(tmp_path, layout.Manifest("run", "project", ()))
+    writer = SegmentWriter(tmp_path, {}, segment_bytes=1 << 20)
+    compaction.retire(tmp_path, lambda name, size: True, keep=False, at_end=True)
+    assert [name.writer for name in layout.segments(tmp_path)] == [writer.id]
+    assert segments.living_writers(tmp_path) == {writer.id}
+    writer.close(10)
+    compaction.retire(tmp_path, lambda name, size: True, keep=False, at_end=True)
+    assert layout.segments(tmp_path) == []

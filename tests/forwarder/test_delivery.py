@@ -1,0 +1,476 @@
+"""Delivery: every recorded span reaches the exporter once, whatever fails on the way."""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace
+
+import otel_rollout
+from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout.account.report import Report
+from otel_rollout.forwarder import delivery, ledger
+from otel_rollout.forwarder.lock import Election
+from otel_rollout.launch import launcher
+from otel_rollout.settings import SettingsError
+from otel_rollout.spool import layout, segments
+from tests.exporters import FileExporter
+from tests.spool_reader import read_directory, tree
+from tests.waiting import wait_for
+
+
+@pytest.fixture
+def target(tmp_path) -> Path:
+    return tmp_path / "delivered.jsonl"
+
+
+@pytest.fixture
+def faulty(fresh_process, test_exporters, target):
+    """Tracing on, delivering to an exporter that fails when told to."""
+    otel_rollout.configure({"test-faulty": {"path": str(target)}}, project_name="p", forwarder_linger=60)
+
+
+def delivered(target: Path) -> Counter:
+    """Span id and name → how often it was delivered."""
+    lines = target.read_text().splitlines() if target.exists() else []
+    return Counter(tuple(json.loads(line)[:2]) for line in lines)
+
+
+def node_directory(tmp_path: Path) -> Path:
+    (found,) = layout.node_directories(tmp_path / "spool")
+    return found
+
+
+def record(count: int, step: int = 1, name: str = "op") -> None:
+    @rollout_trace_op(name=name)
+    def call() -> None: ...
+
+    with rollout_trace_attr(step=step):
+        for _ in range(count):
+            call()
+
+
+def test_everything_recorded_is_delivered_once_and_the_rows_add_up(tracing, tmp_path):
+    """shutdown() returns when all is delivered, with an account that adds up, in total and per step."""
+    record(5, step=1)
+    record(7, step=2)
+    report = otel_rollout.shutdown(30)
+    assert (report.started, report.recorded, report.open, report.dropped) == (14, 14, 0, {})
+    count = report.exporters["test-file"]
+    assert (count.delivered, count.rejected, count.pending, report.lost) == (14, 0, 0, 0)
+    assert {key: c.delivered for key, c in report.by_step.items()} == {
+        StepKey("1", False): 6,
+        StepKey("2", False): 8,
+    }
+    assert set(delivered(tmp_path / "spool-delivered.jsonl").values()) == {1}
+    assert report.undelivered == 0
+    assert "14 spans recorded; 14 delivered to test-file, 0 pending; lost: 0" in report.summary()
+
+
+def test_shutdown_again_gives_the_same_account(tracing):
+    """Ending twice is harmless; nothing is recorded in between."""
+    record(1)
+    first = otel_rollout.shutdown(30)
+    record(1)
+    assert otel_rollout.shutdown(30) == first
+    assert otel_rollout.status() == first
+
+
+def test_after_shutdown_a_new_run_can_be_configured(tracing, target):
+    """configure() after shutdown() begins another run, in a directory of its own."""
+    record(1)
+    first = otel_rollout.shutdown(30)
+    otel_rollout.configure({"test-file": {"path": str(target)}})
+    record(1)
+    second = otel_rollout.shutdown(30)
+    assert second.recorded == 2
+    assert first.place != second.place
+
+
+def test_a_target_that_is_down_costs_nothing_but_time(faulty, target, tmp_path, caplog):
+    """While it is down spans pend and a warning says so; when it is back all arrive, once."""
+    fault = Path(f"{target}.fault")
+    fault.write_text("unavailable")
+    with caplog.at_level(logging.WARNING, "otel_rollout"):
+        record(3)
+        wait_for(lambda: "as the test wishes" in caplog.text, what="a warning")
+    report = otel_rollout.shutdown(0.5)
+    count = report.exporters["test-faulty"]
+    assert (report.recorded, count.delivered, count.pending, report.lost) == (4, 0, 4, 0)
+    assert count.problem == "as the test wishes"
+    assert {key: c.recorded for key, c in report.by_step.items()} == {StepKey("1", False): 4}
+    fault.unlink()
+    wait_for(lambda: otel_rollout.status().exporters["test-faulty"].delivered == 4, what="delivery")
+    assert set(delivered(target).values()) == {1}
+    healed = otel_rollout.status().exporters["test-faulty"]
+    assert (healed.problem, healed.retried >= count.retried > 0) == (None, True)
+
+
+def test_a_target_that_is_too_slow_for_a_batch_is_given_less(faulty, target):
+    """A server that never answers five hundred spans in time gets fewer, and so everything in the end."""
+    Path(f"{target}.fault").write_text("unavailable 7")
+    record(200)
+    report = otel_rollout.shutdown(60)
+    count = report.exporters["test-faulty"]
+    assert (count.delivered, report.lost, set(delivered(target).values())) == (201, 0, {1})
+    assert count.retried > delivery.WHOLE_ATTEMPTS
+
+
+def test_a_poisonous_span_is_set_aside_and_all_others_arrive(faulty, target, tmp_path):
+    """A rejected batch is halved down to the span at fault, which is kept with the target's words."""
+    record(40)
+    record(1, name="poison")
+    record(40)
+    report = otel_rollout.shutdown(30)
+    count = report.exporters["test-faulty"]
+    assert (count.delivered, count.rejected, count.pending, report.lost) == (83, 1, 0, 0)
+    (entry,) = (node_directory(tmp_path) / "rejected.test-faulty.jsonl").read_text().splitlines()
+    assert json.loads(entry)["reason"] == "poison is not accepted"
+    assert '"name":"poison"' in json.loads(entry)["line"]
+    assert set(delivered(target).values()) == {1}
+
+
+def test_a_dead_letter_holds_no_secret(faulty, target, tmp_path):
+    """What a target rejects is kept as it was recorded: redacted, on every part of the span."""
+    secret = "ghp_" + "a1B2" * 9
+    otel_rollout.configure(redact="secrets")
+    with rollout_trace_attr(step=1), contextlib.suppress(ValueError):
+
+        @rollout_trace_op(name="poison")
+        def call(headers):
+            trace.get_current_span().add_event("request", {"body": f"key:\n{secret}"})
+            raise ValueError(f"refused:\n{secret}")
+
+        call({"n": 1e22, "note": f"\t{secret}"})
+    assert otel_rollout.shutdown(30).exporters["test-faulty"].rejected == 1
+    entry = (node_directory(tmp_path) / "rejected.test-faulty.jsonl").read_text()
+    assert json.loads(entry)["line"].count("[redacted]") >= 4
+    assert secret not in entry + "".join(target.read_text())
+
+
+def test_an_exporter_that_refuses_us_stops_and_keeps_everything(faulty, target, monkeypatch):
+    """Refused credentials end the waiting early; the spans stay on disk and a later forwarder has them."""
+    Path(f"{target}.fault").write_text("refused")
+    record(3)
+    begun = time.monotonic()
+    report = otel_rollout.shutdown(30)
+    assert time.monotonic() - begun < 20
+    count = report.exporters["test-faulty"]
+    assert (count.pending, count.problem, report.lost) == (4, "as the test wishes", 0)
+    Path(f"{target}.fault").unlink()
+    monkeypatch.setenv("OTEL_TEST_FILE", str(target))
+    output = otel_rollout_command("forward", "--spool", report.place)
+    assert "4 delivered to test-faulty, 0 pending" in output
+    assert len(delivered(target)) == 4
+
+
+def otel_rollout_command(*arguments: str) -> str:
+    command = [sys.executable, "-c", "from otel_rollout.cli import app; app()", *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    return ran.stdout
+
+
+def test_a_line_that_cannot_be_read_is_set_aside(faulty, tmp_path, target):
+    """A corrupt line is kept for people, counted, and does not stop what follows."""
+    record(1)
+    active = runtime.current()
+    active.writer.write(b'this is not "a span"\n')
+    record(1)
+    report = otel_rollout.shutdown(30)
+    count = report.exporters["test-faulty"]
+    assert (report.recorded, count.delivered, count.rejected, report.lost) == (5, 4, 1, 0)
+    assert len((node_directory(tmp_path) / "rejected.test-faulty.jsonl").read_text().splitlines()) == 1
+
+
+WORKER = """
+import os, sys, time
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+@rollout_trace_op(name="op")
+def op(n): return n
+with rollout_trace_attr(step=1):
+    for n in range(int(sys.argv[1])):
+        op(n)
+    print("recorded", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_spans_of_killed_processes_arrive(faulty, target, tmp_path):
+    """SIGKILL of writers, without any exit handler, loses no ended span."""
+    runtime.decide()
+    workers = [
+        subprocess.Popen([sys.executable, "-c", WORKER, "100"], stdout=subprocess.PIPE) for _ in range(3)
+    ]
+    for worker in workers:
+        with worker.stdout:
+            assert worker.stdout.readline() == b"recorded\n"
+        worker.kill()
+        worker.wait()
+    report = otel_rollout.shutdown(30)
+    assert (report.started, report.recorded, report.open, report.unfinished) == (303, 303, 0, 0)
+    assert report.exporters["test-faulty"].delivered == 303
+    assert report.lost == 0
+    counts = delivered(target)
+    assert set(counts.values()) == {1}
+    assert Counter(name for _, name in counts) == {"op": 300, "rollout_trace": 3}
+
+
+def test_a_trajectory_whose_process_was_killed_is_ended_as_an_error(faulty, target, tmp_path):
+    """It carries its identity, says what happened, and ends with the last span that was recorded of it."""
+    runtime.decide()
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, "3"], stdout=subprocess.PIPE)
+    with worker.stdout:
+        worker.stdout.readline()
+    worker.kill()
+    worker.wait()
+    otel_rollout.shutdown(30)
+    *operations, root = read_directory(node_directory(tmp_path))
+    assert (root.name, root.span.status.code) == ("rollout_trace", 2)
+    assert root.span.status.message == "process ended before the trajectory did"
+    assert root.attributes["rollout.step"] == 1
+    assert root.span.end_time_unix_nano == max(op.span.end_time_unix_nano for op in operations)
+    assert tree([root, *operations]) == {"rollout_trace": ["op"] * 3}
+
+
+def test_a_trajectory_that_runs_is_not_ended_for_it(tracing, tmp_path):
+    """Only the death of a process ends its trajectories; in a living one they are open."""
+    with rollout_trace_attr(step=1):
+        record(1, step=2)
+        wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 2)
+        report = otel_rollout.status()
+        assert (report.started, report.recorded, report.open, report.unfinished) == (3, 2, 1, 0)
+    assert otel_rollout.shutdown(30).recorded == 3
+
+
+def forwarder_pid(node_dir: Path) -> int | None:
+    """The process that holds the forwarder's lock, as the kernel lists it."""
+    inode = (node_dir / "forwarder.lock").stat().st_ino
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}") and int(fields[4]) > 0:
+            return int(fields[4])
+    return None
+
+
+def test_a_killed_forwarder_is_replaced(faulty, target, tmp_path, monkeypatch):
+    """SIGKILL of the forwarder delays delivery, no more; nothing is lost."""
+    monkeypatch.setattr(launcher, "_CHECK_INTERVAL", 0.1)
+    Path(f"{target}.fault").write_text("unavailable")
+    record(3)
+    node_dir = wait_for(lambda: layout.node_directories(tmp_path / "spool"))[0]
+    first = wait_for(lambda: forwarder_pid(node_dir), what="a forwarder")
+    os.kill(first, signal.SIGKILL)
+    Path(f"{target}.fault").unlink()
+    record(3)
+    report = otel_rollout.shutdown(30)
+    assert report.exporters["test-faulty"].delivered == 8
+    assert len(delivered(target)) == 8
+
+
+def test_of_many_forwarders_one_is_elected(faulty, target, tmp_path):
+    """Started eight times at once, one forwards and the others leave at once."""
+    Path(f"{target}.fault").write_text("unavailable")
+    record(1)
+    active = runtime.current()
+    active.keeper.stop()
+    node_dir = node_directory(tmp_path)
+    first = wait_for(lambda: forwarder_pid(node_dir), what="a forwarder")
+    others = [
+        subprocess.Popen([sys.executable, "-m", "otel_rollout.forwarder", str(node_dir)]) for _ in range(8)
+    ]
+    assert [other.wait(30) for other in others] == [0] * 8
+    assert forwarder_pid(node_dir) == first
+    Path(f"{target}.fault").unlink()
+    assert otel_rollout.shutdown(30).undelivered == 0
+    assert set(delivered(target).values()) == {1}
+
+
+def test_the_forwarder_ends_when_its_work_is_done(faulty, tmp_path):
+    """When no writer lives and all is delivered, nothing of ours keeps running."""
+    record(1)
+    assert otel_rollout.shutdown(30).undelivered == 0
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    assert segments.living_writers(node_dir) == set()
+
+
+def test_the_forwarder_gives_up_after_its_time(fresh_process, test_exporters, target, tmp_path):
+    """With the target out of reach it stays for the time set after the last writer, and then leaves."""
+    Path(f"{target}.fault").write_text("unavailable")
+    otel_rollout.configure({"test-faulty": {"path": str(target)}}, forwarder_linger=1)
+    record(1)
+    otel_rollout.shutdown(0.5)
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    assert otel_rollout.status().exporters["test-faulty"].pending == 2
+
+
+def test_delivery_survives_a_ledger_that_is_held(tracing, tmp_path, monkeypatch):
+    """Trouble of our own, such as a ledger that cannot be written, interrupts delivery, no more."""
+    monkeypatch.setattr(delivery, "_pause", lambda attempt: 0.05)
+    monkeypatch.setattr(ledger, "_BUSY_TIMEOUT", 0.05)
+    record(1)
+    active = runtime.current()
+    active.keeper.stop()
+    assert active.writer.flush(10)
+    node_dir = node_directory(tmp_path)
+    exporter = FileExporter(str(tmp_path / "second.jsonl"))
+    ledger.Ledger(node_dir).close()
+    with closing(sqlite3.connect(node_dir / ledger.FILE, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        delivering = delivery.Delivery("second", exporter, node_dir)
+        delivering.start()
+        wait_for(lambda: (tmp_path / "second.jsonl").exists(), what="a first attempt")
+        holder.execute("ROLLBACK")
+    wait_for(delivering.is_caught_up, what="delivery")
+    delivering.stop(10)
+
+
+def test_the_driver_waits_for_delivery_when_it_exits(fresh_process, test_exporters, target, tmp_path):
+    """A program configured by environment alone, without any call of ours at its end, loses nothing."""
+    code = WORKER.replace("time.sleep(60)", "pass")
+    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(target)}
+    command = [sys.executable, "-c", code, "10"]
+    subprocess.run(command, check=True, env=environment, capture_output=True)
+    assert sum(delivered(target).values()) == 11
+
+
+def test_credentials_are_not_written_to_the_spool(
+    fresh_process, test_exporters, target, tmp_path, monkeypatch
+):
+    """Exporter options and variables reach the forwarder, and no file of the spool holds them."""
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "planted-secret-1")
+    options = {"path": str(target), "token": "planted-secret-2"}
+    otel_rollout.configure({"test-file": options})
+    record(1)
+    assert otel_rollout.shutdown(30).undelivered == 0
+    for path in (tmp_path / "spool").rglob("*"):
+        if path.is_file():
+            assert b"planted-secret" not in path.read_bytes()
+            assert path.stat().st_mode & 0o077 == 0, f"{path} is readable by others"
+
+
+def test_a_spool_of_somebody_else_is_refused(tmp_path, monkeypatch):
+    """A directory another user owns is not written to: they could read or replace what is recorded."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(layout.os, "geteuid", lambda: 12345)
+    with pytest.raises(PermissionError, match="OTEL_ROLLOUT_SPOOL_DIR"):
+        layout.create_private(tmp_path / "run" / "node", tmp_path)
+
+
+def test_what_somebody_else_put_into_a_spool_is_left_alone(tracing, tmp_path, monkeypatch, caplog):
+    """Nobody has something delivered in our name by leaving it in a temporary directory."""
+    record(1)
+    otel_rollout.shutdown(30)
+    assert layout.node_directories(tmp_path / "spool") == [node_directory(tmp_path)]
+    monkeypatch.setattr(layout.os, "geteuid", lambda: 12345)
+    assert layout.node_directories(tmp_path / "spool") == []
+    assert "it is left alone" in caplog.text
+
+
+def test_an_election_has_one_winner(tmp_path):
+    """The lock is had once, and again after it was given up."""
+    first, second = Election(tmp_path), Election(tmp_path)
+    assert first.win()
+    assert not second.win()
+    first.resign()
+    assert second.win()
+    first.close()
+    second.close()
+
+
+def test_status_on_the_command_line(tracing, tmp_path):
+    """The command shows the same account as the API, as a table or as JSON."""
+    record(2)
+    report = otel_rollout.shutdown(30)
+    (found,) = json.loads(otel_rollout_command("status", "--json"))
+    assert (found["recorded"], found["lost"], found["exporters"]["test-file"]["delivered"]) == (3, 0, 3)
+    (step,) = found["steps"]
+    assert (step["step"], step["validate"]) == ("1", False)
+    assert {name: count for name, count in step.items() if count} == {
+        "step": "1", "started": 3, "recorded": 3, "delivered": 3,
+    }  # fmt: skip
+    assert report.place == found["place"]
+    assert "test-file" in otel_rollout_command("status")
+
+
+def refuse_step_2(text: str) -> str:
+    """What OTEL_ROLLOUT_REDACT names: it fails for one step."""
+    if '"intValue":"2"' in text:
+        raise ValueError("not this one")
+    return text
+
+
+def test_dropped_spans_are_shown_by_step(tracing, monkeypatch):
+    """The account of a step says what was recorded, delivered and dropped, and why."""
+    otel_rollout.configure(redact="tests.forwarder.test_delivery:refuse_step_2")
+    record(2, step=1)
+    record(3, step=2)
+    report = otel_rollout.shutdown(30)
+    assert (report.recorded, report.dropped) == (3, {"redaction": 4})
+    assert report.by_step == {
+        StepKey("1", False): StepCount(recorded=3, delivered=3),
+        StepKey("2", False): StepCount(dropped={"redaction": 4}),
+    }
+    assert Counter(report.dropped) == sum((Counter(c.dropped) for c in report.by_step.values()), Counter())
+    shown = otel_rollout_command("status", "--steps")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    assert [row for row in rows if row[0] in ("1", "2")] == [
+        ["1", "3", "3", "0", "0", "0", "3", "0", "0", "0"],
+        ["2", "4", "0", "4", "0", "0", "0", "0", "0", "0"],
+    ]
+
+
+def within(*steps: int, then: Callable[[], object]) -> None:
+    """Do something within an operation of a trajectory of each of the steps, one inside the other."""
+    with rollout_trace_attr(step=steps[0]):
+        inside = (lambda: within(*steps[1:], then=then)) if len(steps) > 1 else then
+        rollout_trace_op(name="under way")(inside)()
+
+
+def test_what_is_under_way_and_what_was_cut_off_is_counted_by_step(tracing, tmp_path):
+    """For each step, of living and killed processes: started = recorded + dropped + open + unfinished.
+
+    Operations of a process with trajectories of several steps are of "other steps": the files say no more.
+    """
+
+    def killed(*steps: int) -> None:
+        if child := os.fork():
+            os.waitpid(child, 0)
+        else:
+            within(*steps, then=lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    record(1, step=1)  # whoever records sees to it that there is a forwarder; who is killed may not get to it
+    killed(2)
+    killed(3, 4)
+    # The forwarder ends the trajectories of the dead; they are recorded then.
+    wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 5, what="ended trajectories")
+    reports: list[Report] = []
+    within(1, then=lambda: reports.append(otel_rollout.status()) or reports[0].by_step)
+    (report,) = reports
+    assert report.by_step == {
+        StepKey("1", False): StepCount(recorded=2, delivered=2, open=2),
+        StepKey("2", False): StepCount(recorded=1, delivered=1, unfinished=1),
+        StepKey("3", False): StepCount(recorded=1, delivered=1),
+        StepKey("4", False): StepCount(recorded=1, delivered=1),
+        StepKey("other steps", False): StepCount(unfinished=2),
+    }
+    assert (report.started, report.open, report.unfinished) == (10, 2, 3)
+    assert sum(count.started for count in report.by_step.values()) == report.started
+
+
+def test_unknown_exporters_are_told_at_once(fresh_process):
+    """configure() names the exporter that does not exist, and those that do."""
+    with pytest.raises(SettingsError, match=r"'nonsense'.*OTEL_TRACES_EXPORTER.*mlflow"):
+        otel_rollout.configure("nonsense")

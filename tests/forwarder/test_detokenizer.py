@@ -1,0 +1,155 @@
+"""Borders within a text of several parts: segments, turns, partial rollouts. No character is lost at one."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from otel_rollout.forwarder.detokenizer import UNFINISHED, Decoder
+from otel_rollout.forwarder.enrichment import Enrichment
+from tests.forwarder.tokens_support import Told, demo_tokenizer, line, stored
+
+TEXTS: Final = {
+    "Chinese": "模型先读题目，再调用计算器。答案是四十二。",
+    "Japanese": "計算機を呼び出して、答えは４２です。ありがとう！",
+    "emoji": "👍🏽 ok 👩‍👩‍👧‍👦🇩🇪🙂🙂 done 🧮",
+    "combining": "e\u0301a\u0308 n\u0303o क्षि ที่นี่ 각",
+    "replacement": "a\ufffdb \ufffd\ufffd\ufffd\ufffd 你\ufffd好",
+    "mixed": "What is 6 × 7? 答え: 42 ✓ <|im_end|>\n",
+}
+CORPUS: Final = Path(__file__).parents[2] / "LICENSE"
+
+
+def _with_bytes(decoder: Any) -> Tokenizer:
+    """A tokenizer whose vocabulary is ASCII: everything else is bytes, as what is rare is in Llama's."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoder
+    special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator([CORPUS.read_text()], trainer)
+    tokenizer.add_special_tokens([AddedToken("<|im_end|>", normalized=False)])
+    return tokenizer
+
+
+def llama() -> Tokenizer:
+    """As Llama 2 and Mistral decode: the blank before the first word is taken away."""
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    return _with_bytes(decoders.Sequence(steps))
+
+
+def gemma() -> Tokenizer:
+    """As Gemma decodes: nothing is taken away."""
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    return _with_bytes(decoders.Sequence(steps))
+
+
+def byte_level() -> Tokenizer:
+    """As GPT and Qwen have one, with few merges, some of which reach from one character into the next."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([text[1:] for text in TEXTS.values()], trainer)
+    return tokenizer
+
+
+TOKENIZERS: Final = {"llama": llama, "gemma": gemma, "byte level": byte_level, "demo": demo_tokenizer}
+
+
+@functools.cache
+def tokenizer_of(kind: str) -> Tokenizer:
+    return TOKENIZERS[kind]()
+
+
+@functools.cache
+def decoder_of(kind: str) -> Decoder:
+    return Decoder(tokenizer_of(kind))
+
+
+def whole(kind: str, ids: list[int]) -> str:
+    return str(tokenizer_of(kind).decode(ids, skip_special_tokens=False))
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_two_parts_are_the_whole_at_every_border(kind: str, text: str) -> None:
+    """Wherever a text is parted, between characters or within one, the parts together are the text."""
+    ids = tokenizer_of(kind).encode(text).ids
+    expected = whole(kind, ids)
+    for border in range(len(ids) + 1):
+        parts = [decoder_of(kind).part(ids, 0, border), decoder_of(kind).part(ids, border, len(ids))]
+        assert "".join(parts) == expected, border
+        assert sum(part.count(UNFINISHED) for part in parts) == expected.count(UNFINISHED)
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_any_number_of_parts_are_the_whole(kind: str, data: st.DataObject) -> None:
+    """Any text, parted anywhere; as segments of an answer, and as turns of which each resends the last."""
+    text = data.draw(
+        st.text(alphabet=st.sampled_from("".join(TEXTS.values())) | st.characters(exclude_categories=["Cs"]))
+    )
+    ids = tokenizer_of(kind).encode(text).ids
+    expected = whole(kind, ids)
+    borders = sorted({0, len(ids), *data.draw(st.lists(st.integers(0, len(ids)), max_size=8))})
+    parts = [decoder_of(kind).part(ids, *pair) for pair in itertools.pairwise(borders)]
+    assert "".join(parts) == expected
+    assert all(len(part) <= len(expected) for part in parts)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_no_ids_fail_to_be_text(kind: str, data: st.DataObject) -> None:
+    """Ids as no tokenizer makes them, invalid bytes among them, have a text wherever they are parted."""
+    size = tokenizer_of(kind).get_vocab_size()
+    ids = data.draw(st.lists(st.integers(0, size + 2), max_size=40))
+    borders = sorted(data.draw(st.lists(st.integers(0, len(ids)), min_size=1, max_size=6)))
+    parts = [decoder_of(kind).part(ids, *pair) for pair in itertools.pairwise([0, *borders, len(ids)])]
+    if all(token < size for token in ids) and UNFINISHED not in whole(kind, ids):
+        assert "".join(parts) == whole(kind, ids)
+
+
+@pytest.mark.parametrize("kind", ["llama", "byte level"])
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_segments_and_turns_are_the_whole(kind: str, text: str, tmp_path: Path) -> None:
+    """As exporters get it: an answer told apart by its mask, and a partial rollout that goes on with it."""
+    tokenizer = tokenizer_of(kind)
+    name, ids = stored(tmp_path, tokenizer), tokenizer.encode(text).ids
+    expected = whole(kind, ids)
+    asked = tokenizer.encode("Twelve apples and seven pears are how many pieces of fruit?").ids
+    enrichment = Enrichment(tmp_path)
+    for border in range(1, len(ids)):
+        mask = [1] * border + [0] * (len(ids) - border)
+        output = {"prompt_ids": asked, "response_ids": ids, "response_mask": mask}
+        told = Told(enrichment.line(line(1, {}, output, tokenizer=name, trace=border))).output
+        segments = [segment["text"] for segment in told["response_segments"]]
+        assert "".join(segments) == told["response_text"]
+        assert told["response_text"].strip() == expected.strip()
+
+        partial = {"prompt_ids": asked}, {"token_ids": ids[:border]}
+        resumed = {"prompt_ids": [*asked, *ids[:border]]}, {"token_ids": ids[border:]}
+        first = Told(enrichment.line(line(1, *partial, tokenizer=name, trace=1000 + border))).output
+        second = Told(enrichment.line(line(2, *resumed, tokenizer=name, trace=1000 + border))).output
+        assert second["prompt_text_begins_at_token"] == len(asked) + border
+        # An answer that ends within a character says so; the rest is the next turn's.
+        finished = decoder_of(kind).part([*asked, *ids], len(asked), len(asked) + border)
+        assert first["response_text"].rstrip(UNFINISHED) == finished.rstrip(UNFINISHED)
+        assert finished + second["prompt_text"] + second["response_text"] == told["response_text"]
+
+
+def test_an_answer_cut_within_a_character_keeps_those_before() -> None:
+    """A limit of tokens ends it there: what it said before is not turned into marks of what is missing."""
+    ids = tokenizer_of("llama").encode("答案").ids
+    assert decoder_of("llama").part(ids, 0, len(ids) - 1) == "答"
+    assert decoder_of("llama").text(ids[:-1]) == "答" + 2 * UNFINISHED

@@ -1,0 +1,147 @@
+"""Text on its way: what a forwarder delivers, keeps, hands over and sets aside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.forwarder import forwarder, service
+from otel_rollout.launch import launcher, transfer
+from otel_rollout.settings import Settings
+from otel_rollout.spool import layout
+from tests.forwarder.test_service import run
+from tests.forwarder.tokens_support import DEMO, demo_tokenizer, prompts, stored
+from tests.spool_reader import read_directory
+from tests.waiting import wait_for
+
+TEXT = "A scarf takes two balls of wool, so she needs sixty of them."
+
+
+class Model:
+    """Answers with the text, and was asked with all that was said."""
+
+    tokenizer: Any = None
+
+    @rollout_trace_op(kind="LLM", name="generate")
+    def generate(self, prompt_ids: list[int]) -> dict[str, Any]:
+        return {"token_ids": demo_tokenizer().encode(TEXT).ids}
+
+
+def converse(model: Model, turns: int = 3) -> list[list[int]]:
+    """The prompts of a trajectory."""
+    ids = demo_tokenizer().encode(TEXT).ids
+    given = []
+    with rollout_trace_attr(step=1):
+        for turn in range(turns):
+            given.append(ids * (2 * turn + 1))
+            model.generate(given[-1])
+    return given
+
+
+class Delivered:
+    """A delivered span."""
+
+    def __init__(self, line: str) -> None:
+        self.id, self.name, self.attributes = json.loads(line)
+        self.input = json.loads(self.attributes.get("input.value", "null"))
+        self.output = json.loads(self.attributes.get("output.value", "null"))
+
+
+def delivered(path: Path) -> list[Delivered]:
+    spans = [Delivered(line) for line in path.read_text().splitlines()]
+    return [span for span in spans if span.name == "generate"]
+
+
+def test_what_is_kept_is_what_was_recorded(tracing: None, tmp_path: Path, monkeypatch: Any) -> None:
+    """Exporters get text and what is new; the archive has neither, and its replay gives both again.
+
+    The setting is enough, and an object without a tokenizer has that of the settings.
+    """
+    monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "replayed.jsonl"))
+    otel_rollout.configure(
+        {"test-file": {"path": str(tmp_path / "delivered.jsonl")}},
+        token2text=True,
+        tokenizer=str(DEMO),
+        keep=True,
+    )
+    given = converse(Model())
+    report = otel_rollout.shutdown(60)
+    assert (report.undelivered, report.lost) == (0, 0)
+    first = delivered(tmp_path / "delivered.jsonl")
+    kept = [span for span in read_directory(tmp_path / "spool") if span.name == "generate"]
+    assert [span.input["prompt_ids"] for span in kept] == given
+    assert all("response_text" not in span.output for span in kept)
+    wait_for(lambda: not launcher.forwarder_runs(Path(report.place)), what="the forwarder's end")
+    run("replay", Path(report.place) / layout.ARCHIVE, "--to", "test-file")
+    again = delivered(tmp_path / "replayed.jsonl")
+    for spans in (first, again):
+        assert list(prompts(spans).values()) == given
+        assert [span.output["response_text"] for span in spans] == [TEXT] * 3
+        assert [type(span.input["prompt_ids"]) for span in spans] == [list, dict, dict]
+
+
+def test_a_trajectory_and_an_operation_decide_for_themselves(tracing: None, tmp_path: Path) -> None:
+    """token2text of a trajectory wins over the setting, and that of an operation over the trajectory's."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered.jsonl")}}, token2text=True)
+    model = Model()
+    model.tokenizer = demo_tokenizer()
+    ids = demo_tokenizer().encode(TEXT).ids
+    always = rollout_trace_op(name="generate", kind="LLM", token2text=True)(
+        lambda prompt_ids: {"token_ids": ids}
+    )
+
+    class Teller:
+        tokenizer = model.tokenizer
+
+        @rollout_trace_op(name="generate", token2text=True)
+        def generate(self) -> dict[str, Any]:
+            return {"token_ids": ids}
+
+    with rollout_trace_attr(step=1, token2text=False):
+        model.generate(ids)
+        Teller().generate()
+        always(ids)  # has no object with a tokenizer
+    with rollout_trace_attr(step=2):
+        model.generate(ids)
+    otel_rollout.shutdown(60)
+    told = ["response_text" in span.output for span in delivered(tmp_path / "delivered.jsonl")]
+    assert told == [False, True, False, True]
+
+
+def test_tokenizers_travel_with_segments(tmp_path: Path) -> None:
+    """A node's copy has them, private, before it has a segment that names them."""
+    origin, copy = tmp_path / "origin", tmp_path / "copy"
+    origin.mkdir()
+    copy.mkdir()
+    layout.write_manifest(origin, layout.Manifest("run", "project", ("mlflow",)))
+    name = stored(origin, demo_tokenizer())
+    transfer.add_piece(copy, transfer.next_piece(origin, {}))
+    (copied,) = layout.tokenizer_files(copy)
+    assert copied == layout.tokenizer_file(copy, name)
+    assert copied.read_bytes() == layout.tokenizer_file(origin, name).read_bytes()
+    assert (copied.stat().st_mode & 0o777, copied.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_what_is_replayed_has_only_tokenizers_of_its_owner(tmp_path: Path) -> None:
+    """A link beside a file, as anybody may put one into a temporary directory, is not followed."""
+    place = tmp_path / "place"
+    place.mkdir()
+    ours, theirs = stored(tmp_path, demo_tokenizer()), "f" * 32
+    stored(place, demo_tokenizer())
+    layout.tokenizer_file(place, theirs).symlink_to(layout.tokenizer_file(tmp_path, ours))
+    (place / "lines.jsonl").write_text("{}\n")
+    with service.as_node_directory([place / "lines.jsonl"], tmp_path / "spool", []) as node_dir:
+        assert [path.stem for path in layout.tokenizer_files(node_dir)] == [ours]
+
+
+def test_a_redaction_that_cannot_be_imported_keeps_nothing_from_being_delivered(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """A forwarder has few of the job's variables: a module that asks for another costs the text alone."""
+    (tmp_path / "redaction_of_a_job.py").write_text("import os\nos.environ['ONLY_IN_THE_JOB']\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    configured = Settings(redact="redaction_of_a_job:redact")
+    assert forwarder._enrichments(tmp_path, configured) == {}

@@ -1,0 +1,339 @@
+"""What a program says when it ends: how much was delivered, where to look, and what happens to the rest."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from otel_rollout import ExporterCount, Report
+from otel_rollout.launch import exit_message, launcher
+from otel_rollout.spool import layout
+from tests.ports import free_port
+from tests.waiting import wait_for
+
+PROGRAM = """
+import otel_rollout, sys, time
+otel_rollout.configure({exporters!r}, project_name="alpha", forwarder_linger=5, shutdown_timeout={timeout})
+for sample in range({trajectories}):
+    with otel_rollout.rollout_trace_attr(step=1, sample_index=sample):
+        pass
+{rest}
+print("the program is over", flush=True)
+"""
+
+
+_IN_FOREGROUND = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Makes the terminal the one whose Ctrl-C reaches this process."""
+
+
+class Terminal:
+    """A program on a pseudo-terminal, as a person sees it."""
+
+    def __init__(self, directory: Path, source: str, columns: int = 1000) -> None:
+        script = directory / "program.py"
+        script.write_text(source)
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _IN_FOREGROUND, sys.executable, str(script)],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": str(columns)},
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.screen = ""
+
+    def read_until(self, text: str, seconds: float = 60) -> None:
+        """Read what the program prints until ``text`` is among it."""
+        deadline = time.monotonic() + seconds
+        while text not in self.screen:
+            assert time.monotonic() < deadline, f"{text!r} is not in {self.screen!r}"
+            assert self._read(), f"the program ended without {text!r}: {self.screen!r}"
+
+    def press_ctrl_c(self) -> None:
+        """Send the byte that a terminal turns into SIGINT."""
+        os.write(self._master, b"\x03")
+
+    def finish(self, seconds: float = 60) -> int:
+        """Read to the end; the exit status."""
+        deadline = time.monotonic() + seconds
+        while self._read():
+            assert time.monotonic() < deadline, self.screen
+        os.close(self._master)
+        return self.process.wait(seconds)
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._master], [], [], 0.1)
+        if not ready:
+            return True
+        try:
+            piece = os.read(self._master, 1 << 16)
+        except OSError as error:
+            if error.errno != errno.EIO:  # which says that the other end is closed
+                raise
+            return False
+        self.screen += piece.decode(errors="replace")
+        return bool(piece)
+
+
+def program(exporters: object, trajectories: int = 2, timeout: float = 30, rest: str = "") -> str:
+    return PROGRAM.format(exporters=exporters, trajectories=trajectories, timeout=timeout, rest=rest)
+
+
+def run(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", source],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def target(test_exporters, tmp_path: Path) -> Path:
+    return tmp_path / "delivered.jsonl"
+
+
+@pytest.fixture
+def away(target: Path) -> dict[str, dict[str, str]]:
+    """An exporter whose target does not answer."""
+    Path(f"{target}.fault").write_text("unavailable")
+    return {"test-faulty": {"path": str(target)}}
+
+
+def node_directory(tmp_path: Path) -> Path:
+    return wait_for(lambda: layout.node_directories(tmp_path / "spool"))[-1]
+
+
+def test_a_program_that_ends_says_how_much_was_delivered_and_where(target):
+    """One line on standard error; logging need not be configured for it."""
+    ended = run(program({"test-file": {"path": str(target)}}))
+    assert ended.returncode == 0
+    (line,) = [line for line in ended.stderr.splitlines() if "Ctrl-C" not in line]
+    assert line == f"otel-rollout: 2 spans delivered to the file {target}."
+
+
+def test_the_line_goes_through_logging_where_that_is_configured(target):
+    """An application that logs INFO gets the line in its own format, once."""
+    logging = "import logging; logging.basicConfig(level='INFO', format='LOG %(message)s')\n"
+    ended = run(logging + program({"test-file": {"path": str(target)}}))
+    assert ended.stderr.count("2 spans delivered") == 1
+    assert "LOG otel-rollout: 2 spans delivered to" in ended.stderr
+
+
+def test_the_logger_of_the_library_silences_the_line(target):
+    """A level set on the logger ``otel_rollout`` is somebody's wish."""
+    quiet = "import logging; logging.getLogger('otel_rollout').setLevel('ERROR')\n"
+    ended = run(quiet + program({"test-file": {"path": str(target)}}))
+    assert "delivered" not in ended.stderr.replace("delivering", "")
+
+
+def test_an_explicit_shutdown_is_reported_at_exit_too(target):
+    """Who calls shutdown() and drops its report still learns where to look, once."""
+    ended = run(program({"test-file": {"path": str(target)}}, rest="otel_rollout.shutdown()"))
+    assert ended.stderr.count("2 spans delivered to the file") == 1
+
+
+def test_a_program_that_recorded_nothing_says_nothing(target):
+    """There is nothing to look at."""
+    assert run(program({"test-file": {"path": str(target)}}, trajectories=0)).stderr == ""
+
+
+def test_a_program_whose_trajectories_were_all_sampled_out_says_so(target):
+    """Why nothing was recorded is one line."""
+    ended = run(program({"test-file": {"path": str(target)}}), OTEL_ROLLOUT_SAMPLE_RATE="0")
+    assert ended.stderr == (
+        "otel-rollout: nothing was recorded. Trajectories left out, by reason: 2 (sampled_out).\n"
+    )
+
+
+def test_a_child_process_says_nothing(target):
+    """The run is reported by the process that leads it, not by each that took part; forked ones included."""
+    rest = "import os\nif os.fork() == 0:\n    sys.exit()\nos.wait()\n"
+    rest += "import subprocess; subprocess.run([sys.executable, '-c', 'import otel_rollout'])"
+    ended = run(program({"test-file": {"path": str(target)}}, rest=rest))
+    assert ended.stderr.count("delivered to") == 1
+
+
+def test_on_a_terminal_a_wait_of_a_second_shows_progress_and_is_left_by_ctrl_c(away, tmp_path):
+    """No traceback, the exit status of the program, and a line that says what happens to the rest."""
+    terminal = Terminal(tmp_path, program(away))
+    terminal.read_until("delivering spans")
+    began = time.monotonic()
+    terminal.press_ctrl_c()
+    assert terminal.finish() == 0
+    assert time.monotonic() - began < 10
+    assert "Traceback" not in terminal.screen
+    last = terminal.screen.strip().splitlines()[-1]
+    assert "0 of 2 spans delivered to the file" in last
+    assert "All 2 are kept on disk, and delivery is tried again in the background" in last
+    assert f"otel-rollout status --watch --spool {node_directory(tmp_path)}" in last
+
+
+def test_what_is_delivered_within_a_second_shows_no_progress(target, tmp_path):
+    """A person does not see a bar flash up."""
+    Path(f"{target}.fault").write_text("unavailable")
+    wait = "import pathlib\n"
+    wait += "end = time.monotonic() + 60\nwhile not otel_rollout.status().exporters['test-faulty'].retried:\n"
+    wait += "    time.sleep(0.01); assert time.monotonic() < end\n"
+    wait += f"pathlib.Path({str(target) + '.fault'!r}).unlink()\n"
+    wait += "while otel_rollout.status().exporters['test-faulty'].pending:\n"
+    wait += "    time.sleep(0.01); assert time.monotonic() < end\n"
+    terminal = Terminal(tmp_path, program({"test-faulty": {"path": str(target)}}, rest=wait))
+    assert terminal.finish() == 0
+    assert "delivering" not in terminal.screen
+    assert "2 spans delivered to" in terminal.screen
+
+
+def test_ctrl_c_in_the_program_keeps_its_exit_status_and_the_line_follows(target, tmp_path):
+    """A program that Ctrl-C ends shows its own traceback, and then the line."""
+    terminal = Terminal(
+        tmp_path,
+        program({"test-file": {"path": str(target)}}, rest="print('READY')\nwhile True: time.sleep(0.1)"),
+    )
+    terminal.read_until("READY")
+    terminal.press_ctrl_c()
+    assert terminal.finish() == -signal.SIGINT  # 130 in a shell, as without tracing
+    assert terminal.screen.count("Traceback") == 1
+    assert terminal.screen.index("KeyboardInterrupt") < terminal.screen.index("2 spans delivered to")
+
+
+def test_progress_inside_a_display_of_rich_is_lines(away, tmp_path):
+    """rich removes the control characters of the line, so there are few lines, not five a second."""
+    rest = "import rich.console\nwith rich.console.Console().status('busy'):\n    otel_rollout.shutdown()"
+    terminal = Terminal(tmp_path, program(away, timeout=4.5, rest=rest))
+    assert terminal.finish() == 0
+    assert 1 <= terminal.screen.count("delivering spans") <= 3  # after 1, 2 and 4 s
+
+
+def test_ctrl_c_in_an_explicit_shutdown_is_the_programs_own(away, tmp_path):
+    """shutdown() raises KeyboardInterrupt as any call does; the exit says the line without another wait."""
+    rest = "try:\n    otel_rollout.shutdown()\nexcept KeyboardInterrupt:\n    print('interrupted')"
+    terminal = Terminal(tmp_path, program(away, rest=rest))
+    terminal.read_until("delivering spans")
+    terminal.press_ctrl_c()
+    began = time.monotonic()
+    assert terminal.finish() == 0
+    assert time.monotonic() - began < 10
+    assert "interrupted" in terminal.screen
+    assert "0 of 2 spans delivered" in terminal.screen
+
+
+def test_ctrl_c_pressed_again_and_again_shows_no_traceback_of_ours(away, tmp_path):
+    """Impatient people press it twice. Python itself may complain of one that meets its own last steps."""
+    terminal = Terminal(tmp_path, program(away))
+    terminal.read_until("delivering spans")
+    for _ in range(5):
+        terminal.press_ctrl_c()
+    assert terminal.finish() in (0, -signal.SIGINT)  # where Python itself had handed SIGINT back already
+    assert not re.search(r'File ".*otel_rollout', terminal.screen)
+
+
+def test_mlflow_that_is_away_is_named_by_the_line():
+    """The line says what was tried, that nothing is lost, and how to watch it; it shows no credentials."""
+    uri = f"http://user:hunter2@127.0.0.1:{free_port()}"
+    ended = run(program("mlflow", timeout=3), MLFLOW_TRACKING_URI=uri)
+    assert ended.returncode == 0
+    line = ended.stderr.splitlines()[-1]
+    address = uri.replace("user:hunter2@", "")
+    assert f"0 of 2 spans delivered to MLflow experiment 'alpha' at {address}." in line
+    assert "All 2 are kept on disk, and delivery is tried again in the background" in line
+    assert "otel-rollout status --watch --spool " in line
+    assert "hunter2" not in ended.stderr
+    progress = [line for line in ended.stderr.splitlines() if "delivering spans, 0 of 2" in line]
+    assert 1 <= len(progress) <= 3
+
+
+def test_a_target_that_refuses_us_is_not_called_pending_in_the_background(target):
+    """The line says what to correct, and the command that delivers then."""
+    Path(f"{target}.fault").write_text("refused")
+    ended = run(program({"test-faulty": {"path": str(target)}}))
+    line = ended.stderr.splitlines()[-1]
+    assert "All 2 are kept on disk until this is corrected: as the test wishes." in line
+    assert re.search(r"Then deliver with: otel-rollout forward --spool \S+$", line)
+
+
+def test_sigterm_and_kill_end_a_program_at_once_and_what_it_recorded_arrives(target, tmp_path):
+    """Python ends without its exit handlers then: no line, and the forwarder delivers."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        goes_on = program(
+            {"test-file": {"path": str(target)}}, rest="print('READY')\nwhile True: time.sleep(0.1)"
+        )
+        terminal = Terminal(tmp_path, goes_on)
+        terminal.read_until("READY")
+        wait_for(lambda: launcher.forwarder_runs(node_directory(tmp_path)), what="a forwarder")
+        os.kill(terminal.process.pid, number)
+        assert terminal.finish() == -number
+        assert "delivered to" not in terminal.screen
+    wait_for(lambda: len(target.read_text().splitlines()) == 4, what="delivery of both")
+
+
+def test_the_console_exporter_says_where_it_prints(tmp_path):
+    """Another process delivers, into its log; the program names that file at the start and the end."""
+    ended = run(program("console"))
+    log = node_directory(tmp_path) / "forwarder.log"
+    assert f"the exporter console prints into {log}" in ended.stderr
+    assert f"2 spans delivered to console, printed in {log}." in ended.stderr
+    assert '"name": "rollout_trace"' in log.read_text()
+
+
+def report_of(count: ExporterCount, recorded: int, **others: object) -> Report:
+    fields = {"started": recorded, "recorded": recorded, "unfinished": 0, "dropped": {}, "left_out": {}}
+    fields |= {"groups_kept": {}, "groups_left_out": {}, "exporters": {"e": count}, "place": "/p"}
+    return Report(**(fields | others), count_steps=dict)
+
+
+def test_the_line_accounts_for_every_span(tmp_path):
+    """Delivered, rejected, left out, pending, dropped and lost spans are each named with their number."""
+    count = ExporterCount(delivered=5, rejected=2, pending=3, left_out=4, destination="T")
+    said = exit_message.text(report_of(count, 15, dropped={"spool_limit": 6}), tmp_path)
+    assert said.startswith("5 of 15 spans delivered to T.")
+    for words in (
+        "4 spans left out",
+        "2 spans rejected",
+        "The other 3 are",
+        "6 (spool_limit)",
+        "Lost: 1 span",
+    ):
+        assert words in said
+
+
+@pytest.mark.parametrize("name", ["console", "e"])
+def test_spans_that_no_process_delivers_are_said_with_the_log_to_read(name, tmp_path):
+    """Where no forwarder can be started, its log has the reason; an unknown target is left out."""
+    tmp_path.chmod(0o700)
+    (tmp_path / launcher.LOG_FILE).write_text("Permission denied")
+    said = exit_message.text(
+        report_of(ExporterCount(pending=3), 3, exporters={name: ExporterCount(pending=3)}), tmp_path
+    )
+    assert said.startswith(f"0 of 3 spans delivered to {name}. All 3 are kept on disk. No process delivers;")
+    assert f"{tmp_path}/forwarder.log may say why" in said
+
+
+def test_a_terminal_that_is_narrow_shows_one_line_of_progress(away, tmp_path):
+    """A line that wraps could not be cleared; it is cut."""
+    terminal = Terminal(tmp_path, program(away), columns=40)
+    terminal.read_until("delivering")
+    terminal.press_ctrl_c()
+    assert terminal.finish() == 0
+    pieces = re.split(r"\x1b\[K|[\r\n]+", terminal.screen)
+    shown = [piece for piece in pieces if "delivering spans" in piece]
+    assert shown
+    assert all(len(piece.replace("^C", "")) < 40 for piece in shown)  # which the terminal echoes

@@ -1,0 +1,89 @@
+"""Handover: a copy made piece by piece, while its writers write, holds what they promise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_rollout.launch import transfer
+from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.spool import journal, layout, segments
+
+
+def node_with_writer(directory: Path) -> SegmentWriter:
+    layout.write_manifest(directory, layout.Manifest("run", "project", ("mlflow",)))
+    return SegmentWriter(directory, {"service.name": "s"}, segment_bytes=3000)
+
+
+def lines_in(directory: Path) -> list[bytes]:
+    text = b"".join((directory / name.file).read_bytes() for name in layout.segments(directory))
+    return [line.split(b'"scopeSpans":[{', 1)[1] for line in text.splitlines()]
+
+
+@settings(max_examples=25)
+@given(
+    bursts=st.lists(st.integers(0, 40), min_size=1, max_size=6),
+    piece_bytes=st.integers(50, 4000),
+    flushed=st.booleans(),
+)
+def test_pieces_taken_while_a_writer_writes_make_the_whole(
+    bursts: list[int], piece_bytes: int, flushed: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """However pieces and lines interleave, the copy ends with every line, and a header that says so."""
+    origin, copy = tmp_path_factory.mktemp("origin"), tmp_path_factory.mktemp("copy")
+    writer = node_with_writer(origin)
+    written = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transfer, "PIECE_BYTES", piece_bytes)
+        for burst in bursts:
+            for _ in range(burst):
+                assert writer.write(b"%06d" % written + b"x" * 100 + b"\n")
+                written += 1
+            if flushed:
+                assert writer.flush(10)
+            transfer.add_piece(copy, transfer.next_piece(origin, transfer.held(copy)))
+        for _ in range(10 + 200 * written):  # bounded: a line is a few pieces
+            piece = transfer.next_piece(origin, transfer.held(copy))
+            transfer.add_piece(copy, piece)
+            if not piece.segments:
+                break
+    assert lines_in(copy) == [b"%06d" % n + b"x" * 100 for n in range(written)]
+    (name,) = layout.journals(copy)
+    state = journal.read_state(copy / (name + layout.JOURNAL_SUFFIX))
+    assert state is not None
+    assert state.recorded == written
+    writer.close(10)
+
+
+def test_an_incomplete_copy_promises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that was broken off can be found and delivered, and counts only what it holds."""
+    origin, copy = tmp_path / "origin", tmp_path / "copy"
+    origin.mkdir()
+    copy.mkdir()
+    writer = node_with_writer(origin)
+    for _ in range(10):
+        assert writer.write(b"x" * 100 + b"\n")
+    monkeypatch.setattr(transfer, "PIECE_BYTES", 500)
+    transfer.add_piece(copy, transfer.next_piece(origin, {}))
+    assert layout.node_directories(copy) == [copy]
+    assert layout.journals(copy) == []
+    writer.close(10)
+
+
+def test_what_was_open_when_the_copy_was_made_ends_as_an_error_there(tmp_path: Path) -> None:
+    """A trajectory that runs while its node is copied is known to the copy as not ended."""
+    origin, copy = tmp_path / "origin", tmp_path / "copy"
+    origin.mkdir()
+    copy.mkdir()
+    writer = node_with_writer(origin)
+    assert writer.trajectory_began(lambda _: b"an unfinished line") is not None
+    transfer.add_piece(copy, transfer.next_piece(origin, {}))
+    transfer.add_piece(copy, transfer.next_piece(origin, transfer.held(copy)))
+    (name,) = layout.journals(copy)
+    table = (copy / (name + layout.OPEN_SUFFIX)).read_bytes()
+    assert b"an unfinished line" in table
+    assert segments.is_dead(copy, name)
+    writer.close(10)

@@ -1,0 +1,138 @@
+"""Decoding: what the recorder wrote comes out as the SDK's spans, field by field."""
+
+import contextlib
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, StatusCode, TraceFlags
+
+from otel_rollout import runtime
+from otel_rollout.forwarder import delivery
+from otel_rollout.otlp import writer
+from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.spool.layout import segments
+
+
+def lines_of_this_process(tmp_path):
+    active = runtime.current()
+    assert active.writer.flush(10)
+    (node_dir,) = {path.parent for path in (tmp_path / "spool").rglob("*.jsonl")}
+    return [
+        line for name in segments(node_dir) for line in (node_dir / name.file).read_bytes().splitlines(True)
+    ]
+
+
+def test_a_recorded_span_is_decoded_with_every_field(tracing, tmp_path):
+    """Context, parent, times, attributes, events, links, kind, status, resource and scope survive."""
+    tracer = runtime.current().tracer
+    with tracer.start_as_current_span("parent") as parent:
+        span = tracer.start_span(
+            "child",
+            kind=SpanKind.CLIENT,
+            attributes={"s": "ü", "i": 2**62, "f": 0.1, "b": True, "l": ["a", "b"], "raw": b"\x00"},
+            links=[Link(SpanContext(5, 6, True, TraceFlags(1)), {"why": "x"})],
+            start_time=1,
+        )
+        span.add_event("event", {"n": 1}, timestamp=2)
+        span.set_status(StatusCode.ERROR, "bad")
+        span.end(end_time=3)
+    child, _ = (spans_of(line)[0] for line in lines_of_this_process(tmp_path))
+    assert child.context.span_id == span.get_span_context().span_id
+    assert child.parent.span_id == parent.get_span_context().span_id
+    assert not child.parent.is_remote
+    assert (child.start_time, child.end_time, child.kind) == (1, 3, SpanKind.CLIENT)
+    assert child.attributes == {"s": "ü", "i": 2**62, "f": 0.1, "b": True, "l": ["a", "b"], "raw": b"\x00"}
+    assert (child.events[0].name, child.events[0].timestamp, child.events[0].attributes) == (
+        "event",
+        2,
+        {"n": 1},
+    )
+    assert child.links[0].context.is_remote
+    assert (child.links[0].context.trace_id, child.links[0].attributes) == (5, {"why": "x"})
+    assert (child.status.status_code, child.status.description) == (StatusCode.ERROR, "bad")
+    assert child.resource.attributes["service.name"] == "project"
+    assert child.instrumentation_scope.name == "otel_rollout"
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"nonsense", b"[]", b"{}", b'{"resourceSpans":[{"scopeSpans":[{"spans":[{}]}]}]}', b"1"]
+)
+def test_a_line_that_is_no_trace_data_is_told_apart(line):
+    """Whatever else is in a file raises one error of ours."""
+    with pytest.raises(UnreadableLineError):
+        spans_of(line)
+
+
+@given(st.binary(max_size=200))
+def test_garbage_raises_nothing_else(garbage):
+    """Random bytes are refused, never anything worse."""
+    with pytest.raises(UnreadableLineError):
+        spans_of(garbage)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    where=st.sampled_from(["traceId", "spanId", "kind", "status", "attributes", "events", "links", "flags"]),
+    what=json_values,
+)
+def test_a_field_with_a_foreign_value_raises_nothing_else(where, what):
+    """A span whose fields are not what they should be is decoded or refused."""
+    span = {
+        "traceId": "0" * 31 + "1",
+        "spanId": "0" * 15 + "1",
+        "startTimeUnixNano": "1",
+        "endTimeUnixNano": "2",
+        where: what,
+    }
+    try:
+        line = orjson.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits
+        return
+    with contextlib.suppress(UnreadableLineError):
+        spans_of(line)
+
+
+def test_a_link_that_leads_nowhere_is_read_for_its_attributes(tracing, tmp_path):
+    """OpenTelemetry has such links recorded; a span with one is delivered as any other."""
+    with runtime.current().tracer.start_as_current_span("s") as span:
+        span.add_link(INVALID_SPAN_CONTEXT, {"why": "x"})
+    (line,) = lines_of_this_process(tmp_path)
+    (link,) = spans_of(line)[0].links
+    assert (link.context.is_valid, link.attributes) == (False, {"why": "x"})
+
+
+def test_fields_of_newer_versions_are_passed_over():
+    """A line with more than we know is read for what we know."""
+    line = (
+        b'{"resourceSpans":[{"new":1,"resource":{"attributes":[]},"scopeSpans":[{"spans":[{"traceId":"01",'
+        b'"spanId":"02","name":"n","startTimeUnixNano":"1","endTimeUnixNano":"2","novel":[1],"attributes":'
+        b'[{"key":"k","value":{"newKind":1}}]}]}]}]}'
+    )
+    (span,) = spans_of(line)
+    assert (span.name, span.attributes) == ("n", {"k": None})
+
+
+@given(
+    step=st.none() | st.integers(-(2**63), 2**63 - 1) | st.text(),
+    validate=st.none() | st.booleans(),
+    text=st.text() | st.just('{"key":"rollout.step","value":{"intValue":"9"}}'),
+)
+def test_the_step_of_a_line_is_found_without_decoding_it(step, validate, text):
+    """Whatever step, verdict and contents a line holds, its bytes tell the same step as its spans do."""
+    identity = {"rollout.step": step, "rollout.validate": validate}
+    attributes = {"input.value": text} | {key: value for key, value in identity.items() if value is not None}
+    pieces = writer.line(
+        writer.scope_head("scope", None, None, None),
+        *(writer.head_below(b"1" * 32, b"", 1), b"2" * 16, b'"name"', 1, 1, 2),
+        (writer.attribute_list(attributes),),
+    )
+    line = b"".join((writer.resource_head({"service.name": text}), *pieces))
+    assert delivery.step_of(line) == delivery.Line.decoded("s", 0, line, line).step

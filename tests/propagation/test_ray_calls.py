@@ -1,0 +1,345 @@
+"""Calls of Ray's, of every kind, inside a trajectory: one trace, whichever workers it runs through."""
+
+import asyncio
+import time
+
+import pytest
+import ray
+from opentelemetry import trace
+from ray.util import ActorPool
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, runtime
+from otel_rollout.propagation import instrument
+from tests.propagation import actors
+from tests.propagation.support import Job, prepare
+from tests.ray_start import start_ray
+from tests.spool_reader import tree
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """A local cluster of an instrumented driver."""
+    directory = tmp_path_factory.mktemp("job")
+    with pytest.MonkeyPatch.context() as patched:
+        prepare(directory, patched)
+        patched.setattr(runtime, "_state", runtime._State())
+        patched.setattr(runtime, "off", False)
+        otel_rollout.configure({"test-file": {"path": str(directory / "delivered")}}, project_name="project")
+        instrument.instrument()
+        start_ray(lambda: ray.init(num_cpus=8, include_dashboard=False, logging_level="ERROR"))
+        yield Job(directory / "spool")
+        ray.shutdown()
+        instrument.uninstrument()
+        active = runtime._state.runtime
+        if active is not None:
+            active.close(5)
+
+
+@pytest.fixture(scope="module")
+def sync(job):
+    return actors.Sync.remote()
+
+
+@pytest.fixture(scope="module")
+def asynchronous(job):
+    return actors.Asyncio.remote()
+
+
+@pytest.fixture(scope="module")
+def decorated_actors(job):
+    return actors.Decorated.remote(), actors.DecoratedAsyncio.remote()
+
+
+def one_trace(job, trajectory, works: int):
+    """The trajectory's spans are its root and so many operations directly below, with its identity."""
+    spans = job.spans(trajectory.trace_id, works + 1)
+    assert tree(spans) == {"rollout_trace": ["work"] * works}
+    for span in spans:
+        identity = [span.attributes[f"rollout.{name}"] for name in ("step", "sample_index", "validate")]
+        assert identity == [3, "row", True]
+        assert [type(value) for value in identity] == [int, str, bool]
+
+
+def trajectory():
+    return rollout_trace_attr("row", step=3, validate=True)
+
+
+def test_tasks(job):
+    """Tasks, with and without arguments, with options, with several results, calling other tasks."""
+    with trajectory() as t:
+        ray.get(actors.task.remote(1))
+        ray.get(actors.task_without_arguments.remote())
+        ray.get(actors.task.options(num_cpus=0.5, name="named").remote())
+        ray.get(actors.two_results.remote())
+        ray.get(actors.nested.remote())
+    one_trace(job, t, 6)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"a": 1}, {"kwargs": {"b": 2}, "args": [3], "self_": 4}])
+def test_arguments_arrive_as_they_were_given(job, sync, asynchronous, kwargs):
+    """Functions that take any keyword see the caller's, and only those."""
+    with trajectory():
+        given = dict(kwargs)
+        assert ray.get(actors.task.remote(1, 2, **kwargs)) == ((1, 2), kwargs)
+        assert ray.get(sync.method.remote(1, **kwargs)) == ((1,), kwargs)
+        assert ray.get(asynchronous.method.remote(**kwargs)) == kwargs
+        assert kwargs == given
+
+
+def test_wrong_arguments_are_refused_as_ever(job, sync):
+    """Ray checks the caller's arguments against the signature of the user's function."""
+    with trajectory():
+        with pytest.raises(TypeError, match="too many positional arguments"):
+            actors.task_without_arguments.remote(1)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+            sync.without_arguments.remote(nonsense=1)
+
+
+def test_exceptions_are_the_users(job, sync):
+    """Type and words are those that the remote code raised, which ran inside the trajectory."""
+    with trajectory() as t:
+        with pytest.raises(KeyError, match="mine"):
+            ray.get(actors.failing_task.remote())
+        with pytest.raises(ValueError, match="mine"):
+            ray.get(sync.fail.remote())
+    one_trace(job, t, 1)
+
+
+def test_methods_of_every_kind(job, sync):
+    """Plain, inherited, static and class methods, options of a call, and ``__ray_call__``."""
+    with trajectory() as t:
+        ray.get(sync.method.remote())
+        ray.get(sync.without_arguments.options(name="named").remote())
+        ray.get(sync.inherited.remote())
+        assert ray.get(sync.static.remote("s")) == "s"
+        assert ray.get(sync.of_class.remote("c"))[1] == "c"
+        assert ray.get(sync.__ray_call__.remote(lambda self, x: actors.work(x), 5)) == 5
+    one_trace(job, t, 6)
+    assert ray.get(sync.active.remote()) == 0
+
+
+def test_a_constructor_belongs_to_who_made_the_actor(job):
+    """What an actor does while it is made is part of the trajectory; what it does later is not."""
+    with trajectory() as t:
+        made = actors.Sync.options(num_cpus=0.1).remote(label="made")
+        dynamic = ray.remote(type("Sub", (actors.Base,), {})).options(num_cpus=0).remote()
+        ray.get(dynamic.inherited.remote())
+    assert ray.get(made.active.remote()) == 0
+    one_trace(job, t, 2)
+    ray.kill(made)
+    ray.kill(dynamic)
+
+
+def test_named_actors_and_pools(job):
+    """A handle found by name, made if it is not there, and handles in an ActorPool carry the trajectory."""
+    keep = actors.Sync.options(name="server").remote()
+    with trajectory() as t:
+        found = ray.get_actor("server")
+        ray.get(found.without_arguments.remote())
+        again = actors.Sync.options(name="server", get_if_exists=True).remote()
+        ray.get(again.without_arguments.remote())
+        pool = ActorPool([keep])
+        assert list(pool.map(lambda a, v: a.static.remote(v), [1, 2])) == [1, 2]
+        new = actors.Sync.options(name="other", get_if_exists=True).remote("made")
+        ray.get(new.active.remote())
+    one_trace(job, t, 5)
+    ray.kill(keep)
+    ray.kill(new)
+
+
+def test_generators(job, sync, asynchronous):
+    """Tasks and methods that yield, synchronously or not, keep the trajectory at every step."""
+    with trajectory() as t:
+        assert [ray.get(r) for r in actors.generator_task.remote(3)] == [0, 1, 2]
+        assert [ray.get(r) for r in sync.stream.remote(2)] == [0, 1]
+        assert [ray.get(r) for r in asynchronous.stream.remote(2)] == [0, 1]
+        dynamic = actors.generator_task.options(num_returns=2).remote(2)
+        assert ray.get(dynamic) == [0, 1]
+    one_trace(job, t, 9)
+    assert ray.get([sync.active.remote(), asynchronous.active.remote()]) == [0, 0]
+    assert int(t.trace_id, 16) in ray.get(sync.closed.remote())
+    assert int(t.trace_id, 16) in ray.get(asynchronous.closed.remote())
+
+
+def test_calls_between_the_steps_of_a_generator_are_their_own(job, asynchronous):
+    """A generator that waits for its consumer does not lend its trajectory to others."""
+    with trajectory() as t:
+        steps = asynchronous.stream.remote(3, pause=0.2)
+        ray.get(next(steps))
+    assert ray.get(asynchronous.active.remote()) == 0
+    assert len([ray.get(step) for step in steps]) == 2
+    one_trace(job, t, 3)
+
+
+def test_a_generator_that_is_cancelled_is_closed_inside_its_trajectory(job, asynchronous):
+    """The consumer stops early: the generator's clean-up still belongs to the trajectory."""
+    with trajectory() as t:
+        steps = asynchronous.stream.remote(1000, pause=0.05)
+        ray.get(next(steps))
+        ray.cancel(steps)
+        deadline = time.monotonic() + 15
+        while int(t.trace_id, 16) not in ray.get(asynchronous.closed.remote()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert ray.get(asynchronous.active.remote()) == 0
+
+
+def test_a_cancelled_coroutine_cleans_up_inside_its_trajectory(job, asynchronous):
+    """``ray.cancel`` reaches the user's coroutine as it does without us."""
+    with trajectory() as t:
+        waiting = asynchronous.forever.remote()
+        ray.get(asynchronous.active.remote())
+        ray.cancel(waiting)
+        with pytest.raises(ray.exceptions.TaskCancelledError):
+            ray.get(waiting)
+    one_trace(job, t, 1)
+    assert int(t.trace_id, 16) in ray.get(asynchronous.closed.remote())
+
+
+def test_a_stopped_consumer_leaves_the_actor_clean(job, sync):
+    """Dropping the iterator of a synchronous generator half-way disturbs nothing."""
+    with trajectory():
+        steps = sync.stream.remote(50)
+        ray.get(next(steps))
+        del steps
+    assert ray.get(sync.active.remote()) == 0
+
+
+def test_threaded_actors_keep_calls_apart(job):
+    """Four calls at once in four threads, each in its own trajectory."""
+    actor = actors.Threaded.remote()
+    calls = []
+    for label in range(4):
+        with trajectory() as t:
+            calls.append((t, actor.together.remote(label)))
+    for t, call in calls:
+        assert f"{ray.get(call, timeout=30):032x}" == t.trace_id
+        one_trace(job, t, 1)
+    ray.kill(actor)
+
+
+def test_a_synchronous_method_of_an_asyncio_actor(job, asynchronous):
+    """It runs inside the trajectory as well; and so does what it hands to an executor."""
+    with trajectory() as t:
+        assert f"{ray.get(asynchronous.not_async.remote()):032x}" == t.trace_id
+        ray.get(asynchronous.in_executor.remote())
+    one_trace(job, t, 1)
+
+
+def test_nothing_is_recorded_anywhere_of_a_trajectory_that_is_sampled_out(job, sync, asynchronous):
+    """No orphan spans in any worker, however deep."""
+    before = len(job.all_spans())
+    with rollout_trace_attr(step=9, trace=False):
+        ray.get([actors.task.remote(), actors.nested.remote(), sync.method.remote()])
+        ray.get(asynchronous.in_executor.remote())
+        assert [ray.get(r) for r in asynchronous.stream.remote(2)] == [0, 1]
+        assert ray.get(actors.where_am_i.remote()) == trace.get_current_span().get_span_context().trace_id
+    assert len(job.all_spans()) == before
+
+
+def test_outside_a_trajectory_nothing_travels(job, sync):
+    """Calls made elsewhere are in no trace."""
+    assert ray.get([actors.where_am_i.remote(), sync.active.remote()]) == [0, 0]
+
+
+def test_an_invocation_decorator_sees_the_users_arguments(job):
+    """Ray lets functions have a say in how they are called; ours is not in what they see."""
+    seen = []
+
+    def decorator(invocation):
+        def call(args, kwargs):
+            seen.append((list(args), dict(kwargs)))
+            return invocation(args, kwargs)
+
+        return call
+
+    def function(a, b=0):
+        return actors.active_trace(), a, b
+
+    function.__ray_invocation_decorator__ = decorator
+    function.__module__ = "__main__"
+    with trajectory() as t:
+        assert ray.get(ray.remote(function).remote(1, b=2)) == (int(t.trace_id, 16), 1, 2)
+    assert seen == [([1], {"b": 2})]
+
+
+def test_decorated_classes_and_functions_carry_it_too(job, decorated_actors):
+    """Together with the patches, nothing arrives twice or goes missing."""
+    decorated, asyncio_decorated = decorated_actors
+    with trajectory() as t:
+        assert ray.get(decorated.method.remote(1, a=2)) == ((1,), {"a": 2})
+        assert ray.get(actors.decorated_task.remote(1)) == 1
+        assert [ray.get(r) for r in asyncio_decorated.stream.remote(2)] == [0, 1]
+    one_trace(job, t, 4)
+
+
+def test_decorated_classes_and_functions_need_no_patch(job, decorated_actors):
+    """With this process's patches undone, their calls continue the trajectory all the same."""
+    decorated, asyncio_decorated = decorated_actors
+    instrument.uninstrument()
+    try:
+        with trajectory() as t:
+            assert ray.get(actors.where_am_i.remote()) == 0
+            assert ray.get(decorated.method.remote(1, a=2)) == ((1,), {"a": 2})
+            assert ray.get(decorated.one.remote(value=5)) == 5
+            assert ray.get(decorated.static.remote("s")) == "s"
+            assert ray.get(decorated.of_class.remote("c")) == "c"
+            assert ray.get(decorated.inherited.remote()) == "inherited"
+            assert [ray.get(r) for r in decorated.stream.remote(2)] == [0, 1]
+            assert ray.get(asyncio_decorated.method.remote(1)) == 1
+            assert [ray.get(r) for r in asyncio_decorated.stream.remote(2)] == [0, 1]
+            assert ray.get(actors.decorated_task.remote(1)) == 1
+        one_trace(job, t, 11)
+    finally:
+        instrument.instrument()
+
+
+def test_fifty_trajectories_at_once_through_two_asyncio_actors(job):
+    """A hundred times over, every span is in its own trace, below its own root, with its own identity."""
+    tool = actors.Tool.remote()
+    agent = actors.Asyncio.remote(tool)
+
+    async def rollout(step: int, index: int) -> str | None:
+        async with rollout_trace_attr(sample_index=index, step=step) as t:
+            await agent.through_tool.remote(index)
+        return t.trace_id
+
+    async def fifty(step: int) -> list[str | None]:
+        return await asyncio.gather(*(rollout(step, index) for index in range(50)))
+
+    steps = range(1000, 1100)
+    index_of = {trace_id: n for step in steps for n, trace_id in enumerate(asyncio.run(fifty(step)))}
+    assert len(index_of) == 5000
+    by_trace = job.traces(set(index_of), 3 * 5000)
+    for trace_id, index in index_of.items():
+        spans = by_trace[trace_id]
+        assert tree(spans) == {"rollout_trace": ["work", "work"]}
+        assert {span.attributes["rollout.sample_index"] for span in spans} == {index}
+        labels = [span.input["label"] for span in spans if span.name == "work"]
+        assert sorted(labels) == [["agent", index], ["tool", index]]
+    ray.kill(agent)
+    ray.kill(tool)
+
+
+def test_uninstrument_restores_what_was_there(job):
+    """Every attribute is the one Ray had; instrumenting again works."""
+    from ray.actor import ActorClass, ActorHandle, signature
+    from ray.remote_function import RemoteFunction
+
+    places = [
+        (ray, "init"),
+        (signature, "flatten_args"),
+        (ActorHandle, "_actor_method_call"),
+        (ActorClass, "_remote"),
+        (RemoteFunction, "_remote"),
+    ]
+    patched = [vars(owner)[name] for owner, name in places]
+    instrument.instrument()
+    assert [vars(owner)[name] for owner, name in places] == patched
+    instrument.uninstrument()
+    original = [vars(owner)[name] for owner, name in places]
+    assert [function.__wrapped__ for function in patched] == original
+    instrument.instrument()

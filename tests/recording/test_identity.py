@@ -1,0 +1,32 @@
+"""A trajectory's identity, as each of its spans has it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from otel_rollout.recording.identity import Identity
+
+
+def test_identities_are_encoded_without_a_lock_that_a_fork_could_leave_locked() -> None:
+    """While one is being encoded in another thread, another one is encoded here all the same."""
+    begun, over = threading.Event(), threading.Event()
+
+    class Slow:
+        def __str__(self) -> str:
+            begun.set()
+            over.wait(60)
+            return "slow"
+
+    slow: Any = Slow()
+    other = threading.Thread(target=lambda: Identity({"a": slow}).encode())
+    other.start()
+    assert begun.wait(60)
+    here = threading.Thread(target=lambda: Identity({"a": 1}).encode())
+    here.start()
+    here.join(10)
+    is_stuck = here.is_alive()
+    over.set()
+    other.join()
+    here.join()
+    assert not is_stuck

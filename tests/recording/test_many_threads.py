@@ -1,0 +1,161 @@
+"""Many threads of Python work: starved of the GIL, none of them loses a span while the disk works."""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from otel_rollout.recording import writer as segment
+from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.spool import journal
+from tests.spool.test_journal import bodies, writer_in
+
+ROOT = Path(__file__).parents[2]
+
+GRADERS = """
+import json, sys, threading
+import otel_rollout
+from otel_rollout import runtime
+
+threads, calls, steps = map(int, sys.argv[1:])
+
+@otel_rollout.rollout_trace_op
+def grade(text):
+    total = 0
+    for number in range(steps):
+        total += number
+    return text
+
+def rollout(number):
+    with otel_rollout.rollout_trace_attr(step=1, sample_index=number):
+        for _ in range(calls):
+            grade("x" * 500)
+
+otel_rollout.configure("spool")
+started = [threading.Thread(target=rollout, args=(number,)) for number in range(threads)]
+for thread in started:
+    thread.start()
+for thread in started:
+    thread.join()
+writer = runtime.current().writer
+flushed = writer.flush(60)
+counts = writer.counts()
+print(json.dumps([flushed, counts.started, counts.recorded, sum(counts.drops.values())]))
+"""
+
+
+@pytest.fixture
+def healthy_disk(monkeypatch):
+    """A spool in memory: what else the machine writes is no part of the test."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as directory:
+        monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", directory)
+        monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_LIMIT", "1000000000")
+        yield
+
+
+@pytest.mark.parametrize(
+    ("threads", "calls", "steps"), [(32, 60, 60_000), (64, 200, 3000), (64, 300, 30), (200, 100, 300)]
+)
+def test_threads_that_starve_each_other_lose_no_span(healthy_disk, threads, calls, steps):
+    """From slow graders to loops that do nothing but record: what was started is recorded."""
+    ran = subprocess.run(
+        [sys.executable, "-c", GRADERS, str(threads), str(calls), str(steps)],
+        capture_output=True,
+        check=True,
+        cwd=ROOT,
+        text=True,
+    )
+    spans = threads * (calls + 1)
+    assert json.loads(ran.stdout) == [True, spans, spans, 0], ran.stderr
+
+
+def test_a_thread_that_writes_and_is_starved_is_waited_for(tmp_path, monkeypatch):
+    """However long the holder of the writer's lock waits for the GIL, the others' spans are recorded."""
+    writer = writer_in(tmp_path)
+    entered, publish = threading.Event(), journal.Journal.publish
+
+    def slowly(self: journal.Journal, written: int, lines: int = 0) -> None:
+        if threading.current_thread().name == "holder":
+            entered.set()
+            end = time.monotonic() + 5 * segment.MAX_WAIT
+            while time.monotonic() < end:  # Python all the while, which others' Python delays
+                pass
+        publish(self, written, lines)
+
+    monkeypatch.setattr(journal.Journal, "publish", slowly)
+    monkeypatch.setattr(segment, "MIN_TURNS", 1 << 30)  # how many turns a caller gets here depends on luck
+    holder = threading.Thread(target=writer.write, args=(b"first\n",), name="holder")
+    holder.start()
+    assert entered.wait(10)
+    assert writer.write(b"second\n")
+    holder.join(10)
+    writer.close(10)
+    assert bodies(tmp_path) == [b"first", b"second"]
+
+
+def recorded_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch, line: bytes) -> float:
+    """Write ``line`` while a signal handler strikes in the middle and writes one too; how long that took."""
+    publish, took = journal.Journal.publish, []
+
+    def struck(self: journal.Journal, written: int, lines: int = 0) -> None:
+        monkeypatch.setattr(journal.Journal, "publish", publish)
+        signal.raise_signal(signal.SIGALRM)
+        publish(self, written, lines)
+
+    def ring(*_: object) -> None:
+        begun = time.perf_counter()
+        assert writer.write((b"by the ", b"handler\n"))
+        took.append(time.perf_counter() - begun)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    monkeypatch.setattr(journal.Journal, "publish", struck)
+    try:
+        assert writer.write(line)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return took[0]
+
+
+def test_what_a_signal_handler_records_inside_a_write_is_recorded(tmp_path, monkeypatch):
+    """It does not wait for its own thread, whatever that holds; its span comes right after."""
+    writer = writer_in(tmp_path)
+    for number in range(20):
+        assert recorded_by_a_handler(writer, monkeypatch, b"%d\n" % number) < segment.MAX_WAIT
+        assert writer.flush(10)
+    writer.close(10)
+    lines = bodies(tmp_path)
+    assert sorted(lines) == sorted([*(b"%d" % number for number in range(20)), *[b"by the handler"] * 20])
+    assert not any(writer.counts().drops.values())
+
+
+def test_a_disk_that_is_slow_but_works_loses_nothing(tmp_path, monkeypatch):
+    """Threads that together record more than the disk takes wait for it, and every span is recorded."""
+    real_write = segment.os.write
+
+    def write(descriptor: int, data: bytes) -> int:
+        time.sleep(segment.MAX_WAIT / 4)
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(segment.os, "write", write)
+    monkeypatch.setattr(segment, "FLUSH_CHUNK", 4096)
+    monkeypatch.setattr(segment, "CATCH_UP_CHUNK", 8192)
+    writer = writer_in(tmp_path, journal_bytes=1 << 14)
+    written: list[bool] = []
+
+    def record() -> None:
+        written.extend([writer.write(b"x" * 500 + b"\n") for _ in range(25)])
+
+    threads = [threading.Thread(target=record) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    monkeypatch.undo()
+    writer.close(30)
+    assert (written.count(True), len(bodies(tmp_path))) == (200, 200)

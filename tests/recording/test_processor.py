@@ -1,0 +1,285 @@
+"""Guests in the application's OTel: its provider is joined, never replaced."""
+
+import random
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
+from opentelemetry.trace import SpanContext
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.base import semconv
+from otel_rollout.otlp.reader import spans_of
+from otel_rollout.recording import processor
+from otel_rollout.spool import layout
+from tests.spool_reader import tree
+
+
+@rollout_trace_op(name="op")
+def op(value: int) -> int:
+    with trace.get_tracer("app").start_as_current_span("app inside"):
+        return value
+
+
+@pytest.fixture
+def application(monkeypatch) -> InMemorySpanExporter:
+    """An application that has set an SDK provider with an exporter of its own."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(trace, "get_tracer", lambda name: provider.get_tracer(name))
+    return exporter
+
+
+def test_spans_go_to_the_application_and_to_the_spool(application, recorded):
+    """Both see one tree, the application's own spans in it, with the trajectory's identity."""
+    with rollout_trace_attr(step=3, sample_index=1):
+        assert op(7) == 7
+        score("reward", 1.0)
+    spans = recorded()
+    assert tree(spans) == {"rollout_trace": [{"op": ["app inside"]}, "score reward"]}
+    assert {s.attributes["rollout.step"] for s in spans} == {3}
+    assert {(s.name, s.context.span_id) for s in application.get_finished_spans()} == {
+        (s.name, int(s.span.span_id.hex(), 16)) for s in spans
+    }
+    root = spans[-1]
+    assert (root.input, root.output) == ({"value": 7}, 7)
+    assert root.attributes["rollout.score.reward"] == 1.0
+
+
+def test_the_applications_own_business_is_left_alone(application, recorded):
+    """A span of the application outside any trajectory is not recorded by us."""
+    op(1)  # a call of ours outside any trajectory is
+    with trace.get_tracer("app").start_as_current_span("request"):
+        pass
+    assert [s.name for s in recorded()] == ["op"]
+    assert {s.name for s in application.get_finished_spans()} == {"op", "app inside", "request"}
+
+
+def test_a_trajectory_inside_the_applications_span_continues_its_trace(application, recorded):
+    """The application's span is the parent, as with any other library."""
+    with trace.get_tracer("app").start_as_current_span("request") as request, rollout_trace_attr(step=1):
+        pass
+    (root,) = recorded()
+    assert root.span.trace_id.hex() == f"{request.get_span_context().trace_id:032x}"
+
+
+def test_a_provider_set_late_is_joined_then(recorded, monkeypatch):
+    """Trajectories before it are recorded privately, those after it through it."""
+    with rollout_trace_attr(name="before"):
+        pass
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    with rollout_trace_attr(name="after"):
+        pass
+    assert [s.name for s in recorded()] == ["before", "after"]
+    assert [s.name for s in exporter.get_finished_spans()] == ["after"]
+
+
+def test_an_api_only_provider_is_left_alone(recorded):
+    """Without an SDK provider we stay private and never set a global one."""
+    before = trace.get_tracer_provider()
+    with rollout_trace_attr():
+        pass
+    assert trace.get_tracer_provider() is before
+    assert len(recorded()) == 1
+
+
+def test_ids_do_not_come_from_the_global_generator(application, recorded):
+    """Workers that training seeds alike have different ids, and their random numbers are left alone."""
+    random.seed(0)
+    state = random.getstate()
+    op(1)
+    random.seed(0)
+    with rollout_trace_attr():
+        pass
+    assert len({s.span.trace_id for s in recorded()}) == 2
+    random.seed(0)
+    with rollout_trace_attr():
+        score("reward", 1.0)
+    assert random.getstate() == state
+
+
+def test_the_applications_sampler_decides_for_whole_trajectories(recorded, monkeypatch):
+    """What its sampler leaves out is left out with everything below; no operation becomes its own trace."""
+    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.5)))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
+    @rollout_trace_op(name="inner")
+    def inner() -> None: ...
+
+    for _ in range(40):
+        with rollout_trace_attr():
+            inner()
+    spans = recorded()
+    assert 0 < len(spans) < 80
+    assert [s.name for s in spans] == ["inner", "rollout_trace"] * (len(spans) // 2)
+
+
+@pytest.mark.parametrize("limits", [SpanLimits(max_attribute_length=100), SpanLimits(max_attributes=3)])
+def test_the_applications_limits_are_its_own(limits, recorded, monkeypatch):
+    """However its SDK cuts values or evicts attributes, what we record is whole, identity included."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(span_limits=limits)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
+    @rollout_trace_op(name="long")
+    def long(text: str) -> str:
+        return text.upper()
+
+    with rollout_trace_attr(step=3, sample_index=1):
+        long("x" * 1000)
+    call, root = recorded()
+    assert (call.input, call.output) == ({"text": "x" * 1000}, "X" * 1000)
+    assert (root.input, root.output) == (call.input, call.output)
+    for span in (call, root):
+        assert (span.attributes["rollout.step"], span.attributes["rollout.sample_index"]) == (3, 1)
+    seen = [span.attributes for span in exporter.get_finished_spans()]
+    assert max(len(attributes) for attributes in seen) == 3 or "x" * 1000 not in str(seen)
+
+
+NARROW = {
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "1",
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": "2",
+    "OTEL_ATTRIBUTE_COUNT_LIMIT": "1",
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT": "2",
+    "OTEL_SPAN_EVENT_COUNT_LIMIT": "1",
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT": "1",
+    "OTEL_SPAN_LINK_COUNT_LIMIT": "0",
+    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT": "0",
+}
+
+
+def told(tmp_path) -> list[ReadableSpan]:
+    """The spans as exporters get them."""
+    (node_dir,) = {path.parent for path in (tmp_path / "spool").rglob("*.jsonl")}
+    lines = b"".join((node_dir / name.file).read_bytes() for name in layout.segments(node_dir)).splitlines()
+    return [span for line in lines for span in spans_of(line)]
+
+
+def story(tmp_path, recorded) -> list[dict[str, object]]:
+    """Everything that a trajectory can have on its spans, but for ids and times."""
+
+    def fail() -> None:
+        with rollout_trace_attr(step=3, sample_index="row-seven", who="somebody"):
+            op(7)
+            score("reward", 0.5, comment="because it is half right")
+            span = trace.get_current_span()
+            span.set_attributes({"mine": "a long text", "many": ["first", "second"]})
+            span.add_event("first", {"detail": "long enough", "number": 3})
+            span.add_event("second", {"detail": "long enough"})
+            span.add_link(SpanContext(5, 6, True), {"because": "it follows"})
+            raise ValueError("a message of some length")
+
+    with pytest.raises(ValueError, match="of some length"):
+        fail()
+    recorded()
+    return [
+        {
+            "name": span.name,
+            "attributes": {
+                name: "" if name.startswith(semconv.SCORE_TIME_PREFIX) else value
+                for name, value in span.attributes.items()
+            },
+            "events": [
+                (
+                    event.name,
+                    {k: v for k, v in event.attributes.items() if k != "exception.stacktrace"},
+                    str(event.attributes.get("exception.stacktrace"))[-30:],
+                )
+                for event in span.events
+            ],
+            "links": [(link.context.trace_id, dict(link.attributes)) for link in span.links],
+            "status": (span.status.status_code, span.status.description),
+            "dropped": (span.dropped_attributes, span.dropped_events, span.dropped_links),
+        }
+        for span in told(tmp_path)
+        if span.name != "app inside"
+    ]
+
+
+@pytest.mark.parametrize("limited_by", ["environment", "provider"])
+def test_what_exporters_get_of_ours_is_whole_whatever_the_applications_limits(
+    limited_by, recorded, monkeypatch, tmp_path
+):
+    """Attributes, events with what they hold, exceptions, links and scores: as with no limits at all."""
+    exporter = InMemorySpanExporter()
+    with monkeypatch.context() as patch:
+        limits = SpanLimits(0, 0, 0, 0, 0, 0, 1, 1) if limited_by == "provider" else None
+        for name, value in NARROW.items() if limited_by == "environment" else ():
+            patch.setenv(name, value)
+        provider = TracerProvider(span_limits=limits)
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        patch.setattr(trace, "get_tracer_provider", lambda: provider)
+        limited = story(tmp_path, recorded)
+    assert max(len(span.attributes) for span in exporter.get_finished_spans()) <= 1
+    alone = story(tmp_path, recorded)[len(limited) :]
+    assert [span["name"] for span in limited] == ["op", "score reward", "rollout_trace"]
+    assert limited == alone
+
+
+def test_what_a_user_sets_over_a_content_stays(application, recorded):
+    """A value set by hand after ours is what is recorded."""
+    with rollout_trace_attr() as trajectory:
+        op(1)
+        trajectory.set_output({"mine": True})
+        trace.get_current_span().set_attribute("output.value", '"by hand"')
+    root = recorded()[-1]
+    assert root.output == "by hand"
+
+
+def test_spans_that_never_end_do_not_pile_up(application, recorded, monkeypatch):
+    """What is remembered of spans under way is bounded; forgetting the oldest harms nobody."""
+    monkeypatch.setattr(processor, "MAX_OPEN", 10)
+    with rollout_trace_attr(step=1):
+        for _ in range(50):
+            trace.get_tracer("app").start_span("never ends")
+    assert len(processor._known) <= 10
+
+
+def test_a_sampler_that_drops_everything_is_loudly_said(recorded, monkeypatch, caplog):
+    """Nothing arrives because of the application's sampler: one warning, and a count in the account."""
+    provider = TracerProvider(sampler=ALWAYS_OFF)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    for _ in range(3):
+        with rollout_trace_attr():
+            op(1)
+    assert recorded() == []
+    assert otel_rollout.status().left_out == {"application_sampler": 3}
+    warnings = [r.message for r in caplog.records if "sampler of the application" in r.message]
+    assert len(warnings) == 1
+
+
+def test_a_provider_that_was_shut_down_still_records(application, recorded):
+    """An application that shuts its provider down early ends its own exporting, not ours."""
+    trace.get_tracer_provider().shutdown()
+    with rollout_trace_attr():
+        op(1)
+    assert "op" in [span.name for span in recorded()]
+
+
+def test_a_provider_that_is_no_sdks_is_no_hindrance(recorded, monkeypatch):
+    """With somebody else's provider (a proxy, another vendor's) we record privately."""
+    provider = trace.NoOpTracerProvider()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    with rollout_trace_attr():
+        op(1)
+    assert [span.name for span in recorded()] == ["op", "rollout_trace"]
+
+
+def test_a_second_run_records_into_its_own_directory_alone(application, recorded):
+    """The processor that stays in the application's provider follows the run."""
+    op(1)
+    otel_rollout.shutdown(10)
+    otel_rollout.configure("test-file", shutdown_timeout=0)
+    op(2)
+    assert sorted(s.input["value"] for s in recorded() if s.name == "op") == [1, 2]
+    assert otel_rollout.status().dropped == {}

@@ -1,0 +1,331 @@
+"""Sampling by group: every process decides alike, by the group's name alone."""
+
+from __future__ import annotations
+
+import enum
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import context, trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, settings
+from otel_rollout.base import semconv
+from otel_rollout.propagation import carrier
+from otel_rollout.recording import sampling
+from otel_rollout.recording.sampling import Group, GroupSampling, place_of_group, with_chosen
+from tests.spool_reader import Recorded, tree
+
+ROWS = range(200)
+
+
+def group(row: Any, step: Any = 1, validate: bool = False, experiment: str = "e") -> Group:
+    return Group(experiment, step, row, validate)
+
+
+def taken(sampler: GroupSampling, step: Any = 1, validate: bool = False, experiment: str = "e") -> set[Any]:
+    return {row for row in ROWS if sampler.takes(group(row, step, validate, experiment), Context())}
+
+
+def test_a_rate_is_a_share_of_groups() -> None:
+    """Another step, experiment or seed makes another choice; a higher rate adds to what a lower one takes."""
+    tenth, half = taken(GroupSampling(rate=0.1)), taken(GroupSampling(rate=0.5))
+    assert 8 <= len(tenth) <= 35
+    assert 75 <= len(half) <= 125
+    assert tenth < half
+    others = (
+        taken(GroupSampling(rate=0.5), step=2),
+        taken(GroupSampling(rate=0.5), experiment="f"),
+        taken(GroupSampling(rate=0.5, seed="x")),
+    )
+    assert all(75 <= len(other) <= 125 and other != half for other in others)
+    assert taken(GroupSampling(rate=0.0)) == set()
+
+
+def test_every_kth_step() -> None:
+    """Steps that are no numbers are not counted, and taken."""
+    sampler = GroupSampling(every=5)
+    assert [step for step in range(1, 21) if taken(sampler, step)] == [5, 10, 15, 20]
+    assert taken(sampler, "warm-up") == set(ROWS)
+
+
+@pytest.mark.parametrize(("validation", "expected"), [("always", 200), ("never", 0)])
+def test_validation_is_a_matter_of_its_own(validation: str, expected: int) -> None:
+    """Always or never, whatever holds for training."""
+    sampler = GroupSampling(rate=0.1, every=7, validation=validation, most=2, out_of=200)
+    assert len(taken(sampler, step=3, validate=True)) == expected
+    assert taken(sampler, step=3) == set()
+    chosen = sampler.chosen(group(row, 3, True) for row in ROWS)
+    assert chosen is not None
+    assert len(chosen) == expected
+
+
+def test_a_limit_is_kept_exactly_by_who_sees_the_whole_step() -> None:
+    """So many groups, however often a group occurs; of those that the rate takes, where there are as many."""
+    step = [group(row) for row in ROWS for _ in range(4)]
+    chosen = GroupSampling(most=7).chosen(step)
+    assert chosen is not None
+    assert len(chosen) == 7
+    assert chosen == GroupSampling(most=7).chosen(reversed(step))
+    for sampler in (GroupSampling(most=7, rate=0.2), GroupSampling(most=7, rate=0.01)):
+        rows = sampler.chosen(step)
+        limited = {row for row in ROWS if sampler.takes(group(row), with_chosen(rows, Context()))}
+        by_rate = taken(GroupSampling(rate=sampler.rate))
+        assert limited <= by_rate
+        assert len(limited) == min(7, len(by_rate))
+    assert GroupSampling(rate=0.5).chosen(step) is None
+
+
+def test_a_limit_is_an_expected_number_where_the_step_s_size_is_given() -> None:
+    """Over many steps so many groups on average."""
+    sampler = GroupSampling(most=10, out_of=200)
+    counts = [len(taken(sampler, step)) for step in range(50)]
+    assert 9 <= sum(counts) / 50 <= 11
+    assert len(set(counts)) > 3, "on average, not exactly"
+
+
+def test_a_limit_of_nobody_knows_what_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Everything is recorded then, and one warning names the variable that is missing."""
+    sampling._tell_that_nobody_counts.cache_clear()
+    assert taken(GroupSampling(most=3)) == set(ROWS)
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "OTEL_ROLLOUT_GROUPS_PER_STEP" in warning
+
+
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text())
+
+
+@given(SCALARS, SCALARS, SCALARS, st.text(), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 9))
+def test_any_identity_is_decided(
+    step: Any, row: Any, validate: Any, seed: str, rate: float, most: int
+) -> None:
+    """Whatever a trajectory is called, its group has a number from 0 to 1, the same each time."""
+    name = Group("e", step, row, validate)
+    assert 0 <= place_of_group(name, seed) == place_of_group(name, seed) < 1
+    sampler = GroupSampling(rate, 2, "sampled", most, 9, seed)
+    assert sampler.takes(name, with_chosen(sampler.chosen([name]), Context())) in (True, False)
+
+
+class Step(enum.IntEnum):
+    """A step as some programs name theirs."""
+
+    WARM_UP = 7
+
+
+class Row(str, enum.Enum):
+    """A row as some programs name theirs."""
+
+    FIRST = "first"
+
+
+SEVENS = [7, 7.0, np.int64(7), np.int8(7), np.float64(7), np.float32(7), np.array(7), Step.WARM_UP]
+
+
+@pytest.mark.parametrize("seven", [*SEVENS, "7", np.str_("7")], ids=repr)
+def test_a_whole_number_is_one_name_however_it_is_written(seven: Any) -> None:
+    """Sampling, a step's multiples and a group's verdict go by what listings show: all of these are 7."""
+    expected = Group.named("e", 7, 7, False)
+    assert repr(Group.named("e", seven, seven, False)) == repr(expected)
+    for every in (2, 7):
+        sampler = GroupSampling(every=every)
+        assert sampler.takes(Group.named("e", seven, 1, False), Context()) is (every == 7)
+    chosen = GroupSampling(most=1).chosen([Group.named("e", 1, seven, False)])
+    context = carrier.extract(carrier.inject() or {})
+    assert GroupSampling(most=1).takes(Group.named("e", 1, 7, False), with_chosen(chosen, context))
+    attributes = {semconv.EXPERIMENT_NAME: "e", semconv.STEP: seven, semconv.SAMPLE_INDEX: seven}
+    assert repr(Group.of(attributes)) == repr(expected)
+
+
+@pytest.mark.parametrize("other", [True, "07", "7.0", "+7", 7.5, -7, 7e22, "seven", None], ids=repr)
+def test_other_names_are_other_groups(other: Any) -> None:
+    """Text that merely reads like a number, a bool, a fraction: listings show them as something else."""
+    assert place_of_group(Group.named("e", other, 1, False)) != place_of_group(Group.named("e", 7, 1, False))
+    assert place_of_group(Group.named("e", True, 1, False)) != place_of_group(Group.named("e", 1, 1, False))
+
+
+def test_identity_is_recorded_as_builtin_types(recorded: Callable[[], list[Recorded]]) -> None:
+    """A whole number is an integer, whatever type it came in; text stays text; validation is a bool."""
+    for number, seven in enumerate(SEVENS):
+        with rollout_trace_attr(
+            step=seven, sample_index=Row.FIRST, rollout_n=number, validate=np.bool_(True)
+        ):
+            pass
+    with rollout_trace_attr(step="7", sample_index=0.5, rollout_n=1e22, validate=None):  # type: ignore[arg-type]
+        pass
+    names = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.VALIDATE)
+    found = [[span.attributes[name] for name in names] for span in recorded()]
+    assert repr(found) == repr([[7, "first", True]] * len(SEVENS) + [["7", 0.5, False]])
+
+
+def test_nothing_is_drawn_from_the_training_s_generator() -> None:
+    """Trajectories of no group are sampled one by one, by a generator of our own."""
+    before = random.getstate()
+    count = sum(GroupSampling(rate=0.5).takes(group(None), Context()) for _ in range(1000))
+    assert 400 < count < 600
+    assert random.getstate() == before
+
+
+JOB = """
+import json, sys
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+op = rollout_trace_op(lambda: None)
+recorded = []
+for step in range(4):
+    for row in range(40):
+        for sibling in range(2):
+            with rollout_trace_attr(step=step, sample_index=row, rollout_n=sibling) as trajectory:
+                op()
+            if trajectory.trace_id:
+                recorded.append([step, row, sibling])
+report = otel_rollout.status()
+print(json.dumps([recorded, report.left_out, report.started]))
+"""
+
+
+def run_job(**variables: str) -> Any:
+    ran = subprocess.run(
+        [sys.executable, "-c", JOB],
+        env={**os.environ, "OTEL_TRACES_EXPORTER": "spool", **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(ran.stdout)
+
+
+def test_every_process_decides_alike(tmp_path: Path) -> None:
+    """Processes that share nothing but experiment and seed record the same groups, siblings together."""
+    variables = {
+        "OTEL_ROLLOUT_EXPERIMENT": "e",
+        "OTEL_ROLLOUT_SAMPLE_RATE": "0.3",
+        "OTEL_ROLLOUT_SAMPLE_EVERY": "2",
+    }
+    first, left_out, started = run_job(PYTHONHASHSEED="1", **variables)
+    second, _, _ = run_job(PYTHONHASHSEED="2", OTEL_ROLLOUT_NODE="another", **variables)
+    assert first == second
+    assert {step for step, _, _ in first} == {0, 2}
+    assert all([step, row, 1 - sibling] in first for step, row, sibling in first)
+    assert 20 < len(first) < 80
+    assert left_out == {"sampled_out": 320 - len(first)}
+    assert started == 2 * len(first)
+    other_seed, _, _ = run_job(OTEL_ROLLOUT_SAMPLE_SEED="7", **variables)
+    assert first != other_seed
+
+
+def test_what_is_sampled_out_is_silent_and_its_scores_are_counted(
+    fresh_process: None, test_exporters: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No span of it is begun, sub-trajectories included; its id says so, and a score of it is no error."""
+    otel_rollout.configure("spool", sample_rate=0.0, shutdown_timeout=1)
+    op = rollout_trace_op(lambda: otel_rollout.score("reward", 1))
+    with rollout_trace_attr(step=1, sample_index=1) as trajectory:
+        op()
+        with rollout_trace_attr(step=1, sample_index=2):
+            op()
+        sent = carrier.inject()
+        assert sent is not None
+        assert sent.keys() == {"traceparent"}
+        assert sent["traceparent"].endswith("-00")
+    assert trajectory.trace_id is None
+    assert trajectory.id is not None
+    assert trajectory.id.endswith("-00")
+    score("reward", 1.0, trajectory=trajectory.id)
+    report = otel_rollout.shutdown(1)
+    assert (report.started, report.left_out) == (0, {"sampled_out": 1, "score_of_unrecorded": 1})
+
+
+def test_a_step_that_is_traced_has_some_of_its_trajectories(recorded: Callable[[], list[Recorded]]) -> None:
+    """Groups are sampled below an operation as well; a sub-trajectory goes with what it is part of."""
+    active = runtime.current()
+    assert active is not None
+    active.sampling = GroupSampling(most=1, out_of=2)
+
+    @rollout_trace_op(name="train step")
+    def train() -> None:
+        for row in range(20):
+            with rollout_trace_attr(step=1, sample_index=row, name=str(row)):
+                for part in range(5):
+                    with rollout_trace_attr(step=1, sample_index=100 + part, name="part"):
+                        pass
+
+    train()
+    rows = sorted(taken(active.sampling, experiment="experiment") & set(range(20)))
+    assert 0 < len(rows) < 20
+    assert tree(recorded()) == {"train step": [{str(row): ["part"] * 5} for row in rows]}
+
+
+def test_beside_an_application_s_own_opentelemetry(
+    recorded: Callable[[], list[Recorded]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sampled out reaches neither its exporters nor ours, its own spans inside included."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    active = runtime.current()
+    assert active is not None
+    active.sampling = GroupSampling(rate=0.0, validation="always")
+    for validate in (False, True):
+        with rollout_trace_attr(step=1, sample_index=1, validate=validate):
+            provider.get_tracer("app").start_span("inside").end()
+    assert [span.name for span in exporter.get_finished_spans()] == ["inside", "rollout_trace"]
+    assert [span.name for span in recorded()] == ["inside", "rollout_trace"]
+
+
+def test_what_was_chosen_travels_to_other_processes_and_ends_with_the_trajectory(
+    fresh_process: None, test_exporters: None
+) -> None:
+    """A call that is made for a whole step takes along which rows are recorded; those inside it do not."""
+    otel_rollout.configure("spool", sample_groups=1)
+    assert carrier.inject() is None
+    token = context.attach(with_chosen(frozenset([3, "a"]), context.get_current()))
+    sent = carrier.inject()
+    context.detach(token)
+    assert sent is not None
+    token = context.attach(carrier.extract(sent))
+    recorded = []
+    for row in (1, 2, 3, "a"):
+        with rollout_trace_attr(step=1, sample_index=row) as trajectory:
+            if trajectory.trace_id:
+                recorded.append(row)
+                assert carrier.CHOSEN_KEY not in (carrier.inject() or {})
+    context.detach(token)
+    assert recorded == [3, "a"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        ("OTEL_ROLLOUT_SAMPLE_RATE", "2", "is no share from 0 to 1"),
+        ("OTEL_ROLLOUT_SAMPLE_RATE", "all", "is not a number"),
+        ("OTEL_ROLLOUT_SAMPLE_EVERY", "0", "is less than 1"),
+        ("OTEL_ROLLOUT_SAMPLE_VALIDATION", "yes", "is none of sampled, always, never"),
+        ("OTEL_ROLLOUT_SAMPLE_GROUPS", "-1", "is less than 0"),
+        ("OTEL_ROLLOUT_OUTCOME_KEEP", "errors,speed=2", "has 'speed', which is none of errors, validation,"),
+        ("OTEL_ROLLOUT_OUTCOME_KEEP", "errors=2", "has 'errors=2', but errors takes no number"),
+        ("OTEL_ROLLOUT_OUTCOME_KEEP", "spread", "has 'spread', but spread needs a number: spread=0.5"),
+        ("OTEL_ROLLOUT_OUTCOME_KEEP", "rate=7", "has 'rate=7', where '7' is no share from 0 to 1"),
+        ("OTEL_ROLLOUT_OUTCOME_DEADLINE", "soon", "is not a number"),
+    ],
+)
+def test_wrong_values_are_said_with_their_variable(variable: str, value: str, problem: str) -> None:
+    """One sentence says which variable, which value and what is wrong; the default is used."""
+    configured, (said,) = settings.from_environment({variable: value})
+    assert said == f"{variable}={value!r} {said.split(' ', 1)[1]}"
+    assert problem in said
+    assert configured == settings.Settings()

@@ -1,0 +1,207 @@
+"""The recording span speaks the whole OTel API, as an application or another library would use it."""
+
+import pytest
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from otel_rollout import runtime
+from otel_rollout.recording import span as span_module
+
+
+@pytest.fixture
+def tracer(tracing):
+    return runtime.current().tracer
+
+
+def test_start_as_current_span_nests(tracer, recorded):
+    """Spans started the ordinary way are each other's parents, and carry kind, times and attributes."""
+    with tracer.start_as_current_span("parent", kind=SpanKind.CLIENT, start_time=5) as parent:
+        assert trace.get_current_span() is parent
+        with tracer.start_as_current_span("child", attributes={"a": 1, "b": [1.5, 2.5]}):
+            pass
+    child, above = recorded()
+    assert (child.name, above.name) == ("child", "parent")
+    assert child.span.parent_span_id == above.span.span_id
+    assert child.attributes == {"a": 1, "b": [1.5, 2.5]}
+    assert (above.span.kind, above.span.start_time_unix_nano) == (3, 5)
+
+
+def test_a_remote_parent_is_followed(tracer, recorded):
+    """A span context from another process is the parent, and the line says that it was remote."""
+    remote = SpanContext(0xABC, 0xDEF, True, TraceFlags(1), trace.TraceState([("k", "v")]))
+    context = trace.set_span_in_context(NonRecordingSpan(remote))
+    tracer.start_span("local", context).end()
+    (local,) = recorded()
+    assert local.span.trace_id.hex() == f"{0xABC:032x}"
+    assert local.span.parent_span_id.hex() == f"{0xDEF:016x}"
+    assert local.span.flags == 0x303
+    assert local.span.trace_state == "k=v"
+
+
+def test_an_unsampled_parent_is_respected(tracer, recorded):
+    """Below a parent that is not recorded nothing is, and the flag travels on."""
+    remote = SpanContext(0xABC, 0xDEF, True, TraceFlags(0))
+    child = tracer.start_span("c", trace.set_span_in_context(NonRecordingSpan(remote)))
+    child.end()
+    assert not child.is_recording()
+    assert child.get_span_context().trace_id == 0xABC
+    assert not child.get_span_context().trace_flags.sampled
+    assert recorded() == []
+
+
+def test_status_follows_the_specification(tracer, recorded):
+    """OK is final, UNSET is ignored, and only an error has a description."""
+    for name, settings in {
+        "ok is final": [StatusCode.OK, StatusCode.ERROR],
+        "unset is ignored": [StatusCode.ERROR, StatusCode.UNSET],
+        "described": [Status(StatusCode.ERROR, "why")],
+    }.items():
+        span = tracer.start_span(name)
+        for status in settings:
+            span.set_status(status, "text" if isinstance(status, StatusCode) else None)
+        span.end()
+    assert [(s.span.status.code, s.span.status.message) for s in recorded()] == [
+        (1, ""),
+        (2, "text"),
+        (2, "why"),
+    ]
+
+
+def test_links_events_and_renaming(tracer, recorded):
+    """Links given at start or later, events with times, and a late name are recorded."""
+    other = SpanContext(1, 2, False, TraceFlags(1))
+    span = tracer.start_span("old", links=[Link(other, {"why": "a"})])
+    span.add_link(other)
+    span.add_event("e", {"n": 1}, timestamp=9)
+    span.update_name("new")
+    span.end(end_time=11)
+    (found,) = recorded()
+    assert (found.name, found.span.end_time_unix_nano) == ("new", 11)
+    assert len(found.span.links) == 2
+    assert (found.span.events[0].name, found.span.events[0].time_unix_nano) == ("e", 9)
+
+
+def test_what_a_signal_handler_records_in_between_is_kept(tracer, recorded, monkeypatch):
+    """An event may come while the span makes room for its first; another thread's, too."""
+    make = span_module.Details
+
+    def interrupted():
+        monkeypatch.setattr(span_module, "Details", make)
+        span.add_event("handler's")
+        return make()
+
+    span = tracer.start_span("s")
+    monkeypatch.setattr(span_module, "Details", interrupted)
+    span.add_event("own")
+    span.end()
+    (found,) = recorded()
+    assert [event.name for event in found.span.events] == ["handler's", "own"]
+
+
+def test_an_ended_span_lets_go_of_what_it_held(tracer):
+    """A task started inside keeps the span for as long as it runs, but not its attributes and events."""
+    span = tracer.start_span("s")
+    span.set_attribute("k", "held")
+    span.add_event("held")
+    span.end()
+    assert not span.encoded
+    assert not any(isinstance(held, span_module.Details) for held in vars(span).values())
+
+
+def test_an_ended_span_changes_no_more(tracer, recorded):
+    """After its end every call is accepted and ignored."""
+    span = tracer.start_span("once")
+    span.end()
+    span.set_attribute("late", 1)
+    span.add_event("late")
+    span.set_status(StatusCode.ERROR)
+    span.update_name("late")
+    span.end()
+    (found,) = recorded()
+    assert (found.name, found.attributes, found.span.status.code) == ("once", {}, 0)
+    assert not span.is_recording()
+
+
+def test_an_exception_that_leaves_the_block_is_recorded(tracer, recorded):
+    """Used as a context manager, a span notes type, message and stack of what leaves it."""
+    with pytest.raises(KeyError), tracer.start_span("s"):
+        raise KeyError("k")
+    (found,) = recorded()
+    attributes = {a.key: a.value.string_value for a in found.span.events[0].attributes}
+    assert attributes["exception.type"] == "KeyError"
+    assert "test_span.py" in attributes["exception.stacktrace"]
+
+
+def test_limits_hold_and_count(tracer, recorded, monkeypatch):
+    """A span that is written to without end stays bounded; what came too late is counted."""
+    monkeypatch.setattr(span_module, "MAX_ATTRIBUTES", 2)
+    monkeypatch.setattr(span_module, "MAX_EVENTS", 1)
+    monkeypatch.setattr(span_module, "MAX_LINKS", 1)
+    span = tracer.start_span("s")
+    for n in range(4):
+        span.set_attribute(f"a{n}", n)
+        span.add_event("e")
+        span.add_link(SpanContext(1, 2, False))
+    span.set_attribute("a0", "again")
+    span.end()
+    (found,) = recorded()
+    assert found.attributes == {"a0": "again", "a1": 1}
+    assert (
+        found.span.dropped_attributes_count,
+        found.span.dropped_events_count,
+        found.span.dropped_links_count,
+    ) == (2, 3, 3)
+
+
+def test_an_exception_whose_str_raises_is_recorded(tracer, recorded):
+    """A user's exception may have a broken message; the span ends all the same."""
+
+    class BadError(Exception):
+        def __str__(self):
+            raise RuntimeError("broken")
+
+    span = tracer.start_span("s")
+    span.record_exception(BadError())
+    span.end()
+    assert "could not be read" in str(recorded()[0].span.events[0])
+
+
+def test_a_span_outside_the_block_is_not_current(tracer, recorded):
+    """After the block the context is as before."""
+    before = otel_context.get_current()
+    with tracer.start_as_current_span("s"):
+        pass
+    assert otel_context.get_current() == before
+
+
+class Hostile:
+    def __str__(self):
+        raise RuntimeError("no")
+
+
+def test_nothing_a_caller_hands_in_raises(tracer, recorded):
+    """Values that fail when they are looked at, wrong types and cycles are left out, not passed on."""
+    cycle: list = []
+    cycle.append(cycle)
+    span = tracer.start_span("s")
+    span.set_attribute("bad", Hostile())
+    span.set_attribute("cycle", cycle)
+    span.set_attribute(1, "numeric key")
+    span.set_attributes(None)
+    span.add_event("e", {"bad": Hostile()})
+    span.add_link(None)
+    span.set_status("ERROR")
+    span.record_exception(None)
+    span.end()
+    assert recorded()[0].attributes == {"1": "numeric key"}
+
+
+def test_a_huge_exception_is_cut(tracer, recorded):
+    """An exception with megabytes of text keeps the beginning and the end of it."""
+    span = tracer.start_span("s")
+    span.fail(ValueError("a" * 1_000_000 + "z"))
+    span.end()
+    (found,) = recorded()
+    assert len(found.span.SerializeToString()) < 300_000
+    assert found.span.status.message.endswith("z")

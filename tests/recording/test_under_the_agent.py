@@ -1,0 +1,100 @@
+"""Under `opentelemetry-instrument`, which exports from inside the application: nothing arrives twice."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+APPLICATION = """
+import logging
+from opentelemetry import trace
+import otel_rollout
+
+logging.basicConfig(level=logging.INFO)
+
+@otel_rollout.rollout_trace_op(name="op")
+def op():
+    with trace.get_tracer("app").start_as_current_span("app inside"):
+        return 1
+
+with trace.get_tracer("app").start_as_current_span("app outside"):
+    pass
+with otel_rollout.rollout_trace_attr(step=3):
+    op()
+print(type(trace.get_tracer_provider()).__module__)
+"""
+
+
+@pytest.fixture
+def agent(test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The agent, with what its distribution would add; where the test's exporter puts spans."""
+    if importlib.util.find_spec("opentelemetry.distro") is None:
+        info = tmp_path / "site" / "otel_rollout_tests-1.dist-info" / "entry_points.txt"
+        with info.open("a") as file:
+            file.write("\n[opentelemetry_configurator]\nconfigurator = tests.recording.agent:Configurator\n")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "delivered"))
+    return tmp_path / "delivered"
+
+
+def run(**variables: str) -> str:
+    """Run the application under the agent; what it wrote."""
+    command = shutil.which("opentelemetry-instrument", path=Path(sys.executable).parent)
+    assert command is not None
+    ran = subprocess.run(
+        [command, sys.executable, "-c", APPLICATION],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "opentelemetry.sdk.trace" in ran.stdout, "the agent has set up the SDK"
+    return ran.stderr
+
+
+def arrived(path: Path) -> list[tuple[str, int, object]]:
+    """Name of each span, how often it arrived, and its step."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    counts = Counter(span_id for span_id, _, _ in lines)
+    return sorted(
+        {(name, counts[span_id], attrs.get("rollout.step")) for span_id, name, attrs in lines}, key=str
+    )
+
+
+def test_both_export_to_the_same_place_and_nothing_arrives_twice(agent: Path) -> None:
+    """With the exporter set by the variable both read, each delivers its own; identity is on all."""
+    said = run(OTEL_TRACES_EXPORTER="test-file")
+    assert arrived(agent) == [
+        ("app inside", 1, 3),
+        ("app outside", 1, None),
+        ("op", 1, 3),
+        ("rollout_trace", 1, 3),
+    ]
+    assert "opentelemetry-instrument exports the application's own spans to test-file" in said
+
+
+def test_we_deliver_elsewhere_than_the_agent(agent: Path) -> None:
+    """Where only we deliver to an exporter, the application's spans in a trajectory go there too, once."""
+    configuration = json.dumps({"exporters": {"test-file": {}}, "run_id": "run"})
+    run(OTEL_TRACES_EXPORTER="console", OTEL_ROLLOUT_CONFIG=configuration, OTEL_ROLLOUT_SHUTDOWN_TIMEOUT="30")
+    (node_dir,) = [path.parent for path in (agent.parent / "spool").rglob("run.json")]
+    deliver = [
+        Path(sys.executable).parent / "otel-rollout",
+        "forward",
+        "--spool",
+        node_dir,
+        "--to",
+        "test-file",
+    ]
+    subprocess.run(deliver, check=False, capture_output=True, timeout=60)
+    assert arrived(agent) == [("app inside", 1, 3), ("op", 1, 3), ("rollout_trace", 1, 3)]

@@ -1,0 +1,385 @@
+"""Journal and segment: nothing that was written is lost, whatever happens to the writer."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_rollout.recording import writer as segment
+from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.spool import journal, layout, segments
+
+
+def writer_in(directory: Path, **options) -> SegmentWriter:
+    return SegmentWriter(directory, {"service.name": "s"}, **{"segment_bytes": 1 << 30, **options})
+
+
+def bodies(directory: Path) -> list[bytes]:
+    """What was written, without the resource heads."""
+    lines = b"".join((directory / name.file).read_bytes() for name in layout.segments(directory)).split(b"\n")
+    assert lines.pop() == b"", "a torn line"
+    return [line.split(b'"scopeSpans":[{', 1)[1] for line in lines]
+
+
+PIECE = st.binary(max_size=700).map(lambda piece: piece.replace(b"\n", b"n"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(lines=st.lists(st.one_of(PIECE, st.lists(PIECE, max_size=9)), max_size=60))
+def test_lines_come_out_in_order_through_a_small_ring(lines, tmp_path_factory):
+    """However lines wrap around the ring's end, in pieces too, the segment holds them whole and in order."""
+    directory = tmp_path_factory.mktemp("ring")
+    writer = writer_in(directory, journal_bytes=4096)
+    with patch.object(segment, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
+        for line in lines:
+            assert writer.write(line + b"\n" if isinstance(line, bytes) else (*line, b"\n"))
+    writer.close(10)
+    assert bodies(directory) == [line if isinstance(line, bytes) else b"".join(line) for line in lines]
+
+
+def test_a_line_larger_than_the_ring_is_written(tmp_path):
+    """One huge span goes straight to the segment, between its neighbours."""
+    writer = writer_in(tmp_path, journal_bytes=4096)
+    lines = [b"before", b"x" * 100_000, b"between", b"y" * 100_000, b"after"]
+    with patch.object(segment, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
+        for line in lines:
+            assert writer.write(line + b"\n")
+        assert writer.write((b"in ", b"pieces" * 10_000, b"\n"))
+    writer.close(10)
+    assert bodies(tmp_path) == [*lines, b"in " + b"pieces" * 10_000]
+
+
+def test_segments_rotate_between_lines_and_begin_uniquely(tmp_path):
+    """At the size limit a new file is begun; each file's first 200 bytes name it."""
+    writer = writer_in(tmp_path, segment_bytes=2000)
+    lines = [b"%04d" % n + b"x" * 200 for n in range(100)]
+    for line in lines:
+        assert writer.write(line + b"\n")
+        assert writer.flush(10)
+    writer.close(10)
+    assert bodies(tmp_path) == lines
+    names = layout.segments(tmp_path)
+    assert len(names) > 3
+    for name in names[:-1]:  # the last one may have no line yet
+        assert name.stem.encode() in (tmp_path / name.file).read_bytes()[:200]
+
+
+def test_many_threads_write_whole_lines(tmp_path):
+    """Threads of one process do not tear each other's lines."""
+    writer = writer_in(tmp_path, journal_bytes=1 << 16)
+
+    def write(thread: int) -> None:
+        for n in range(200):
+            assert writer.write(b"%d:%d:" % (thread, n) + b"y" * 300 + b"\n")
+
+    threads = [threading.Thread(target=write, args=(t,)) for t in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close(10)
+    found = bodies(tmp_path)
+    assert len(found) == 1600
+    for t in range(8):
+        mine = [line for line in found if line.startswith(b"%d:" % t)]
+        assert mine == [b"%d:%d:" % (t, n) + b"y" * 300 for n in range(200)]
+
+
+KILLED_WRITER = """
+import os, sys
+from pathlib import Path
+from otel_rollout.recording.writer import SegmentWriter
+writer = SegmentWriter(Path(sys.argv[1]), {}, segment_bytes=200_000, journal_bytes=1 << 16)
+n = 0
+while True:
+    line = b"%d:" % n, b"z" * (n % 500), b"\\n"
+    writer.write(b"".join(line) if n % 2 else line)
+    os.write(1, b"%d\\n" % n)  # acknowledged
+    n += 1
+"""
+
+
+@pytest.mark.parametrize("after", [200, 2000, 9000])
+def test_a_killed_writer_loses_and_tears_nothing(tmp_path, after):
+    """SIGKILL at any moment: after healing, every acknowledged line is there once, whole, in order."""
+    command = [sys.executable, "-c", KILLED_WRITER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        acknowledged = next(int(line) for line in process.stdout if int(line) >= after)
+        process.kill()
+        rest = process.stdout.read().split(b"\n")
+    acknowledged = max([acknowledged, *(int(n) for n in rest[:-1] if n)])
+    (writer,) = layout.journals(tmp_path)
+    assert segments.living_writers(tmp_path) == set()
+    for _ in range(2):  # healing again changes nothing
+        segments.heal(tmp_path, writer)
+        numbers = [int(line.split(b":")[0]) for line in bodies(tmp_path)]
+        assert numbers in (list(range(acknowledged + 1)), list(range(acknowledged + 2)))
+    state = journal.read_state(tmp_path / f"{writer}.journal")
+    assert state.recorded == len(numbers)
+
+
+DIES_IN_THE_MIDDLE = """
+import os, signal, sys, time
+from pathlib import Path
+from otel_rollout.recording import writer as segment
+from otel_rollout.spool import journal
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def dying_publish(self, written, lines=0, publish=journal.Journal.publish):
+    if self.recorded + lines == 50:  # its bytes are copied, its length is not public
+        writer._hurry()
+        time.sleep(0.2)  # the flusher moves all it sees
+        die()
+    publish(self, written, lines)
+
+class Places:
+    def pack(self, written, recorded, pack=journal._published.pack):
+        if recorded == 50:  # a half of the place that does not hold yet
+            at = journal._PLACES[1 - writer._journal._active]
+            writer._journal._map[at : at + 8] = b"?" * 8
+            die()
+        return pack(written, recorded)
+
+def half_a_write(descriptor, data, write=os.write):
+    if acknowledged >= 49:
+        write(descriptor, bytes(data)[: len(data) // 2])
+        die()
+    return write(descriptor, data)
+
+point = sys.argv[2]
+writer = segment.SegmentWriter(Path(sys.argv[1]), {}, segment_bytes=1 << 20, journal_bytes=1 << 16)
+acknowledged = 0
+if point == "before publishing":
+    journal.Journal.publish = dying_publish
+if point == "while publishing":
+    journal._published = Places()
+if point == "in write(2)":
+    segment.os = type("os", (), {**vars(os), "write": staticmethod(half_a_write)})
+for n in range(50):
+    line = b"%d:" % n, b"z" * 100, b"\\n"
+    writer.write(line if sys.argv[3] == "in pieces" else b"".join(line))
+    acknowledged = n + 1
+writer.flush(30)
+"""
+
+
+@pytest.mark.parametrize("given", ["whole", "in pieces"])
+@pytest.mark.parametrize("point", ["before publishing", "while publishing", "in write(2)"])
+def test_a_writer_killed_in_the_middle_of_a_write_loses_and_tears_nothing(tmp_path, point, given):
+    """Killed between the copy of a line and its length, within the length, or half-way through a write(2)."""
+    ran = subprocess.run([sys.executable, "-c", DIES_IN_THE_MIDDLE, str(tmp_path), point, given], check=False)
+    assert ran.returncode == -signal.SIGKILL
+    (writer,) = layout.journals(tmp_path)
+    segments.heal(tmp_path, writer)
+    numbers = [int(line.split(b":")[0]) for line in bodies(tmp_path)]
+    assert numbers == list(range(50 if point == "in write(2)" else 49))
+    assert journal.read_state(tmp_path / f"{writer}.journal").recorded == len(numbers)
+
+
+def test_a_torn_last_line_is_cut_off(tmp_path):
+    """A line that was never finished, and that no journal completes, is not left for readers."""
+    writer = writer_in(tmp_path)
+    assert writer.write(b"whole\n")
+    writer.close(10)
+    (name,) = layout.segments(tmp_path)
+    with (tmp_path / name.file).open("ab") as file:
+        file.write(b'{"torn')
+    segments.heal(tmp_path, writer.id)
+    assert bodies(tmp_path) == [b"whole"]
+
+
+def test_a_living_writer_is_told_from_a_dead_one(tmp_path):
+    """Liveness is a lock that dies with the process, also when it lets go in order."""
+    writer = writer_in(tmp_path)
+    assert segments.living_writers(tmp_path) == {writer.id}
+    writer.close(10)
+    assert segments.living_writers(tmp_path) == set()
+
+
+def test_a_writer_is_alive_from_the_moment_it_can_be_seen(tmp_path, monkeypatch):
+    """One that is being born, slowly, by whatever clock, is not taken for dead: its journal is in use."""
+    seen = []
+
+    class Table(segment.OpenTrajectories):
+        def __init__(self, path):
+            (found,) = layout.journals(tmp_path)
+            os.utime(tmp_path / f"{found}.journal", (0, 0))  # the clock was set, or years have passed
+            seen.append(segments.living_writers(tmp_path) == {found})
+            super().__init__(path)
+
+    monkeypatch.setattr(segment, "OpenTrajectories", Table)
+    writer_in(tmp_path).close(10)
+    assert seen == [True]
+    assert segments.living_writers(tmp_path) == set()
+
+
+def test_a_writer_whose_segment_somebody_removed_is_alive(tmp_path):
+    """Its journal says so; and what is done for dead writers never cuts a file that a process has mapped."""
+    writer = writer_in(tmp_path)
+    (name,) = layout.segments(tmp_path)
+    (tmp_path / name.file).unlink()
+    assert segments.living_writers(tmp_path) == {writer.id}
+    segments.discard_buffers(tmp_path, writer.id)
+    for number in range(100):
+        assert writer.write(b"%d" % number + b"x" * 10_000 + b"\n")
+    writer.close(10)
+    assert [line[:2] for line in bodies(tmp_path)][-1] == b"99"
+
+
+def test_a_forked_child_does_not_keep_its_parent_alive(tmp_path):
+    """After fork the child lets go of the parent's segment; it neither writes there nor holds its lock."""
+    code = (
+        "import os, sys, time\n"
+        "import otel_rollout as o\n"
+        "from otel_rollout import runtime\n"
+        "o.configure('console')\n"
+        "with o.rollout_trace_attr(name='parent'): pass\n"
+        "if os.fork() == 0:\n"
+        "    with o.rollout_trace_attr(name='child'): pass\n"
+        "    runtime.current().writer.flush(5)\n"
+        "    print(runtime.current().writer.id, flush=True)\n"
+        "    time.sleep(60)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    with process.stdout:
+        child_writer = process.stdout.readline().decode().strip()
+    process.wait()
+    try:
+        (node_dir,) = {path.parent for path in (tmp_path / "spool").rglob("*.journal")}
+        assert segments.living_writers(node_dir) == {child_writer}
+        assert len(layout.journals(node_dir)) == 2
+    finally:
+        os.kill(int(child_writer.split("-")[0]), signal.SIGKILL)
+
+
+def test_a_full_disk_drops_and_counts_and_recovers(tmp_path, monkeypatch, caplog):
+    """While the disk refuses, spans beyond the ring are counted as dropped; then recording goes on."""
+    real_write, full = os.write, threading.Event()
+
+    def write(descriptor, data):
+        if full.is_set():
+            raise OSError(28, "No space left on device")
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(segment.os, "write", write)
+    monkeypatch.setattr(segment, "RETRY_INTERVAL", 0.01)
+    writer = writer_in(tmp_path, journal_bytes=4096)
+    full.set()
+    kept = [n for n in range(100) if writer.write(b"%d" % n + b"x" * 200 + b"\n")]
+    assert 0 < len(kept) < 30
+    full.clear()
+    assert writer.flush(10)
+    assert writer.write(b"later\n")
+    writer.close(10)
+    assert [line[:1] for line in bodies(tmp_path)][-1] == b"l"
+    assert len(bodies(tmp_path)) == len(kept) + 1
+    state = journal.read_state(tmp_path / f"{writer.id}.journal")
+    assert sum(state.drops.values()) == 100 - len(kept)
+    assert len([r for r in caplog.records if "No space left" in r.message]) == 1
+
+
+def test_a_stuck_disk_makes_nobody_wait_twice(tmp_path, monkeypatch):
+    """A write that hangs costs one bounded wait; further spans are dropped at once, and none raises."""
+    release = threading.Event()
+    real_write = os.write
+
+    def write(descriptor, data):
+        release.wait(30)
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(segment.os, "write", write)
+    writer = writer_in(tmp_path, journal_bytes=4096)
+    waited = []
+    for _ in range(50):
+        begun = time.perf_counter()
+        writer.write(b"x" * 500 + b"\n")
+        waited.append(time.perf_counter() - begun)
+    release.set()
+    assert len([w for w in waited if w > segment.MAX_WAIT / 2]) <= 1
+    assert max(waited) < 10 * segment.MAX_WAIT
+    writer.close(10)
+
+
+def test_after_closing_nothing_is_written(tmp_path):
+    """A span that ends after shutdown is not an error; it is not recorded, and its segment is let go."""
+    writer = writer_in(tmp_path)
+    writer.started()
+    assert writer.write(b"in time\n")
+    writer.close(10)
+    assert not writer.write(b"late\n")
+    assert bodies(tmp_path) == [b"in time"]
+    assert sum(journal.read_state(tmp_path / f"{writer.id}.journal").drops.values()) == 0
+
+
+STEPS = st.text(max_size=70) | st.integers().map(str)
+
+
+@settings(max_examples=30, deadline=None)
+@given(drops=st.lists(st.tuples(STEPS, st.booleans(), st.sampled_from(journal.DROP_REASONS)), max_size=40))
+def test_dropped_spans_are_counted_by_step(drops, tmp_path_factory):
+    """Each reason under its step, on disk at once; the rows add up to the total."""
+    path = tmp_path_factory.mktemp("drops") / "1.journal"
+    written = journal.Journal(path, 4096)
+    for drop in drops:
+        written.drop(*drop)
+    state = journal.read_state(path)
+    expected: dict[tuple[str, bool], Counter[str]] = {}
+    for step, validate, reason in drops:
+        fits = len(step.encode()) <= 62
+        key = (step, validate) if fits else (journal.OTHER_STEPS, False)
+        expected.setdefault(key, Counter())[reason] += 1
+    found = {key: Counter(reasons) for key, reasons in state.drops_of_steps.items()}
+    assert found == expected
+    assert Counter(state.drops) == Counter(reason for _, _, reason in drops)
+
+
+def test_a_million_steps_take_no_more_room_than_a_hundred(tmp_path):
+    """What has no row of its own is counted all the same, under a name that says so."""
+    written = journal.Journal(tmp_path / "1.journal", 4096)
+    for step in range(1000):
+        written.drop(f"{step}", False, "disk")
+    state = journal.read_state(tmp_path / "1.journal")
+    assert len(state.drops_of_steps) == journal.STEP_ROWS
+    assert state.drops_of_steps["94", False]["disk"] == 1
+    assert state.drops_of_steps[journal.OTHER_STEPS, False]["disk"] == 1000 - 95
+    assert state.drops["disk"] == 1000
+
+
+ENDLESS_JOURNAL = """
+import sys
+from pathlib import Path
+from otel_rollout.spool.journal import Journal
+journal = Journal(Path(sys.argv[1]), 1 << 20)
+journal.started[0] = 7
+journal.append(b"", b"x" * 10)
+print("ready", flush=True)
+while True:
+    journal.append(b"", b"x" * 10)
+    journal.flushed = journal.written
+"""
+
+
+def test_length_and_counts_are_never_parted(tmp_path):
+    """Whenever it is looked at, and whenever it is killed, the header is that of one moment."""
+    for attempt in range(30):
+        path = tmp_path / f"{attempt}.journal"
+        command = [sys.executable, "-c", ENDLESS_JOURNAL, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            seen = [journal.read_state(path) for _ in range(50)]
+            process.kill()
+        for state in [*seen, journal.read_state(path)]:
+            assert state.recorded > 0
+            assert (state.written, state.started) == (10 * state.recorded, 7)

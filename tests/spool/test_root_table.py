@@ -1,0 +1,140 @@
+"""Trajectories under way when their process dies: each ends as an error that says which it was."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from otel_rollout import runtime
+from otel_rollout.capture import trajectory as capture
+from otel_rollout.forwarder.crash_recovery import close_unfinished
+from otel_rollout.spool import layout, root_table, segments
+from otel_rollout.spool.root_table import MAX_LINE, SLOTS, read_open
+from tests.spool_reader import Recorded, read_directory
+
+ROOT = Path(__file__).parents[2]
+
+KILLED = """
+import json, os, signal, sys
+import otel_rollout
+from opentelemetry import context, trace
+from otel_rollout import rollout_trace_attr
+
+count, extra, name, options = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
+if "application" in options:
+    from opentelemetry.sdk.trace import TracerProvider
+    trace.set_tracer_provider(TracerProvider())
+experiment = options.get("experiment", "experiment")
+otel_rollout.configure("spool", project_name="project", experiment_name=experiment)
+running = []
+for number in range(count):
+    context.attach(context.Context())
+    identity = dict(sample_index=number, step=4, rollout_n=2, validate=True)
+    running.append(rollout_trace_attr(**identity, name=name, who="x" * extra))
+    running[-1].__enter__()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed(
+    tmp_path: Path, count: int, extra: int = 0, name: str = "run", options: str = "{}"
+) -> list[Recorded]:
+    """Roots of trajectories whose process was killed, as crash recovery ends them."""
+    environment = {**os.environ, "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", KILLED, str(count), str(extra), name, options]
+    ran = subprocess.run(command, check=False, env=environment)
+    assert ran.returncode == -signal.SIGKILL
+    (table,) = (tmp_path / "spool").rglob("*" + layout.OPEN_SUFFIX)
+    writer = table.name.removesuffix(layout.OPEN_SUFFIX)
+    segments.heal(table.parent, writer)
+    close_unfinished(table.parent, writer)
+    return read_directory(tmp_path / "spool")
+
+
+def check(roots: list[Recorded], count: int) -> None:
+    assert sorted(root.attributes["rollout.sample_index"] for root in roots) == list(range(count))
+    for root in roots:
+        assert root.attributes["rollout.step"] == 4
+        assert root.attributes["rollout.rollout_n"] == 2
+        assert root.attributes["rollout.validate"] is True
+        assert root.attributes["rollout.project_name"] == "project"
+        assert root.attributes["openinference.span.kind"] == "AGENT"
+        assert (root.span.status.code, root.span.status.message) == (
+            2,
+            "process ended before the trajectory did",
+        )
+        assert not root.span.parent_span_id
+        assert root.span.end_time_unix_nano >= root.span.start_time_unix_nano > 0
+
+
+@pytest.mark.parametrize("count", [1, SLOTS - 1, SLOTS, SLOTS + 1, 513, 1024, 5000])
+def test_however_many_were_running_all_are_ended(tmp_path, count):
+    """The table grows with them; each ends as an error, with identity and facts."""
+    roots = killed(tmp_path, count, extra=10)
+    check(roots, count)
+    assert {root.attributes["rollout.who"] for root in roots} == {"x" * 10}
+
+
+@pytest.mark.parametrize("options", ["{}", '{"application": 1}'])
+@pytest.mark.parametrize("extra", [0, 1500, 2040, MAX_LINE - 600, MAX_LINE, 100_000])
+def test_however_long_its_facts_a_trajectory_is_ended(tmp_path, extra, options):
+    """Facts that have no room in the table are left out; the identity stays."""
+    roots = killed(tmp_path, 3, extra=extra, options=options)
+    check(roots, 3)
+    for root in roots:
+        assert root.attributes.get("rollout.who", "x" * extra) == "x" * extra
+        assert ("rollout.who" in root.attributes) == (extra < MAX_LINE - 1200)
+
+
+@pytest.mark.parametrize("long", ["é" * 3000, "\x01" * 3000])
+def test_however_long_its_names_a_trajectory_is_ended(tmp_path, long):
+    """Names that have no room are cut."""
+    name = long.replace("\x01", "\x02")
+    roots = killed(tmp_path, 1, name=name, options='{"experiment": "%s"}' % ("y" * 5000))
+    check(roots, 1)
+    (root,) = roots
+    assert len(root.name) >= 32
+    assert name.startswith(root.name)
+    assert ("y" * 5000).startswith(root.attributes["rollout.experiment_name"])
+
+
+def test_a_resource_of_any_length_leaves_room_for_the_trajectory(tmp_path, monkeypatch):
+    """Resource attributes give way before the identity does."""
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=" + "z" * 20_000)
+    check(killed(tmp_path, 2), 2)
+
+
+def test_slots_are_used_again(recorded, tmp_path):
+    """Thousands of trajectories one after another take the room of one."""
+    for number in range(2000):
+        with capture.rollout_trace_attr(step=number):
+            pass
+    (table,) = (tmp_path / "spool").rglob("*" + layout.OPEN_SUFFIX)
+    assert table.stat().st_size == SLOTS * root_table.SLOT_BYTES
+    assert list(read_open(table)) == []
+
+
+def test_a_table_that_cannot_grow_costs_nobody_more_than_one_wait(recorded, tmp_path, monkeypatch, caplog):
+    """A full disk: what has no slot is recorded all the same, and nobody waits for one again and again."""
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with capture.rollout_trace_attr(step=0):
+        pass
+    monkeypatch.setattr(root_table.os, "posix_fallocate", full)
+    running = [capture.rollout_trace_attr(step=number) for number in range(SLOTS + 200)]
+    for trajectory in running:
+        trajectory.__enter__()
+    (table,) = (tmp_path / "spool").rglob("*" + layout.OPEN_SUFFIX)
+    assert len(list(read_open(table))) == SLOTS
+    for trajectory in reversed(running):
+        trajectory.__exit__(None, None, None)
+    assert len(recorded()) == SLOTS + 201
+    assert len([record for record in caplog.records if "are not seen while they run" in record.message]) == 1
+    assert runtime.current().writer.counts().drops == dict.fromkeys(
+        runtime.current().writer.counts().drops, 0
+    )

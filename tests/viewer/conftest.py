@@ -1,0 +1,57 @@
+"""One rollout, recorded by a process of its own, kept in its spool and delivered to a real MLflow server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from otel_rollout.cli import app
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The rollout of ``tests.viewer.job``; ``ids`` are its trajectories' by their places."""
+
+    spool: Path
+    tracking_uri: str
+    ids: dict[str, str]
+
+    def place(self, source: str) -> str:
+        return str(self.spool) if source == "kept" else f"mlflow:{self.tracking_uri}"
+
+
+@pytest.fixture(scope="session")
+def rollout(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Rollout:
+    spool = tmp_path_factory.mktemp("look") / "spool"
+    environment = {
+        **{name: text for name, text in os.environ.items() if not name.startswith(("OTEL_", "MLFLOW_"))},
+        "OTEL_TRACES_EXPORTER": "mlflow",
+        "MLFLOW_TRACKING_URI": server_uri,
+        "OTEL_ROLLOUT_PROJECT": "look",
+        "OTEL_ROLLOUT_SPOOL_DIR": str(spool),
+        "OTEL_ROLLOUT_KEEP": "true",
+    }
+    job = [sys.executable, "-m", "tests.viewer.job"]
+    ran = subprocess.run(job, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return Rollout(spool, server_uri, json.loads(ran.stdout))
+
+
+@pytest.fixture(autouse=True)
+def experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is that of other tests as well; this rollout's experiment is asked for by its project."""
+    monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "look")
+
+
+def run(*arguments: object, code: int = 0, columns: int = 100) -> str:
+    """What the command prints; fails unless it exits with ``code``."""
+    ran = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": str(columns)})
+    assert ran.exit_code == code, ran.output
+    return ran.output

@@ -1,0 +1,194 @@
+"""Whatever a model, a tool or an attribute says, it is text: on a terminal and in a page."""
+
+from __future__ import annotations
+
+import io
+import re
+from html.parser import HTMLParser
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from otel_rollout.viewer import page, terminal
+from otel_rollout.viewer.comparison import compare
+from otel_rollout.viewer.conversation import Conversation, Turn
+from otel_rollout.viewer.messages import Call
+from otel_rollout.viewer.printable import printable
+from otel_rollout.viewer.summary import Score, Summary, Tokens
+from tests.viewer.test_conversation import line, told
+
+OWN = re.compile(r"\x1b\[[0-9;]*m")
+"""Colours, and nothing else that rich may write."""
+ALLOWED = {
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "article",
+        "header",
+        "div",
+        "span",
+        "i",
+        "b",
+        "small",
+    ),
+    *("h1", "dl", "dt", "dd", "ul", "li", "table", "tr", "th", "td", "details", "summary", "mark"),
+}
+PIECES = [
+    *("[bold]", "[/]", "[link=x]", "\x1b[2J", "\x1b]0;t\x07", "\x9b31m", "\u202e", "\ud800", "\r", "\r\n"),
+    *("<script>", "</div>", "<!--", "]]>", "&lt;", "{{ 1 }}", "{% raw %}", "'\"><img src=x>"),
+]
+TEXTS = st.lists(st.sampled_from(PIECES) | st.text(st.characters(), max_size=8), max_size=6).map("".join)
+TURNS = st.builds(
+    Turn,
+    role=st.sampled_from(["system", "user", "assistant", "tool", "evaluator", "failure"]) | TEXTS,
+    text=TEXTS,
+    name=TEXTS,
+    calls=st.lists(
+        st.builds(Call, TEXTS, st.none() | TEXTS | st.dictionaries(TEXTS, TEXTS, max_size=2)), max_size=2
+    ).map(tuple),
+    arguments=st.none() | TEXTS | st.dictionaries(TEXTS, TEXTS | st.integers(), max_size=2),
+    problem=TEXTS,
+    stack=TEXTS,
+    ids=st.lists(st.integers(0, 3), max_size=4).map(tuple),
+    tokens=st.builds(Tokens, st.none() | st.integers(0, 9), st.none() | st.integers(0, 9)),
+    finish=TEXTS,
+    seconds=st.none() | st.floats(0, 1e6),
+    note=TEXTS,
+    inside=TEXTS,
+)
+SUMMARIES = st.builds(
+    Summary,
+    trace_id=st.just("0" * 32),
+    run=TEXTS,
+    project=TEXTS,
+    experiment=TEXTS,
+    path=TEXTS,
+    name=TEXTS,
+    state=st.sampled_from(["ok", "error", "running"]),
+    problem=TEXTS,
+    start_ns=st.integers(0, 2**62),
+    seconds=st.none() | st.floats(0, 1e6),
+    scores=st.lists(st.builds(Score, TEXTS, st.booleans() | st.floats() | TEXTS, TEXTS), max_size=2).map(
+        tuple
+    ),
+    facts=st.dictionaries(TEXTS, TEXTS, max_size=2),
+)
+CONVERSATIONS = st.builds(Conversation, SUMMARIES, st.lists(TURNS, max_size=3))
+
+
+def is_plain(text: str) -> bool:
+    return printable(text) == text and "\r" not in text
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=60, highlight=False)
+
+
+def written(on: Console) -> str:
+    assert isinstance(on.file, io.StringIO)
+    return on.file.getvalue()
+
+
+class Reading(HTMLParser):
+    """The elements of a page and what it says outside of its style."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: set[str] = set()
+        self.said = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        assert {name for name, _ in attrs} <= {"lang", "charset", "name", "content", "http-equiv", "class"}
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError("a comment")
+
+    def handle_data(self, data: str) -> None:
+        self.said += data
+
+
+@settings(max_examples=40)
+@given(CONVERSATIONS)
+def test_a_conversation_is_text_and_nothing_else(conversation: Conversation) -> None:
+    """No control character, nothing that reorders, no markup and no element that is not our own."""
+    on = console()
+    terminal.show(conversation, on)
+    terminal.list_trajectories([conversation.summary], on, "here")
+    assert is_plain(OWN.sub("", written(on)))
+    whole = page.of_conversation(conversation)
+    assert is_plain(whole)
+    read = Reading(whole)
+    assert read.elements <= ALLOWED
+    for turn in conversation.turns:
+        assert printable(turn.text) in read.said
+
+
+@settings(max_examples=40)
+@given(CONVERSATIONS, CONVERSATIONS)
+def test_a_comparison_is_text_and_nothing_else(one: Conversation, other: Conversation) -> None:
+    """The same of two side by side, wherever in a text they part."""
+    compared = compare(one, other)
+    on = console()
+    terminal.compare(compared, on)
+    assert is_plain(OWN.sub("", written(on)))
+    whole = page.of_comparison(compared)
+    assert is_plain(whole)
+    read = Reading(whole)
+    assert read.elements <= ALLOWED
+    for turn in (*compared.shared, *(turn for pair in compared.rows for turn in pair if turn)):
+        assert printable(turn.text) in read.said
+
+
+KEYS = st.sampled_from(
+    [
+        *("messages", "role", "content", "choices", "message", "tool_calls", "function", "arguments", "name"),
+        *("prompt_ids", "new", "continues", "shared", "token_ids", "response_text", "prompt_text", "kwargs"),
+        *("prompt_text_begins_at_token", "output", "type", "parts", "text", "id"),
+    ]
+)
+WORDS = st.sampled_from(["user", "assistant", "tool", "tool_use", "tool_result", "function_call", "text", ""])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2**63) | st.floats(allow_nan=False) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=12,
+)
+SPANS = st.lists(
+    st.tuples(st.sampled_from(["LLM", "TOOL", "EVALUATOR", "CHAIN"]), VALUES, VALUES), max_size=4
+)
+
+
+@settings(max_examples=100)
+@given(SPANS)
+def test_whatever_was_recorded_is_shown(recorded: list[tuple[str, object, object]]) -> None:
+    """Arguments and results of any shape make a conversation that can be shown and compared."""
+    lines = [line(number, *values, kind=kind) for number, (kind, *values) in enumerate(recorded, start=2)]
+    conversation = told(lines)
+    terminal.show(conversation, console())
+    page.of_conversation(conversation)
+    assert compare(conversation, told(lines)).divergence is None
+
+
+@given(TEXTS)
+def test_what_is_printable_stays_as_it_is(text: str) -> None:
+    """Making text printable twice is making it printable once; letters, tabs and newlines stay."""
+    once = printable(text)
+    assert printable(once) == once
+    assert once.isascii() or not text.isascii() or any(ord(c) < 32 or ord(c) == 127 for c in text)
+    once.encode()
+
+
+def test_spans_that_lie_within_each_other_are_told_once() -> None:
+    """Where what was recorded goes round in a circle, what is told of it comes to an end."""
+    circle = [
+        line(2, None, None, parent=3, kind="AGENT"),
+        line(3, None, "found", parent=2, kind="TOOL", name="search"),
+    ]
+    assert [turn.name for turn in told(circle, root_id=2).turns] == ["search"]

@@ -1,0 +1,283 @@
+"""`otel-rollout show` and `compare` over kept segments and a real MLflow server."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from otel_rollout.otlp.reader import spans_of
+from otel_rollout.viewer.conversation import Conversation, conversation
+from otel_rollout.viewer.from_mlflow import InMlflow
+from otel_rollout.viewer.from_spool import Kept
+from otel_rollout_mlflow import MlflowSpanExporter
+from tests.ports import free_port
+from tests.viewer.conftest import Rollout, run
+from tests.viewer.job import HOSTILE, QUESTION, SYSTEM
+from tests.viewer.test_conversation import line
+
+SOURCES = pytest.mark.parametrize("source", ["kept", "mlflow"])
+HEADING = re.compile(r"^ ?(\d+) (\S.*?)(?:  .*)?$", re.MULTILINE)
+"""Of a turn: its number and who speaks."""
+
+
+def headings(shown: str) -> list[str]:
+    found = HEADING.findall(shown)
+    assert [int(number) for number, _ in found] == list(range(1, len(found) + 1))
+    return [who.strip() for _, who in found]
+
+
+def rows(listed: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in listed.splitlines() if "│" in line]
+
+
+@SOURCES
+def test_a_list_has_a_row_for_each_trajectory(rollout: Rollout, source: str) -> None:
+    """Training before validation, with reward and tokens; of a step or a group those that are in it."""
+    listed = rows(run("show", "--from", rollout.place(source)))
+    assert [row[0] for row in listed] == [
+        *(f"1/7/{n}" for n in range(3)), "2/counting/0", "2/counting/1", "validation/1/7/0"
+    ]  # fmt: skip
+    assert [row[2:4] for row in listed[:3]] == [["1.0", "ok"], ["0.0", "ok"], ["0.0", "ok"]]
+    assert listed[0][5:] == ["60", "10"]
+    for some in ("1/", "1/7", "1/7/"):
+        assert len(rows(run("show", some, "--from", rollout.place(source)))) == 3
+    assert len(rows(run("show", "validation/1/", "--from", rollout.place(source)))) == 1
+
+
+@SOURCES
+def test_a_conversation_is_shown_turn_by_turn(rollout: Rollout, source: str) -> None:
+    """Who speaks, the tool with its arguments and error, tokens and scores; what is resent is shown once."""
+    shown = run("show", "1/7/1", "--from", rollout.place(source))
+    assert headings(shown) == ["system", "user", "assistant", "tool Agent.calculator", "assistant"]
+    for said in (SYSTEM, QUESTION, "Let me see.", "Error: cannot read '6 x 7'", "It is 41.", "looked for 42"):
+        assert shown.count(said) == 1
+    assert "→ calculator(expression='6 x 7')" in shown
+    assert "tool Agent.calculator  failed" in shown
+    assert "20 in · 5 out · tool_calls" in shown
+    assert re.search(r"took +.* · 2 model calls · 1 tool call · 1 failed · 10 tokens written", shown)
+    assert re.search(r"agent_name +calculating", shown)
+
+
+@SOURCES
+def test_scores_are_those_given_last_with_their_comments(rollout: Rollout, source: str) -> None:
+    """Given inside, and by its id when the trajectory was over."""
+    shown = run("show", "1/7/0", "--from", rollout.place(source))
+    assert re.search(r"reward +1\.0 +looked for 42", shown)
+    assert re.search(r"judged +well +by hand", shown)
+
+
+@SOURCES
+def test_tokens_are_shown_as_the_text_they_add(rollout: Rollout, source: str) -> None:
+    """Of prompts that grow with each turn the new part, as the messages the template made it of."""
+    shown = run("show", "2/counting/0", "--from", rollout.place(source))
+    assert headings(shown) == ["user", "assistant"] * 5
+    said = ["Count.", "Number 0 it is.", "After 0?", "Number 3 it is.", "After 3?", "The end is here."]
+    assert all(shown.count(text) == 1 for text in said)
+    assert "<|im_" not in shown
+
+
+def read(rollout: Rollout, source: str, path: str) -> Conversation:
+    found = Kept(rollout.spool) if source == "kept" else InMlflow(rollout.tracking_uri, "look")
+    return conversation(found.spans(rollout.ids[path][3:35]), decoders=found.decoder)
+
+
+@pytest.mark.parametrize("path", ["1/7/0", "1/7/1", "1/7/2", "2/counting/1", "validation/1/7/0"])
+def test_mlflow_has_what_was_kept(rollout: Rollout, path: str) -> None:
+    """The same conversation comes out of both, to the last token id."""
+    kept, stored = read(rollout, "kept", path), read(rollout, "mlflow", path)
+    assert stored.turns == kept.turns
+    assert stored.summary == kept.summary
+    assert kept.summary.path == path
+
+
+@SOURCES
+def test_a_trajectory_is_found_by_all_its_names(rollout: Rollout, source: str) -> None:
+    """By its place, its trajectory id, its trace id, the beginning of that, and MLflow's name for it."""
+    id_ = rollout.ids["validation/1/7/0"]
+    trace_id = id_[3:35]
+    names = ("validation/1/7/0", id_, trace_id, trace_id[:12], f"tr-{trace_id}")
+    shown = {run("show", name, "--from", rollout.place(source)) for name in names}
+    assert len(shown) == 1
+    assert shown.pop().startswith("validation/1/7/0  ok\n")
+
+
+@SOURCES
+def test_siblings_are_compared_to_where_they_part(rollout: Rollout, source: str) -> None:
+    """The shared turns once, then both sides; the turn, and in it the token or the character."""
+    place = ("--from", rollout.place(source))
+    shown = run("compare", "2/counting/0", "2/counting/1", *place, columns=160)
+    assert re.search(
+        r"part at turn 10 \(assistant\), token 5 of it: \d+ and \d+ \(“here\.” and “near\.”\)\.", shown
+    )
+    assert shown.count("Number 3 it is.") == 1
+    shown = run("compare", "1/7/0", "1/7/1", *place, columns=160)
+    assert "They part at turn 3 (assistant): the same words, other calls." in shown
+    assert re.search(r"reward +1\.0 +0\.0", shown)
+    assert shown.count("Let me see.") == 2
+    assert "The same in all 5 turns." in run("compare", "1/7/0", "validation/1/7/0", *place)
+
+
+class Page(HTMLParser):
+    """What a page says, the elements it is made of, and where it points to."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.elements: set[str] = set()
+        self.pointers: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        self.pointers += [f"{name}={value}" for name, value in attrs if name in ("src", "href", "style")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_page_is_one_file_that_holds_the_conversation(rollout: Rollout, tmp_path: Path) -> None:
+    """It runs no script and loads nothing; what a model wrote is text in it, whatever it looks like."""
+    file = tmp_path / "trajectory.html"
+    assert str(file) in run("show", "1/7/2", "--from", rollout.spool, "--html", file).replace("\n", "")
+    page = Page(file.read_text())
+    assert HOSTILE.replace("\x1b", "␛") in page.text
+    assert not page.pointers
+    assert "script" not in page.elements
+    assert all(
+        said in page.text for said in (SYSTEM, QUESTION, "calculator(expression='6 * 7')", "looked for 42")
+    )
+    both = tmp_path / "both.html"
+    run("compare", "1/7/0", "1/7/2", "--from", rollout.spool, "--html", both)
+    page = Page(both.read_text())
+    assert "They part at turn 5 (assistant), character 1 of it (“It” and “[bold]not”)." in page.text
+    assert "mark" in page.elements
+
+
+def test_what_a_model_wrote_does_not_steer_the_terminal(rollout: Rollout) -> None:
+    """In a pipe there is no escape sequence at all, and markup of rich's is shown as it was written."""
+    shown = run("show", "1/7/2", "--from", rollout.spool)
+    assert "\x1b" not in shown
+    assert HOSTILE.replace("\x1b", "␛") in shown
+
+
+def test_a_trajectory_that_still_runs_is_shown_so_far(rollout: Rollout, tmp_path: Path) -> None:
+    """Its root span is not there yet, nor the end of the line that is being written."""
+    (segment,) = (path for path in rollout.spool.rglob("*.zst"))
+    plain = subprocess.run(["zstd", "-dc", "--long=27", segment], check=True, capture_output=True).stdout
+    trace_id = rollout.ids["1/7/0"][3:35].encode()
+    lines = [line for line in plain.splitlines(keepends=True) if trace_id in line]
+    (tmp_path / "part.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:100])
+    shown = run("show", trace_id.decode(), "--from", tmp_path / "part.jsonl")
+    assert shown.startswith("1/7/0  running\n")
+    assert re.search(r"took +not ended · 1 model call · 1 tool call", shown)
+    assert headings(shown) == ["system", "user", "assistant", "tool Agent.calculator"]
+
+
+def test_a_trajectory_that_has_only_begun_is_said(rollout: Rollout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow lists it as running before it has any span of it."""
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "look-running")
+    exporter = MlflowSpanExporter(tracking_uri=rollout.tracking_uri)
+    exporter.announce(spans_of(line(1, None, None, parent=0, name="rollout_trace", kind="AGENT")))
+    exporter.shutdown()
+    place = ("--from", f"mlflow:{rollout.tracking_uri}")
+    ((path, *_, state, _, _, _),) = rows(run("show", "1/7", *place))
+    assert (path, state) == ("1/7/0", "running")
+    assert "1/7/0 has begun; none of its spans is in MLflow" in flat(run("show", "1/7/0", *place, code=2))
+
+
+def test_an_older_run_in_mlflow_is_not_shown_without_a_word(
+    rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest run has no trajectory of that name: the answer says so, and which run it is of."""
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "look-older")
+    place = ("--from", f"mlflow:{rollout.tracking_uri}")
+    exporter = MlflowSpanExporter(tracking_uri=rollout.tracking_uri)
+    for number, (name, step) in enumerate([("old", 1), ("new", 2)], start=1):
+        raw = line(1, None, None, parent=0, kind="AGENT", attributes={"rollout.step": step})
+        resource = held_resource({"rollout.run.id": f"run-{name}"})
+        raw = (
+            raw.replace(b'{"scopeSpans"', resource + b',"scopeSpans"')
+            .replace(b"%032x" % 1, b"%032x" % (0xABC0 + number))
+            .replace(b'"startTimeUnixNano":"10"', b'"startTimeUnixNano":"%d000000000"' % number)
+        )
+        raw = raw.replace(b'"endTimeUnixNano":"15"', b'"endTimeUnixNano":"%d500000000"' % number)
+        exporter.export(spans_of(raw))
+    exporter.shutdown()
+    shown = run("show", "1/7/0", *place, columns=200)
+    assert "This is an older run: no 1/7/0 is in the newest, run-new." in shown
+    assert re.search(r"run +run-old", shown)
+    assert "older run" not in run("show", "2/7/0", *place)
+    assert "1 trajectory · run run-new" in run("show", *place, columns=200)
+
+
+def held_resource(attributes: dict[str, str]) -> bytes:
+    """A resource as a line begins with."""
+    entries = ",".join(
+        f'{{"key":"{key}","value":{{"stringValue":"{text}"}}}}' for key, text in attributes.items()
+    )
+    return b'{"resource":{"attributes":[%b]}' % entries.encode()
+
+
+def flat(said: str) -> str:
+    return " ".join(said.split())
+
+
+@SOURCES
+def test_a_trajectory_that_is_not_there_is_said(rollout: Rollout, source: str) -> None:
+    """Nothing by that name, no name at all, several by one name: with what to do about it."""
+    place = ("--from", rollout.place(source))
+    said = flat(run("show", "9/9/9", *place, code=2))
+    assert "No trajectory 9/9/9 in" in said
+    assert "`otel-rollout show` lists what is there; a validation's are called validation/9/9/9." in said
+    said = flat(run("show", "2024", *place, code=2))  # may be a trace id's beginning, and is a step
+    assert "No trajectory 2024 in" in said
+    assert said.endswith("All of a step: 2024/")
+    assert "'nonsense' names no trajectory: write STEP/SAMPLE/ROLLOUT" in flat(
+        run("show", "nonsense", *place, code=2)
+    )
+    said = flat(run("compare", "1/7", "1/7/0", *place, code=2))
+    assert "1/7 are 3 trajectories in" in said
+    assert re.findall(r"[0-9a-f]{32}", said) == [rollout.ids[f"1/7/{n}"][3:35] for n in range(3)]
+    assert "A list has no page" in run("show", "1/7", *place, "--html", "list.html", code=2)
+
+
+def test_nothing_to_read_is_said(rollout: Rollout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No such place, segments that were not kept, a server that does not answer, no database."""
+    assert f"There is no {tmp_path}/nowhere" in flat(run("show", "--from", tmp_path / "nowhere", code=2))
+    (manifest,) = rollout.spool.rglob("run.json")
+    bare = tmp_path / "spool" / "run-1" / "node"
+    bare.mkdir(parents=True)
+    (bare / "run.json").write_bytes(manifest.read_bytes())
+    assert "OTEL_ROLLOUT_KEEP=true" in run("show", "--from", tmp_path / "spool", code=2)
+    assert "OTEL_ROLLOUT_KEEP=true" in run("show", code=2)  # the usual place, which is tmp_path's
+    closed = f"http://127.0.0.1:{free_port()}"
+    said = flat(run("show", "--from", f"mlflow:{closed}", code=2))
+    assert f"No connection to the MLflow server at {closed}: Connection refused" in said
+    assert f"There is no database {tmp_path}/no.db" in flat(
+        run("show", "--from", f"mlflow:sqlite:///{tmp_path}/no.db", code=2)
+    )
+    assert not (tmp_path / "no.db").exists()
+    assert "No MLflow tracking URI: set MLFLOW_TRACKING_URI" in flat(run("show", "--from", "mlflow", code=2))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", rollout.tracking_uri)
+    monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "no such project")
+    assert "no experiment 'no such project'" in flat(run("show", "1/7/0", "--from", "mlflow", code=2))
+    assert "cannot be written" in flat(
+        run("show", "1/7/0", "--from", rollout.spool, "--html", tmp_path / "no" / "page.html", code=2)
+    )
+
+
+def test_the_command_needs_nothing_but_its_arguments(rollout: Rollout) -> None:
+    """In a process of its own, through a pipe of 80 columns: no line is wider, no colour comes along."""
+    environment = {**os.environ, "OTEL_ROLLOUT_SPOOL_DIR": str(rollout.spool)}
+    environment.pop("COLUMNS", None)
+    command = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "show", "1/7/1"]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    assert "\x1b" not in shown.stdout
+    assert not shown.stderr
