@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from opentelemetry import trace
 
 from otel_rollout import settings
-from otel_rollout.account import metrics
+from otel_rollout.account import metrics, node_report
 from otel_rollout.account.report import DeliveryCount, ExporterCount, Report
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
@@ -87,7 +87,7 @@ class Runtime:
         if "console" in configured.exporters and _state.is_root:
             _logger.warning(
                 "otel-rollout: the exporter console prints into %s, since another process delivers.",
-                node_dir / launcher.LOG_FILE,
+                node_dir / layout.FORWARDER_LOG,
             )
         self.keeper = launcher.Keeper(node_dir, configured, found)
         self.keeper.start()
@@ -296,7 +296,7 @@ def _delivered_here() -> dict[str, DeliveryCount]:
     configured = _state.settings
     if not _state.is_root or configured is None:
         return {}
-    return drain.delivered(node_directory(configured), configured)
+    return node_report.delivered(node_directory(configured), configured)
 
 
 def decide() -> Settings:
@@ -607,7 +607,7 @@ def _import_what_exit_needs() -> None:
     A module with dataclasses that is imported while Python exits makes CPython forget that Ctrl-C ended the
     program: it would exit with status 1 rather than by SIGINT.
     """
-    from otel_rollout.forwarder import ledger  # noqa: F401
+    from otel_rollout.account import ledger  # noqa: F401
 
     if "ray" in sys.modules:
         from otel_rollout.launch import ray_nodes  # noqa: F401
@@ -647,7 +647,7 @@ def _say_what_was_delivered(ended: _EndedRun) -> None:
     node_dir = node_directory(ended.settings)
     report = ended.report
     if report is None or (report.undelivered and not _state.other_nodes):  # interrupted, or out of date
-        report = drain.report(node_dir, ended.settings, at_once=report is None)
+        report = node_report.report(node_dir, ended.settings, at_once=report is None)
     exit_message.say(report, node_dir)
 
 
@@ -668,7 +668,7 @@ def status() -> Report:
     configured = decide()
     if not configured.enabled:
         return Report.empty()
-    return _known(drain.report(node_directory(configured), configured), _writer_at_present())
+    return _known(node_report.report(node_directory(configured), configured), _writer_at_present())
 
 
 def _known(report: Report, writer: SegmentWriter | None) -> Report:

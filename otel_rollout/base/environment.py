@@ -6,6 +6,7 @@ The lists of prefixes exist here and nowhere else.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 PREFIXES: Final = ("OTEL_", "MLFLOW_", "WANDB_", "WF_")
@@ -33,3 +34,8 @@ def gives_access(name: str, value: str) -> bool:
     if name.startswith("OTEL_ROLLOUT_"):
         return False
     return _ACCESS_NAME.search(name.upper()) is not None or _USER_INFORMATION.search(value) is not None
+
+
+def access_in(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that decide whether targets let a forwarder in."""
+    return {name: value for name, value in environ.items() if value and gives_access(name, value)}

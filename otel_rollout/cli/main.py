@@ -21,11 +21,11 @@ import typer
 from rich.console import Console
 
 from otel_rollout import settings
+from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import report_table, viewer
 from otel_rollout.exporting import registry
-from otel_rollout.launch import drain
 from otel_rollout.spool import layout
 from otel_rollout_demo.cli import demo
 
@@ -153,7 +153,7 @@ def forward(
     ] = False,
 ) -> None:
     """Deliver spans that are on disk, and return when all are delivered."""
-    from otel_rollout.forwarder import service
+    from otel_rollout.cli import forwarding
 
     logging.basicConfig(format="%(levelname)s: %(message)s")
     logging.getLogger("otel_rollout.forwarder").setLevel(logging.INFO)
@@ -166,13 +166,13 @@ def forward(
         chosen = _with_exporters_of(node_dir, configured, to)
         waits = f"Another forwarder is at work on {node_dir}; waiting until it has delivered what lies there"
         try:
-            with report_table.progress(functools.partial(drain.report, node_dir, chosen)):
-                service.forward_or_wait(node_dir, chosen, functools.partial(typer.echo, waits))
+            with report_table.progress(functools.partial(node_report.report, node_dir, chosen)):
+                forwarding.forward_or_wait(node_dir, chosen, functools.partial(typer.echo, waits))
         except (OSError, sqlite3.Error) as error:
             typer.echo(f"cannot forward {node_dir}: {error}", err=True)
             unfinished = True
             continue
-        report = drain.report(node_dir, chosen)
+        report = node_report.report(node_dir, chosen)
         unfinished |= report.problem is not None or any(c.pending for c in report.exporters.values())
         typer.echo(report.summary())
     if unfinished:
@@ -180,14 +180,14 @@ def forward(
 
 
 def _serve(place: Path, configured: settings.Settings, to: str | None) -> None:
-    from otel_rollout.forwarder.service import Service
+    from otel_rollout.cli.forwarding import Service
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    service = Service(place, lambda node_dir: _with_exporters_of(node_dir, configured, to))
-    service.run(stop)
-    for report in service.finish(configured.shutdown_timeout):
+    forwarding = Service(place, lambda node_dir: _with_exporters_of(node_dir, configured, to))
+    forwarding.run(stop)
+    for report in forwarding.finish(configured.shutdown_timeout):
         typer.echo(f"{report.place}: {report.summary()}")
 
 
@@ -205,7 +205,7 @@ def replay(
 
     A backend that identifies spans by id, as MLflow does, stores a span once however often it is sent.
     """
-    from otel_rollout.forwarder import service
+    from otel_rollout.cli import forwarding
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     as_they_are = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
@@ -213,10 +213,10 @@ def replay(
     chosen = _chosen(configured, _names(to))
     try:
         spool_dir, names, limit = configured.spool_dir, list(chosen.exporters), configured.spool_limit
-        with service.as_node_directory(paths, spool_dir, names, limit) as node_dir:
-            with report_table.progress(functools.partial(drain.report, node_dir, chosen)):
-                service.forward_directory(node_dir, chosen)
-            report = drain.report(node_dir, chosen)
+        with forwarding.as_node_directory(paths, spool_dir, names, limit) as node_dir:
+            with report_table.progress(functools.partial(node_report.report, node_dir, chosen)):
+                forwarding.forward_directory(node_dir, chosen)
+            report = node_report.report(node_dir, chosen)
     except (OSError, ValueError) as error:
         typer.echo(f"cannot replay: {error}", err=True)
         raise typer.Exit(2) from error
@@ -289,7 +289,7 @@ def _chosen(configured: settings.Settings, names: Iterable[str]) -> settings.Set
 
 
 def _report(node_dir: Path, configured: settings.Settings) -> Report:
-    return drain.report(node_dir, _with_exporters_of(node_dir, configured))
+    return node_report.report(node_dir, _with_exporters_of(node_dir, configured))
 
 
 def _as_json(report: Report) -> dict[str, object]:

@@ -23,8 +23,8 @@ def main() -> None:
     """
     node_dir = Path(sys.argv[1])
     os.umask(0o077)  # whatever is written here is for this user alone
-    from otel_rollout.forwarder.lock import Election
-    from otel_rollout.launch.launcher import SUCCESSOR, access_in
+    from otel_rollout.base.environment import access_in
+    from otel_rollout.forwarder.lock import SUCCESSOR, Election
 
     try:
         election = Election(node_dir)

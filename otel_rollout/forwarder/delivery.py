@@ -18,12 +18,12 @@ import orjson
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from otel_rollout.account.ledger import Ledger, Tally
 from otel_rollout.account.report import StepKey
 from otel_rollout.base import semconv
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.exporting.registry import destination_of
 from otel_rollout.forwarder.enrichment import Enrichment
-from otel_rollout.forwarder.ledger import Ledger, Tally
 from otel_rollout.forwarder.live_trajectories import Running
 from otel_rollout.forwarder.run_links import RunLink
 from otel_rollout.forwarder.tail_rules import trace_of
@@ -37,8 +37,6 @@ BATCH_BYTES = 8 << 20
 POLL_INTERVAL = 0.2
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
-REJECTED = "rejected."
-"""How files of lines begin that are set aside."""
 _MAX_LOGGED_REJECTIONS = 10
 """Rejected spans that a forwarder logs, per exporter. The dead-letter file has the reason of each."""
 WHOLE_ATTEMPTS = 4
@@ -369,7 +367,7 @@ class Delivery:
 
 def rejected_file(node_dir: Path, exporter: str) -> Path:
     """The dead-letter file of an exporter: spans that its target refuses for good."""
-    return node_dir / f"{REJECTED}{exporter}.jsonl"
+    return node_dir / f"{layout.DEAD_LETTER_PREFIX}{exporter}.jsonl"
 
 
 def step_of(line: bytes) -> StepKey:

@@ -8,17 +8,17 @@ import os
 import time
 from pathlib import Path
 
+from otel_rollout.account.ledger import Ledger, set_aside_unreadable
+from otel_rollout.base.environment import access_in
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.exporting.registry import is_for_another_machine, load
 from otel_rollout.forwarder import compaction
 from otel_rollout.forwarder.crash_recovery import close_unfinished
 from otel_rollout.forwarder.delivery import Delivery, rejected_file
 from otel_rollout.forwarder.enrichment import MEMORY_BYTES, Enrichment
-from otel_rollout.forwarder.ledger import Ledger, set_aside_unreadable
 from otel_rollout.forwarder.lock import Election
 from otel_rollout.forwarder.tail_sampling import Selection
 from otel_rollout.forwarder.tokenizer_cache import Decoders
-from otel_rollout.launch.launcher import access_in
 from otel_rollout.recording.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import segments

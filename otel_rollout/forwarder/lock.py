@@ -21,6 +21,8 @@ from otel_rollout.spool.private_files import open_private
 
 LOCK_FILE = "forwarder.lock"
 SUCCESSOR_FILE = "forwarder.successor"
+SUCCESSOR = "--succeed"
+"""Argument of a forwarder that takes the lock over from the one that runs."""
 _POLL_INTERVAL = 0.05
 _NAMES_BYTES = 1 << 20
 """Bytes read of a lock file."""

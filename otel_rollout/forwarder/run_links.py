@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from otel_rollout.account.ledger import Ledger
 from otel_rollout.exporting.api import FailureKind
-from otel_rollout.forwarder.ledger import Ledger
 from otel_rollout.spool import layout
 
 _RETRY_INTERVAL = 5.0

@@ -19,7 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from otel_rollout.forwarder.ledger import Ledger, Outcome
+from otel_rollout.account.ledger import Ledger, Outcome
 from otel_rollout.forwarder.tail_rules import Judge, Trajectory, trace_of
 from otel_rollout.recording.sampling import Group
 from otel_rollout.settings import Settings

@@ -13,6 +13,7 @@ from pathlib import Path
 from otel_rollout.account.progress import write
 from otel_rollout.account.report import ExporterCount, Report
 from otel_rollout.launch import launcher
+from otel_rollout.spool import layout
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -89,7 +90,7 @@ def _of_the_rest(count: ExporterCount, recorded: int, node_dir: Path) -> str:
     if count.is_refused:
         return f"{are} kept on disk until this is corrected: {problem}. Then deliver with: {forward}"
     if not launcher.forwarder_runs(node_dir):
-        log = node_dir / launcher.LOG_FILE
+        log = node_dir / layout.FORWARDER_LOG
         why = f" No process delivers; {log} may say why." if log.exists() else ""
         return f"{are} kept on disk.{why} Deliver with: {forward}"
     if problem:

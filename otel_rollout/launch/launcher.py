@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import otel_rollout
-from otel_rollout.base.environment import DELIVERY_PREFIXES, gives_access, without_credentials
-from otel_rollout.forwarder.lock import Election
+from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials
+from otel_rollout.forwarder.lock import SUCCESSOR, Election
 from otel_rollout.runs.target import is_told, names_target
 from otel_rollout.settings import (
     CONFIG_VARIABLE,
@@ -32,9 +31,6 @@ from otel_rollout.settings import (
 from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import open_private
 
-LOG_FILE = "forwarder.log"
-SUCCESSOR = "--succeed"
-"""Argument of a forwarder that takes the lock over from the one that runs."""
 _CHECK_INTERVAL = 5.0
 _FIRST_CHECKS = 0.5
 """Seconds between checks; more often in the beginning, when a wrong setting is worth knowing soon."""
@@ -82,7 +78,7 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     command = [sys.executable, "-m", "otel_rollout.forwarder", str(node_dir)]
     if is_running:
         command.append(SUCCESSOR)
-    with open(node_dir / LOG_FILE, "ab", opener=open_private) as log:
+    with open(node_dir / layout.FORWARDER_LOG, "ab", opener=open_private) as log:
         subprocess.run(  # noqa: S603 - our own interpreter and module
             ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *command],
             cwd="/",  # `python -m` looks for modules here first; and the job's directory may be deleted
@@ -93,11 +89,6 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
             start_new_session=True,
             check=False,
         )
-
-
-def access_in(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that decide whether targets let a forwarder in."""
-    return {name: value for name, value in environ.items() if value and gives_access(name, value)}
 
 
 _MAX_SUCCESSORS = 3
@@ -131,8 +122,8 @@ def _is_being_succeeded(election: Election, node_dir: Path) -> bool:
 
 
 def _is_refused(node_dir: Path) -> bool:
+    from otel_rollout.account.ledger import read_ledger
     from otel_rollout.exporting.api import FailureKind
-    from otel_rollout.forwarder.ledger import read_ledger
 
     failures = read_ledger(node_dir).failures.values()
     return any(failure.kind is FailureKind.REFUSED for failure in failures)
@@ -160,7 +151,7 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
         {name: getattr(configured, name) for name in names} | delivery_of(configured.run_id, environ)
     )
     # Where this package was imported from, for trees that are on sys.path but not installed.
-    package_root = str(Path(otel_rollout.__file__).resolve().parent.parent)
+    package_root = str(Path(__file__).resolve().parents[2])
     if "site-packages" not in package_root:
         passed["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, passed.get("PYTHONPATH")]))
     passed["MLFLOW_DISABLE_TELEMETRY"] = "true"
@@ -230,8 +221,8 @@ class Keeper:
             self._found()
 
     def _report_problems(self) -> None:
+        from otel_rollout.account.ledger import read_ledger
         from otel_rollout.exporting.api import FailureKind
-        from otel_rollout.forwarder.ledger import read_ledger
 
         ledger = read_ledger(self._node_dir)
         for exporter, failure in ledger.failures.items():

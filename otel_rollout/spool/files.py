@@ -11,7 +11,6 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from otel_rollout.forwarder.delivery import REJECTED
 from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import open_beside
 from otel_rollout.spool.segments import MAX_LINE_BYTES
@@ -63,7 +62,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
         ForeignFileError: when it is called as in a spool, and may be somebody else's.
         ValueError: when it is damaged, or would become too large.
     """
-    is_rejected = path.name.startswith(REJECTED)
+    is_rejected = path.name.startswith(layout.DEAD_LETTER_PREFIX)
     with _opened(path) as file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES):
@@ -99,7 +98,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 def _opener_for(path: Path) -> Callable[[str, int], int] | None:
     """What opens a file: with care where it is called as in a spool, which may be found, not named."""
-    return open_beside if _is_segment(path) or path.name.startswith(REJECTED) else None
+    return open_beside if _is_segment(path) or path.name.startswith(layout.DEAD_LETTER_PREFIX) else None
 
 
 class _BoundedReader(io.RawIOBase):

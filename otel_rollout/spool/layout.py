@@ -18,7 +18,7 @@
         tokenizers/<name>.json        what turns token ids into text again, named by spans that hold such ids
         archive/<segment>.jsonl.zst   segments that are delivered, where they are kept
 
-This module knows names and ownership only; what is in the files is known to ``record`` and ``deliver``.
+This module knows names and ownership only; what is in the files is known to ``recording`` and ``forwarder``.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ MANIFEST = "run.json"
 TRACKERS = "trackers.json"
 ARCHIVE = "archive"
 DRAINING = "draining"
+FORWARDER_LOG = "forwarder.log"
+DEAD_LETTER_PREFIX = "rejected."
+"""How the name of a dead-letter file begins: spans that a target refuses."""
 COMPRESSED_SUFFIX = ".zst"
 TOKENIZERS = "tokenizers"
 COPY_SUFFIX = ".copy"

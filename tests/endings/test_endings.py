@@ -22,8 +22,9 @@ from typing import NamedTuple
 import pytest
 
 from otel_rollout import settings
+from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
-from otel_rollout.launch import drain, launcher
+from otel_rollout.launch import launcher
 from otel_rollout.spool import layout
 from tests.endings.job import ENDINGS
 from tests.mlflow_server import stored
@@ -97,13 +98,13 @@ def account_when_done(tmp_path: Path) -> Report:
     configured = settings.Settings(exporters={name: {} for name in EXPORTERS})
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        report = drain.report(node_dir, configured)
+        report = node_report.report(node_dir, configured)
         # It may not have begun yet: a job can end sooner than a process starts.
         pending = sum(count.pending for count in report.exporters.values())
         if not pending and not launcher.forwarder_runs(node_dir):
-            return drain.report(node_dir, configured)
+            return node_report.report(node_dir, configured)
         time.sleep(0.2)
-    raise AssertionError(f"not delivered, or the forwarder stays: {drain.report(node_dir, configured)}")
+    raise AssertionError(f"not delivered, or the forwarder stays: {node_report.report(node_dir, configured)}")
 
 
 def in_the_file(tmp_path: Path) -> Counter[tuple[str, str]]:

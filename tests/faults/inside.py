@@ -69,7 +69,8 @@ DEATHS_DECIDING = ("before the verdict", "in the verdict's transaction", "after 
 
 
 def _die_as_told(deaths: Path) -> None:
-    from otel_rollout.forwarder import compaction, crash_recovery, delivery, ledger
+    from otel_rollout.account import ledger
+    from otel_rollout.forwarder import compaction, crash_recovery, delivery
     from otel_rollout.spool import segments
 
     def die(point: str) -> None:

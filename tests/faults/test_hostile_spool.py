@@ -18,7 +18,8 @@ import pytest
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, runtime, settings
-from otel_rollout.forwarder import ledger, service
+from otel_rollout.account import ledger, node_report
+from otel_rollout.cli import forwarding
 from otel_rollout.launch import drain, launcher, transfer
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
@@ -192,7 +193,7 @@ def test_whatever_lies_in_the_place_of_a_file_is_left_alone(
 
     def use() -> None:
         with contextlib.suppress(ForeignFileError):
-            service.forward_directory(node_dir, configured)
+            forwarding.forward_directory(node_dir, configured)
         assert dict(drain.drain(node_dir, configured, 0).by_step) is not None
         assert layout.read_trackers(node_dir) == {}
         assert layout.read_manifest(node_dir) is None
@@ -217,7 +218,7 @@ def test_whatever_lies_in_the_place_of_a_file_is_left_alone(
         return
     if names == ("rejected.test-file.jsonl",):
         assert not target.exists()
-        assert names[0] in str(drain.report(node_dir, configured).exporters["test-file"].problem)
+        assert names[0] in str(node_report.report(node_dir, configured).exporters["test-file"].problem)
     else:
         assert len(target.read_text().splitlines()) == 1
     wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
@@ -233,7 +234,7 @@ def test_a_directory_that_others_can_write_to_is_left_alone(
     assert layout.node_directories(shared / "spool") == []
     assert f"{node_dir} is writable for other users; `chmod go-w {node_dir}` changes that" in caplog.text
     with pytest.raises(ForeignFileError, match="chmod go-w"):
-        service.forward_directory(node_dir, settings.Settings())
+        forwarding.forward_directory(node_dir, settings.Settings())
     with pytest.raises(ForeignFileError, match="OTEL_ROLLOUT_SPOOL_DIR"):
         layout.create_private(node_dir, shared / "spool")
     with pytest.raises(ForeignFileError):

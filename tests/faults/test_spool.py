@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.forwarder import ledger
+from otel_rollout.account import ledger
 from otel_rollout.spool import layout, segments
 from tests.faults.forwarding import forward, nobody_forwards, node_directory, record_and_die
 from tests.faults.job import Job

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from otel_rollout.account.ledger import LedgerState, read_ledger
 from otel_rollout.exporting.api import FailureKind
-from otel_rollout.forwarder.ledger import LedgerState, read_ledger
 from tests.faults.job import Job
 from tests.faults.target import Certificates, FaultyProxy, receiving
 from tests.forwarder.test_delivery import forwarder_pid

@@ -19,8 +19,9 @@ from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout.account import ledger
 from otel_rollout.account.report import Report
-from otel_rollout.forwarder import delivery, ledger
+from otel_rollout.forwarder import delivery
 from otel_rollout.forwarder.lock import Election
 from otel_rollout.launch import launcher
 from otel_rollout.settings import SettingsError

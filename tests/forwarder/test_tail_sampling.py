@@ -20,12 +20,14 @@ from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout import Report, StepKey, rollout_trace_attr, rollout_trace_op, runtime, score
+from otel_rollout.account import node_report
+from otel_rollout.account.ledger import Ledger, read_ledger
 from otel_rollout.base import semconv
-from otel_rollout.forwarder import service, tail_sampling
-from otel_rollout.forwarder.ledger import Ledger, read_ledger
+from otel_rollout.cli import forwarding
+from otel_rollout.forwarder import tail_sampling
 from otel_rollout.forwarder.tail_rules import Judge, Trajectory, Verdict
 from otel_rollout.forwarder.tail_sampling import Selection
-from otel_rollout.launch import drain, launcher
+from otel_rollout.launch import launcher
 from otel_rollout.otlp import evaluations
 from otel_rollout.recording.sampling import Group
 from otel_rollout.settings import SettingsError, outcomes
@@ -284,8 +286,8 @@ def test_each_exporter_has_its_own_cursor_and_the_same_groups(begin: Begin, tmp_
     assert set(first) == {row for row in range(30) if row % 2}
     (tmp_path / "test-faulty.fault").unlink()
     configured = runtime.decide()
-    assert service.forward_directory(Path(report.place), configured)
-    final = drain.report(Path(report.place), configured)
+    assert forwarding.forward_directory(Path(report.place), configured)
+    final = node_report.report(Path(report.place), configured)
     assert arrived(tmp_path / "test-faulty") == first == arrived(tmp_path / "test-file")
     assert_adds_up(final)
     assert (final.groups_kept, final.groups_left_out) == ({"spread": 15}, {"ordinary": 15})

@@ -14,9 +14,9 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_rollout.forwarder import delivery, forwarder, ledger
+from otel_rollout.account import ledger, node_report
+from otel_rollout.forwarder import delivery, forwarder
 from otel_rollout.forwarder.lock import Election
-from otel_rollout.launch import drain
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.otlp.reader import UnreadableLineError, spans_of
 from otel_rollout.recording.provider import RecordingTracerProvider
@@ -247,7 +247,7 @@ def forwarded(node_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     thread.join(30)
     assert not thread.is_alive(), "the forwarder does not come to an end"
     election.close()
-    report = drain.report(node_dir, configured)
+    report = node_report.report(node_dir, configured)
     assert report.exporters["collected"].pending == 0
     assert report.by_step is not None
     return collected.names
@@ -358,7 +358,7 @@ def test_a_segment_that_cannot_be_read_holds_nobody_up(hurried, monkeypatch, tmp
     delivering.stop(30)
     assert len([r for r in caplog.records if "left alone" in r.message]) == 1
     configured = dataclasses.replace(Settings(), exporters={"collected": {}})
-    assert drain.report(tmp_path, configured).exporters["collected"].delivered == LINES
+    assert node_report.report(tmp_path, configured).exporters["collected"].delivered == LINES
 
 
 def test_a_line_that_never_ends_is_not_read_into_memory(hurried, monkeypatch, tmp_path):

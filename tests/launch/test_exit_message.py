@@ -319,7 +319,7 @@ def test_the_line_accounts_for_every_span(tmp_path):
 def test_spans_that_no_process_delivers_are_said_with_the_log_to_read(name, tmp_path):
     """Where no forwarder can be started, its log has the reason; an unknown target is left out."""
     tmp_path.chmod(0o700)
-    (tmp_path / launcher.LOG_FILE).write_text("Permission denied")
+    (tmp_path / layout.FORWARDER_LOG).write_text("Permission denied")
     said = exit_message.text(
         report_of(ExporterCount(pending=3), 3, exporters={name: ExporterCount(pending=3)}), tmp_path
     )

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
-from otel_rollout.launch import drain
 from tests.soak import account
 from tests.soak.run import Run
 from tests.soak.target import Keeper
@@ -20,7 +20,7 @@ def violations(run: Run) -> list[str]:
     if not run.node_dir.exists():
         return []
     entries = account.read(run.accounts)
-    report = drain.report(run.node_dir, run.settings)
+    report = node_report.report(run.node_dir, run.settings)
     found = [*_of_the_account(report), *_of_what_was_said(run)]
     found += _of_the_disk(run, report)
     for name in run.targets:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.forwarder.forwarder import forward
 from otel_rollout.forwarder.lock import Election
@@ -56,7 +57,7 @@ def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], 
     Raises:
         OSError: when the lock cannot be had.
     """
-    target = drain.report(node_dir, configured).recorded
+    target = node_report.report(node_dir, configured).recorded
     is_waiting = False
     while not forward_directory(node_dir, configured):
         if not is_waiting:
@@ -98,7 +99,7 @@ class Service:
         return reports
 
     def _reports(self) -> list[Report]:
-        return [drain.report(n, self._settings_of(n)) for n in layout.node_directories(self._place)]
+        return [node_report.report(n, self._settings_of(n)) for n in layout.node_directories(self._place)]
 
     def _is_at(self, node_dir: Path) -> bool:
         return node_dir in self._threads and self._threads[node_dir].is_alive()
@@ -106,7 +107,7 @@ class Service:
     def _has_work(self, node_dir: Path) -> bool:
         if segments.living_writers(node_dir):
             return True
-        return _pending(drain.report(node_dir, self._settings_of(node_dir)))
+        return _pending(node_report.report(node_dir, self._settings_of(node_dir)))
 
     def _begin(self, node_dir: Path) -> None:
         thread = threading.Thread(
