@@ -71,7 +71,7 @@ tailing-collector: $(VENV)/.dev collector
 	$(call part,a Collector that reads the spool,$(BIN)/python -m tests.collector.tailing)
 
 lint: $(VENV)/.dev
-	$(call part,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check .)
+	$(call part,lint,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports)
 
 types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
