@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from otel_rollout.base.environment import DELIVERY_PREFIXES
@@ -189,6 +189,11 @@ def _setting(variable: str, meaning: str, parse: Callable[[str], Any], default: 
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
+
+_SIMPLE: Final = (str, int, float)
+_TEXT_OR_NUMBER: Final = ("sampler_arg", "sample_seed")
+_EXPECTED: Final = {"str": "text", "int": "a whole number", "float": "a number", "Path": "text or a Path"}
+"""What an argument of ``configure()`` must be, by the type of its field."""
 
 _bytes = functools.partial(_number, int, 1)
 _count = functools.partial(_number, int, 0)
@@ -586,17 +591,28 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
     if field.name == "exporters":
         return _exporter_options(value)
     if field.metadata["parse"] is _pairs:
-        if isinstance(value, Mapping):
-            text = str if field.name == "target_variables" else _text  # an environment may hold any bytes
-            return {text(str(key)): text(str(entry)) for key, entry in value.items()}
-        raise TypeError("must be a mapping of names to values")
+        if not isinstance(value, Mapping):
+            raise TypeError("must be a mapping of names to values")
+        if not all(isinstance(key, str) and isinstance(entry, _SIMPLE) for key, entry in value.items()):
+            raise TypeError("must map text to text, numbers or booleans")
+        text = str if field.name == "target_variables" else _text  # an environment may hold any bytes
+        return {text(key): text(str(entry)) for key, entry in value.items()}
     if field.metadata["parse"] is _flag:
         if isinstance(value, bool):
             return value
         raise TypeError("must be True or False")
-    if isinstance(value, (str, int, float, Path)) and not isinstance(value, bool):
-        return field.metadata["parse"](str(value))
-    raise TypeError(f"must be text or a number, not {type(value).__name__}")
+    if isinstance(value, bool) or not isinstance(value, _taken(field)):
+        raise TypeError(f"must be {_EXPECTED[str(field.type)]}, not {type(value).__name__}")
+    return field.metadata["parse"](str(value))
+
+
+def _taken(field: dataclasses.Field[Any]) -> tuple[type, ...]:
+    """The types that an argument may have; text is read as from a variable."""
+    if field.metadata["parse"] in (_path, _path_text):
+        return (str, Path)
+    if field.type == "str" and field.name not in _TEXT_OR_NUMBER:
+        return (str,)
+    return (str, int, float)
 
 
 def _exporter_options(value: str | Iterable[str] | ExporterOptions) -> dict[str, dict[str, Any]]:
@@ -604,11 +620,14 @@ def _exporter_options(value: str | Iterable[str] | ExporterOptions) -> dict[str,
         return _names(value)
     if isinstance(value, Mapping):
         for name, options in value.items():
+            if not isinstance(name, str):
+                raise TypeError(f"has {name!r} as the name of an exporter, which must be text")
             if not isinstance(options, Mapping):
                 raise TypeError(f"has for {name!r} no mapping of options, but a {type(options).__name__}")
-        return {str(name): dict(options) for name, options in value.items()}
-    if isinstance(value, Iterable):
-        return _names(",".join(str(name) for name in value))
+        return {name: dict(options) for name, options in value.items()}
+    names = list(value) if isinstance(value, Iterable) else [value]
+    if all(isinstance(name, str) for name in names):
+        return _names(",".join(names))
     raise TypeError("must be a name, a list of names, or a mapping of names to options")
 
 

@@ -148,13 +148,57 @@ def test_a_program_in_a_deleted_directory_runs(place, tmp_path):
         ({"value_limit": "many"}, r"configure\(value_limit='many'\): the value is not an integer"),
         ({"sdk_disabled": "true"}, "must be True or False"),
         ({"exporters": 3}, "must be a name, a list of names"),
-        ({"project_name": ["a"]}, "must be text or a number, not list"),
+        ({"exporters": ["mlflow", 3]}, "must be a name, a list of names"),
+        ({"exporters": b"mlflow"}, "must be a name, a list of names"),
+        ({"exporters": {3: {}}}, "has 3 as the name of an exporter, which must be text"),
+        ({"project_name": ["a"]}, r"configure\(project_name=\['a'\]\): the value must be text, not list"),
+        ({"project_name": 5}, r"configure\(project_name=5\): the value must be text, not int"),
+        ({"experiment_name": 0.5}, "must be text, not float"),
+        ({"value_limit": Path("1")}, "must be a whole number, not P"),
+        ({"value_limit": 1.5}, "is not an integer"),
+        ({"shutdown_timeout": True}, "must be a number, not bool"),
+        ({"spool_dir": 5}, "must be text or a Path, not int"),
+        ({"resource_attributes": {"a": ["b"]}}, "must map text to text, numbers or booleans"),
+        ({"resource_attributes": {5: "b"}}, "must map text to text, numbers or booleans"),
     ],
 )
 def test_a_wrong_argument_raises_and_says_which(fresh_process, arguments, message):
     """configure() is called by a person at the start of a program: it may be strict."""
     with pytest.raises(SettingsError, match=message):
         otel_rollout.configure(**arguments)
+
+
+WRONG = st.binary(min_size=1, max_size=2) | st.lists(st.integers(), max_size=2) | st.builds(object) | st.just(1j)
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(settings.Settings), ids=lambda field: field.name)
+@given(value=WRONG)
+def test_every_argument_of_a_wrong_type_is_named(field, value):
+    """Bytes, lists, objects and complex numbers are no value of any setting; the error names the argument."""
+    if field.name == "exporters" and value == []:  # no exporters: that is a value
+        return
+    with pytest.raises(SettingsError, match=rf"^configure\({field.name}="):
+        settings.checked_arguments({field.name: value})
+
+
+def test_arguments_that_are_text_or_numbers_take_both():
+    """A seed and a sampler's argument are text that people write as numbers; paths may be Paths."""
+    given = {
+        "sample_seed": 7,
+        "sampler_arg": 0.5,
+        "spool_dir": Path("a"),
+        "tokenizer": Path("b"),
+        "sample_rate": 1,
+    }
+    checked = settings.checked_arguments(given)
+    assert checked == {
+        "sample_seed": "7",
+        "sampler_arg": "0.5",
+        "spool_dir": Path("a"),
+        "tokenizer": "b",
+        "sample_rate": 1.0,
+    }
+    assert settings.as_inherited(checked) == checked
 
 
 def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
