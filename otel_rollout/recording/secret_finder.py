@@ -36,15 +36,17 @@ class Kind(NamedTuple):
         signs: lower-case text; where none of it is in a text, neither is a secret of this kind.
         pattern: matches what may hold such a secret.
         secret: gives the part of a match that is one, if any.
+        also: lower-case text that every text with such a secret has besides.
     """
 
     signs: tuple[str, ...]
     pattern: re.Pattern[str]
     secret: Callable[[re.Match[str]], Span | None]
+    also: str = ""
 
     def may_be_in(self, lowered: str) -> bool:
         """Whether lower-case text has a sign of this kind."""
-        return any(sign in lowered for sign in self.signs)
+        return self.also in lowered and any(sign in lowered for sign in self.signs)
 
     def find(self, text: str) -> Iterator[Span]:
         """Find the secrets of this kind in a text."""
@@ -85,8 +87,7 @@ _LONG_NAME = 128
 
 _BACKSLASH = r"\\(?![nrtu\"'\\/])"
 """One that does not begin an escape."""
-_ASSIGNMENT = re.compile(
-    NAME + r"[a-z0-9_.-]{0,16}[\"'`]?\]?\s{0,16}(?P<operator>=>|:=|==?|:)\s{0,16}"
+_VALUE = (
     # A quoted value, to the end of its line where the closing quote is missing; or one without quotes.
     r"(?:[bruf]{0,2}(?:"
     r'"""(?P<triple>.*?)"""|'
@@ -98,8 +99,11 @@ _ASSIGNMENT = re.compile(
     # Strings in brackets, as Python shows a list, tuple, set or dict: to the bracket that closes it.
     r"\[\s{0,16}(?=[\"'])(?P<list>[^\]]*)|\(\s{0,16}(?=[\"'])(?P<tuple>[^)]*)|\{\s{0,16}(?=[\"'])(?P<dict>[^}]*)|"
     r"(?P<scheme>(?:basic|bearer|digest|negotiate|token|apikey)[ \t]{1,8})?"
-    rf"(?P<plain>(?:[^\s\"'`\\&,;…]|{_BACKSLASH})+))",
-    re.IGNORECASE | re.ASCII | re.DOTALL,
+    rf"(?P<plain>(?:[^\s\"'`\\&,;…]|{_BACKSLASH})+))"
+)
+_FLAGS = re.IGNORECASE | re.ASCII | re.DOTALL
+_ASSIGNMENT = re.compile(
+    NAME + r"[a-z0-9_.-]{0,16}[\"'`]?\]?\s{0,16}(?P<operator>=>|:=|==?|:)\s{0,16}" + _VALUE, _FLAGS
 )
 _QUOTED = ("triple", "triple_single", "double", "single", "back", "open", "list", "tuple", "dict")
 _ENDS_HERE = re.compile(r"""[ \t]{0,16}(?:[\r\n"'`,;…]|\Z)""")
@@ -127,6 +131,122 @@ def _is_a_value(match: re.Match[str]) -> bool:
     if match["operator"] != ":" or match["scheme"]:
         return True
     return _ENDS_HERE.match(match.string, match.end()) is not None and not _TYPES.fullmatch(match["plain"])
+
+
+# --- Names and values of command lines, XML, URLs and pairs -------------------------------------------------
+
+_QUOTED_NAME = rf"[\"'][a-z0-9_. -]{{0,32}}?{NAME}[a-z0-9_. -]{{0,16}}[\"']"
+_STRING = r"(?:\"(?P<double>[^\"\\]*(?:\\.[^\"\\]*)*)%s|'(?P<single>[^'\\]*(?:\\.[^'\\]*)*)%s)"
+"""A quoted string; what has to follow its text is filled in."""
+
+_OPTION_NAME = (
+    rf"--?(?:[a-z0-9_-]{{0,32}}?{NAME}[0-9_-]{{0,4}}|"
+    r"(?:(?:hf|huggingface|api|bot|bearer|github|gitlab|private|session)[_-])?token)"
+)
+_OPTION = re.compile(
+    rf"(?<![a-z0-9_-]){_OPTION_NAME}(?:"
+    rf"[\"'],\s{{0,16}}{_STRING % ('', '')}|"  # in a list of arguments
+    r"(?:=|\s{1,16})(?:\"(?P<quoted>[^\"]*)|'(?P<quoted_single>[^']*)|"
+    rf"(?!<)(?P<plain>(?:[^\s\"'`\\,;…]|{_BACKSLASH})+)))",
+    _FLAGS,
+)
+_IS_OPTION = re.compile(_OPTION_NAME, re.IGNORECASE | re.ASCII)
+_FOLLOWS_OPTION_IN_PROSE = re.compile(
+    rf"-.*|(?:{NAME}|token|options?|flags?|arguments?|parameters?|switch|value|and|are|as|at|can|for|from|has|"
+    r"if|in|instead|is|may|must|of|on|or|should|that|the|to|was|were|when|will|with|without)?[.:!?)\]}]*",
+    re.IGNORECASE | re.ASCII | re.DOTALL,
+)
+_PARTS = ("double", "single", "quoted", "quoted_single", "plain")
+
+
+def _of_option(match: re.Match[str]) -> Span | None:
+    """Give the value of a command-line option, unless the match is another option or prose."""
+    groups = match.groupdict()
+    part = next(name for name in _PARTS if groups.get(name) is not None)
+    return (
+        None
+        if not groups[part] or _FOLLOWS_OPTION_IN_PROSE.fullmatch(groups[part])
+        else Span(*match.span(part))
+    )
+
+
+_NAME_MEMBER = (
+    r"(?<![a-z0-9_])(?:name|key)[\"']?\s{0,16}[:=]\s{0,16}"
+    rf"[\"']?[a-z0-9_. -]{{0,32}}?{NAME}[a-z0-9_.-]{{0,16}}(?:[\"']|(?=\s|,))"
+)
+_VALUE_MEMBER = r"(?<![a-z0-9_])value[\"']?\s{0,16}[:=]\s{0,16}"
+_BETWEEN = r"\s{0,16}[,;]?\s{0,32}[\"']?"
+
+
+def _of_group(*names: str | int) -> Callable[[re.Match[str]], Span | None]:
+    """Make a function that gives the text of the first of these groups that has some."""
+
+    def secret(match: re.Match[str]) -> Span | None:
+        return next((Span(*match.span(name)) for name in names if match[name]), None)
+
+    return secret
+
+
+def _named_value(match: re.Match[str]) -> Span | None:
+    """Give the value that stands beside a name."""
+    span = _of_group(*_QUOTED, "plain")(match)
+    return None if match["plain"] and _TYPES.fullmatch(match["plain"]) else span
+
+
+_PERCENT = "%(?:25){0,3}"
+"""Begins an escape of a URL, which may have been encoded more than once."""
+_KINDS_BY_NAME: Final = {
+    "assignment": Kind(_NAME_SIGNS, _ASSIGNMENT, _assigned),
+    "option": Kind((*_NAME_SIGNS, "-token", "_token"), _OPTION, _of_option, "-"),
+    "element": Kind(
+        _NAME_SIGNS,
+        re.compile(
+            rf"<[a-z0-9_.:-]{{0,64}}?{NAME}[a-z0-9_.-]{{0,16}}(?:\s[^<>]{{0,256}})?>\s{{0,16}}"
+            r"(?:<!\[CDATA\[(.*?)(?:\]\]>|\Z)|([^<]*)(?=<(?:[/…]|\Z))|([^<\s…]+)(?=\s{0,16}(?:…|\Z)))",
+            _FLAGS,
+        ),
+        _of_group(1, 2, 3),
+        "<",
+    ),
+    "URL-encoded": Kind(
+        _NAME_SIGNS,
+        re.compile(
+            rf"{NAME}[a-z0-9_.-]{{0,16}}(?:{_PERCENT}(?:2[027]|5D)|\+){{0,4}}{_PERCENT}3[AD]"
+            rf"(?:{_PERCENT}2[027]|\+){{0,4}}"
+            rf"((?:(?!{_PERCENT}(?:26|22|27|2C|3B|0[AD])|%7D)[^\s\"'`\\&,;…<>])+)",
+            _FLAGS,
+        ),
+        _of_group(1),
+        "%",
+    ),
+    "pair": Kind(
+        _NAME_SIGNS,
+        re.compile(
+            rf"[(\[]\s{{0,16}}[bru]{{0,2}}{_QUOTED_NAME}\s{{0,16}},\s{{0,16}}[bruf]{{0,2}}(?:"
+            + _STRING % ((r"(?:\"\s{0,16},?\s{0,16}[)\]]|\Z)"), (r"(?:'\s{0,16},?\s{0,16}[)\]]|\Z)"))
+            + r"|[\"'](?P<cut>[^\n\r\"'…]*)(?=…))",
+            _FLAGS,
+        ),
+        _of_group("double", "single", "cut"),
+        ",",
+    ),
+    "name and value": Kind(
+        _NAME_SIGNS,
+        re.compile(_NAME_MEMBER + _BETWEEN + _VALUE_MEMBER + _VALUE, _FLAGS),
+        _named_value,
+        "value",
+    ),
+    "value and name": Kind(
+        _NAME_SIGNS,
+        re.compile(
+            _VALUE_MEMBER + "[bruf]{0,2}" + _STRING % ('"', "'") + _BETWEEN + _NAME_MEMBER,
+            _FLAGS,
+        ),
+        _of_group("double", "single"),
+        "value",
+    ),
+}
+"""Kinds that a name tells of."""
 
 
 # --- Secrets that say themselves what they are --------------------------------------------------------------
@@ -158,7 +278,20 @@ def _kind(*signs: str, pattern: str, flags: int = 0, group: str | int = 0, needs
 
 
 KINDS: Final = {
-    "assignment": Kind(_NAME_SIGNS, _ASSIGNMENT, _assigned),
+    **_KINDS_BY_NAME,
+    # Of two numbers they are ids of a user and a group, which other programs take.
+    "curl": Kind(
+        ("curl",),
+        re.compile(
+            r"(?<![^\s\"'(\[,])(?:-[a-z]{0,8}u|--(?:proxy-)?user(?=[\s=\"']))(?:=|[\"'],)?\s{0,16}"
+            r"(?![0-9]{1,16}:[0-9]{1,16}(?:\s|\Z))(?:"
+            rf"\"[^\s:\"\\]{{1,128}}:(?P<double>(?:[^\"\\]|{_BACKSLASH})+)|"
+            rf"'[^\s:'\\]{{1,128}}:(?P<single>(?:[^'\\]|{_BACKSLASH})+)|"
+            rf"[^\s:\"'`/\\]{{1,128}}:(?P<plain>(?:[^\s\"'`\\;…]|{_BACKSLASH})+))",
+            _FLAGS,
+        ),
+        _of_group("double", "single", "plain"),
+    ),
     "URL": _kind("://", pattern=rf"://{_NAME_IN_URL}{{0,256}}:([^{_NOT_IN_URL}]{{1,256}})@", group=1),
     "URL cut by a limit": _kind(
         "://",
@@ -305,7 +438,16 @@ _NO_TEXT = ("intValue", "doubleValue", "bytesValue")
 class _Container:
     """An object or array that is open while JSON is read."""
 
-    __slots__ = ("begins_telling", "hidden", "is_named", "key", "redacted_keys", "value_begins", "value_ends")
+    __slots__ = (
+        "begins_telling",
+        "follows_option",
+        "hidden",
+        "is_named",
+        "key",
+        "redacted_keys",
+        "value_begins",
+        "value_ends",
+    )
 
     def __init__(self, hidden: bool = False) -> None:
         self.hidden = hidden
@@ -318,6 +460,8 @@ class _Container:
         """How many strings of the JSON come before its member ``value``, and up to that member's end."""
         self.begins_telling: bool | None = None
         """An array of which one string is read, a telling name: that of the second if there are but two."""
+        self.follows_option = False
+        """The string before in an array is a command-line option, whose value is secret."""
         self.redacted_keys = 0
 
     def hides_next(self) -> bool:
@@ -393,8 +537,13 @@ def _in_string(token: re.Match[str], here: _Container) -> Iterable[Span]:
     """Find secrets in a string that is no key."""
     encoded = token["string"]
     start, end = token.span("string")
-    is_hidden = here.hides_next() or (here.begins_telling and _PAIR_ENDS.match(token.string, token.end()))
+    is_hidden = (
+        here.hides_next()
+        or (here.follows_option and not encoded.startswith("-"))
+        or (here.begins_telling and _PAIR_ENDS.match(token.string, token.end()))
+    )
     key, here.key = here.key, ""
+    here.follows_option = not key and _IS_OPTION.fullmatch(_unescaped(encoded[:_LONG_NAME])) is not None
     if is_hidden:
         return [Span(start, end)] if start < end else ()
     if key.lower() in ("name", "key") and not here.is_named:

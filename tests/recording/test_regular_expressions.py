@@ -57,7 +57,7 @@ def expressions() -> Iterator[Expression]:
                 if pattern is not None:
                     where = f"{path.relative_to(ROOT)}:{node.lineno}"
                     used = methods(tree, names.get(id(node), "")) or {node.func.attr}
-                    yield Expression(where, re.compile(pattern, flags_of(node)), used <= ANCHORED)
+                    yield Expression(where, re.compile(pattern, flags_of(node, path)), used <= ANCHORED)
     for name, kind in secret_finder.KINDS.items():
         yield Expression(f"secret_finder.KINDS[{name!r}]", kind.pattern)
 
@@ -86,13 +86,16 @@ def is_of_re(function: ast.expr) -> bool:
     )
 
 
-def flags_of(call: ast.Call) -> int:
-    """The flags that a call of ``re`` gives."""
+def flags_of(call: ast.Call, path: Path) -> int:
+    """The flags that a call of ``re`` gives, by their names or by that of a constant of its module."""
     given = [*call.args[1:], *(keyword.value for keyword in call.keywords if keyword.arg == "flags")]
     names = {node.attr for part in given for node in ast.walk(part) if isinstance(node, ast.Attribute)}
     flags = 0
     for name in names & set(re.RegexFlag.__members__):
         flags |= re.RegexFlag[name]
+    for node in (node for part in given for node in ast.walk(part) if isinstance(node, ast.Name)):
+        constant = getattr(imported(path), node.id, 0) if node.id.isupper() else 0
+        flags |= constant if isinstance(constant, re.RegexFlag) else 0
     return int(flags)
 
 
