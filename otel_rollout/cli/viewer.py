@@ -41,7 +41,8 @@ FromOption = Annotated[
     ),
 ]
 HtmlOption = Annotated[
-    Path | None, typer.Option("--html", help="Write a page for a browser to this file instead.")
+    Path | None,
+    typer.Option("--html", help="Write a page for a browser to this file instead; - is standard output."),
 ]
 
 
@@ -79,7 +80,7 @@ def show(
 
     _refuse_options(context, trajectory)
     with _said_plainly():
-        meant = reference.parse(trajectory) if trajectory else None
+        meant = reference.parse(trajectory) if trajectory is not None else None
         source = _source(from_)
         found = source.find(meant)
         if meant is None or _is_list(meant, found):
@@ -171,6 +172,9 @@ def _conversation(source: Source, meant: Reference, found: list[Summary]) -> Con
 def _write(path: Path, page: str) -> None:
     from otel_rollout.viewer.reference import UnresolvedError
 
+    if str(path) == "-":
+        typer.echo(page, nl=False)
+        return
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:

@@ -68,7 +68,7 @@ def parse(text: str) -> Reference:
         return Reference(text, trace=match["trace"], span=int(match["span"], 16))
     if match := _TRACE.fullmatch(lowered):
         return Reference(text, trace=match["trace"])
-    if "/" in text:
+    if "/" in text and text.strip().strip("/"):
         return Reference(text, path=text.strip())
     if text.strip().isdigit():
         raise UnresolvedError(

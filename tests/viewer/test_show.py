@@ -152,6 +152,7 @@ def test_a_page_is_one_file_that_holds_the_conversation(rollout: Rollout, tmp_pa
     assert all(
         said in page.text for said in (SYSTEM, QUESTION, "calculator(expression='6 * 7')", "looked for 42")
     )
+    assert run("show", "1/7/2", "--from", rollout.spool, "--html", "-") == file.read_text()
     both = tmp_path / "both.html"
     run("compare", "1/7/0", "1/7/2", "--from", rollout.spool, "--html", both)
     page = Page(both.read_text())
