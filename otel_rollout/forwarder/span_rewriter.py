@@ -364,7 +364,12 @@ def _sum_up_logprobs(output: dict[str, Any]) -> None:
 
 
 def _summary(values: Any) -> dict[str, float] | None:
-    """What there is to say of log probabilities in a line."""
-    if not isinstance(values, list) or not values or not set(map(type, values)) <= {int, float}:
+    """Count, mean and least of log probabilities in a line; NaN is null there, and counted as missing."""
+    if not isinstance(values, list) or not set(map(type, values)) <= {int, float, type(None)}:
         return None
-    return {"count": len(values), "mean": math.fsum(values) / len(values), "least": min(values)}
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return None
+    summary = {"count": len(numbers), "mean": math.fsum(numbers) / len(numbers), "least": min(numbers)}
+    missing = len(values) - len(numbers)
+    return {**summary, "missing": missing} if missing else summary

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from otel_rollout.base import semconv
+from otel_rollout.capture import values
 from otel_rollout.forwarder import tokenizer_cache as decoders_of_runs
 from otel_rollout.forwarder.detokenizer import Decoder
 from otel_rollout.forwarder.enrichment import Enrichment
@@ -217,6 +220,26 @@ def test_each_turn_shows_the_text_that_is_new(tmp_path: Path) -> None:
     for told in (run, root):
         assert told.output["response_logprobs"] == {"count": len(mask), "mean": -0.5, "least": -0.5}
     assert enrichment.decoded <= 1.1 * len(ids)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "told"),
+    [
+        ([-0.5, math.nan, -1.5], {"count": 2, "mean": -1.0, "least": -1.5, "missing": 1}),
+        ([math.nan, -2.0], {"count": 1, "mean": -2.0, "least": -2.0, "missing": 1}),
+        ([-0.5, -1.5], {"count": 2, "mean": -1.0, "least": -1.5}),
+        ([math.nan, math.nan], [None, None]),
+    ],
+)
+def test_log_probability_that_is_nan_counts_as_missing(
+    recorded: list[float], told: Any, tmp_path: Path
+) -> None:
+    """NaN is recorded as null; the numbers beside it are summed up, and the summary says how many lack."""
+    tokenizer = demo_tokenizer()
+    name, ids = stored(tmp_path, tokenizer), tokenizer.encode(TEXT).ids
+    output = orjson.loads(values.to_json({"token_ids": ids[4:6], "log_probs": recorded}, 1 << 10))
+    call = Told(Enrichment(tmp_path).line(line(1, {"prompt_ids": ids[:4]}, output, tokenizer=name)))
+    assert call.output["log_probs"] == told
 
 
 def test_ids_that_were_cut_are_not_taken_for_the_whole(tmp_path: Path) -> None:
