@@ -168,7 +168,9 @@ def test_a_wrong_argument_raises_and_says_which(fresh_process, arguments, messag
         otel_rollout.configure(**arguments)
 
 
-WRONG = st.binary(min_size=1, max_size=2) | st.lists(st.integers(), max_size=2) | st.builds(object) | st.just(1j)
+WRONG = (
+    st.binary(min_size=1, max_size=2) | st.lists(st.integers(), max_size=2) | st.builds(object) | st.just(1j)
+)
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(settings.Settings), ids=lambda field: field.name)

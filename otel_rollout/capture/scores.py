@@ -19,6 +19,7 @@ from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture import encoding, span_io
 from otel_rollout.capture.trajectory import PREVIEW_BYTES, trajectory_in
 from otel_rollout.otlp import evaluations
+from otel_rollout.recording import redaction, secret_finder
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
 
 Score = float | bool | str
@@ -53,6 +54,8 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
         given = _score_value(name, value)
         if given is None:
             return
+        if isinstance(given, str) and redaction.hides(active.settings.redact, name):
+            given = secret_finder.MARK  # the score's own span has it in attributes of other names
         if trajectory is not None:
             _score_by_id(active, trajectory, name, given, comment)
             return

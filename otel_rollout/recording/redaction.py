@@ -58,6 +58,11 @@ def _step(name: str) -> Redaction:
     return redact_secrets if name == SHIPPED else _of_the_application(name)
 
 
+def hides(names: str, name: str) -> bool:
+    """Whether text by a name is replaced, by the value of ``OTEL_ROLLOUT_REDACT``."""
+    return SHIPPED in (step.strip() for step in names.split(",")) and secret_finder.is_telling(name)
+
+
 def redact_secrets(line: bytes) -> bytes:
     """Replace what looks like a key, a token or a password; nothing else of the line changes."""
     text = line.decode("utf-8", "surrogateescape")

@@ -36,17 +36,13 @@ class Kind(NamedTuple):
         signs: lower-case text; where none of it is in a text, neither is a secret of this kind.
         pattern: matches what may hold such a secret.
         secret: gives the part of a match that is one, if any.
-        also: lower-case text that every text with such a secret has besides.
+        also: lower-case text of which some is besides in every text with such a secret.
     """
 
     signs: tuple[str, ...]
     pattern: re.Pattern[str]
     secret: Callable[[re.Match[str]], Span | None]
-    also: str = ""
-
-    def may_be_in(self, lowered: str) -> bool:
-        """Whether lower-case text has a sign of this kind."""
-        return self.also in lowered and any(sign in lowered for sign in self.signs)
+    also: tuple[str, ...] = ("",)
 
     def find(self, text: str) -> Iterator[Span]:
         """Find the secrets of this kind in a text."""
@@ -140,11 +136,11 @@ _STRING = r"(?:\"(?P<double>[^\"\\]*(?:\\.[^\"\\]*)*)%s|'(?P<single>[^'\\]*(?:\\
 """A quoted string; what has to follow its text is filled in."""
 
 _OPTION_NAME = (
-    rf"--?(?:[a-z0-9_-]{{0,32}}?{NAME}[0-9_-]{{0,4}}|"
+    rf"-(?<![a-z0-9_-]-)-?(?:[a-z0-9_-]{{0,32}}?{NAME}[0-9_-]{{0,4}}|"
     r"(?:(?:hf|huggingface|api|bot|bearer|github|gitlab|private|session)[_-])?token)"
 )
 _OPTION = re.compile(
-    rf"(?<![a-z0-9_-]){_OPTION_NAME}(?:"
+    rf"{_OPTION_NAME}(?:"
     rf"[\"'],\s{{0,16}}{_STRING % ('', '')}|"  # in a list of arguments
     r"(?:=|\s{1,16})(?:\"(?P<quoted>[^\"]*)|'(?P<quoted_single>[^']*)|"
     rf"(?!<)(?P<plain>(?:[^\s\"'`\\,;…]|{_BACKSLASH})+)))",
@@ -171,7 +167,7 @@ def _of_option(match: re.Match[str]) -> Span | None:
 
 
 _NAME_MEMBER = (
-    r"(?<![a-z0-9_])(?:name|key)[\"']?\s{0,16}[:=]\s{0,16}"
+    r"(?:name(?<![a-z0-9_]name)|key(?<![a-z0-9_]key))[\"']?\s{0,16}[:=]\s{0,16}"
     rf"[\"']?[a-z0-9_. -]{{0,32}}?{NAME}[a-z0-9_.-]{{0,16}}(?:[\"']|(?=\s|,))"
 )
 _VALUE_MEMBER = r"(?<![a-z0-9_])value[\"']?\s{0,16}[:=]\s{0,16}"
@@ -197,7 +193,8 @@ _PERCENT = "%(?:25){0,3}"
 """Begins an escape of a URL, which may have been encoded more than once."""
 _KINDS_BY_NAME: Final = {
     "assignment": Kind(_NAME_SIGNS, _ASSIGNMENT, _assigned),
-    "option": Kind((*_NAME_SIGNS, "-token", "_token"), _OPTION, _of_option, "-"),
+    "option": Kind(_NAME_SIGNS, _OPTION, _of_option, ("-",)),
+    "option of a token": Kind(("-token", "_token"), _OPTION, _of_option),
     "element": Kind(
         _NAME_SIGNS,
         re.compile(
@@ -206,7 +203,7 @@ _KINDS_BY_NAME: Final = {
             _FLAGS,
         ),
         _of_group(1, 2, 3),
-        "<",
+        ("<",),
     ),
     "URL-encoded": Kind(
         _NAME_SIGNS,
@@ -217,7 +214,7 @@ _KINDS_BY_NAME: Final = {
             _FLAGS,
         ),
         _of_group(1),
-        "%",
+        ("%3d", "%3a", "253d", "253a"),
     ),
     "pair": Kind(
         _NAME_SIGNS,
@@ -228,13 +225,13 @@ _KINDS_BY_NAME: Final = {
             _FLAGS,
         ),
         _of_group("double", "single", "cut"),
-        ",",
+        ("',", '",'),
     ),
     "name and value": Kind(
         _NAME_SIGNS,
         re.compile(_NAME_MEMBER + _BETWEEN + _VALUE_MEMBER + _VALUE, _FLAGS),
         _named_value,
-        "value",
+        ("value",),
     ),
     "value and name": Kind(
         _NAME_SIGNS,
@@ -243,7 +240,7 @@ _KINDS_BY_NAME: Final = {
             _FLAGS,
         ),
         _of_group("double", "single"),
-        "value",
+        ("value",),
     ),
 }
 """Kinds that a name tells of."""
@@ -340,6 +337,11 @@ KINDS: Final = {
 }
 """Every kind of secret that is found."""
 
+_BY_SIGNS: Final = {
+    signs: [kind for kind in KINDS.values() if kind.signs == signs]
+    for signs in dict.fromkeys(kind.signs for kind in KINDS.values())
+}
+"""Kinds with the same signs, which are looked for once."""
 _ESCAPES_OF_SIGNS = ("\\u00", "\\x", "\\/")
 """What a sign may be written with in JSON and in Python's ``repr``, other than itself."""
 
@@ -369,9 +371,11 @@ def in_value(text: str) -> Iterable[Span]:
 def in_text(text: str) -> Iterator[Span]:
     """Find secrets in text, as it is and with its escapes resolved."""
     lowered = text.lower()
-    for kind in KINDS.values():
-        if kind.may_be_in(lowered):
-            yield from kind.find(text)
+    for signs, kinds in _BY_SIGNS.items():
+        if any(sign in lowered for sign in signs):
+            for kind in kinds:
+                if any(sign in lowered for sign in kind.also):
+                    yield from kind.find(text)
     if "\\" in text:
         plain = _unescaped(text)
         if len(plain) < len(text):
@@ -543,7 +547,7 @@ def _in_string(token: re.Match[str], here: _Container) -> Iterable[Span]:
         or (here.begins_telling and _PAIR_ENDS.match(token.string, token.end()))
     )
     key, here.key = here.key, ""
-    here.follows_option = not key and _IS_OPTION.fullmatch(_unescaped(encoded[:_LONG_NAME])) is not None
+    here.follows_option = not key and encoded[:1] == "-" and _IS_OPTION.fullmatch(encoded) is not None
     if is_hidden:
         return [Span(start, end)] if start < end else ()
     if key.lower() in ("name", "key") and not here.is_named:

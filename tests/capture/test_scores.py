@@ -50,6 +50,44 @@ def test_a_score_is_an_evaluation_span_and_an_attribute_of_the_root(recorded, va
     assert root.attributes["rollout.score.reward"] == value or math.isnan(float(value))
 
 
+@pytest.mark.parametrize("is_given_by_id", [False, True])
+@pytest.mark.parametrize(
+    ("name", "value", "redact", "told"),
+    [
+        ("password", "hunter2", "secrets", "[redacted]"),
+        ("db password", "hunter2", "tests.capture.test_scores:as_it_is, secrets", "[redacted]"),
+        ("api_key", "sk-" + "a1" * 20, "secrets", "[redacted]"),
+        ("label", "sk-" + "a1" * 20, "secrets", "[redacted]"),
+        ("password", "hunter2", "", "hunter2"),
+        ("password", 0.5, "secrets", 0.5),
+        ("password", True, "secrets", True),
+        ("password_strength", "good", "secrets", "[redacted]"),
+        ("verdict", "good", "secrets", "good"),
+    ],
+)
+def test_text_of_a_score_named_like_a_secret_is_redacted_everywhere(
+    recorded, name, value, redact, told, is_given_by_id
+):
+    """As under such a name elsewhere: text goes, on the score's own span as on the root; numbers stay."""
+    otel_rollout.configure("spool", redact=redact)
+    with rollout_trace_attr() as trajectory:
+        score(name, value, trajectory=trajectory.id if is_given_by_id else None)
+    spans = recorded()
+    found = [evaluations.recorded_in(span.attributes, 1) for span in spans]
+    assert [one.value for one in found if one is not None] == [told]
+    if not is_given_by_id:
+        root = spans[-1]
+        held = root.attributes[f"rollout.score.{name}"]
+        assert held == told
+    if told == "[redacted]":
+        assert not any(value in repr(span.attributes) for span in spans)
+
+
+def as_it_is(line: str) -> str:
+    """A redaction of an application that changes nothing."""
+    return line
+
+
 def test_a_score_given_in_another_process_is_recorded_below_what_runs_there(recorded):
     """Where only context and identity have arrived, the score joins the trace all the same."""
     with rollout_trace_attr(step=1):

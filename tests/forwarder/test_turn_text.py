@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from otel_rollout.base import semconv
-from otel_rollout.capture import values
+from otel_rollout.capture import encoding
 from otel_rollout.forwarder import tokenizer_cache as decoders_of_runs
 from otel_rollout.forwarder.detokenizer import Decoder
 from otel_rollout.forwarder.enrichment import Enrichment
@@ -237,7 +237,7 @@ def test_log_probability_that_is_nan_counts_as_missing(
     """NaN is recorded as null; the numbers beside it are summed up, and the summary says how many lack."""
     tokenizer = demo_tokenizer()
     name, ids = stored(tmp_path, tokenizer), tokenizer.encode(TEXT).ids
-    output = orjson.loads(values.to_json({"token_ids": ids[4:6], "log_probs": recorded}, 1 << 10))
+    output = orjson.loads(encoding.to_json({"token_ids": ids[4:6], "log_probs": recorded}, 1 << 10))
     call = Told(Enrichment(tmp_path).line(line(1, {"prompt_ids": ids[:4]}, output, tokenizer=name)))
     assert call.output["log_probs"] == told
 

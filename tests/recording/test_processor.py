@@ -4,6 +4,7 @@ import random
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -50,6 +51,20 @@ def test_spans_go_to_the_application_and_to_the_spool(application, recorded):
     root = spans[-1]
     assert (root.input, root.output) == ({"value": 7}, 7)
     assert root.attributes["rollout.score.reward"] == 1.0
+
+
+def test_a_trace_has_one_resource_the_runs(recorded, monkeypatch):
+    """Backends make a trace's tags of the resource that arrives first; the scope says whose a span is."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(resource=Resource({"service.name": "the application's"}))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    with rollout_trace_attr(step=1), provider.get_tracer("app").start_as_current_span("its own"):
+        pass
+    assert {s.resource["service.name"] for s in recorded()} == {"project"}
+    assert {s.resource.attributes["service.name"] for s in exporter.get_finished_spans()} == {
+        "the application's"
+    }
 
 
 def test_the_applications_own_business_is_left_alone(application, recorded):
