@@ -68,7 +68,7 @@ def parse(text: str) -> Reference:
         return Reference(text, trace=match["trace"], span=int(match["span"], 16))
     if match := _TRACE.fullmatch(lowered):
         return Reference(text, trace=match["trace"])
-    if "/" in text and text.strip().strip("/"):
+    if "/" in text:
         return Reference(text, path=text.strip())
     if text.strip().isdigit():
         raise UnresolvedError(
@@ -101,6 +101,10 @@ def choose(reference: Reference, found: Sequence[Summary], place: str) -> Summar
 
 def _advice(reference: Reference) -> str:
     listed = "`otel-rollout show` lists what is there"
+    if reference.path and not reference.path.strip(
+        "/"
+    ):  # a name only where step, sample and rollout are empty
+        return f"{listed}. Write {FORMS}."
     if reference.path and not reference.path.startswith(VALIDATION):
         return f"{listed}; a validation's are called {VALIDATION}/{reference.path}."
     if reference.text.isdigit():
