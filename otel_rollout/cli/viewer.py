@@ -173,7 +173,7 @@ def _write(path: Path, page: str) -> None:
     from otel_rollout.viewer.reference import UnresolvedError
 
     if str(path) == "-":
-        typer.echo(page, nl=False)
+        typer.echo(page.encode(), nl=False)
         return
     try:
         path.write_text(page, encoding="utf-8")
