@@ -193,7 +193,7 @@ _joined_providers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 @dataclasses.dataclass
 class _EndedRun:
-    """The run that this process led and ended last; its report is None if the end was interrupted."""
+    """A run that this process led and ended; its report is None until delivery was waited for."""
 
     settings: Settings
     report: Report | None = None
@@ -219,7 +219,7 @@ class _State:
         self.inherited: str | None = None
         """What CONFIG_VARIABLE held before this process founded a run."""
         self.arguments: dict[str, Any] = {}
-        self.earlier: list[Settings] = []
+        self.earlier: list[_EndedRun] = []
         """Runs that configure() has ended, of which delivery may go on."""
         self.other_nodes: dict[str, OtherNode] = {}
         self.ended: _EndedRun | None = None
@@ -361,7 +361,7 @@ def _end_run() -> None:
         _state.runtime.close(_CLOSE_TIMEOUT)
         _state.runtime = None
     if _state.is_root and _state.settings is not None:
-        _state.earlier.append(_state.settings)
+        _state.earlier.append(_EndedRun(_state.settings))
         _logger.info("otel-rollout: the run %s has ended; its delivery goes on", _state.settings.run_id)
         _leave_run()
 
@@ -623,9 +623,9 @@ def _at_exit() -> None:
             elif _state.runtime is not None:
                 _state.runtime.close(_CLOSE_TIMEOUT)
             _drain_earlier_runs()
-        if _state.ended is not None:
+        for ended in filter(None, (*_state.earlier, _state.ended)):
             with exit_message.ctrl_c_ignored():
-                _say_what_was_delivered(_state.ended)
+                _say_what_was_delivered(ended)
     except KeyboardInterrupt:  # pressed again
         pass
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
@@ -635,11 +635,11 @@ def _at_exit() -> None:
 
 def _drain_earlier_runs() -> None:
     """Wait until what configure() has ended is delivered as well."""
-    deadline = time.monotonic() + max((run.shutdown_timeout for run in _state.earlier), default=0.0)
+    timeouts = [run.settings.shutdown_timeout for run in _state.earlier]
+    deadline = time.monotonic() + max(timeouts, default=0.0)
     for run in _state.earlier:
-        report = drain.drain(node_directory(run), run, max(0.0, deadline - time.monotonic()))
-        if report.lost or report.undelivered:
-            _logger.warning("otel-rollout: %s", report.summary())
+        timeout = max(0.0, deadline - time.monotonic())
+        run.report = drain.drain(node_directory(run.settings), run.settings, timeout, shows_progress=True)
 
 
 def _say_what_was_delivered(ended: _EndedRun) -> None:

@@ -253,13 +253,13 @@ class Ledger:
             self._db.execute("UPDATE attempt SET kind = NULL WHERE exporter = ?", (exporter,))
             self._note_destination(exporter)
 
-    def note_failure(self, exporter: str, failure: ExportFailure) -> None:
-        """Note that ``exporter`` cannot deliver at present, and why: an attempt that has to be repeated."""
+    def note_failure(self, exporter: str, failure: ExportFailure, is_retry: bool = True) -> None:
+        """Note that ``exporter`` cannot deliver at present, and why; ``is_retry``: a request is repeated."""
         with self._change():
             self._db.execute(
-                "INSERT INTO attempt VALUES (?, 1, ?, ?) ON CONFLICT (exporter) DO UPDATE SET "
-                "failed = failed + 1, kind = excluded.kind, message = excluded.message",
-                (exporter, failure.kind.value, failure.message),
+                "INSERT INTO attempt VALUES (?, ?, ?, ?) ON CONFLICT (exporter) DO UPDATE SET "
+                "failed = failed + excluded.failed, kind = excluded.kind, message = excluded.message",
+                (exporter, int(is_retry), failure.kind.value, failure.message),
             )
             self._note_destination(exporter)
 

@@ -181,7 +181,7 @@ class Delivery:
                         self._deliver_what_there_is()
                         troubles = 0
                     self._ledger.keep()
-            except Exception as error:  # noqa: BLE001 - a full disk under the ledger, say
+            except Exception as error:
                 unforeseen = not isinstance(error, sqlite3.Error)
                 _logger.error("delivery to %s was interrupted: %s", self.name, error, exc_info=unforeseen)
                 self._stop.wait(_pause(troubles))

@@ -83,10 +83,10 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
             )  # fmt: skip
         except (SettingsError, ForeignFileError) as error:
             _logger.error("%s", error)
-            ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))
+            ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)), is_retry=False)
         except Exception as error:
             _logger.exception("exporter %s cannot be set up", name)
-            ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))
+            ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)), is_retry=False)
     ledger.close()
     for delivery in deliveries:
         delivery.start()

@@ -91,7 +91,7 @@ class Selection:
                         self._ledger.keep()
                         if not self._is_ours() or not self._look():
                             self._stop.wait(LOOK_INTERVAL)
-            except Exception as error:  # noqa: BLE001 - a full disk under the ledger, say
+            except Exception as error:
                 unforeseen = not isinstance(error, sqlite3.Error)
                 _logger.error("no group can be decided at present: %s", error, exc_info=unforeseen)
                 self._stop.wait(_PAUSE)
