@@ -403,7 +403,7 @@ def replace_unreadable(node_dir: Path) -> None:
 
 
 def _begin_anew(node_dir: Path, problem: str) -> None:
-    """Set a damaged ledger aside and make an empty one, of which deliveries learn from :meth:`Ledger.keep`."""
+    """Replace a damaged ledger by an empty one; deliveries learn of it from :meth:`Ledger.keep`."""
     name = _set_aside(node_dir)
     with closing(Ledger(node_dir)):
         _replaced[node_dir / FILE] = os.stat(node_dir / FILE)

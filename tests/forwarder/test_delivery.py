@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -116,6 +117,14 @@ def test_a_target_that_is_down_costs_nothing_but_time(faulty, target, tmp_path, 
     assert set(delivered(target).values()) == {1}
     healed = otel_rollout.status().exporters["test-faulty"]
     assert (healed.problem, healed.retried >= count.retried > 0) == (None, True)
+
+
+def test_an_exporter_that_cannot_be_set_up_has_retried_nothing(fresh_process, test_exporters):
+    """Attempts to set it up, one by each forwarder, are no requests."""
+    otel_rollout.configure({"test-file": {}})  # of which it wants to know where the file is
+    record(1)
+    wait_for(lambda: otel_rollout.status().exporters["test-file"].is_refused, what="the refusal")
+    assert otel_rollout.shutdown(1).exporters["test-file"].retried == 0
 
 
 def test_a_target_that_is_too_slow_for_a_batch_is_given_less(faulty, target):
@@ -378,6 +387,30 @@ def test_what_somebody_else_put_into_a_spool_is_left_alone(tracing, tmp_path, mo
     monkeypatch.setattr(layout.os, "geteuid", lambda: 12345)
     assert layout.node_directories(tmp_path / "spool") == []
     assert "it is left alone" in caplog.text
+
+
+def test_who_looks_whether_a_forwarder_runs_keeps_none_from_starting(tmp_path):
+    """Nor do two that look take one another for it: a process would believe that somebody delivers."""
+    tmp_path.chmod(0o700)
+    election = Election(tmp_path)
+    is_over, seen = threading.Event(), []
+
+    def look() -> None:
+        while not is_over.is_set():
+            seen.append(launcher.forwarder_runs(tmp_path))
+
+    lookers = [threading.Thread(target=look) for _ in range(4)]
+    for looker in lookers:
+        looker.start()
+    wait_for(lambda: len(seen) > 500, what="many looks")
+    before = list(seen)
+    is_won = election.win()
+    is_over.set()
+    for looker in lookers:
+        looker.join()
+    is_seen = launcher.forwarder_runs(tmp_path)
+    election.close()
+    assert (any(before), is_won, is_seen) == (False, True, True)
 
 
 def test_an_election_has_one_winner(tmp_path):
