@@ -34,7 +34,7 @@ from otel_rollout.base.suggest import closest
 from otel_rollout.base.version import VERSION
 from otel_rollout.launch import drain, exit_message, launcher
 from otel_rollout.recording.provider import RecordingTracer, RecordingTracerProvider
-from otel_rollout.recording.redaction import redaction_of
+from otel_rollout.recording.redaction import Redaction, redaction_of
 from otel_rollout.recording.sampling import Decision, GroupSampling, decision_of
 from otel_rollout.recording.tokenizers import Tokenizers
 from otel_rollout.recording.writer import SegmentWriter
@@ -60,13 +60,15 @@ class Runtime:
 
     Args:
         configured: settings with tracing enabled and a run id.
+        redact: what lines go through before they are written anywhere.
 
     Raises:
         OSError: when the spool cannot be used.
     """
 
-    def __init__(self, configured: Settings) -> None:
+    def __init__(self, configured: Settings, redact: Redaction | None) -> None:
         self.settings = configured
+        self.is_closed = False
         found = functools.partial(_create_node_directory, configured)
         node_dir = found()
         self.writer = SegmentWriter(
@@ -76,7 +78,7 @@ class Runtime:
             spool_limit=configured.spool_limit or layout.default_limit(node_dir),
             whole_trajectories=configured.spool_full == "trajectories",
             found=found,
-            redact=redaction_of(configured.redact),
+            redact=redact,
         )
         self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
         provider = RecordingTracerProvider(self.writer, _decision(configured))
@@ -129,10 +131,51 @@ class Runtime:
 
     def close(self, timeout: float) -> None:
         """Flush and stop recording."""
+        self.is_closed = True
         deadline = time.monotonic() + timeout
         self.keeper.stop()
         self.tokenizers.finish(timeout / 2)
         self.writer.close(max(0.0, deadline - time.monotonic()))
+
+
+class _Start:
+    """The creation of a runtime, in a thread: what a signal handler raises cannot leave half of it behind.
+
+    Python runs signal handlers in the main thread. A caller that is interrupted while it waits leaves a start
+    that goes on; the next caller waits for the same one.
+    """
+
+    def __init__(self, configured: Settings) -> None:
+        self.settings = configured
+        self.runtime: Runtime | None = None
+        self._redact = redaction_of(configured.redact)  # the application's code, which may import modules
+        self._error: Exception | None = None
+        self._turn = threading.Lock()
+        self._is_over = threading.Event()
+
+    def result(self) -> Runtime:
+        """Wait for the runtime.
+
+        Raises:
+            OSError: when the spool cannot be used.
+        """
+        if not self._is_over.is_set():
+            threading.Thread(target=self._run, name="otel-rollout-start", daemon=True).start()
+            self._is_over.wait()
+        if self.runtime is None:
+            assert self._error is not None
+            raise self._error
+        return self.runtime
+
+    def _run(self) -> None:
+        if not self._turn.acquire(blocking=False):  # the thread of a caller that was interrupted is at it
+            return
+        try:
+            self.runtime = Runtime(self.settings, self._redact)
+        except Exception as error:  # noqa: BLE001 - the caller's
+            self._error = error
+        finally:
+            self._is_over.set()
 
 
 def _is_exported_by_the_agent(configured: Settings) -> bool:
@@ -193,7 +236,7 @@ _joined_providers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 @dataclasses.dataclass
 class _EndedRun:
-    """The run that this process led and ended last; its report is None if the end was interrupted."""
+    """A run that this process led and ended; its report is None until delivery was waited for."""
 
     settings: Settings
     report: Report | None = None
@@ -206,6 +249,8 @@ class _State:
         self.lock = threading.RLock()
         self.settings: Settings | None = None
         self.runtime: Runtime | None = None
+        self.start: _Start | None = None
+        """The latest start of a runtime, which may have been interrupted."""
         self.is_root = False
         self.is_exiting = False
         self.is_over = False
@@ -219,7 +264,7 @@ class _State:
         self.inherited: str | None = None
         """What CONFIG_VARIABLE held before this process founded a run."""
         self.arguments: dict[str, Any] = {}
-        self.earlier: list[Settings] = []
+        self.earlier: list[_EndedRun] = []
         """Runs that configure() has ended, of which delivery may go on."""
         self.other_nodes: dict[str, OtherNode] = {}
         self.ended: _EndedRun | None = None
@@ -253,7 +298,7 @@ def _set_up() -> None:
             return
         configured = settle()
         if configured.enabled:
-            _state.runtime = Runtime(configured)
+            _state.runtime = _started(configured)
             return
     except OSError as error:
         pass_on(error)  # TimeoutError, what time limits usually raise, is one
@@ -267,6 +312,20 @@ def _set_up() -> None:
         pass_on(error)
         _logger.error("otel-rollout: tracing is OFF in this process: %s", error)
     off = True
+
+
+def _started(configured: Settings) -> Runtime:
+    """Return a runtime with these settings: one whose start was interrupted, or a new one."""
+    start = _state.start
+    if start is None or start.settings != configured or (start.runtime and start.runtime.is_closed):
+        if start is not None and start.runtime is not None:
+            start.runtime.close(_CLOSE_TIMEOUT)
+        start = _state.start = _Start(configured)
+    try:
+        return start.result()
+    except Exception:
+        _state.start = None
+        raise
 
 
 def _may_begin_again() -> bool:
@@ -361,7 +420,7 @@ def _end_run() -> None:
         _state.runtime.close(_CLOSE_TIMEOUT)
         _state.runtime = None
     if _state.is_root and _state.settings is not None:
-        _state.earlier.append(_state.settings)
+        _state.earlier.append(_EndedRun(_state.settings))
         _logger.info("otel-rollout: the run %s has ended; its delivery goes on", _state.settings.run_id)
         _leave_run()
 
@@ -623,9 +682,9 @@ def _at_exit() -> None:
             elif _state.runtime is not None:
                 _state.runtime.close(_CLOSE_TIMEOUT)
             _drain_earlier_runs()
-        if _state.ended is not None:
+        for ended in filter(None, (*_state.earlier, _state.ended)):
             with exit_message.ctrl_c_ignored():
-                _say_what_was_delivered(_state.ended)
+                _say_what_was_delivered(ended)
     except KeyboardInterrupt:  # pressed again
         pass
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
@@ -635,11 +694,11 @@ def _at_exit() -> None:
 
 def _drain_earlier_runs() -> None:
     """Wait until what configure() has ended is delivered as well."""
-    deadline = time.monotonic() + max((run.shutdown_timeout for run in _state.earlier), default=0.0)
+    timeouts = [run.settings.shutdown_timeout for run in _state.earlier]
+    deadline = time.monotonic() + max(timeouts, default=0.0)
     for run in _state.earlier:
-        report = drain.drain(node_directory(run), run, max(0.0, deadline - time.monotonic()))
-        if report.lost or report.undelivered:
-            _logger.warning("otel-rollout: %s", report.summary())
+        timeout = max(0.0, deadline - time.monotonic())
+        run.report = drain.drain(node_directory(run.settings), run.settings, timeout, shows_progress=True)
 
 
 def _say_what_was_delivered(ended: _EndedRun) -> None:
@@ -785,9 +844,9 @@ def _bounded(seconds: float) -> float:
 
 def _after_fork_in_child() -> None:
     """A forked child records on its own: it shares neither writer nor threads nor exit duties."""
-    inherited = _state.runtime
+    inherited = _state.runtime or (_state.start.runtime if _state.start else None)
     _state.lock = threading.RLock()
-    _state.runtime = None
+    _state.runtime = _state.start = None
     _state.is_root = _state.has_made_id = False
     _state.earlier = []
     _state.ended = None

@@ -31,11 +31,13 @@ _SUFFIXES = ("-wal", "-shm", "-journal", "")
 _BUSY_TIMEOUT = 10.0
 _moving = threading.RLock()
 """Held while a ledger is changed or put back, so that no thread writes to one that is gone."""
-_put_back: dict[Path, os.stat_result] = {}
-"""Ledgers that this process has put back."""
+_replaced: dict[Path, os.stat_result] = {}
+"""Ledgers that this process has put back, or begun anew."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 _PASSING = ("locked", "busy", "disk I/O error", "unable to open", "disk is full")
 """What SQLite says when it is not the file's fault."""
+_OF_ANOTHER_FORMAT = ("no such", "unsupported file format")
+"""What SQLite says of a database that has another one's content."""
 _VERSION = 1
 _SCHEMA = f"""
 BEGIN;
@@ -75,6 +77,14 @@ class Tally:
         """All of them."""
         return self.delivered + self.rejected + self.left_out
 
+    def __add__(self, other: Tally) -> Tally:
+        """Both together."""
+        return Tally(
+            self.delivered + other.delivered,
+            self.rejected + other.rejected,
+            self.left_out + other.left_out,
+        )
+
 
 class Outcome(NamedTuple):
     """A group that is decided.
@@ -100,41 +110,87 @@ class Ledger:
     Args:
         node_dir: the node directory the ledger lies in.
         is_ours: whether this process forwards the directory, and puts the ledger back if it is removed.
+        restore: writes what its caller knows into the ledger, after another file has taken its place.
 
     Raises:
         ForeignFileError: when one of its files may be somebody else's.
     """
 
-    def __init__(self, node_dir: Path, is_ours: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        node_dir: Path,
+        is_ours: Callable[[], bool] = lambda: False,
+        restore: Callable[[Ledger], None] = lambda ledger: None,
+    ) -> None:
         self._path = node_dir / FILE
         self._is_ours = is_ours
+        self._restore = restore
+        self._is_restored = True
         self._is_refused = False
         self._open()
         self.destinations: dict[str, str] = {}
         """Exporter → where people find what it delivers; noted with what is noted next of the exporter."""
 
+    def __enter__(self) -> Ledger:
+        """Use the ledger."""
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Close the ledger; begin it anew if it turned out to be damaged."""
+        try:
+            if isinstance(error, sqlite3.Error):
+                self.replace_if_damaged(error)
+        finally:
+            self.close()
+
     def _open(self) -> None:
         _check_files(self._path.parent)
-        self._db = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        # The death of the process loses nothing; the death of the machine would take the spool as well.
-        self._db.execute("PRAGMA synchronous=OFF")
-        if _version_of(self._db) == 0:
-            self._db.executescript(_SCHEMA)
-        self._db.execute(_DESTINATION)
-        self._file = os.stat(self._path)
+        db = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT)
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            # The death of the process loses nothing; the death of the machine would take the spool as well.
+            db.execute("PRAGMA synchronous=OFF")
+            if _version_of(db) == 0:
+                db.executescript(_SCHEMA)
+            db.execute(_DESTINATION)
+            self._file = os.stat(self._path)
+        except BaseException:
+            db.close()
+            raise
+        self._db = db
 
     def keep(self) -> None:
-        """Put the ledger back, with all it holds, if somebody has removed it."""
+        """Put the ledger back, with all it holds, if somebody has removed it; begin it anew if it was cut."""
         with _moving:
-            if _is_at(self._path, self._file) or not self._is_ours():
-                return
-            by_another_thread = _put_back.get(self._path)
-            if not (by_another_thread and _is_at(self._path, by_another_thread)) and not self._put_back():
-                return
-            gone = self._db
-            self._open()
-            gone.close()
+            if self._is_ours() and self._is_replaced():
+                gone = self._db
+                self._open()
+                gone.close()
+                self._is_restored = False
+            if not self._is_restored:
+                self._is_restored = True  # what is restored is written by methods that come here first
+                try:
+                    self._restore(self)
+                except BaseException:
+                    self._is_restored = False
+                    raise
+
+    def replace_if_damaged(self, error: sqlite3.Error) -> None:
+        """Begin the ledger anew if that is what an error calls for; :meth:`keep` then opens the new one."""
+        is_damaged = type(error) is sqlite3.DatabaseError or any(s in str(error) for s in _OF_ANOTHER_FORMAT)
+        with _moving:
+            if is_damaged and self._is_ours() and _is_at(self._path, self._file):
+                _begin_anew(self._path.parent, f"{self._path} is damaged: {error}")
+
+    def _is_replaced(self) -> bool:
+        """Whether the file is another one than is open here; one that is missing or was cut is replaced."""
+        if _is_at(self._path, self._file):
+            if self._path.stat().st_size >= self._file.st_size:  # SQLite never makes it smaller
+                return False
+            _begin_anew(self._path.parent, f"somebody has cut {self._path}")
+            return True
+        by_another_thread = _replaced.get(self._path)
+        return bool(by_another_thread and _is_at(self._path, by_another_thread)) or self._put_back()
 
     def _put_back(self) -> bool:
         """Make the file again; False when that is not possible at present: the removed one is still open."""
@@ -146,7 +202,7 @@ class Ledger:
             for suffix in _SUFFIXES:  # what is left of the old one would be read into the new one
                 self._path.with_name(FILE + suffix).unlink(missing_ok=True)
             fresh.rename(self._path)
-            _put_back[self._path] = os.stat(self._path)
+            _replaced[self._path] = os.stat(self._path)
         except (OSError, sqlite3.Error) as error:
             if not self._is_refused:
                 _logger.error("somebody removed %s, and it cannot be made again: %s", self._path, error)
@@ -169,6 +225,13 @@ class Ledger:
         rows = self._db.execute("SELECT segment, position FROM cursor WHERE exporter = ?", (exporter,))
         return dict(rows.fetchall())
 
+    def tallies(self, exporter: str) -> dict[StepKey, Tally]:
+        """Spans of each step that ``exporter`` is done with."""
+        rows = self._db.execute(
+            "SELECT step, validate, delivered, rejected, left_out FROM step WHERE exporter = ?", (exporter,)
+        )
+        return {StepKey(step, bool(validate)): Tally(*counts) for step, validate, *counts in rows}
+
     def advance(self, exporter: str, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
         """Note that ``exporter`` is done with the segments up to ``positions``; it is no longer failing."""
         with self._change():
@@ -190,13 +253,13 @@ class Ledger:
             self._db.execute("UPDATE attempt SET kind = NULL WHERE exporter = ?", (exporter,))
             self._note_destination(exporter)
 
-    def note_failure(self, exporter: str, failure: ExportFailure) -> None:
-        """Note that ``exporter`` cannot deliver at present, and why: an attempt that has to be repeated."""
+    def note_failure(self, exporter: str, failure: ExportFailure, is_retry: bool = True) -> None:
+        """Note that ``exporter`` cannot deliver at present, and why; ``is_retry``: a request is repeated."""
         with self._change():
             self._db.execute(
-                "INSERT INTO attempt VALUES (?, 1, ?, ?) ON CONFLICT (exporter) DO UPDATE SET "
-                "failed = failed + 1, kind = excluded.kind, message = excluded.message",
-                (exporter, failure.kind.value, failure.message),
+                "INSERT INTO attempt VALUES (?, ?, ?, ?) ON CONFLICT (exporter) DO UPDATE SET "
+                "failed = failed + excluded.failed, kind = excluded.kind, message = excluded.message",
+                (exporter, int(is_retry), failure.kind.value, failure.message),
             )
             self._note_destination(exporter)
 
@@ -316,17 +379,45 @@ def set_aside_unreadable(node_dir: Path) -> None:
     """Give a ledger that cannot be read another name, so that delivery goes on with a new one.
 
     What was delivered is not known then, and what lies in segments is delivered again: rather twice than
-    never. To be called by the holder of the forwarder's lock.
+    never. To be called by the holder of the forwarder's lock, before it delivers.
     """
     problem = read_ledger(node_dir).problem
-    if problem is None:
-        return
+    if problem is not None:
+        name = _set_aside(node_dir)
+        _logger.error("%s. It is kept as %s; what still lies in segments is delivered again", problem, name)
+
+
+def replace_unreadable(node_dir: Path) -> None:
+    """Begin a ledger anew that nobody can read any more, while deliveries go on.
+
+    They write what they know into the new one, and deliver nothing twice. To be called by the holder of the
+    forwarder's lock from time to time: a connection that is open may not notice, for what it has in memory.
+    """
+    with _moving:
+        try:
+            problem = read_ledger(node_dir).problem
+            if problem is not None:
+                _begin_anew(node_dir, problem)
+        except (OSError, sqlite3.Error) as error:  # it is tried again
+            _logger.warning("%s cannot be looked at: %s", node_dir / FILE, error)
+
+
+def _begin_anew(node_dir: Path, problem: str) -> None:
+    """Replace a damaged ledger by an empty one; deliveries learn of it from :meth:`Ledger.keep`."""
+    name = _set_aside(node_dir)
+    with closing(Ledger(node_dir)):
+        _replaced[node_dir / FILE] = os.stat(node_dir / FILE)
+    _logger.error("%s. It is kept as %s, and begun anew with what this process knows", problem, name)
+
+
+def _set_aside(node_dir: Path) -> str:
+    """Give the ledger another name, and return that."""
     name = f"unreadable-{time.time_ns()}.{FILE}"
-    _logger.error("%s. It is kept as %s; what still lies in segments is delivered again", problem, name)
     for suffix in _SUFFIXES:
         path = node_dir / (FILE + suffix)
         if os.path.lexists(path):
             path.rename(node_dir / (name + suffix))
+    return name
 
 
 def _is_at(path: Path, file: os.stat_result) -> bool:

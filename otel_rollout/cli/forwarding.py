@@ -85,21 +85,22 @@ class Service:
         """Forward until told to stop. What is pending then stays where it is."""
         while not stop.is_set():
             for node_dir in layout.node_directories(self._place):
-                if not self._is_at(node_dir) and self._has_work(node_dir):
+                if not self._is_at(node_dir) and self._has_work(node_dir) and not stop.is_set():
                     self._begin(node_dir)
             stop.wait(LOOK_INTERVAL)
 
     def finish(self, timeout: float) -> list[Report]:
-        """Wait, at most so many seconds, until all is delivered that was recorded; the accounts."""
+        """Wait, at most so many seconds, until what is being forwarded is delivered; the accounts."""
         deadline = time.monotonic() + timeout
-        reports = self._reports()
-        while any(_pending(report) for report in reports) and time.monotonic() < deadline:
+        while any(map(self._is_busy, self._threads)) and time.monotonic() < deadline:
             time.sleep(0.1)
-            reports = self._reports()
-        return reports
+        return [self._report(node_dir) for node_dir in layout.node_directories(self._place)]
 
-    def _reports(self) -> list[Report]:
-        return [node_report.report(n, self._settings_of(n)) for n in layout.node_directories(self._place)]
+    def _report(self, node_dir: Path) -> Report:
+        return node_report.report(node_dir, self._settings_of(node_dir))
+
+    def _is_busy(self, node_dir: Path) -> bool:
+        return self._is_at(node_dir) and _pending(self._report(node_dir))
 
     def _is_at(self, node_dir: Path) -> bool:
         return node_dir in self._threads and self._threads[node_dir].is_alive()
@@ -107,7 +108,7 @@ class Service:
     def _has_work(self, node_dir: Path) -> bool:
         if segments.living_writers(node_dir):
             return True
-        return _pending(node_report.report(node_dir, self._settings_of(node_dir)))
+        return _pending(self._report(node_dir))
 
     def _begin(self, node_dir: Path) -> None:
         thread = threading.Thread(
@@ -139,7 +140,8 @@ def as_node_directory(
 ) -> Iterator[Path]:
     """A node directory that holds copies of files of OTLP JSON Lines, plain or compressed.
 
-    It is removed afterwards, unless something in it is pending or was rejected.
+    No command takes it for a run before it is complete. It is removed afterwards, unless something in it is
+    pending or was rejected; after an exception in any case, since the files themselves stay.
 
     Args:
         paths: files, or directories whose segments and archives are meant.
@@ -155,16 +157,16 @@ def as_node_directory(
     node_dir = layout.node_directory(spool_dir, run, "")
     layout.create_private(node_dir, spool_dir)
     try:
-        layout.write_manifest(node_dir, layout.Manifest(run, "replay", tuple(exporters)))
         _copy_tokenizers(paths, node_dir)
         writer = layout.new_writer_id()
         room = limit or layout.default_limit(node_dir)
         for sequence, path in enumerate(files.in_places(paths), start=1):
             room -= _copy_lines(path, node_dir / layout.SegmentName(writer, sequence).file, room)
+        layout.write_manifest(node_dir, layout.Manifest(run, "replay", tuple(exporters)))
+        yield node_dir
     except BaseException:
         shutil.rmtree(node_dir.parent)  # else it would be the latest run, which `status` shows
         raise
-    yield node_dir
     left = [*layout.segments(node_dir), *node_dir.glob("rejected.*")]
     if not left:
         shutil.rmtree(node_dir.parent)

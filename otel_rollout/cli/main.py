@@ -211,6 +211,7 @@ def replay(
     as_they_are = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
     configured, _ = settings.from_environment({**os.environ, **as_they_are})
     chosen = _chosen(configured, _names(to))
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what was begun is removed
     try:
         spool_dir, names, limit = configured.spool_dir, list(chosen.exporters), configured.spool_limit
         with forwarding.as_node_directory(paths, spool_dir, names, limit) as node_dir:

@@ -10,7 +10,6 @@ import random
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,6 +128,7 @@ class Delivery:
         self._rejections = 0
         self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
         self._positions: dict[str, int] = {}
+        self._tallies: dict[StepKey, Tally] = {}
         self._unreadable: set[SegmentName] = set()
         self._selective = selective
         is_shown = hasattr(exporter, "announce") and not selective  # what is left out would run for ever
@@ -174,16 +174,30 @@ class Delivery:
         troubles = 0
         while not self._stop.is_set():
             try:
-                with closing(Ledger(self._node_dir, self._is_ours)) as self._ledger:
-                    self._positions = self._ledger.cursors(self.name)
+                with Ledger(self._node_dir, self._is_ours, self._take_up) as self._ledger:
+                    self._take_up(self._ledger)
                     self._name_destination()
                     while not self._stop.is_set():
                         self._deliver_what_there_is()
                         troubles = 0
-            except Exception:  # a full disk under the ledger, say
-                _logger.exception("delivery to %s was interrupted", self.name)
+                    self._ledger.keep()
+            except Exception as error:
+                unforeseen = not isinstance(error, sqlite3.Error)
+                _logger.error("delivery to %s was interrupted: %s", self.name, error, exc_info=unforeseen)
                 self._stop.wait(_pause(troubles))
                 troubles += 1
+
+    def _take_up(self, ledger: Ledger) -> None:
+        """Go on from what a ledger says; or, where it had to be begun anew, from what is known here.
+
+        Else what was delivered would be delivered again.
+        """
+        cursors = ledger.cursors(self.name)
+        if cursors or not self._positions:
+            self._positions, self._tallies = cursors, ledger.tallies(self.name)
+            return
+        ledger.advance(self.name, self._positions, self._tallies)
+        self._link = RunLink(self._node_dir, self.name, self._exporter)  # that it is linked is to be noted
 
     def _prepare(self) -> None:
         """Have the exporter connect while the program still runs; ``export`` reports what does not work."""
@@ -335,6 +349,8 @@ class Delivery:
         self._name_destination()
         self._note(positions, tallies)
         self._positions |= positions
+        for step, tally in tallies.items():
+            self._tallies[step] = self._tallies.get(step, Tally()) + tally
         self._link.delivered()
 
     def _note(self, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
@@ -345,6 +361,7 @@ class Delivery:
                 return self._ledger.advance(self.name, positions, tallies)
             except sqlite3.Error as error:  # a full disk, say
                 _logger.warning("what %s took cannot be noted: %s", self.name, error)
+                self._ledger.replace_if_damaged(error)
                 if self._stop.wait(_pause(attempt)):
                     raise
                 attempt += 1

@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from otel_rollout.account.ledger import Ledger, set_aside_unreadable
+from otel_rollout.account.ledger import Ledger, replace_unreadable, set_aside_unreadable
 from otel_rollout.base.environment import access_in
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.exporting.registry import is_for_another_machine, load
@@ -83,10 +83,10 @@ def _deliveries(node_dir: Path, configured: Settings, election: Election) -> lis
             )  # fmt: skip
         except (SettingsError, ForeignFileError) as error:
             _logger.error("%s", error)
-            ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))
+            ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)), is_retry=False)
         except Exception as error:
             _logger.exception("exporter %s cannot be set up", name)
-            ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)))
+            ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)), is_retry=False)
     ledger.close()
     for delivery in deliveries:
         delivery.start()
@@ -134,6 +134,7 @@ def _follow(
     while election.stands() and not election.is_succeeded():
         if time.monotonic() - last_retired > _RETIRE_INTERVAL:
             _retire(node_dir, configured, deliveries, at_end=False)
+            replace_unreadable(node_dir)
             last_retired = time.monotonic()
         alive, complete = _heal_the_dead(node_dir, healed)
         if selection is not None:
@@ -141,6 +142,7 @@ def _follow(
         if alive:
             last_alive = time.monotonic()
         elif complete and all(delivery.is_refused or delivery.is_caught_up() for delivery in deliveries):
+            replace_unreadable(node_dir)
             return True
         elif time.monotonic() - last_alive > configured.forwarder_linger:
             _logger.warning("the last writer is gone for long; what is pending stays in %s", node_dir)

@@ -24,6 +24,8 @@ SUCCESSOR_FILE = "forwarder.successor"
 SUCCESSOR = "--succeed"
 """Argument of a forwarder that takes the lock over from the one that runs."""
 _POLL_INTERVAL = 0.05
+_ATTEMPTS, _ATTEMPT_INTERVAL = 100, 0.005
+"""Attempts to get the lock while processes look at it, and seconds between them."""
 _NAMES_BYTES = 1 << 20
 """Bytes read of a lock file."""
 
@@ -49,12 +51,26 @@ class Election:
         self._descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT)
 
     def win(self) -> bool:
-        """Try to become the forwarder."""
+        """Try to become the forwarder; False while another process is."""
+        for _ in range(_ATTEMPTS):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self.is_held():
+                    return False
+                time.sleep(_ATTEMPT_INTERVAL)  # somebody was just looking whether it is held
+            else:
+                return True
+        return False
+
+    def is_held(self) -> bool:
+        """Whether another process is the forwarder. Those who ask are not taken for one, by one another."""
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
-        return True
+            return True
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        return False
 
     def succeed(self, timeout: float) -> bool:
         """Ask the forwarder for the lock, and wait for it."""

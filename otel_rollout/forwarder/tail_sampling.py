@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -84,16 +84,27 @@ class Selection:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with closing(Ledger(self._node_dir, self._is_ours)) as self._ledger:
-                    self._judge.spent = self._ledger.kept_bytes()
+                with Ledger(self._node_dir, self._is_ours, self._take_up) as self._ledger:
+                    self._take_up(self._ledger)
                     self._verdicts.clear()  # what was interrupted may have been noted all the same
                     while not self._stop.is_set():
                         self._ledger.keep()
                         if not self._is_ours() or not self._look():
                             self._stop.wait(LOOK_INTERVAL)
-            except Exception:  # a full disk under the ledger, say
-                _logger.exception("which groups are delivered cannot be decided at present")
+            except Exception as error:
+                unforeseen = not isinstance(error, sqlite3.Error)
+                _logger.error("no group can be decided at present: %s", error, exc_info=unforeseen)
                 self._stop.wait(_PAUSE)
+
+    def _take_up(self, ledger: Ledger) -> None:
+        """Go on from what a ledger says; or, where it had to be begun anew, from what is known here."""
+        latest = next(reversed(self._decided), None)
+        if latest is None or ledger.is_kept(latest) is not None:
+            self._judge.spent = ledger.kept_bytes()
+            return
+        ledger.decide((), self._decided)
+        self._positions = None  # what is known here no more has to be decided again
+        self._waiting.clear()
 
     def _look(self) -> bool:
         """Read on, and decide what can be; whether there was anything to read."""
@@ -197,7 +208,7 @@ class Selection:
         for group, outcome in outcomes.items():
             _remember(self._verdicts, group, outcome.kept)
         for trace, kept in traces.items():
-            del self._waiting[trace]
+            self._waiting.pop(trace, None)  # it may have been begun anew meanwhile
             _remember(self._decided, trace, kept)
 
     def _verdict_before(self, group: Group) -> bool | None:

@@ -53,7 +53,7 @@ def forwarder_runs(node_dir: Path) -> bool:
     """Whether some process is the forwarder of this directory."""
     election = Election(node_dir)
     try:
-        return not election.win()
+        return election.is_held()
     finally:
         election.close()
 
@@ -67,7 +67,7 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     environ = _forwarder_environment(os.environ, configured)
     election = Election(node_dir)
     try:
-        is_running = not election.win()
+        is_running = election.is_held()
         if is_running:
             may_do_better = _may_do_better(election, node_dir, access_in(environ))
             if not may_do_better or _is_being_succeeded(election, node_dir):

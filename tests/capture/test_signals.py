@@ -186,3 +186,51 @@ def test_recording_goes_on_after_a_hail_of_time_limits(tmp_path):
     seen, recorded_after, none_dropped = json.loads(ran.stdout)
     assert seen > 5
     assert (recorded_after, none_dropped) == (150, True), ran.stderr
+
+
+STARTS = """
+import json, signal, sys, threading
+from pathlib import Path
+import otel_rollout
+from otel_rollout import runtime
+from tests.capture.test_signals import Strikes, TimeLimit, one_trajectory
+
+def ring(*_):
+    raise TimeLimit("now")
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+signal.signal(signal.SIGALRM, ring)
+otel_rollout.configure("spool", spool_dir=sys.argv[1], run_id="run")
+files, interrupted = open_files(), 0
+while runtime._state.runtime is None:
+    interrupted += 1
+    strikes = Strikes(interrupted)
+    sys.setprofile(strikes)
+    try:
+        one_trajectory()
+    except TimeLimit:
+        pass
+    sys.setprofile(None)
+    if runtime.off:
+        sys.exit("tracing was switched off")
+one_trajectory()
+names = [thread.name for thread in threading.enumerate()]
+journals = len(list(Path(sys.argv[1]).rglob("*.journal")))
+print(json.dumps([interrupted, journals, sorted(names), open_files() - files]))
+"""
+
+
+def test_a_start_that_is_interrupted_again_and_again_leaves_nothing_behind(tmp_path):
+    """Time limits that strike at any function of ours during the first span: one writer comes of it."""
+    root = Path(__file__).parent.parent.parent
+    ran = subprocess.run(
+        [sys.executable, "-c", STARTS, str(tmp_path / "starts")], capture_output=True, text=True, cwd=root
+    )
+    assert ran.returncode == 0, ran.stderr
+    interrupted, journals, threads, files = json.loads(ran.stdout)
+    assert interrupted > 20
+    assert journals == 1
+    assert threads == ["MainThread", "otel-rollout-flush", "otel-rollout-keep"]
+    assert files < 10

@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr
+from otel_rollout import rollout_trace_attr, settings
+from otel_rollout.cli.forwarding import Service
 from otel_rollout.launch import launcher
 from otel_rollout.spool import files, layout
 from tests.forwarder.test_delivery import delivered, node_directory, record
@@ -192,19 +195,38 @@ def test_an_entry_that_is_no_rejected_span_is_named(
     assert layout.node_directories(tmp_path / "spool") == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_replay_that_is_interrupted_leaves_no_run(
-    target: Path, test_exporters: None, tmp_path: Path
+    target: Path, test_exporters: None, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Ctrl-C while files are copied: what was begun is removed."""
+    """Copies of files are no run before they are complete; Ctrl-C and SIGTERM remove them."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     command = [*ON_A_TERMINAL, "replay", pipe, "--to", "test-file"]
     with subprocess.Popen(command) as process, pipe.open("wb"):
-        wait_for(lambda: layout.node_directories(tmp_path / "spool"), what="the copy")
-        process.send_signal(signal.SIGINT)
+        wait_for(lambda: list((tmp_path / "spool").glob("replay-*/*/*.jsonl")), what="the copy")
+        assert layout.node_directories(tmp_path / "spool") == []
+        process.send_signal(number)
         process.wait(60)
     assert process.returncode not in (0, None)
     assert layout.node_directories(tmp_path / "spool") == []
+    assert bool(list((tmp_path / "spool").iterdir())) == (number == signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_replay_that_is_interrupted_while_it_delivers_leaves_no_run(
+    kept: Path, target: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """What it replays is still where it was, so `status` answers for that run again."""
+    Path(f"{target}.fault").write_text("unavailable")
+    command = [*ON_A_TERMINAL, "replay", kept, "--to", "test-faulty"]
+    with subprocess.Popen(command) as process:
+        wait_for(lambda: list((tmp_path / "spool").glob("replay-*/*/ledger.sqlite")), what="delivery")
+        process.send_signal(number)
+        process.wait(60)
+    assert process.returncode not in (0, None)
+    assert layout.node_directories(tmp_path / "spool") == [kept]
+    assert list((tmp_path / "spool").iterdir()) == [kept.parent]
 
 
 @pytest.mark.parametrize(
@@ -342,6 +364,31 @@ def test_a_service_forwards_every_run_that_comes(
     said, _ = service.communicate(timeout=60)
     assert service.returncode == 0
     assert "30 delivered to test-file, 0 pending" in said
+
+
+def test_a_service_that_is_stopped_starts_nothing_new(
+    test_exporters: None, target: Path, tmp_path: Path
+) -> None:
+    """Not even what it was just looking at; nor does it wait for what nobody delivers."""
+    for run_id in ("one", "two"):
+        node_dir = layout.node_directory(tmp_path / "spool", run_id, "")
+        layout.create_private(node_dir, tmp_path / "spool")
+        layout.write_manifest(node_dir, layout.Manifest(run_id, "project", ("test-file",)))
+        (node_dir / layout.SegmentName("1-0123456789abcdef", 1).file).write_text("{}\n")
+    configured, _ = settings.from_environment({"OTEL_TRACES_EXPORTER": "test-file"})
+    stop = threading.Event()
+
+    def settings_of(node_dir: Path) -> settings.Settings:
+        stop.set()  # while it looks whether there is anything to do
+        return configured
+
+    service = Service(tmp_path / "spool", settings_of)
+    service.run(stop)
+    began = time.monotonic()
+    accounts = service.finish(60)
+    assert time.monotonic() - began < 30
+    assert [report.exporters["test-file"].pending for report in accounts] == [1, 1]
+    assert list((tmp_path / "spool").rglob("forwarder.lock")) == []
 
 
 def test_status_is_watched_on_a_terminal(kept: Path) -> None:

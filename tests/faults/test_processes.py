@@ -119,11 +119,11 @@ def test_sixty_four_writers(variables: dict[str, str], receiver: Receiver) -> No
 OUTLIVED = """
 import os, signal, sys, time
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
-from otel_rollout.forwarder import launch
+from otel_rollout.launch import launcher
 trajectory = rollout_trace_attr(name="parent", step=1)
 trajectory.__enter__()
 rollout_trace_op(name="parent.0")(lambda: None)()
-while not launch.forwarder_runs(runtime.node_directory(runtime.current().settings)):
+while not launcher.forwarder_runs(runtime.node_directory(runtime.current().settings)):
     # Else nobody is there to see the parent's end.
     time.sleep(0.02)
 if os.fork() == 0:

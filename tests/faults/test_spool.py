@@ -170,6 +170,69 @@ def test_a_ledger_of_another_version(variables: dict[str, str], receiver: Receiv
     assert len(list(node_dir.glob("unreadable-*." + ledger.FILE))) == 1
 
 
+def overwritten(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(random.Random(1).randbytes(size))
+
+
+def overwritten_behind_its_header(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(random.Random(1).randbytes(size - 100))
+
+
+def with_nonsense_in_both_files(path: Path) -> None:
+    overwritten(path)
+    overwritten(path.with_name(path.name + "-wal"))
+
+
+def of_another_database(path: Path) -> None:
+    other = path.with_name("other")
+    with closing(sqlite3.connect(other)) as database:
+        database.execute("CREATE TABLE thing (name)")
+    path.write_bytes(other.read_bytes())
+
+
+DAMAGES = {
+    "overwritten": overwritten,
+    "overwritten behind its header": overwritten_behind_its_header,
+    "overwritten, and its log": with_nonsense_in_both_files,
+    "its log alone": lambda path: overwritten(path.with_name(path.name + "-wal")),
+    "replaced by little": lambda path: path.write_bytes(b"nonsense"),
+    "empty": lambda path: os.truncate(path, 0),
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "another database": of_another_database,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("is_long_used", [False, True])
+def test_a_ledger_that_is_damaged_under_way(
+    variables: dict[str, str], receiver: Receiver, damage: str, is_long_used: bool
+) -> None:
+    """It is kept under another name, and begun anew with what the forwarder knows.
+
+    Lost: nothing. Doubled: nothing.
+    """
+    node_dir = node_directory(variables)
+    path = node_dir / ledger.FILE
+    with Job(variables) as job:
+        expected = job.record("before", 20)
+        wait_for(lambda: ledger.read_ledger(node_dir).done("otlp") == len(expected), what="delivery")
+        if is_long_used:  # what was written last is in the file itself
+            with closing(sqlite3.connect(path)) as other:
+                other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        DAMAGES[damage](path)
+        expected += job.record("after", 20)
+        wait_for(lambda: receiver.names["after"], what="what came after")
+        report = job.ask("shutdown", 60)
+    assert receiver.names == Counter(expected)
+    count = report["exporters"]["otlp"]
+    assert (report["recorded"], count["delivered"], count["pending"], report["lost"]) == (42, 42, 0, 0)
+
+
 def test_a_spool_inherited_on_a_node_that_reuses_the_pid(
     variables: dict[str, str], receiver: Receiver
 ) -> None:

@@ -118,6 +118,14 @@ def test_a_target_that_is_down_costs_nothing_but_time(faulty, target, tmp_path, 
     assert (healed.problem, healed.retried >= count.retried > 0) == (None, True)
 
 
+def test_an_exporter_that_cannot_be_set_up_has_retried_nothing(fresh_process, test_exporters):
+    """Attempts to set it up, one by each forwarder, are no requests."""
+    otel_rollout.configure({"test-file": {}})  # of which it wants to know where the file is
+    record(1)
+    wait_for(lambda: otel_rollout.status().exporters["test-file"].is_refused, what="the refusal")
+    assert otel_rollout.shutdown(1).exporters["test-file"].retried == 0
+
+
 def test_a_target_that_is_too_slow_for_a_batch_is_given_less(faulty, target):
     """A server that never answers five hundred spans in time gets fewer, and so everything in the end."""
     Path(f"{target}.fault").write_text("unavailable 7")
@@ -378,6 +386,38 @@ def test_what_somebody_else_put_into_a_spool_is_left_alone(tracing, tmp_path, mo
     monkeypatch.setattr(layout.os, "geteuid", lambda: 12345)
     assert layout.node_directories(tmp_path / "spool") == []
     assert "it is left alone" in caplog.text
+
+
+LOOKS = """
+import sys
+from pathlib import Path
+from otel_rollout.launch import launcher
+print("looking", flush=True)
+print(sum(launcher.forwarder_runs(Path(sys.argv[1])) for _ in range(3000)))
+"""
+
+
+def test_who_looks_whether_a_forwarder_runs_keeps_none_from_starting(tmp_path):
+    """Nor do processes that look take one another for it: they would believe that somebody delivers."""
+    tmp_path.chmod(0o700)
+    command = [sys.executable, "-c", LOOKS, str(tmp_path)]
+    lookers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    for looker in lookers:
+        assert looker.stdout.readline() == "looking\n"
+    assert [looker.communicate(timeout=120)[0] for looker in lookers] == ["0\n"] * 3
+
+    lookers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    for looker in lookers:
+        assert looker.stdout.readline() == "looking\n"
+    election = Election(tmp_path)
+    won = []
+    while any(looker.poll() is None for looker in lookers):
+        won.append(election.win())
+        election.resign()
+    election.close()
+    for looker in lookers:
+        looker.communicate()
+    assert set(won) == {True}
 
 
 def test_an_election_has_one_winner(tmp_path):

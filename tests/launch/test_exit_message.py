@@ -151,6 +151,26 @@ def test_an_explicit_shutdown_is_reported_at_exit_too(target):
     assert ended.stderr.count("2 spans delivered to the file") == 1
 
 
+def test_each_run_of_a_program_ends_with_such_a_line(target):
+    """configure() begins another run: the one before is reported in the same words."""
+    again = f"otel_rollout.configure({{'test-file': {{'path': {str(target)!r}}}}}, project_name='beta')\n"
+    again += "with otel_rollout.rollout_trace_attr():\n    pass\n"
+    ended = run(program({"test-file": {"path": str(target)}}, rest=again))
+    assert [line for line in ended.stderr.splitlines() if "Ctrl-C" not in line] == [
+        f"otel-rollout: 2 spans delivered to the file {target}.",
+        f"otel-rollout: 1 span delivered to the file {target}.",
+    ]
+
+
+def test_what_an_earlier_run_has_pending_is_said_in_the_same_words(away, target):
+    """It names the command that watches over its delivery, as the last run's line does."""
+    again = f"otel_rollout.configure({{'test-file': {{'path': {str(target)!r}}}}}, project_name='beta')\n"
+    ended = run(program(away, timeout=2, rest=again))
+    assert f"0 of 2 spans delivered to the file {target}. All 2 are kept on disk, and" in ended.stderr
+    assert "otel-rollout status --watch" in ended.stderr
+    assert "delivering spans, 0 of 2" in ended.stderr
+
+
 def test_a_program_that_recorded_nothing_says_nothing(target):
     """There is nothing to look at."""
     assert run(program({"test-file": {"path": str(target)}}, trajectories=0)).stderr == ""

@@ -11,9 +11,11 @@ import pytest
 from otel_rollout import runtime
 from otel_rollout.capture import trajectory as capture
 from otel_rollout.forwarder.crash_recovery import close_unfinished
+from otel_rollout.forwarder.lock import Election
 from otel_rollout.spool import layout, root_table, segments
 from otel_rollout.spool.root_table import MAX_LINE, SLOTS, read_open
 from tests.spool_reader import Recorded, read_directory
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,11 +49,16 @@ def killed(
     command = [sys.executable, "-c", KILLED, str(count), str(extra), name, options]
     ran = subprocess.run(command, check=False, env=environment)
     assert ran.returncode == -signal.SIGKILL
-    (table,) = (tmp_path / "spool").rglob("*" + layout.OPEN_SUFFIX)
-    writer = table.name.removesuffix(layout.OPEN_SUFFIX)
-    segments.heal(table.parent, writer)
-    close_unfinished(table.parent, writer)
-    return read_directory(tmp_path / "spool")
+    (journal,) = (tmp_path / "spool").rglob("*" + layout.JOURNAL_SUFFIX)
+    writer = journal.name.removesuffix(layout.JOURNAL_SUFFIX)
+    lock = Election(journal.parent)
+    try:
+        wait_for(lock.win, what="the end of the forwarder that the process may have started")
+        segments.heal(journal.parent, writer)
+        close_unfinished(journal.parent, writer)
+        return read_directory(tmp_path / "spool")
+    finally:
+        lock.close()
 
 
 def check(roots: list[Recorded], count: int) -> None:
