@@ -29,10 +29,10 @@ VERL_OLDER := .venv-verl-$(VERL_VERSION)
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
-TESTS := unit lint types servers verl collector-tests
-OTHER_TESTS := verl-older oldest-ray oldest-otel
-BUILT_FOR_TESTS = tailing-collector $(VENV)/.dev $(WEAVE)/.ready $(VERL)/.ready $(PHOENIX)/.ready
-BUILT_FOR_OTHER_TESTS = $(VERL_OLDER)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready
+TESTS := unit lint types servers collector-tests
+OTHER_TESTS := verl verl-older oldest-ray oldest-otel
+BUILT_FOR_TESTS = tailing-collector $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
+BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready
 # Tests in need of MLflow's and Weave's servers; those of the Collector and of verl have environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance
 
@@ -42,13 +42,13 @@ SERVERS := tests/mlflow tests/weave tests/conformance
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
 
-test:  ## What the README promises: real Ray, MLflow, Weave, verl and Collector
-	@echo "== make test first installs four environments below this folder (about 8 GB: MLflow and Ray, Weave's"
-	@echo "== server, verl, Phoenix) and builds an OpenTelemetry Collector with Go, then it tests. On two cores it"
+test:  ## What the README promises: real Ray, MLflow, Weave and Collector
+	@echo "== make test first installs three environments below this folder (about 8 GB: MLflow and Ray, Weave's"
+	@echo "== server, Phoenix) and builds an OpenTelemetry Collector with Go, then it tests. On two cores it"
 	@echo "== takes up to 25 minutes the first time, and up to 15 after that."
 	$(call part,make test,$(call in_pairs,built-for-tests) && $(call in_pairs,$(TESTS)))
 
-test-all:  ## What takes other environments: older versions of verl, Ray and OpenTelemetry
+test-all:  ## What takes other environments: verl, and older versions of verl, Ray and OpenTelemetry
 	$(call part,make test-all,$(call in_pairs,built-for-other-tests) && $(call in_pairs,$(OTHER_TESTS)))
 
 built-for-tests: $(BUILT_FOR_TESTS)
