@@ -92,7 +92,8 @@ def op(): pass
 with rollout_trace_attr(step=1):
     op()
     print("ready", flush=True)
-    time.sleep(60)
+    for _ in range(600):  # a signal that comes just before one long sleep would wait for its end
+        time.sleep(0.1)
 """
 
 
