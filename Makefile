@@ -29,12 +29,14 @@ VERL_OLDER := .venv-verl-$(VERL_VERSION)
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
-TESTS := unit lint types servers collector-tests
+TESTS := unit servers lint types ray-tests collector-tests
 OTHER_TESTS := verl verl-older oldest-ray oldest-otel
 BUILT_FOR_TESTS = tailing-collector $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready
-# Tests in need of MLflow's and Weave's servers; those of the Collector and of verl have environments of their own.
+# Tests in need of MLflow's and Weave's servers, and those that start Ray; the Collector's and verl's have
+# environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance
+RAY := tests/demo tests/doctor tests/endings tests/propagation
 
 .PHONY: demo test test-all built-for-tests built-for-other-tests soak bench bench-verl collector tailing-collector clean \
 	$(TESTS) $(OTHER_TESTS)
@@ -77,7 +79,10 @@ types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
 unit: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests,$(BIN)/python -m pytest $(addprefix --ignore ,$(SERVERS) tests/collector))
+	$(call part,tests,$(BIN)/python -m pytest $(addprefix --ignore ,$(SERVERS) $(RAY) tests/collector))
+
+ray-tests: $(VENV)/.dev $(WEAVE)/.ready
+	$(call part,tests with Ray,$(BIN)/python -m pytest $(RAY))
 
 servers: $(VENV)/.dev $(WEAVE)/.ready
 	$(call part,tests with MLflow and Weave,$(BIN)/python -m pytest $(SERVERS))
