@@ -92,7 +92,7 @@ def outage(quick: bool) -> dict[str, Any]:
             _record(spans)
             memory.append(_mebibytes("self", "VmRSS"))
         pending = otel_rollout.status()
-        forwarder = _forwarder(pending.place)
+        forwarder = _forwarder(pending.directory)
         in_outage = _mebibytes(forwarder, "VmHWM")
         target = subprocess.Popen([sys.executable, "-c", TARGET, str(port)])
         began = time.monotonic()
@@ -145,7 +145,7 @@ def limit(quick: bool) -> dict[str, Any]:
         end = time.monotonic() + 5
         full = _times(lambda: time.monotonic() > end)
         report = otel_rollout.status()
-        size = sum(path.stat().st_size for path in Path(report.place).glob("*.jsonl"))
+        size = sum(path.stat().st_size for path in Path(report.directory).glob("*.jsonl"))
     return {"limit_bytes": bound, "bytes": size, **_account(report), "with_room": before, "full": full}
 
 

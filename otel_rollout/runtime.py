@@ -744,7 +744,7 @@ def _known(report: Report, writer: SegmentWriter | None) -> Report:
         started=counts.started,
         recorded=counts.recorded,
         dropped={reason: n for reason, n in counts.drops.items() if n},
-        left_out={reason: n for reason, n in counts.skips.items() if n},
+        sampled_out={reason: n for reason, n in counts.skips.items() if n},
         exporters=dict.fromkeys(report.exporters, pending),
     )
 

@@ -79,7 +79,7 @@ def test_sampler(under: Under, sampler: str, argument: str, least: int, most: in
     roots = [span for span in spans if span.name == "rollout_trace"]
     assert least <= len(roots) <= most
     assert len(spans) == 2 * len(roots)
-    assert otel_rollout.status().left_out.get("sampled_out", 0) == 40 - len(roots)
+    assert otel_rollout.status().sampled_out.get("sampled_out", 0) == 40 - len(roots)
 
 
 def test_an_operation_outside_a_trajectory_is_sampled_with_what_it_calls(
@@ -94,7 +94,7 @@ def test_an_operation_outside_a_trajectory_is_sampled_with_what_it_calls(
         return op("inner")
 
     assert outer() == "inner"
-    assert otel_rollout.status().left_out == {"sampled_out": 1}
+    assert otel_rollout.status().sampled_out == {"sampled_out": 1}
     assert otel_rollout.status().started == 0
 
 

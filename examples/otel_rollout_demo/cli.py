@@ -259,7 +259,7 @@ def _print_totals(console: Console, report: Report, seconds: float) -> None:
         if exporter.problem:
             _print_plain(console, f"{name}: {exporter.problem}")
     if any(exporter.pending for exporter in report.exporters.values()):
-        _print_plain(console, f"Nothing is lost: pending spans are kept on disk in {report.place}")
+        _print_plain(console, f"Nothing is lost: pending spans are kept on disk in {report.directory}")
 
 
 def _print_where_to_look(console: Console, uri: str, experiment_name: str) -> None:

@@ -1,1 +1,1 @@
-"""Counts what was recorded and delivered."""
+"""Count what was recorded and delivered: the delivery report, its ledger, metrics and progress."""

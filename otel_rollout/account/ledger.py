@@ -70,12 +70,12 @@ class Tally:
 
     delivered: int = 0
     rejected: int = 0
-    left_out: int = 0
+    sampled_out: int = 0
 
     @property
     def done(self) -> int:
         """All of them."""
-        return self.delivered + self.rejected + self.left_out
+        return self.delivered + self.rejected + self.sampled_out
 
     def __add__(self, other: Tally) -> Tally:
         """Both together."""
@@ -246,7 +246,7 @@ class Ledger:
                 "delivered = delivered + excluded.delivered, rejected = rejected + excluded.rejected, "
                 "left_out = left_out + excluded.left_out",
                 [
-                    (exporter, key.step, key.validate, tally.delivered, tally.rejected, tally.left_out)
+                    (exporter, key.step, key.validate, tally.delivered, tally.rejected, tally.sampled_out)
                     for key, tally in tallies.items()
                 ],
             )
@@ -344,7 +344,7 @@ class LedgerState:
         return DeliveryCount(
             delivered=sum(tally.delivered for tally in steps),
             rejected=sum(tally.rejected for tally in steps),
-            left_out=sum(tally.left_out for tally in steps),
+            sampled_out=sum(tally.sampled_out for tally in steps),
             retried=self.retries.get(exporter, 0),
         )
 

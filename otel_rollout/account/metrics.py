@@ -1,7 +1,7 @@
-"""The account as OpenTelemetry metrics, for applications that have set a MeterProvider.
+"""Offer the counts of the delivery report as OpenTelemetry metrics.
 
-Every process reports what it recorded itself; the run's first process what its machine delivered. Nothing is
-computed but when a reader asks.
+An application that has set a MeterProvider gets them. Each process reports what it has recorded; the run's
+first process also reports what its machine has delivered. Counts are computed only when a reader asks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ Observe = Callable[[CallbackOptions], Iterable[Observation]]
 def offer(
     writer: Callable[[], SegmentWriter | None], delivered: Callable[[], Mapping[str, DeliveryCount]]
 ) -> None:
-    """Create the instruments; to be called once in a process, without a lock that the arguments take.
+    """Create the instruments.
+
+    Call this once per process, without holding a lock that ``writer`` or ``delivered`` takes.
 
     Args:
-        writer: what this process records with at present.
-        delivered: exporter → what was counted on this machine, in the process that reports it.
+        writer: returns the writer that this process records with at present.
+        delivered: returns exporter → counts of this machine; empty in processes that do not report them.
     """
     meter = metrics.get_meter("otel_rollout", VERSION)
 
@@ -43,7 +45,7 @@ def offer(
         return observe
 
     for name, unit, described, observe in (
-        ("started", "{span}", "Spans begun", own(lambda w: [Observation(w.counts().started)])),
+        ("started", "{span}", "Spans started", own(lambda w: [Observation(w.counts().started)])),
         ("recorded", "{span}", "Spans recorded", own(lambda w: [Observation(w.counts().recorded)])),
         (
             "dropped",
@@ -51,9 +53,14 @@ def offer(
             "Spans not recorded, by reason",
             own(lambda w: _by_reason(w.counts().drops)),
         ),
-        ("left_out", "{trajectory}", "Trajectories left out", own(lambda w: _by_reason(w.counts().skips))),
-        ("delivered", "{span}", "Spans a target has acknowledged", delivery(lambda c: c.delivered)),
-        ("rejected", "{span}", "Spans a target refuses for good", delivery(lambda c: c.rejected)),
+        (
+            "sampled_out",
+            "{trajectory}",
+            "Trajectories not recorded on purpose, by reason",
+            own(lambda w: _by_reason(w.counts().skips)),
+        ),
+        ("delivered", "{span}", "Spans that a target has acknowledged", delivery(lambda c: c.delivered)),
+        ("rejected", "{span}", "Spans that a target refuses for good", delivery(lambda c: c.rejected)),
         ("retried", "{batch}", "Batches sent again", delivery(lambda c: c.retried)),
     ):
         meter.create_observable_counter(f"otel_rollout.{name}", [observe], unit, described)

@@ -73,10 +73,10 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
     living = segments.living_writers(node_dir)
     writers = [_account_of(node_dir, writer, writer in living) for writer in layout.journals(node_dir)]
     dropped: Counter[str] = Counter()
-    left_out: Counter[str] = Counter()
+    sampled_out: Counter[str] = Counter()
     for account in writers:
         dropped.update(account.dropped)
-        left_out.update(account.left_out)
+        sampled_out.update(account.sampled_out)
     recorded = sum(account.recorded for account in writers)
     ledger, pending = (
         _ledger_and_rest(node_dir, exporters, recorded)
@@ -88,11 +88,11 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
         recorded=recorded,
         unfinished=sum(account.unfinished for account in writers),
         dropped={reason: n for reason, n in dropped.items() if n},
-        left_out={reason: n for reason, n in left_out.items() if n},
+        sampled_out={reason: n for reason, n in sampled_out.items() if n},
         groups_kept={reason: n for (kept, reason), n in ledger.groups.items() if kept},
-        groups_left_out={reason: n for (kept, reason), n in ledger.groups.items() if not kept},
+        groups_sampled_out={reason: n for (kept, reason), n in ledger.groups.items() if not kept},
         exporters={name: _exporter_count(name, ledger, pending[name]) for name in exporters},
-        place=str(node_dir),
+        directory=str(node_dir),
         count_steps=lambda: _steps_or_nothing(node_dir, exporters),
     )
 
@@ -134,7 +134,7 @@ class _Account:
     recorded: int = 0
     unfinished: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    sampled_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def open(self) -> int:
@@ -225,7 +225,7 @@ def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCo
             recorded = tally.done + waiting[key]
             known = counts.get(key)
             if known is None or tally.delivered < known.delivered:
-                counts[key] = StepCount(recorded, tally.delivered, tally.rejected, tally.left_out)
+                counts[key] = StepCount(recorded, tally.delivered, tally.rejected, tally.sampled_out)
     for key, dropped in _dropped_by_step(node_dir).items():
         counts[key] = dataclasses.replace(counts.get(key, StepCount()), dropped=dropped)
     under_way = _under_way_by_step(node_dir)

@@ -1,8 +1,8 @@
-"""The account: what was started, recorded, dropped, and for each exporter delivered and still to come.
+"""The delivery report: counts of recorded spans, and of what each exporter has delivered.
 
-The rows add up: started = recorded + dropped + open + unfinished, and for each exporter
-recorded = delivered + rejected + left out + pending + lost. ``lost`` is not a remainder by definition:
-pending spans are counted on disk, so a span that was acknowledged and is nowhere shows.
+The counts add up: started = recorded + dropped + open + unfinished, and for each exporter
+recorded = delivered + rejected + sampled out + pending + lost. Pending spans are counted on disk, so a
+recorded span that is in no other count shows as ``lost``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 
 class StepKey(NamedTuple):
-    """A step of training or of validation; ``step`` is empty for spans outside any trajectory.
+    """Identify a step of training or validation.
 
-    It is "other steps" where the files do not tell: for drops of a process that had drops in 95 others, and
-    for operations under way, unless all trajectories under way in their process are of one step.
+    ``step`` is empty for spans outside any trajectory. It is "other steps" where the files do not say which
+    step a span belongs to: for drops of a process that has already dropped spans in 95 steps, and for open
+    operations of a process whose open trajectories belong to several steps.
     """
 
     step: str
@@ -26,136 +27,143 @@ class StepKey(NamedTuple):
 
 
 class DeliveryCount(NamedTuple):
-    """What the forwarder counts for one exporter; see :class:`ExporterCount`."""
+    """Counts that the forwarder keeps for one exporter; see :class:`ExporterCount`."""
 
     delivered: int
     rejected: int
-    left_out: int
+    sampled_out: int
     retried: int
 
 
 @dataclass(frozen=True)
 class ExporterCount:
-    """What became of the recorded spans at one exporter.
+    """Count the recorded spans at one exporter, by what became of them.
 
     Attributes:
-        delivered: spans the target has acknowledged.
-        rejected: spans the target refuses for good; they lie in ``rejected.<exporter>.jsonl``.
-        pending: spans that lie on disk and wait.
-        retried: times that a batch had to be sent again, because the target did not take it.
-        left_out: spans of groups that are not delivered, because of their outcome.
-        problem: why nothing is delivered at present, if so.
-        is_refused: whether nothing will be delivered until a person has corrected the problem.
-        destination: where to look at what was delivered, without credentials; empty while that is not known.
+        delivered: spans that the target has acknowledged.
+        rejected: spans that the target refuses for good; they lie in the dead-letter file
+            ``rejected.<exporter>.jsonl``.
+        pending: spans on disk that are still to be delivered.
+        retried: batches that were sent again because the target did not accept them.
+        sampled_out: spans of groups that tail sampling does not deliver.
+        problem: why nothing is delivered at present; None while delivery works.
+        is_refused: whether delivery stays stopped until a person corrects the problem.
+        destination: where to find the delivered spans, without credentials; empty while unknown.
     """
 
     delivered: int = 0
     rejected: int = 0
     pending: int = 0
     retried: int = 0
-    left_out: int = 0
+    sampled_out: int = 0
     problem: str | None = None
     is_refused: bool = False
     destination: str = field(default="", compare=False)
 
     @classmethod
     def merged(cls, counts: Sequence[ExporterCount]) -> ExporterCount:
-        """The counts of several machines as one."""
+        """Add up the counts of several machines."""
         problems = [count.problem for count in counts if count.problem]
         return cls(
             delivered=sum(count.delivered for count in counts),
             rejected=sum(count.rejected for count in counts),
             pending=sum(count.pending for count in counts),
             retried=sum(count.retried for count in counts),
-            left_out=sum(count.left_out for count in counts),
+            sampled_out=sum(count.sampled_out for count in counts),
             problem="; ".join(dict.fromkeys(problems)) or None,
             is_refused=any(count.is_refused for count in counts),
             destination=next((count.destination for count in counts if count.destination), ""),
         )
 
     def lost_of(self, recorded: int) -> int:
-        """Of ``recorded`` spans, those that nothing is known of: not even that they are on disk."""
-        # While processes record, lines counted as pending may be newer than the count of recorded ones.
-        return max(0, recorded - self.delivered - self.rejected - self.left_out - self.pending)
+        """Count the ``recorded`` spans that are in no other count."""
+        # While a process records, pending lines may be newer than the count of recorded spans.
+        return max(0, recorded - self.delivered - self.rejected - self.sampled_out - self.pending)
 
 
 @dataclass(frozen=True)
 class StepCount:
-    """Spans of one step; ``delivered`` and ``rejected`` by the exporter that is furthest behind.
+    """Count the spans of one step.
+
+    ``delivered``, ``rejected`` and ``sampled_out`` are counts of the exporter that has delivered least.
 
     Attributes:
         recorded: spans that ended and were recorded.
-        delivered: of these, what the target has acknowledged.
-        rejected: of these, what the target refuses for good.
-        left_out: of these, those of groups that are not delivered, because of their outcome.
+        delivered: recorded spans that the target has acknowledged.
+        rejected: recorded spans that the target refuses for good.
+        sampled_out: recorded spans of groups that tail sampling does not deliver.
         dropped: reason → spans that ended and could not be recorded.
-        open: spans begun and not ended yet.
-        unfinished: spans begun in processes that died before they ended; see :class:`Report`.
+        open: spans that have started and not ended.
+        unfinished: spans whose process died before they ended; see :class:`Report`.
     """
 
     recorded: int = 0
     delivered: int = 0
     rejected: int = 0
-    left_out: int = 0
+    sampled_out: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     open: int = 0
     unfinished: int = 0
 
     @property
     def started(self) -> int:
-        """Spans begun, of which nothing else is known than what became of them."""
+        """Spans that have started: recorded, dropped, open and unfinished ones."""
         return self.recorded + sum(self.dropped.values()) + self.open + self.unfinished
 
     @property
     def pending(self) -> int:
-        """Recorded spans that lie on disk and wait."""
-        return self.recorded - self.delivered - self.rejected - self.left_out
+        """Recorded spans on disk that are still to be delivered."""
+        return self.recorded - self.delivered - self.rejected - self.sampled_out
 
 
 @dataclass(frozen=True)
 class Report:
-    """The account of a run, over all its processes, living and dead; of one machine, or of several merged.
+    """Report what a run has recorded and delivered, over all its processes, living and dead.
+
+    A report is about one machine, or about several whose reports were merged.
 
     Attributes:
-        started: spans begun.
-        recorded: spans that ended and lie, or lay, in the spool.
-        unfinished: spans begun in processes that died before they ended. Trajectories among those are
-            ended by the forwarder, as errors; they count as recorded, not here.
+        started: spans that have started.
+        recorded: spans that ended and were written to the spool.
+        unfinished: spans whose process died before they ended. The forwarder ends the trajectories among them
+            as errors; these count as recorded, and not as unfinished.
         dropped: reason → spans that ended and could not be recorded.
-        left_out: reason → trajectories that were not to be recorded (``trace=False``, sampling).
-        groups_kept: reason → groups that are delivered for it, where ``OTEL_ROLLOUT_OUTCOME_KEEP`` decides.
-        groups_left_out: reason → groups that are not.
-        exporters: name → what became of the recorded spans there.
-        place: directory the account was taken from; empty when nothing was recorded.
-        problem: why the spool could not be read, if so; then the numbers are what this process knows.
+        sampled_out: reason → trajectories that are not recorded on purpose (``trace=False``, head sampling),
+            and scores that belong to no recorded trajectory.
+        groups_kept: reason → groups that tail sampling (``OTEL_ROLLOUT_OUTCOME_KEEP``) delivers.
+        groups_sampled_out: reason → groups that tail sampling does not deliver.
+        exporters: exporter → counts of the recorded spans there.
+        directory: the node directory that was counted, or several separated by commas; empty when nothing was
+            recorded.
+        problem: why the spool could not be read, or None. The counts are then those of this process.
     """
 
     started: int
     recorded: int
     unfinished: int
     dropped: Mapping[str, int]
-    left_out: Mapping[str, int]
+    sampled_out: Mapping[str, int]
     groups_kept: Mapping[str, int]
-    groups_left_out: Mapping[str, int]
+    groups_sampled_out: Mapping[str, int]
     exporters: Mapping[str, ExporterCount]
-    place: str
+    directory: str
     count_steps: Callable[[], Mapping[StepKey, StepCount]] = field(repr=False, compare=False)
     problem: str | None = None
 
     @classmethod
     def empty(cls) -> Report:
-        """The account when tracing is off."""
+        """Return the report of a process that records nothing."""
         return cls(0, 0, 0, {}, {}, {}, {}, {}, "", dict)
 
     @classmethod
-    def unknown(cls, place: str, exporters: Iterable[str], problem: str) -> Report:
-        """The account of a directory that cannot be read."""
+    def unknown(cls, directory: str, exporters: Iterable[str], problem: str) -> Report:
+        """Return the report of a directory that cannot be read."""
         nothing = dict.fromkeys(exporters, ExporterCount())
-        return cls(0, 0, 0, {}, {}, {}, {}, nothing, place, dict, problem)
+        return cls(0, 0, 0, {}, {}, {}, {}, nothing, directory, dict, problem)
 
     @classmethod
     def merged(cls, reports: Sequence[Report]) -> Report:
-        """The account of several machines as one."""
+        """Add up the reports of several machines."""
         if len(reports) == 1:
             return reports[0]
         names = {name for report in reports for name in report.exporters}
@@ -164,41 +172,41 @@ class Report:
             recorded=sum(report.recorded for report in reports),
             unfinished=sum(report.unfinished for report in reports),
             dropped=_sum(report.dropped for report in reports),
-            left_out=_sum(report.left_out for report in reports),
+            sampled_out=_sum(report.sampled_out for report in reports),
             groups_kept=_sum(report.groups_kept for report in reports),
-            groups_left_out=_sum(report.groups_left_out for report in reports),
+            groups_sampled_out=_sum(report.groups_sampled_out for report in reports),
             exporters={
                 name: ExporterCount.merged([r.exporters[name] for r in reports if name in r.exporters])
                 for name in sorted(names)
             },
-            place=", ".join(report.place for report in reports if report.place),
+            directory=", ".join(report.directory for report in reports if report.directory),
             count_steps=lambda: _merged_steps([report.by_step for report in reports]),
             problem="; ".join(report.problem for report in reports if report.problem) or None,
         )
 
     @property
     def open(self) -> int:
-        """Spans begun and not ended yet."""
+        """Spans that have started and not ended."""
         return self.started - self.recorded - self.unfinished - sum(self.dropped.values())
 
     @property
     def lost(self) -> int:
-        """Recorded spans that are neither delivered nor rejected nor on disk, at the worst exporter."""
+        """Recorded spans that are in no count of the exporter that has lost most."""
         return max((e.lost_of(self.recorded) for e in self.exporters.values()), default=0)
 
     @property
     def undelivered(self) -> int:
-        """Spans dropped, rejected or pending: what a person may have to look after."""
+        """Spans dropped, rejected or pending: those that may need a person."""
         waiting = max((e.rejected + e.pending for e in self.exporters.values()), default=0)
         return waiting + sum(self.dropped.values())
 
     @cached_property
     def by_step(self) -> Mapping[StepKey, StepCount]:
-        """The account per step, read from disk when asked for."""
+        """Counts per step, read from disk at first use."""
         return self.count_steps()
 
     def summary(self) -> str:
-        """The account in one line."""
+        """Return the report as one line of text."""
         parts = [f"{self.recorded} spans recorded"]
         if self.problem:
             parts.append(f"({self.problem})")
@@ -206,21 +214,21 @@ class Report:
             parts.append(f"{count.delivered} delivered to {name}, {count.pending} pending")
             if count.rejected:
                 parts.append(f"{count.rejected} rejected")
-            if count.left_out:
-                parts.append(f"{count.left_out} left out")
+            if count.sampled_out:
+                parts.append(f"{count.sampled_out} sampled out")
             if count.problem:
                 parts.append(f"({count.problem})")
         for what, counts in (
             ("dropped", self.dropped),
-            ("trajectories left out", self.left_out),
+            ("trajectories sampled out", self.sampled_out),
             ("groups kept", self.groups_kept),
-            ("groups left out", self.groups_left_out),
+            ("groups sampled out", self.groups_sampled_out),
         ):
             if counts:
                 parts.append(f"{what}: {', '.join(f'{n} {reason}' for reason, n in counts.items())}")
         parts.append(f"lost: {self.lost}")
         if any(count.pending for count in self.exporters.values()):
-            parts.append(f"pending spans are kept on disk in {self.place} until they are delivered")
+            parts.append(f"pending spans are kept on disk in {self.directory} until they are delivered")
         return "; ".join(parts)
 
 
@@ -233,14 +241,14 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def _merged_steps(steps: Sequence[Mapping[StepKey, StepCount]]) -> dict[StepKey, StepCount]:
     merged: dict[StepKey, StepCount] = {}
-    for of_one in steps:
-        for key, count in of_one.items():
+    for counts in steps:
+        for key, count in counts.items():
             known = merged.get(key, StepCount())
             merged[key] = StepCount(
                 known.recorded + count.recorded,
                 known.delivered + count.delivered,
                 known.rejected + count.rejected,
-                known.left_out + count.left_out,
+                known.sampled_out + count.sampled_out,
                 _sum([known.dropped, count.dropped]),
                 known.open + count.open,
                 known.unfinished + count.unfinished,

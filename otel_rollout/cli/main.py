@@ -188,7 +188,7 @@ def _serve(place: Path, configured: settings.Settings, to: str | None) -> None:
     forwarding = Service(place, lambda node_dir: _with_exporters_of(node_dir, configured, to))
     forwarding.run(stop)
     for report in forwarding.finish(configured.shutdown_timeout):
-        typer.echo(f"{report.place}: {report.summary()}")
+        typer.echo(f"{report.directory}: {report.summary()}")
 
 
 @app.command()
@@ -229,7 +229,7 @@ def replay(
             typer.echo(count.problem, err=True)
     if any(count.pending or count.rejected for count in report.exporters.values()):
         typer.echo(
-            f"The rest is kept on disk. Deliver it with: otel-rollout forward --spool {report.place}",
+            f"The rest is kept on disk. Deliver it with: otel-rollout forward --spool {report.directory}",
             err=True,
         )
         raise typer.Exit(1)
@@ -295,16 +295,16 @@ def _report(node_dir: Path, configured: settings.Settings) -> Report:
 
 def _as_json(report: Report) -> dict[str, object]:
     return {
-        "place": report.place,
+        "directory": report.directory,
         "problem": report.problem,
         "started": report.started,
         "recorded": report.recorded,
         "open": report.open,
         "unfinished": report.unfinished,
         "dropped": dict(report.dropped),
-        "left_out": dict(report.left_out),
+        "sampled_out": dict(report.sampled_out),
         "groups_kept": dict(report.groups_kept),
-        "groups_left_out": dict(report.groups_left_out),
+        "groups_sampled_out": dict(report.groups_sampled_out),
         "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
         "lost": report.lost,
         "steps": [

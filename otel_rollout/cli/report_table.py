@@ -19,8 +19,8 @@ from otel_rollout.account.report import ExporterCount, Report, StepCount
 _WATCH_INTERVAL = 2.0
 _PROGRESS_INTERVAL = 0.5
 _SPANS = "started = recorded + dropped + open + unfinished"
-_DELIVERY = "recorded = delivered + rejected + left out + pending"
-_COUNTED = ("delivered", "rejected", "left out", "pending")
+_DELIVERY = "recorded = delivered + rejected + sampled out + pending"
+_COUNTED = ("delivered", "rejected", "sampled out", "pending")
 
 
 def show(reports: Sequence[Report], console: Console, steps: bool = False) -> None:
@@ -60,7 +60,7 @@ def progress(report: Callable[[], Report]) -> Iterator[None]:
         def update() -> None:
             while not over.wait(_PROGRESS_INTERVAL):
                 counts = report().exporters.values()
-                done = sum(count.delivered + count.rejected + count.left_out for count in counts)
+                done = sum(count.delivered + count.rejected + count.sampled_out for count in counts)
                 total = done + sum(count.pending for count in counts)
                 speed = bar.tasks[task].speed or 0.0
                 bar.update(task, completed=done, total=total, rate=f"{speed:.0f} spans/s", refresh=True)
@@ -77,7 +77,7 @@ def progress(report: Callable[[], Report]) -> Iterator[None]:
 def _account(report: Report, steps: bool) -> RenderableType:
     dropped = sum(report.dropped.values())
     lines = [
-        Text(report.place, style="bold"),
+        Text(report.directory, style="bold"),
         *([Text(report.problem)] if report.problem else []),
         Text(
             f"started {report.started} = recorded {report.recorded} + dropped {dropped} + open {report.open}"
@@ -86,12 +86,12 @@ def _account(report: Report, steps: bool) -> RenderableType:
     ]
     lines += [Text(f"dropped because of {reason}: {number}") for reason, number in report.dropped.items()]
     lines += [
-        Text(f"trajectories left out on purpose ({reason}): {number}")
-        for reason, number in report.left_out.items()
+        Text(f"trajectories sampled out ({reason}): {number}")
+        for reason, number in report.sampled_out.items()
     ]
     lines += [
         Text(f"groups {what} ({reason}): {number}")
-        for what, groups in (("delivered", report.groups_kept), ("left out", report.groups_left_out))
+        for what, groups in (("delivered", report.groups_kept), ("sampled out", report.groups_sampled_out))
         for reason, number in groups.items()
     ]
     problems = [Text(f"{name}: {count.problem}") for name, count in report.exporters.items() if count.problem]
@@ -137,4 +137,4 @@ def _table(report: Report) -> Table:
 
 
 def _counted(count: ExporterCount | StepCount) -> tuple[int, int, int, int]:
-    return count.delivered, count.rejected, count.left_out, count.pending
+    return count.delivered, count.rejected, count.sampled_out, count.pending

@@ -339,7 +339,7 @@ class Delivery:
         for line in lines:
             tally = tallies.setdefault(line.step, Tally())
             if not line.kept:
-                tally.left_out += 1
+                tally.sampled_out += 1
             elif line in rejected:
                 self._set_aside(line, rejected[line])
                 tally.rejected += 1

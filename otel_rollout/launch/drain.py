@@ -62,7 +62,7 @@ def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: 
     except Exception as error:  # noqa: BLE001 - whoever waits goes on, with what is known
         pass_on(error)
         account = node_report.report(node_dir, configured)
-        if account.place and account.problem is None:  # it is there and can be read
+        if account.directory and account.problem is None:  # it is there and can be read
             _logger.warning("otel-rollout: nobody sees to the delivery of %s: %s", node_dir, error)
         return account
 

@@ -54,10 +54,10 @@ def text(report: Report, node_dir: Path) -> str:
 
 
 def _why_nothing(report: Report) -> str:
-    if not report.left_out:
+    if not report.sampled_out:
         return ""
-    reasons = ", ".join(f"{number} ({reason})" for reason, number in report.left_out.items())
-    return f"nothing was recorded. Trajectories left out, by reason: {reasons}."
+    reasons = ", ".join(f"{number} ({reason})" for reason, number in report.sampled_out.items())
+    return f"nothing was recorded. Trajectories sampled out, by reason: {reasons}."
 
 
 def _of_exporter(name: str, count: ExporterCount, report: Report, node_dir: Path) -> str:
@@ -67,8 +67,8 @@ def _of_exporter(name: str, count: ExporterCount, report: Report, node_dir: Path
         parts = [f"{count.delivered} of {_spans(report.recorded)} delivered to {target}."]
     else:
         parts = [f"{_spans(count.delivered)} delivered to {target}."]
-    if count.left_out:
-        parts.append(f"{_spans(count.left_out)} left out by OTEL_ROLLOUT_OUTCOME_KEEP.")
+    if count.sampled_out:
+        parts.append(f"{_spans(count.sampled_out)} sampled out by OTEL_ROLLOUT_OUTCOME_KEEP.")
     if count.rejected:
         parts.append(f"{_spans(count.rejected)} rejected there and kept in {node_dir}/rejected.{name}.jsonl.")
     if count.pending:

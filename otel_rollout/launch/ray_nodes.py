@@ -84,16 +84,16 @@ def drain_others(
             answer: _Answer = ray.get(reference)
             report = Report(**answer.account, count_steps=functools.partial(dict, answer.steps))
             # Several Ray nodes on one machine share its spool: they are this machine, or one another.
-            if report.place not in ("", str(own_place)):
+            if report.directory not in ("", str(own_place)):
                 if answer.trackers and own_place.is_dir():  # in case it was published just now, over there
                     layout.publish_trackers(own_place, answer.trackers)
                 copied = _only(configured, answer.travelling)
                 copy = (
-                    _bring(ray, asked[reference], report.place, copied, deadline)
+                    _bring(ray, asked[reference], report.directory, copied, deadline)
                     if copied.exporters
                     else None
                 )
-                found[report.place] = OtherNode(report, copied, copy)
+                found[report.directory] = OtherNode(report, copied, copy)
         except Exception as error:  # noqa: BLE001 - a node without our package, or dying right now
             _logger.warning("otel-rollout: node %s could not be drained: %s", asked[reference], error)
     return found

@@ -60,7 +60,7 @@ def test_the_account_is_offered_as_metrics(test_exporters: None, tmp_path, monke
     assert first == {
         "otel_rollout.started": 4,
         "otel_rollout.recorded": 4,
-        "otel_rollout.left_out/switched_off": 1,
+        "otel_rollout.sampled_out/switched_off": 1,
         "otel_rollout.delivered/test-file": 4,
         "otel_rollout.rejected/test-file": 0,
         "otel_rollout.retried/test-file": 0,

@@ -274,7 +274,7 @@ def test_any_name_and_id_are_harmless(recorded, name):
     """What is no id is counted and not an error, whatever it is."""
     for id_ in ("", "nonsense", "00-0-0-01", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", 7, b"00"):
         score(name, 1.0, trajectory=id_)
-    assert otel_rollout.status().left_out == {"score_of_unknown": 6}
+    assert otel_rollout.status().sampled_out == {"score_of_unknown": 6}
 
 
 def test_scores_of_what_is_not_recorded_are_counted(recorded):
@@ -283,7 +283,7 @@ def test_scores_of_what_is_not_recorded_are_counted(recorded):
         pass
     score("reward", 1.0, trajectory=left_out.id)
     assert recorded() == []
-    assert otel_rollout.status().left_out == {"switched_off": 1, "score_of_unrecorded": 1}
+    assert otel_rollout.status().sampled_out == {"switched_off": 1, "score_of_unrecorded": 1}
 
 
 def test_the_id_outlives_json_and_is_none_before_the_trajectory(recorded):

@@ -36,7 +36,7 @@ def main() -> None:
         "recorded": report.recorded,
         "lost": report.lost,
         "exporters": {n: [e.delivered, e.pending, e.problem] for n, e in report.exporters.items()},
-        "places": report.place.split(", "),
+        "places": report.directory.split(", "),
         "steps": {key.step: count.delivered for key, count in report.by_step.items()},
     }
     print(f"\nACCOUNT {json.dumps(account)}\n", end="", flush=True)

@@ -53,7 +53,7 @@ def names(name: str, count: int) -> list[str]:
 def as_json(report: Report) -> dict[str, Any]:
     """An account, as far as these tests look at it."""
     return {
-        "place": report.place,
+        "directory": report.directory,
         "started": report.started,
         "recorded": report.recorded,
         "unfinished": report.unfinished,

@@ -253,9 +253,9 @@ def record():
 ENDING = """
 record()
 report = otel_rollout.status()
-print(report.recorded, report.place == str(node), report.problem)
+print(report.recorded, report.directory == str(node), report.problem)
 report = otel_rollout.shutdown(1)
-print(report.recorded, report.place == str(node), report.problem)
+print(report.recorded, report.directory == str(node), report.problem)
 print(report.summary() and "summed up", dict(report.by_step) is not None, "lost", report.lost)
 """
 FAULTS = {
@@ -411,7 +411,7 @@ def test_a_file_system_that_reports_no_free_space_is_recorded_in(
     assert active is not None
     assert active.writer._spool_limit == layout.LIMIT_OF_UNKNOWN_SPACE
     report = otel_rollout.shutdown(30)
-    assert (report.recorded, report.dropped, report.left_out) == (20, {}, {})
+    assert (report.recorded, report.dropped, report.sampled_out) == (20, {}, {})
     assert report.exporters["test-file"].delivered == 20
     finding = spool_place(unlimited, "the spool")
     assert finding.verdict is Verdict.OK

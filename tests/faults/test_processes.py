@@ -224,7 +224,7 @@ def test_one_poisonous_span_among_thousands(variables: dict[str, str], receiver:
     count = report["exporters"]["otlp"]
     assert (count["delivered"], count["rejected"], count["pending"], report["lost"]) == (3002, 1, 0, 0)
     assert receiver.names == Counter(expected)
-    (entry,) = (Path(report["place"]) / "rejected.otlp.jsonl").read_text().splitlines()
+    (entry,) = (Path(report["directory"]) / "rejected.otlp.jsonl").read_text().splitlines()
     assert "400" in entry
     assert '\\"name\\":\\"poison\\"' in entry
 

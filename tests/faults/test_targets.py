@@ -105,7 +105,7 @@ def rollout(
         job.record("first", 1)
         rollout = Rollout(
             job,
-            Path(job.ask("status")["place"]),
+            Path(job.ask("status")["directory"]),
             proxies,
             {
                 "mlflow": lambda: _in_mlflow(server_uri, project),

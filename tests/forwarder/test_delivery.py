@@ -96,7 +96,7 @@ def test_after_shutdown_a_new_run_can_be_configured(tracing, target):
     record(1)
     second = otel_rollout.shutdown(30)
     assert second.recorded == 2
-    assert first.place != second.place
+    assert first.directory != second.directory
 
 
 def test_a_target_that_is_down_costs_nothing_but_time(faulty, target, tmp_path, caplog):
@@ -179,7 +179,7 @@ def test_an_exporter_that_refuses_us_stops_and_keeps_everything(faulty, target, 
     assert (count.pending, count.problem, report.lost) == (4, "as the test wishes", 0)
     Path(f"{target}.fault").unlink()
     monkeypatch.setenv("OTEL_TEST_FILE", str(target))
-    output = otel_rollout_command("forward", "--spool", report.place)
+    output = otel_rollout_command("forward", "--spool", report.directory)
     assert "4 delivered to test-faulty, 0 pending" in output
     assert len(delivered(target)) == 4
 
@@ -442,7 +442,7 @@ def test_status_on_the_command_line(tracing, tmp_path):
     assert {name: count for name, count in step.items() if count} == {
         "step": "1", "started": 3, "recorded": 3, "delivered": 3,
     }  # fmt: skip
-    assert report.place == found["place"]
+    assert report.directory == found["directory"]
     assert "test-file" in otel_rollout_command("status")
 
 

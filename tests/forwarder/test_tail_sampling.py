@@ -84,10 +84,10 @@ def arrived(target: Path) -> Counter[Any]:
 def assert_adds_up(report: Report) -> None:
     assert report.lost == 0
     for count in report.exporters.values():
-        done = count.delivered + count.rejected + count.left_out + count.pending
+        done = count.delivered + count.rejected + count.sampled_out + count.pending
         assert done == report.recorded
-        of_steps = [s.left_out for s in report.by_step.values()]
-        assert sum(of_steps) == max(c.left_out for c in report.exporters.values())
+        of_steps = [s.sampled_out for s in report.by_step.values()]
+        assert sum(of_steps) == max(c.sampled_out for c in report.exporters.values())
 
 
 def test_groups_are_delivered_whole_for_their_outcome(begin: Begin, tmp_path: Path) -> None:
@@ -104,13 +104,13 @@ def test_groups_are_delivered_whole_for_their_outcome(begin: Begin, tmp_path: Pa
     expected = {"wide": 9, "zeros": 6, "failed": 9, None: 3}
     assert arrived(tmp_path / "test-file") == arrived(tmp_path / "test-faulty") == expected
     assert report.groups_kept == {"spread": 1, "zero": 1, "errors": 1}
-    assert report.groups_left_out == {"ordinary": 1}
-    assert {c.left_out for c in report.exporters.values()} == {9}
+    assert report.groups_sampled_out == {"ordinary": 1}
+    assert {c.sampled_out for c in report.exporters.values()} == {9}
     assert_adds_up(report)
     assert "groups kept: " in report.summary()
-    shown = otel_rollout_command("status", "--steps", "--spool", report.place)
+    shown = otel_rollout_command("status", "--steps", "--spool", report.directory)
     assert "groups delivered (spread): 1" in shown
-    assert "groups left out (ordinary): 1" in shown
+    assert "groups sampled out (ordinary): 1" in shown
 
 
 def test_a_group_is_decided_when_it_is_complete_and_its_scores_are_known(
@@ -138,13 +138,13 @@ def test_a_late_score_of_a_group_that_is_left_out_is_counted(begin: Begin, tmp_p
     """It goes where its trajectory went: nowhere; so does a sibling that comes late."""
     begin("errors")
     scored = sibling("row", 0, 1.0, group_size=1)
-    wait_for(lambda: otel_rollout.status().groups_left_out == {"ordinary": 1}, what="the verdict")
+    wait_for(lambda: otel_rollout.status().groups_sampled_out == {"ordinary": 1}, what="the verdict")
     score("advantage", 0.5, trajectory=scored)
     sibling("row", 1, 1.0, fails=True)
     report = otel_rollout.shutdown(30)
     assert arrived(tmp_path / "test-file") == {}
-    assert report.exporters["test-file"].left_out == report.recorded == 7
-    assert report.groups_left_out == {"ordinary": 1}
+    assert report.exporters["test-file"].sampled_out == report.recorded == 7
+    assert report.groups_sampled_out == {"ordinary": 1}
     assert_adds_up(report)
 
 
@@ -153,10 +153,10 @@ def test_the_deadline_decides_by_what_is_known(begin: Begin, tmp_path: Path) -> 
     begin("errors,spread=0.5", outcome_deadline=2)
     sibling("failed", 0, fails=True, group_size=8)
     sibling("unscored", 0, group_size=8)
-    wait_for(lambda: sum(otel_rollout.status().groups_left_out.values()), what="the deadline")
+    wait_for(lambda: sum(otel_rollout.status().groups_sampled_out.values()), what="the deadline")
     wait_for(lambda: otel_rollout.status().exporters["test-file"].pending == 0, what="delivery")
     report = otel_rollout.status()
-    assert (report.groups_kept, report.groups_left_out) == ({"errors": 1}, {"unscored": 1})
+    assert (report.groups_kept, report.groups_sampled_out) == ({"errors": 1}, {"unscored": 1})
     assert arrived(tmp_path / "test-file") == {"failed": 2}
 
 
@@ -181,7 +181,7 @@ def test_who_waits_for_delivery_does_not_wait_for_the_deadline(begin: Begin) -> 
     report = otel_rollout.shutdown(30)
     over.set()
     other.join()
-    assert report.groups_left_out == {"unscored": 1}
+    assert report.groups_sampled_out == {"unscored": 1}
     assert {c.pending for c in report.exporters.values()} == {0}
     assert_adds_up(report)
 
@@ -197,7 +197,7 @@ def test_an_index_that_is_none_keeps_nobody_waiting(begin: Begin) -> None:
     odd()
     group("row", [0.0, 1.0])
     report = otel_rollout.shutdown(30)
-    assert report.groups_left_out == {"ordinary": 1}
+    assert report.groups_sampled_out == {"ordinary": 1}
     assert {count.pending for count in report.exporters.values()} == {0}
     assert {count.delivered for count in report.exporters.values()} == {1}
     assert_adds_up(report)
@@ -246,8 +246,8 @@ def test_a_step_gets_no_more_than_its_bytes_and_errors_first(begin: Begin, tmp_p
     report = otel_rollout.shutdown(30)
     assert report.groups_kept["errors"] == 4
     assert 3 <= report.groups_kept["spread"] < 30
-    assert report.groups_left_out["budget"] == 41 - report.groups_kept["spread"]
-    assert report.by_step[StepKey("2", False)].left_out == 0
+    assert report.groups_sampled_out["budget"] == 41 - report.groups_kept["spread"]
+    assert report.by_step[StepKey("2", False)].sampled_out == 0
     assert_adds_up(report)
 
 
@@ -286,11 +286,11 @@ def test_each_exporter_has_its_own_cursor_and_the_same_groups(begin: Begin, tmp_
     assert set(first) == {row for row in range(30) if row % 2}
     (tmp_path / "test-faulty.fault").unlink()
     configured = runtime.decide()
-    assert forwarding.forward_directory(Path(report.place), configured)
-    final = node_report.report(Path(report.place), configured)
+    assert forwarding.forward_directory(Path(report.directory), configured)
+    final = node_report.report(Path(report.directory), configured)
     assert arrived(tmp_path / "test-faulty") == first == arrived(tmp_path / "test-file")
     assert_adds_up(final)
-    assert (final.groups_kept, final.groups_left_out) == ({"spread": 15}, {"ordinary": 15})
+    assert (final.groups_kept, final.groups_sampled_out) == ({"spread": 15}, {"ordinary": 15})
 
 
 def test_what_was_left_out_can_be_replayed(

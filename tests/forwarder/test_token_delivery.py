@@ -75,8 +75,8 @@ def test_what_is_kept_is_what_was_recorded(tracing: None, tmp_path: Path, monkey
     kept = [span for span in read_directory(tmp_path / "spool") if span.name == "generate"]
     assert [span.input["prompt_ids"] for span in kept] == given
     assert all("response_text" not in span.output for span in kept)
-    wait_for(lambda: not launcher.forwarder_runs(Path(report.place)), what="the forwarder's end")
-    run("replay", Path(report.place) / layout.ARCHIVE, "--to", "test-file")
+    wait_for(lambda: not launcher.forwarder_runs(Path(report.directory)), what="the forwarder's end")
+    run("replay", Path(report.directory) / layout.ARCHIVE, "--to", "test-file")
     again = delivered(tmp_path / "replayed.jsonl")
     for spans in (first, again):
         assert list(prompts(spans).values()) == given

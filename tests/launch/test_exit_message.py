@@ -180,7 +180,7 @@ def test_a_program_whose_trajectories_were_all_sampled_out_says_so(target):
     """Why nothing was recorded is one line."""
     ended = run(program({"test-file": {"path": str(target)}}), OTEL_ROLLOUT_SAMPLE_RATE="0")
     assert ended.stderr == (
-        "otel-rollout: nothing was recorded. Trajectories left out, by reason: 2 (sampled_out).\n"
+        "otel-rollout: nothing was recorded. Trajectories sampled out, by reason: 2 (sampled_out).\n"
     )
 
 
@@ -315,18 +315,18 @@ def test_the_console_exporter_says_where_it_prints(tmp_path):
 
 
 def report_of(count: ExporterCount, recorded: int, **others: object) -> Report:
-    fields = {"started": recorded, "recorded": recorded, "unfinished": 0, "dropped": {}, "left_out": {}}
-    fields |= {"groups_kept": {}, "groups_left_out": {}, "exporters": {"e": count}, "place": "/p"}
+    fields = {"started": recorded, "recorded": recorded, "unfinished": 0, "dropped": {}, "sampled_out": {}}
+    fields |= {"groups_kept": {}, "groups_sampled_out": {}, "exporters": {"e": count}, "directory": "/p"}
     return Report(**(fields | others), count_steps=dict)
 
 
 def test_the_line_accounts_for_every_span(tmp_path):
     """Delivered, rejected, left out, pending, dropped and lost spans are each named with their number."""
-    count = ExporterCount(delivered=5, rejected=2, pending=3, left_out=4, destination="T")
+    count = ExporterCount(delivered=5, rejected=2, pending=3, sampled_out=4, destination="T")
     said = exit_message.text(report_of(count, 15, dropped={"spool_limit": 6}), tmp_path)
     assert said.startswith("5 of 15 spans delivered to T.")
     for words in (
-        "4 spans left out",
+        "4 spans sampled out",
         "2 spans rejected",
         "The other 3 are",
         "6 (spool_limit)",

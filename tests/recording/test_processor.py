@@ -268,7 +268,7 @@ def test_a_sampler_that_drops_everything_is_loudly_said(recorded, monkeypatch, c
         with rollout_trace_attr():
             op(1)
     assert recorded() == []
-    assert otel_rollout.status().left_out == {"application_sampler": 3}
+    assert otel_rollout.status().sampled_out == {"application_sampler": 3}
     warnings = [r.message for r in caplog.records if "sampler of the application" in r.message]
     assert len(warnings) == 1
 

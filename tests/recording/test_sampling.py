@@ -194,7 +194,7 @@ for step in range(4):
             if trajectory.trace_id:
                 recorded.append([step, row, sibling])
 report = otel_rollout.status()
-print(json.dumps([recorded, report.left_out, report.started]))
+print(json.dumps([recorded, report.sampled_out, report.started]))
 """
 
 
@@ -247,7 +247,7 @@ def test_what_is_sampled_out_is_silent_and_its_scores_are_counted(
     assert trajectory.id.endswith("-00")
     score("reward", 1.0, trajectory=trajectory.id)
     report = otel_rollout.shutdown(1)
-    assert (report.started, report.left_out) == (0, {"sampled_out": 1, "score_of_unrecorded": 1})
+    assert (report.started, report.sampled_out) == (0, {"sampled_out": 1, "score_of_unrecorded": 1})
 
 
 def test_a_step_that_is_traced_has_some_of_its_trajectories(recorded: Callable[[], list[Recorded]]) -> None:

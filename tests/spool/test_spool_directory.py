@@ -132,7 +132,7 @@ def test_half_of_a_disk_is_left_to_others(
     report = otel_rollout.shutdown(0.5)
     assert report.dropped["spool_limit"] > 0
     most = free // 2 + FLUSH_CHUNK + JOURNAL_BYTES
-    assert free // 3 < layout.segment_bytes(Path(report.place)) < most
+    assert free // 3 < layout.segment_bytes(Path(report.directory)) < most
 
 
 @pytest.mark.parametrize("disk", [64], indirect=True)

@@ -352,7 +352,7 @@ async def test_a_limit_of_groups_holds_for_all_workers_together(
         assert len(rows) == 2
         assert set(rows.values()) == {4}
     assert {root["rollout.group_size"] for root in roots} == {4}
-    assert otel_rollout.status().left_out == {"sampled_out": 24}
+    assert otel_rollout.status().sampled_out == {"sampled_out": 24}
 
 
 @needs_v1

@@ -37,7 +37,7 @@ def main(trajectories: int, with_refused: bool) -> None:
     report = otel_rollout.shutdown(60)
     weave = report.exporters["weave"]
     account = {"recorded": report.recorded, "lost": report.lost, "delivered": weave.delivered}
-    account |= {"rejected": weave.rejected, "place": report.place, "problem": weave.problem}
+    account |= {"rejected": weave.rejected, "directory": report.directory, "problem": weave.problem}
     print(json.dumps(account), flush=True)
 
 

@@ -101,7 +101,7 @@ def test_a_rejected_call_goes_to_a_file_and_all_others_arrive(
     assert account["lost"] == 0
     names = Counter(call["op_name"] for call in weave.calls(project))
     assert names == {"rollout_trace": 3, "calculator": 3, "score reward": 3, "refused": 3}
-    dead_letters = (Path(account["place"]) / "rejected.weave.jsonl").read_text().splitlines()
+    dead_letters = (Path(account["directory"]) / "rejected.weave.jsonl").read_text().splitlines()
     assert len(dead_letters) == 3
     for letter in dead_letters:
         assert "Invalid URI: weave:///not an op" in json.loads(letter)["reason"]
