@@ -1,1 +1,1 @@
-"""Count what was recorded and delivered: the delivery report, its ledger, metrics and progress."""
+"""Count what was recorded and delivered."""

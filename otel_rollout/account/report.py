@@ -1,4 +1,4 @@
-"""The delivery report: counts of recorded spans, and of what each exporter has delivered.
+"""Define the delivery report: what was recorded, and what each exporter delivered.
 
 The counts add up: started = recorded + dropped + open + unfinished, and for each exporter
 recorded = delivered + rejected + sampled out + pending + lost. Pending spans are counted on disk, so a
@@ -118,7 +118,7 @@ class StepCount:
 
 @dataclass(frozen=True)
 class Report:
-    """Report what a run has recorded and delivered, over all its processes, living and dead.
+    """Report what all processes of a run have recorded, and what was delivered.
 
     A report is about one machine, or about several whose reports were merged.
 

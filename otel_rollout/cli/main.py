@@ -24,7 +24,8 @@ from otel_rollout import settings
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
-from otel_rollout.cli import report_table, viewer
+from otel_rollout.cli import report_table
+from otel_rollout.cli import show as show_commands
 from otel_rollout.exporting import registry
 from otel_rollout.spool import layout
 from otel_rollout_demo.cli import demo
@@ -85,8 +86,8 @@ SpoolOption = Annotated[
 
 
 app.command()(demo)
-app.command(context_settings=viewer.NAMES)(viewer.show)
-app.command(context_settings=viewer.NAMES)(viewer.compare)
+app.command(context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.show)
+app.command(context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.compare)
 
 
 @app.callback(invoke_without_command=True)

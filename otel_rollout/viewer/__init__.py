@@ -1,1 +1,1 @@
-"""Shows trajectories on a terminal and as a page."""
+"""Show trajectories as conversations, on a terminal and as an HTML page."""

@@ -1,4 +1,4 @@
-"""Two conversations side by side, and where they part: the first turn, and in it the first token."""
+"""Find the first turn, and its first token, in which two conversations differ."""
 
 from __future__ import annotations
 
@@ -8,87 +8,88 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
-from otel_rollout.viewer.conversation import Conversation, Turn, common_length
+from otel_rollout.viewer.conversation import Conversation, common_length
+from otel_rollout.viewer.turn import Turn
 
 _WORD: Final = re.compile(r"\S+")
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two conversations part.
+    """The point where two conversations begin to differ.
 
     Attributes:
-        turn: index of the first turn in which they differ.
-        characters: how many the texts of the two turns have in common at their beginning.
-        token: index of the first token that differs, of those the model wrote in that turn; None where no ids
-            were recorded, or none of them differs.
-        ids: that token in the one and in the other; None where a reply has ended.
+        turn: index of the first turn that differs.
+        characters: length of the prefix that the texts of the two turns share.
+        token: index of the first generated token that differs in that turn; None where no ids were recorded,
+            or all are equal.
+        token_ids: that token in each conversation; None for a reply that has ended before it.
     """
 
     turn: int
     characters: int = 0
     token: int | None = None
-    ids: tuple[int | None, int | None] = (None, None)
+    token_ids: tuple[int | None, int | None] = (None, None)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two conversations and where they part; ``divergence`` is None where they do not."""
+    """Two conversations; ``divergence`` is None where they are equal."""
 
-    one: Conversation
-    other: Conversation
+    left: Conversation
+    right: Conversation
     divergence: Divergence | None
 
     @property
     def shared(self) -> Sequence[Turn]:
-        """The turns that both have."""
-        return self.one.turns[: self.divergence.turn] if self.divergence else self.one.turns
+        """The turns before the divergence."""
+        return self.left.turns[: self.divergence.turn] if self.divergence else self.left.turns
 
     @property
     def rows(self) -> list[tuple[Turn | None, Turn | None]]:
-        """What comes then, in pairs; None where one has ended."""
-        begin = len(self.shared)
-        return list(zip_longest(self.one.turns[begin:], self.other.turns[begin:]))
+        """The turns from the divergence on, in pairs; None where one has ended."""
+        start = len(self.shared)
+        return list(zip_longest(self.left.turns[start:], self.right.turns[start:]))
 
     def changed(self, turn: Turn) -> tuple[str, str, str] | None:
-        """The text of a turn in which they part: what both have, the word that differs, and the rest."""
+        """Split a turn's text into the shared words, the word that differs and the rest."""
         if self.divergence is None or self.divergence.characters >= len(turn.text):
             return None
-        begin = self.divergence.characters
-        while begin > 0 and not turn.text[begin - 1].isspace():
-            begin -= 1
-        word = _WORD.search(turn.text, begin)
+        start = self.divergence.characters
+        while start > 0 and not turn.text[start - 1].isspace():
+            start -= 1
+        word = _WORD.search(turn.text, start)
         end = word.end() if word else len(turn.text)
-        return turn.text[:begin], turn.text[begin:end], turn.text[end:]
+        return turn.text[:start], turn.text[start:end], turn.text[end:]
 
 
-def compare(one: Conversation, other: Conversation) -> Comparison:
-    """Put two conversations side by side."""
-    for number, (mine, theirs) in enumerate(zip_longest(one.turns, other.turns)):
-        if mine is None or theirs is None:
-            return Comparison(one, other, Divergence(number))
-        if not _same(mine, theirs):
-            return Comparison(one, other, _divergence(number, mine, theirs))
-    return Comparison(one, other, None)
+def compare(left: Conversation, right: Conversation) -> Comparison:
+    """Compare two conversations turn by turn."""
+    for index, (one, other) in enumerate(zip_longest(left.turns, right.turns)):
+        if one is None or other is None:
+            return Comparison(left, right, Divergence(index))
+        if not _are_equal(one, other):
+            return Comparison(left, right, _divergence(index, one, other))
+    return Comparison(left, right, None)
 
 
-def _same(one: Turn, other: Turn) -> bool:
-    if one.ids and other.ids and one.ids != other.ids:
+def _are_equal(one: Turn, other: Turn) -> bool:
+    if one.token_ids and other.token_ids and one.token_ids != other.token_ids:
         return False
-    return _said(one) == _said(other)
+    return _content(one) == _content(other)
 
 
-def _said(turn: Turn) -> tuple[object, ...]:
-    calls = [(call.name, call.arguments) for call in turn.calls]  # their ids are different each time
-    return turn.role, turn.name, turn.text, calls, turn.arguments, turn.problem
+def _content(turn: Turn) -> tuple[object, ...]:
+    calls = [(call.name, call.arguments) for call in turn.calls]  # ids of calls differ in every run
+    return turn.role, turn.name, turn.text, calls, turn.arguments, turn.error
 
 
-def _divergence(number: int, one: Turn, other: Turn) -> Divergence:
+def _divergence(index: int, one: Turn, other: Turn) -> Divergence:
     characters = common_length(one.text, other.text)
-    token = common_length(one.ids, other.ids)
-    if not one.ids or not other.ids or one.ids == other.ids:
-        return Divergence(number, characters)
-    return Divergence(number, characters, token, (_at(one.ids, token), _at(other.ids, token)))
+    token = common_length(one.token_ids, other.token_ids)
+    if not one.token_ids or not other.token_ids or one.token_ids == other.token_ids:
+        return Divergence(index, characters)
+    return Divergence(index, characters, token, (_at(one.token_ids, token), _at(other.token_ids, token)))
 
 
 def _at(ids: Sequence[int], index: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Trajectories as a page for a browser: one file that needs nothing from elsewhere and runs nothing."""
+"""Render trajectories as an HTML page that loads nothing and runs no script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from otel_rollout.viewer import captions
+from otel_rollout.viewer import formatting
 from otel_rollout.viewer.comparison import Comparison
 from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.printable import printable
@@ -18,17 +18,17 @@ _COMPARISON: Final = "comparison.html"
 
 
 def of_conversation(conversation: Conversation) -> str:
-    """A conversation, turn by turn."""
+    """Return the page of a conversation, turn by turn."""
     return _rendered(_CONVERSATION, conversation=conversation)
 
 
 def of_comparison(comparison: Comparison) -> str:
-    """Two conversations side by side."""
+    """Return the page of two conversations side by side."""
     return _rendered(_COMPARISON, comparison=comparison)
 
 
-def _rendered(template: str, **what: Any) -> str:
-    return _environment().get_template(template).render(wording=captions, **what)
+def _rendered(template: str, **variables: Any) -> str:
+    return _environment().get_template(template).render(formatting=formatting, **variables)
 
 
 @functools.cache
@@ -36,13 +36,13 @@ def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("otel_rollout.viewer", "templates"),
         autoescape=True,
-        finalize=_shown,
+        finalize=_printable,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
 
 
-def _shown(value: Any) -> Any:
-    """What is put into the page, before it is escaped."""
+def _printable(value: Any) -> Any:
+    """Make a value printable before the template escapes it."""
     return value if isinstance(value, Markup) else printable(str(value))

@@ -1,4 +1,4 @@
-"""Which trajectory somebody means: by its place in the training, its trace id or its trajectory id."""
+"""Parse references to trajectories: by path, trace id or trajectory id."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
+from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.printable import in_one_line
-from otel_rollout.viewer.summary import VALIDATION, Summary, started
+from otel_rollout.viewer.summary import VALIDATION, Summary, start_time
 
 FORMS: Final = (
     "STEP/SAMPLE/ROLLOUT (1/7/0, validation/1/7/0), a trace id or four or more digits that it begins with, "
@@ -17,22 +18,19 @@ FORMS: Final = (
 )
 _TRACE: Final = re.compile(r"(?:tr-)?(?P<trace>[0-9a-f]{4,32})")
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}")
-_LISTED: Final = 8
-
-
-class UnresolvedError(Exception):
-    """The trajectory that is meant cannot be told, or found, or read; the message is for a person."""
+_MAX_LISTED: Final = 8
+"""Trajectories named in the error about an ambiguous reference."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What somebody wrote for a trajectory, or for several.
+    """A reference to one trajectory, or to all of a step or group.
 
     Attributes:
-        text: as it was written.
-        trace: digits with which the trace id begins; empty where it is not said by that.
-        span: the root span, where a trajectory id says it.
-        path: step, sample and rollout, or the first of these; what ends with a slash is not all of it.
+        text: the reference as a person typed it.
+        trace: first digits of the trace id; empty for a reference by path.
+        span: id of the root span, in a reference by trajectory id.
+        path: step, sample and rollout, or the first of these; a trailing slash says that the rest is missing.
     """
 
     text: str
@@ -41,27 +39,27 @@ class Reference:
     path: str = ""
 
     def matches(self, summary: Summary) -> bool:
-        """Whether a trajectory is meant, or one of those that are."""
+        """Return whether the reference is to this trajectory, its group or its step."""
         if self.trace:
             return summary.trace_id.startswith(self.trace)
         if not summary.path:
             return False
-        return self.is_name_of(summary) or _shown(summary).startswith(self.path.rstrip("/") + "/")
+        return self.is_name_of(summary) or _shown_path(summary).startswith(self.path.rstrip("/") + "/")
 
     def is_name_of(self, summary: Summary) -> bool:
-        """Whether this is the whole name of a trajectory, as it is or as it is shown."""
-        return self.path != "" and self.path in (summary.path.strip(), _shown(summary).strip())
+        """Return whether the reference is the trajectory's whole path."""
+        return self.path != "" and self.path in (summary.path.strip(), _shown_path(summary).strip())
 
 
-def _shown(summary: Summary) -> str:
+def _shown_path(summary: Summary) -> str:
     return in_one_line(summary.path)
 
 
 def parse(text: str) -> Reference:
-    """Read what somebody wrote.
+    """Parse a reference.
 
     Raises:
-        UnresolvedError: it is none of the forms there are.
+        ViewerError: for text that has none of the supported forms.
     """
     lowered = text.strip().lower()
     if match := _TRACEPARENT.fullmatch(lowered):
@@ -71,42 +69,49 @@ def parse(text: str) -> Reference:
     if "/" in text:
         return Reference(text, path=text.strip())
     if text.strip().isdigit():
-        raise UnresolvedError(
-            f"{text} alone names no trajectory. All of step {text}: `otel-rollout show {text.strip()}/`. "
-            f"One of them: {FORMS}."
+        raise ViewerError(
+            f"{text} alone does not name a trajectory. All of step {text}: "
+            f"`otel-rollout show {text.strip()}/`. One of them: {FORMS}."
         )
-    raise UnresolvedError(f"{text!r} names no trajectory: write {FORMS}. All of a step: 1/")
+    raise ViewerError(f"{text!r} does not name a trajectory: write {FORMS}. All of a step: 1/")
 
 
-def choose(reference: Reference, found: Sequence[Summary], place: str) -> Summary:
-    """The one trajectory that is meant, of those that match.
+def choose(reference: Reference, found: Sequence[Summary], location: str) -> Summary:
+    """Return the one trajectory that a reference names.
+
+    Args:
+        reference: what a person asked for.
+        found: the trajectories that match it.
+        location: where they were looked for.
 
     Raises:
-        UnresolvedError: there is none, or there are several.
+        ViewerError: there is none, or there are several.
     """
-    exact = [one for one in found if reference.is_name_of(one)]
-    several = exact or found
-    if not several:
-        raise UnresolvedError(f"No trajectory {reference.text} in {place}. {_advice(reference)}")
-    if len(several) > 1:
-        listed = sorted(several, key=attrgetter("order"))[:_LISTED]
-        shown = "\n".join(f"  {one.trace_id}  {_shown(one)}  {one.state}  {started(one)}" for one in listed)
-        more = f"\n  and {len(several) - _LISTED} more" if len(several) > _LISTED else ""
-        raise UnresolvedError(
-            f"{reference.text} are {len(several)} trajectories in {place}; name one by its trace id:\n"
-            f"{shown}{more}"
+    exact = [summary for summary in found if reference.is_name_of(summary)]
+    candidates = exact or found
+    if not candidates:
+        raise ViewerError(f"There is no trajectory {reference.text} in {location}. {_advice(reference)}")
+    if len(candidates) > 1:
+        listed = "\n".join(
+            f"  {summary.trace_id}  {_shown_path(summary)}  {summary.state}  {start_time(summary)}"
+            for summary in sorted(candidates, key=attrgetter("order"))[:_MAX_LISTED]
         )
-    return several[0]
+        more = f"\n  and {len(candidates) - _MAX_LISTED} more" if len(candidates) > _MAX_LISTED else ""
+        raise ViewerError(
+            f"{reference.text} names {len(candidates)} trajectories in {location}; "
+            f"choose one by its trace id:\n{listed}{more}"
+        )
+    return candidates[0]
 
 
 def _advice(reference: Reference) -> str:
-    listed = "`otel-rollout show` lists what is there"
+    advice = "`otel-rollout show` lists the trajectories"
     if reference.path and not reference.path.strip(
         "/"
-    ):  # a name only where step, sample and rollout are empty
-        return f"{listed}. Write {FORMS}."
+    ):  # only a trajectory with empty identity has such a name
+        return f"{advice}. Write {FORMS}."
     if reference.path and not reference.path.startswith(VALIDATION):
-        return f"{listed}; a validation's are called {VALIDATION}/{reference.path}."
+        return f"{advice}; those of a validation are called {VALIDATION}/{reference.path}."
     if reference.text.isdigit():
-        return f"{listed}. All of a step: {reference.text}/"
-    return f"{listed}."
+        return f"{advice}. All of a step: {reference.text}/"
+    return f"{advice}."

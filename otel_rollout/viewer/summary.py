@@ -1,4 +1,4 @@
-"""A trajectory in one row: which it is, what came of it, and what it took."""
+"""Summarize a trajectory: identity, state, scores, duration and tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
 
 VALIDATION: Final = "validation"
-_PLACE: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
-_IDENTITY: Final = (*_PLACE, semconv.VALIDATE)
+_PATH: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
+_IDENTITY: Final = (*_PATH, semconv.VALIDATE)
 _NO_FACTS: Final = (
     *semconv.IDENTITY,
     semconv.SCORE_ORIGIN,
@@ -26,11 +26,12 @@ _NO_FACTS: Final = (
     semconv.TURN_SHARED,
     semconv.TURN_LENGTH,
 )
+"""Attributes of a root span that are not shown as facts: identity, and what the forwarder adds."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score, the newest of its name."""
+    """A trajectory's newest score of a name."""
 
     name: str
     value: float | bool | str
@@ -39,7 +40,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens of one model call, or of several; None where nobody said."""
+    """Token counts of one or several model calls; None if not recorded."""
 
     input: int | None = None
     output: int | None = None
@@ -47,7 +48,7 @@ class Tokens:
 
     @classmethod
     def total(cls, parts: Iterable[Tokens]) -> Tokens:
-        """Those of all calls."""
+        """Add up the counts that are known."""
         known = list(parts)
         return cls(
             _sum(part.input for part in known),
@@ -58,22 +59,22 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Summary:
-    """One trajectory.
+    """A trajectory in one row.
 
     Attributes:
-        trace_id: 32 hex digits.
+        trace_id: trace id, 32 hex digits.
         run: id of the run that recorded it.
-        project: what it belongs to.
-        experiment: the training run's name.
-        path: step, sample and rollout, slashes between, after ``validation`` where it is; empty for what is
-            no trajectory.
-        name: of its root span.
-        state: ``ok``, ``error``, or ``running`` where its root span is not there (yet).
-        problem: what the root span says of an error.
-        start_ns: Unix time.
-        seconds: how long it took; None while it runs.
-        scores: the newest of each name.
-        tokens: of all its model calls.
+        project: name of its project.
+        experiment: name of its training run.
+        path: step, sample and rollout, separated by slashes; ``validation/`` precedes those of a validation.
+            Empty for a trace that is no trajectory.
+        name: name of its root span.
+        state: ``ok``, ``error``, or ``running`` while there is no root span.
+        error: error that its root span ended with.
+        start_ns: start in nanoseconds of Unix time.
+        seconds: duration; None while it runs.
+        scores: the newest score of each name.
+        tokens: tokens of all its model calls.
         facts: further attributes of its root span, by their short names.
     """
 
@@ -84,7 +85,7 @@ class Summary:
     path: str = ""
     name: str = ""
     state: str = "running"
-    problem: str = ""
+    error: str = ""
     start_ns: int = 0
     seconds: float | None = None
     scores: tuple[Score, ...] = ()
@@ -93,7 +94,7 @@ class Summary:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Where it is listed: training before validation, then by numbers where these are some."""
+        """Sort key: training before validation, then path, with numbers by value."""
         parts = self.path.split("/")
         return (
             len(parts),
@@ -103,28 +104,28 @@ class Summary:
 
 
 def path_of(identity: Mapping[str, Any]) -> str:
-    """Step, sample and rollout as somebody writes them; empty without any."""
+    """Return step, sample and rollout as a path; empty without any of them."""
     if not any(name in identity for name in _IDENTITY):
         return ""
-    parts = [str(identity.get(name, "-")) for name in _PLACE]
+    parts = [str(identity.get(name, "-")) for name in _PATH]
     is_validation = identity.get(semconv.VALIDATE) in (True, "True")
     return "/".join([VALIDATION, *parts] if is_validation else parts)
 
 
-def started(summary: Summary) -> str:
-    """When it began."""
+def start_time(summary: Summary) -> str:
+    """Format a trajectory's start in UTC; empty where it is not known."""
     if not summary.start_ns:
         return ""
     return datetime.fromtimestamp(summary.start_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def score_of(span: ReadableSpan) -> Evaluation | None:
-    """The score that a span is the record of."""
+    """Return the score that an evaluation span records; None for any other span."""
     return evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
 
 
 def tokens_of(span: ReadableSpan) -> Tokens | None:
-    """What a model call says of its tokens."""
+    """Return the token counts of a model call's span; None without any."""
     names = (
         semconv.GEN_AI_USAGE_INPUT_TOKENS,
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
@@ -136,11 +137,11 @@ def tokens_of(span: ReadableSpan) -> Tokens | None:
 
 
 class Gathering:
-    """What is known of a trace from the spans seen so far, in any order; holds on to none of them.
+    """Summarize a trace from its spans in any order, without keeping the spans.
 
     Args:
-        trace_id: 32 hex digits.
-        root_id: the span that the trajectory begins with; by default the trace's root.
+        trace_id: trace id, 32 hex digits.
+        root_id: id of the trajectory's first span; by default the trace's root.
     """
 
     def __init__(self, trace_id: str, root_id: int | None = None) -> None:
@@ -151,7 +152,7 @@ class Gathering:
         self._run = ""
 
     def add(self, span: ReadableSpan) -> None:
-        """One more span; the same one again changes nothing."""
+        """Add a span; a span that was added before changes nothing."""
         context, attributes = span.context, span.attributes or {}
         if context is None or context.span_id in self._seen:
             return
@@ -170,26 +171,26 @@ class Gathering:
 
     @property
     def root_id(self) -> int | None:
-        """The span that the trajectory begins with; None if it is not there."""
+        """Id of the trajectory's first span; None while that was not added."""
         if self._root_id is not None:
             return self._root_id if self._root_id in self._roots else None
         tops = [id_ for id_ in self._roots if self._seen[id_].parent_id not in self._seen]
         return min(tops, key=lambda id_: self._seen[id_].start_ns, default=None)
 
     def summary(self) -> Summary:
-        """The trajectory."""
+        """Return the summary of the spans added so far."""
         root = self._roots.get(self.root_id or 0)
-        seen = sorted(self._seen.values(), key=lambda one: one.start_ns)
-        identified = [one.identity for one in seen if semconv.VALIDATE in one.identity]
-        anyone = {key: value for one in reversed(seen) for key, value in one.identity.items()}
-        identity: Mapping[str, Any] = (root.attributes if root else None) or next(iter(identified), anyone)
+        seen = sorted(self._seen.values(), key=lambda span: span.start_ns)
+        identified = [span.identity for span in seen if semconv.VALIDATE in span.identity]
+        merged = {key: value for span in reversed(seen) for key, value in span.identity.items()}
+        identity: Mapping[str, Any] = (root.attributes if root else None) or next(iter(identified), merged)
         known = Summary(
             self._trace_id,
             run=self._run,
             project=str(identity.get(semconv.PROJECT_NAME, "")),
             experiment=str(identity.get(semconv.EXPERIMENT_NAME, "")),
             path=path_of(identity),
-            start_ns=min((one.start_ns for one in seen), default=0),
+            start_ns=min((span.start_ns for span in seen), default=0),
             scores=self._scores(root, identity),
             tokens=Tokens.total(self._outermost_tokens()),
         )
@@ -200,7 +201,7 @@ class Gathering:
             known,
             name=root.name,
             state="error" if failed else "ok",
-            problem=(root.status.description or "") if failed else "",
+            error=(root.status.description or "") if failed else "",
             start_ns=root.start_time or 0,
             seconds=((root.end_time or 0) - (root.start_time or 0)) / 1e9,
             facts=_facts(identity),
@@ -208,25 +209,29 @@ class Gathering:
 
     def _scores(self, root: ReadableSpan | None, identity: Mapping[str, Any]) -> tuple[Score, ...]:
         given = evaluations.repeated_in(root.attributes or {}, root.end_time or 0) if root else []
-        given += [one.score for one in self._seen.values() if one.score and self._is_ours(one, identity)]
-        # Of root and evaluation span, which hold the same score, the span has the comment: it comes last.
-        found = evaluations.newest(given).values()
-        in_order = sorted(found, key=lambda one: one.time_ns)
-        return tuple(Score(one.name, one.value, one.comment) for one in in_order)
+        given += [span.score for span in self._seen.values() if span.score and self._is_own(span, identity)]
+        # Root and evaluation span hold one score twice; the evaluation span, which has the comment, wins by
+        # being last.
+        found = sorted(evaluations.newest(given).values(), key=lambda score: score.time_ns)
+        return tuple(Score(score.name, score.value, score.comment) for score in found)
 
-    def _is_ours(self, one: _Seen, identity: Mapping[str, Any]) -> bool:
-        """Whether a score is the trajectory's, not that of one inside it."""
-        scored = self._seen.get(one.parent_id or 0, one)
-        known = scored.identity if semconv.VALIDATE in scored.identity else one.identity
+    def _is_own(self, span: _Seen, identity: Mapping[str, Any]) -> bool:
+        """Return whether a score is the trajectory's, and not that of a sub-trajectory."""
+        scored = self._seen.get(span.parent_id or 0, span)
+        known = scored.identity if semconv.VALIDATE in scored.identity else span.identity
         return semconv.VALIDATE not in known or path_of(known) == path_of(identity)
 
     def _outermost_tokens(self) -> list[Tokens]:
-        """Of calls that stand for one another (a client's, the engine's below it) the outer one's."""
-        return [one.tokens for one in self._seen.values() if one.tokens and not self._is_inside_a_call(one)]
+        """Return the counts of each model call, without those of calls inside another.
 
-    def _is_inside_a_call(self, one: _Seen) -> bool:
-        parent = self._seen.get(one.parent_id or 0)
-        for _ in range(len(self._seen)):  # what is damaged may go round in a circle
+        A client's span may have the engine's span inside it: both count the tokens of one call.
+        """
+        seen = self._seen.values()
+        return [span.tokens for span in seen if span.tokens and not self._is_inside_a_call(span)]
+
+    def _is_inside_a_call(self, span: _Seen) -> bool:
+        parent = self._seen.get(span.parent_id or 0)
+        for _ in range(len(self._seen)):  # damaged spans may be parents of one another
             if parent is None or parent.tokens is not None:
                 break
             parent = self._seen.get(parent.parent_id or 0)
@@ -235,6 +240,8 @@ class Gathering:
 
 @dataclass(frozen=True)
 class _Seen:
+    """What a summary needs of a span."""
+
     parent_id: int | None
     start_ns: int
     identity: Mapping[str, Any]
@@ -249,7 +256,7 @@ def _without_content(span: ReadableSpan) -> ReadableSpan:
         span.name,
         context=span.context,
         parent=span.parent,
-        resource=span.resource,  # by default one is made, with threads
+        resource=span.resource,  # the default starts threads to detect the resource
         attributes=attributes,
         status=span.status,
         start_time=span.start_time,
@@ -273,7 +280,7 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 
 
 def gathered(spans: Sequence[ReadableSpan], root_id: int | None = None) -> Gathering:
-    """What is known of a trace of which all spans are there."""
+    """Gather all spans of a trace."""
     first = spans[0].context
     gathering = Gathering(f"{first.trace_id if first else 0:032x}", root_id)
     for span in spans:

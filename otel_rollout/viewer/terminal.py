@@ -1,4 +1,4 @@
-"""Trajectories on a terminal, or in a pipe: a list, one turn by turn, two side by side."""
+"""Print trajectories: a list, one conversation, or two side by side."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from otel_rollout.viewer import captions
+from otel_rollout.viewer import formatting
 from otel_rollout.viewer.comparison import Comparison
-from otel_rollout.viewer.conversation import EVALUATOR, FAILURE, MODEL, TOOL, Conversation, Turn
+from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.printable import printable
 from otel_rollout.viewer.summary import Summary
+from otel_rollout.viewer.turn import EVALUATOR, FAILURE, MODEL, TOOL, Turn
 
 _STYLES: Final = {
     "system": "blue",
@@ -33,13 +34,13 @@ _FAILED: Final = "bold red"
 _CHANGED: Final = "reverse"
 _INDENT: Final = (0, 0, 1, 2)
 _NO_LIMIT: Final = 10_000
-"""Columns in which a table is measured."""
+"""Width in columns that no table exceeds; a table is measured in it."""
 
 
 def list_trajectories(
-    summaries: Sequence[Summary], console: Console, place: str, notes: Sequence[str] = ()
+    summaries: Sequence[Summary], console: Console, location: str, notes: Sequence[str] = ()
 ) -> None:
-    """Print a row for each trajectory, then of which run they are and where they were found."""
+    """Print a row for each trajectory, then their runs and where they were read from."""
     table = Table()
     table.add_column("trajectory", no_wrap=True)
     table.add_column("trace", no_wrap=True)
@@ -47,53 +48,53 @@ def list_trajectories(
         table.add_column(heading, justify="right" if heading == "reward" else "left")
     for heading in ("took", "in", "out"):
         table.add_column(heading, justify="right", no_wrap=True)
-    digits = _digits_that_tell(summaries)
-    for one in sorted(summaries, key=attrgetter("order")):
-        counts = ("" if count is None else str(count) for count in (one.tokens.input, one.tokens.output))
+    digits = _unique_digits(summaries)
+    for summary in sorted(summaries, key=attrgetter("order")):
+        tokens = summary.tokens
         table.add_row(
-            _text(captions.name(one)),
-            _text(one.trace_id[:digits]),
-            _text(captions.reward(one)),
-            _text(one.state, _STATES.get(one.state, "")),
-            _text(captions.duration(one.seconds)),
-            *counts,
+            _text(formatting.name(summary)),
+            _text(summary.trace_id[:digits]),
+            _text(formatting.reward(summary)),
+            _text(summary.state, _STATES.get(summary.state, "")),
+            _text(formatting.duration(summary.seconds)),
+            *("" if count is None else str(count) for count in (tokens.input, tokens.output)),
         )
-    # A name that is cut, or spread over lines, cannot be pasted: rather have a line that is too long.
+    # A name that is cut or wrapped cannot be pasted, so the table may be wider than the terminal.
     unbounded = console.options.update_width(_NO_LIMIT)
     console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
     console.print(table)
-    for said in (*captions.counted_runs(summaries), f"from {place}", *notes):
-        console.print(_text(said), soft_wrap=True)
+    for line in (*formatting.runs(summaries), f"from {location}", *notes):
+        console.print(_text(line), soft_wrap=True)
 
 
-def _digits_that_tell(summaries: Sequence[Summary]) -> int:
-    """How many digits of their trace ids tell all of these apart."""
-    ids = {one.trace_id for one in summaries}
+def _unique_digits(summaries: Sequence[Summary]) -> int:
+    """Return how many leading digits make the trace ids of all trajectories differ."""
+    ids = {summary.trace_id for summary in summaries}
     return next(count for count in range(8, 33, 4) if len({id_[:count] for id_ in ids}) == len(ids))
 
 
-def show(conversation: Conversation, console: Console, place: str = "", notes: Sequence[str] = ()) -> None:
-    """Print a conversation turn by turn, and where it was found."""
+def show(conversation: Conversation, console: Console, location: str = "", notes: Sequence[str] = ()) -> None:
+    """Print a conversation turn by turn, and where it was read from."""
     summary = conversation.summary
     title = _text(summary.path or summary.name, "bold")
     title.append(f"  {printable(summary.state)}", _STATES.get(summary.state, ""))
     console.print(title)
-    console.print(_facts(conversation, place, notes))
+    console.print(_facts(conversation, location, notes))
     for number, turn in enumerate(conversation.turns, start=1):
         console.print(_turn(turn, number))
     console.print(_scores(conversation))
 
 
-def _facts(conversation: Conversation, place: str, notes: Sequence[str]) -> RenderableType:
+def _facts(conversation: Conversation, location: str, notes: Sequence[str]) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    for name, value in (*captions.facts(conversation), ("from", place), ("note", "\n".join(notes))):
+    for name, value in (*formatting.facts(conversation), ("from", location), ("note", "\n".join(notes))):
         if value:
             table.add_row(_text(name), _text(value))
-    problem = conversation.summary.problem
-    if problem:
-        table.add_row(_text("error"), _text(problem, _FAILED))
+    error = conversation.summary.error
+    if error:
+        table.add_row(_text("error"), _text(error, _FAILED))
     return Padding(table, (0, 0, 1, 0))
 
 
@@ -105,29 +106,34 @@ def _heading(turn: Turn, number: int) -> RenderableType:
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(ratio=1, overflow="fold")
     line.add_column(justify="right", style="dim", no_wrap=False)
-    line.add_row(_who(turn, number), _text(captions.beside(turn)))
+    line.add_row(_role(turn, number), _text(formatting.details(turn)))
     return line
 
 
-def _who(turn: Turn, number: int) -> Text:
-    failed = ("  failed", _FAILED) if turn.problem else ""
-    who = _text(captions.role(turn), f"bold {_STYLES.get(turn.role, '')}")
-    return Text.assemble((f"{number:>2} ", "dim"), who, failed)
+def _role(turn: Turn, number: int) -> Text:
+    failed = ("  failed", _FAILED) if turn.error else ""
+    role = _text(formatting.role(turn), f"bold {_STYLES.get(turn.role, '')}")
+    return Text.assemble((f"{number:>2} ", "dim"), role, failed)
 
 
 def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Text]:
-    """What a turn says; of ``parts``, which its text consists of, the middle one is made to stand out."""
+    """Yield the content of a turn.
+
+    Args:
+        turn: the turn.
+        parts: its text in three parts, of which the middle one is highlighted.
+    """
     if turn.note:
         yield _text(f"({turn.note})", "dim italic")
     if turn.shows_arguments:
-        yield _text(f"({captions.arguments(turn.arguments)})", "yellow" if turn.role == TOOL else "dim")
+        yield _text(f"({formatting.arguments(turn.arguments)})", "yellow" if turn.role == TOOL else "dim")
     if turn.text:
         before, changed, after = parts or (turn.text, "", "")
         yield Text.assemble(_text(before), _text(changed, _CHANGED), _text(after))
-    for call in turn.unwritten_calls:
-        yield _text(f"→ {captions.call(call)}", "yellow")
-    if captions.problem(turn):
-        yield _text(captions.problem(turn), "red")
+    for call in turn.calls_outside_text:
+        yield _text(f"→ {formatting.call(call)}", "yellow")
+    if formatting.error(turn):
+        yield _text(formatting.error(turn), "red")
 
 
 def _scores(conversation: Conversation) -> RenderableType:
@@ -136,7 +142,7 @@ def _scores(conversation: Conversation) -> RenderableType:
     table.add_column(justify="right")
     table.add_column(style="dim", overflow="fold")
     for given in conversation.summary.scores:
-        table.add_row(_text(given.name), _text(captions.score(given)), _text(given.comment))
+        table.add_row(_text(given.name), _text(formatting.score(given)), _text(given.comment))
     return (
         Group(Rule("scores", style="dim", align="left"), table)
         if conversation.summary.scores
@@ -148,17 +154,17 @@ def compare(comparison: Comparison, console: Console) -> None:
     """Print two conversations side by side."""
     table = Table(box=None, padding=(0, 2), pad_edge=False)
     table.add_column("", style="dim")
-    for conversation in (comparison.one, comparison.other):
-        table.add_column(_text(captions.title(conversation.summary)), overflow="fold")
-    for name, one, other in captions.side_by_side(comparison):
-        style = "" if one == other else "bold"
-        table.add_row(_text(name), _text(one, style), _text(other, style))
+    for conversation in (comparison.left, comparison.right):
+        table.add_column(_text(formatting.title(conversation.summary)), overflow="fold")
+    for name, left, right in formatting.side_by_side(comparison):
+        style = "" if left == right else "bold"
+        table.add_row(_text(name), _text(left, style), _text(right, style))
     console.print(table)
     console.print()
     for number, turn in enumerate(comparison.shared, start=1):
         console.print(_turn(turn, number))
     colour = "red" if comparison.divergence else "green"
-    console.print(Panel(_text(captions.parting(comparison), "bold"), style=colour))
+    console.print(Panel(_text(formatting.divergence(comparison), "bold"), style=colour))
     console.print(_columns(comparison))
 
 
@@ -172,16 +178,17 @@ def _columns(comparison: Comparison) -> RenderableType:
     return table
 
 
-def _cell(turn: Turn | None, number: int, parting_in: Comparison | None) -> RenderableType:
+def _cell(turn: Turn | None, number: int, diverging: Comparison | None) -> RenderableType:
+    """Return the cell of a turn; with ``diverging``, highlight the word that differs."""
     if turn is None:
         return Text("–", "dim")
-    parts = parting_in.changed(turn) if parting_in else None
-    beside = _text(captions.beside(turn), "dim")
+    parts = diverging.changed(turn) if diverging else None
+    details = _text(formatting.details(turn), "dim")
     return Group(
-        _who(turn, number), Padding(Group(*([beside] if beside else []), *_body(turn, parts)), _INDENT)
+        _role(turn, number), Padding(Group(*([details] if details else []), *_body(turn, parts)), _INDENT)
     )
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Text as it is: no markup in it is read, nothing in it steers the terminal."""
+    """Return text without effective markup or control characters."""
     return Text(printable(text), style)

@@ -24,7 +24,7 @@ from otel_rollout.launch import drain, launcher, transfer
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError, say_left_alone
-from otel_rollout.viewer.from_spool import Kept
+from otel_rollout.viewer.spool_source import SpoolSource
 from tests.faults import hostile
 from tests.waiting import wait_for
 
@@ -201,7 +201,7 @@ def test_whatever_lies_in_the_place_of_a_file_is_left_alone(
             launcher.ensure_forwarder(node_dir, configured)
         with contextlib.suppress(ForeignFileError):
             transfer.next_piece(node_dir, {})
-        Kept(node_dir).find(None)
+        SpoolSource(node_dir).find(None)
 
     user = threading.Thread(target=use, daemon=True)
     failures: list[object] = []

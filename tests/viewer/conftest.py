@@ -1,4 +1,4 @@
-"""One rollout, recorded by a process of its own, kept in its spool and delivered to a real MLflow server."""
+"""A rollout, recorded in a process of its own, kept in its spool and delivered to a real MLflow server."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from otel_rollout.cli import app
 
 @dataclass(frozen=True)
 class Rollout:
-    """The rollout of ``tests.viewer.job``; ``ids`` are its trajectories' by their places."""
+    """The rollout of ``tests.viewer.job``; ``ids`` maps paths of its trajectories to their ids."""
 
     spool: Path
     tracking_uri: str
     ids: dict[str, str]
 
-    def place(self, source: str) -> str:
-        return str(self.spool) if source == "kept" else f"mlflow:{self.tracking_uri}"
+    def location(self, source: str) -> str:
+        return str(self.spool) if source == "spool" else f"mlflow:{self.tracking_uri}"
 
 
 @pytest.fixture(scope="session")
@@ -46,12 +46,12 @@ def rollout(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Rollou
 
 @pytest.fixture(autouse=True)
 def experiment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server is that of other tests as well; this rollout's experiment is asked for by its project."""
+    """Name the rollout's experiment: the server has experiments of other tests too."""
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "look")
 
 
 def run(*arguments: object, code: int = 0, columns: int = 100) -> str:
-    """What the command prints; fails unless it exits with ``code``."""
+    """Run the command and return its output; fail unless it exits with ``code``."""
     ran = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": str(columns)})
     assert ran.exit_code == code, ran.output
     return ran.output

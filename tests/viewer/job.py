@@ -1,6 +1,6 @@
-"""A small rollout to look at: a group of siblings that part, a validation, an agent that talks in tokens.
+"""Record a small rollout: siblings that differ, a validation, and an agent that uses token ids.
 
-Prints the ids of its trajectories as JSON, by their places.
+Print the ids of its trajectories as JSON, by path.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOKENIZER = Path(__file__).parents[2] / "examples/otel_rollout_demo/data/tokeniz
 
 
 class Agent:
-    """Calls a tool once and answers; what it says is given."""
+    """Call a tool once and give a fixed answer."""
 
     def __init__(self, expression: str, answer: str) -> None:
         self.messages: list[dict[str, Any]] = [
@@ -68,7 +68,7 @@ class Agent:
 
 
 class TokenAgent:
-    """Talks in token ids: each turn sends all that was said before."""
+    """Send token ids; each request repeats all before it."""
 
     def __init__(self, turns: int, last: str) -> None:
         self.tokenizer = Tokenizer.from_file(str(TOKENIZER))
@@ -94,7 +94,7 @@ class TokenAgent:
 
 
 def main() -> None:
-    """Roll out."""
+    """Record the rollout."""
     ids: dict[str, str | None] = {}
     for sibling, (expression, answer) in enumerate(
         [("6 * 7", "It is 42."), ("6 x 7", "It is 41."), ("6 * 7", HOSTILE)]
@@ -112,7 +112,7 @@ def main() -> None:
         with rollout_trace_attr(step=2, sample_index="counting", rollout_n=sibling) as trajectory:
             TokenAgent(5, last).run()
         ids[f"2/counting/{sibling}"] = trajectory.id
-    time.sleep(0.01)  # another millisecond: scores are in the order in which they were given
+    time.sleep(0.01)  # scores are ordered by time, in milliseconds
     score("judged", "well", comment="by hand", trajectory=ids["1/7/0"])
     report = otel_rollout.shutdown(60)
     assert not report.undelivered, report.summary()

@@ -1,4 +1,4 @@
-"""What is told of spans: shapes of messages, contexts that do not simply go on, failures, parts."""
+"""Conversations built from spans: message shapes, edited contexts, failures, sub-trajectories."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from otel_rollout.base import semconv
 from otel_rollout.forwarder.enrichment import Enrichment
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.viewer.comparison import compare
-from otel_rollout.viewer.conversation import Conversation, Turn, conversation
+from otel_rollout.viewer.conversation import Conversation, conversation_of
 from otel_rollout.viewer.messages import Call
+from otel_rollout.viewer.turn import Turn
 
 ROOT = 1
 IDENTITY = {semconv.STEP: 1, semconv.SAMPLE_INDEX: 7, semconv.ROLLOUT_N: 0, semconv.VALIDATE: False}
@@ -22,7 +23,7 @@ IDENTITY = {semconv.STEP: 1, semconv.SAMPLE_INDEX: 7, semconv.ROLLOUT_N: 0, semc
 
 def line(
     number: int,
-    given: Any,
+    input_: Any,
     result: Any,
     *,
     parent: int = ROOT,
@@ -30,12 +31,12 @@ def line(
     kind: str = "LLM",
     **more: Any,
 ) -> bytes:
-    """A line with span ``number``, which begins at ten times that; ``error`` is how it ended."""
+    """Encode span ``number``, which starts at ten times its number, as a line; ``error`` is its error."""
     attributes = {
         **IDENTITY,
         semconv.SPAN_KIND: kind,
         semconv.INPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
-        semconv.INPUT_VALUE: orjson.dumps(given).decode(),
+        semconv.INPUT_VALUE: orjson.dumps(input_).decode(),
         semconv.OUTPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
         semconv.OUTPUT_VALUE: orjson.dumps(result).decode(),
         **more.get("attributes", {}),
@@ -47,25 +48,25 @@ def line(
         "name": name,
         "startTimeUnixNano": str(10 * number),
         "endTimeUnixNano": str(more.get("end", 10 * number + 5)),
-        "attributes": [{"key": key, "value": held(value)} for key, value in attributes.items()],
+        "attributes": [{"key": key, "value": encoded(value)} for key, value in attributes.items()],
         "status": {"code": 2, "message": more["error"]} if "error" in more else {},
     }
     return orjson.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
 
 
-def held(value: bool | int | float | str) -> dict[str, Any]:
-    """An attribute's value as OTLP/JSON has it."""
+def encoded(value: bool | int | float | str) -> dict[str, Any]:
+    """Encode an attribute's value as in OTLP/JSON."""
     kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
     return {kinds[type(value)]: str(value) if type(value) is int else value}
 
 
-def told(lines: Sequence[bytes], root_id: int | None = None) -> Conversation:
+def shown(lines: Sequence[bytes], root_id: int | None = None) -> Conversation:
     root = line(ROOT, None, None, parent=0, name="rollout_trace", kind="AGENT", end=10**6)
     spans = [span for each in (*reversed(lines), root) for span in spans_of(each)]  # in any order
-    return conversation(spans, root_id)
+    return conversation_of(spans, root_id)
 
 
-def said(turns: Sequence[Turn]) -> list[tuple[str, str]]:
+def messages_of(turns: Sequence[Turn]) -> list[tuple[str, str]]:
     return [(turn.role, turn.text) for turn in turns]
 
 
@@ -95,8 +96,8 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_an_answer_is_read_in_every_usual_shape(answer: Any) -> None:
-    """What a model said is text, whichever library's object was returned."""
+def test_reply_of_each_supported_shape_is_read_as_text(answer: Any) -> None:
+    """A reply reads as the same text, whichever library's object the model call returned."""
     for given in (
         {"messages": [user("Hi")]},
         [user("Hi")],
@@ -104,7 +105,7 @@ def test_an_answer_is_read_in_every_usual_shape(answer: Any) -> None:
         "Hi",
         {"kwargs": {"raw_prompt": [user("Hi")]}},
     ):
-        assert said(told([line(2, given, answer)]).turns) == [("user", "Hi"), ("assistant", "Hello")]
+        assert messages_of(shown([line(2, given, answer)]).turns) == [("user", "Hi"), ("assistant", "Hello")]
 
 
 CALLS = {
@@ -116,19 +117,19 @@ CALLS = {
 
 
 @pytest.mark.parametrize("answer", CALLS.values(), ids=CALLS)
-def test_calls_of_tools_are_read_in_every_usual_shape(answer: Any) -> None:
-    """Their name, their arguments as values, their id."""
-    (turn,) = told([line(2, {}, [{"role": "assistant", **answer}])]).turns
+def test_tool_calls_of_each_supported_shape_are_read(answer: Any) -> None:
+    """A tool call has its name, its arguments as values, and its id."""
+    (turn,) = shown([line(2, {}, [{"role": "assistant", **answer}])]).turns
     assert turn.calls == (Call("add", {"a": 1}, "c"),)
 
 
-def test_what_was_said_before_is_not_said_again() -> None:
-    """Three turns that resend everything; the reply comes back without its call's markup, which it had."""
+def test_messages_that_are_resent_are_shown_once() -> None:
+    """Requests repeat everything before them; a repeated reply may lack its tool call's markup."""
     first = [{"role": "system", "content": "Be brief."}, user("One?")]
     reply = assistant("Let me see. <tool_call>{}</tool_call>")
     resent = {**assistant("Let me see."), "tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]}
     second = [*first, resent, {"role": "tool", "content": "1"}, user("And two?")]
-    turns = told(
+    turns = shown(
         [
             line(2, {"messages": first}, reply),
             line(3, {"name": "look", "arguments": {}}, "1", name="execute_tool look", kind="TOOL"),
@@ -136,7 +137,7 @@ def test_what_was_said_before_is_not_said_again() -> None:
             line(5, {"messages": [*second, assistant("Two."), user("Thanks")]}, assistant("Bye.")),
         ]
     ).turns
-    assert [text for _, text in said(turns)] == [
+    assert [text for _, text in messages_of(turns)] == [
         "Be brief.", "One?", "Let me see. <tool_call>{}</tool_call>", "1", "And two?", "Two.", "Thanks",
         "Bye.",
     ]  # fmt: skip
@@ -145,10 +146,10 @@ def test_what_was_said_before_is_not_said_again() -> None:
     assert not any(turn.note for turn in turns)
 
 
-def test_a_context_that_was_edited_or_is_another_says_so() -> None:
-    """What is shown then goes on from where they part; another conversation is one of its own."""
+def test_context_that_was_edited_or_is_new_has_a_note() -> None:
+    """An edited context is shown from its first difference; a new one is called a context of its own."""
     first = [user("One?"), assistant("Yes."), user("Two?")]
-    turns = told(
+    turns = shown(
         [
             line(2, {"messages": first}, assistant("No.")),
             line(3, {"messages": [user("One?"), user("In short: yes.")]}, assistant("Fine.")),
@@ -156,7 +157,7 @@ def test_a_context_that_was_edited_or_is_another_says_so() -> None:
             line(5, {"messages": [user("Judge this.")]}, assistant("Good.")),
         ]
     ).turns
-    assert said(turns)[4:] == [
+    assert messages_of(turns)[4:] == [
         ("user", "In short: yes."), ("assistant", "Fine."), ("user", "Judge this."), ("assistant", "Bad."),
         ("assistant", "Good."),
     ]  # fmt: skip
@@ -167,8 +168,8 @@ def test_a_context_that_was_edited_or_is_another_says_so() -> None:
     assert turns[-1].tokens.output is None
 
 
-def test_tools_at_the_same_time_get_their_own_answers() -> None:
-    """By the ids of their calls, in whatever order the answers are given to the model."""
+def test_parallel_tool_calls_get_their_own_results() -> None:
+    """Results are matched by call id, in whatever order the model gets them."""
     answers = [{"role": "tool", "tool_call_id": id_, "content": f"answer {id_}"} for id_ in ("b", "a")]
     tools = [
         line(
@@ -181,17 +182,17 @@ def test_tools_at_the_same_time_get_their_own_answers() -> None:
         )
         for number, id_ in ((3, "a"), (4, "b"))
     ]
-    turns = told([line(2, "Go", "Yes"), *tools, line(5, [user("Go"), *answers], "Done")]).turns
+    turns = shown([line(2, "Go", "Yes"), *tools, line(5, [user("Go"), *answers], "Done")]).turns
     assert [(turn.name, turn.text) for turn in turns if turn.role == "tool"] == [
         ("a", "answer a"),
         ("b", "answer b"),
     ]
 
 
-def test_a_failure_is_told_once_where_it_happened() -> None:
-    """Not again by what it went through, a tool's own function inside the tool's span, or the loop around."""
+def test_error_is_shown_once_at_its_origin() -> None:
+    """An error that passes from a function through a tool to the loop around is shown at the tool only."""
     error = "ValueError: no"
-    turns = told(
+    turns = shown(
         [
             line(2, {}, None, name="run", kind="CHAIN", error=error, end=900),
             line(3, {"arguments": {"a": 1}}, None, parent=2, name="tool", kind="TOOL", error=error),
@@ -199,27 +200,39 @@ def test_a_failure_is_told_once_where_it_happened() -> None:
             line(5, {"text": "{"}, None, parent=2, name="parse", kind="CHAIN", error="JSONDecodeError: what"),
         ]
     ).turns
-    assert [(turn.role, turn.name, turn.problem) for turn in turns] == [
+    assert [(turn.role, turn.name, turn.error) for turn in turns] == [
         ("tool", "tool", error), ("failure", "parse", "JSONDecodeError: what")
     ]  # fmt: skip
 
 
-def test_the_engine_below_a_client_is_the_same_call() -> None:
-    """Its token ids and counts are the client's where that has none."""
+def test_failed_operation_is_shown_after_the_turns_inside_it() -> None:
+    """A model call is ordered by its start, even if it ends last; a failed operation by its end."""
+    turns = shown(
+        [
+            line(2, {}, None, name="run", kind="CHAIN", error="ValueError: no", end=900),
+            line(3, "One?", "Yes.", parent=2, end=800),
+            line(4, {"arguments": {}}, "found", parent=2, name="search", kind="TOOL"),
+        ]
+    ).turns
+    assert [turn.name or turn.role for turn in turns] == ["user", "assistant", "search", "run"]
+
+
+def test_engine_span_inside_client_span_is_one_model_call() -> None:
+    """The engine's token ids and counts are used where the client's span has none."""
     counts = {semconv.GEN_AI_USAGE_INPUT_TOKENS: 3, semconv.GEN_AI_USAGE_OUTPUT_TOKENS: 2}
-    found = told(
+    found = shown(
         [
             line(2, {"messages": [user("Hi")]}, assistant("Hello"), end=900),
             line(3, {"prompt_ids": [1, 2, 3]}, {"token_ids": [4, 5]}, parent=2, attributes=counts),
         ]
     )
-    assert said(found.turns) == [("user", "Hi"), ("assistant", "Hello")]
-    assert found.turns[-1].ids == (4, 5)
+    assert messages_of(found.turns) == [("user", "Hi"), ("assistant", "Hello")]
+    assert found.turns[-1].token_ids == (4, 5)
     assert (found.turns[-1].tokens.input, found.summary.tokens.output, found.model_calls) == (3, 2, 1)
 
 
-def test_a_trajectory_inside_another_is_told_apart() -> None:
-    """Its turns say where they belong, its score is its own; by its id it is shown alone."""
+def test_turns_of_a_sub_trajectory_name_it() -> None:
+    """A sub-trajectory's turns carry its path, its score is its own, and its id shows it alone."""
     inside = {**IDENTITY, semconv.ROLLOUT_N: 1}
     scored = {**inside, semconv.GEN_AI_EVALUATION_NAME: "reward", semconv.GEN_AI_EVALUATION_SCORE_VALUE: 1.0}
     lines = [
@@ -228,29 +241,29 @@ def test_a_trajectory_inside_another_is_told_apart() -> None:
         line(4, "Two?", "No.", parent=3, attributes=inside),
         line(5, None, None, parent=3, name="score reward", kind="EVALUATOR", attributes=scored),
     ]
-    found = told(lines)
-    assert [turn.inside for turn in found.turns] == ["", "", "1/7/1", "1/7/1"]
+    found = shown(lines)
+    assert [turn.sub_trajectory for turn in found.turns] == ["", "", "1/7/1", "1/7/1"]
     assert not found.summary.scores
-    alone = told(lines, root_id=3)
+    alone = shown(lines, root_id=3)
     assert alone.summary.path == "1/7/1"
     assert [score.value for score in alone.summary.scores] == [1.0]
-    assert said(alone.turns) == [("user", "Two?"), ("assistant", "No.")]
+    assert messages_of(alone.turns) == [("user", "Two?"), ("assistant", "No.")]
 
 
-def test_a_trajectory_without_model_calls_is_what_was_asked_and_answered() -> None:
-    """As its root shows it."""
+def test_trajectory_without_model_calls_shows_the_roots_input_and_output() -> None:
+    """Without a model call the root's input and output are the turns."""
     root = line(ROOT, {"question": "Six?"}, "Seven.", parent=0, name="rollout_trace", kind="AGENT")
-    assert said(conversation(spans_of(root)).turns) == [
+    assert messages_of(conversation_of(spans_of(root)).turns) == [
         ("input", '{"question":"Six?"}'),
         ("assistant", "Seven."),
     ]
 
 
 def test_token_ids_without_text_are_counted_and_compared() -> None:
-    """The prompt is what the trajectory was asked; siblings part at a token all the same."""
+    """The first prompt is the input of the span around it; siblings are compared by token id."""
 
     def sibling(last: int) -> Conversation:
-        return told(
+        return shown(
             [
                 line(2, {"raw_prompt": [user("Hi")]}, None, name="run", kind="CHAIN", end=900),
                 line(3, {"prompt_ids": [1, 2, 3]}, {"token_ids": [4, 5]}, parent=2),
@@ -259,7 +272,7 @@ def test_token_ids_without_text_are_counted_and_compared() -> None:
         )
 
     one = sibling(8)
-    assert said(one.turns) == [
+    assert messages_of(one.turns) == [
         ("user", "Hi"),
         ("assistant", "(2 tokens, whose text was not recorded)"),
         ("context", "(1 tokens, whose text was not recorded)"),
@@ -267,13 +280,13 @@ def test_token_ids_without_text_are_counted_and_compared() -> None:
     ]
     divergence = compare(one, sibling(9)).divergence
     assert divergence is not None
-    assert (divergence.turn, divergence.token, divergence.ids) == (3, 1, (8, 9))
+    assert (divergence.turn, divergence.token, divergence.token_ids) == (3, 1, (8, 9))
     assert compare(one, sibling(8)).divergence is None
 
 
 @pytest.mark.parametrize("way", ["tokens", "all", "whole"])
-def test_what_exporters_get_reads_as_what_was_recorded(way: str) -> None:
-    """Told by reference or in full: the same prompt once more, one that goes on, messages beside ids."""
+def test_exported_lines_show_the_same_turns_as_recorded_ones(way: str) -> None:
+    """Turns exported as a context diff or in full read as they were recorded."""
     start, said = list(range(100, 140)), [{"role": "user", "content": "a"}]
     more = [*said, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
     recorded = [
@@ -287,10 +300,10 @@ def test_what_exporters_get_reads_as_what_was_recorded(way: str) -> None:
     enrichment = Enrichment(Path(), way)
     exported = [enrichment.line(raw) for raw in recorded]
     assert (exported == recorded) == (way == "whole")
-    assert told(exported).turns == told(recorded).turns
+    assert shown(exported).turns == shown(recorded).turns
 
 
-def test_a_loop_of_parents_ends() -> None:
+def test_spans_that_are_parents_of_one_another_are_shown() -> None:
     """Damaged lines may name each other as parent."""
-    found = told([line(2, "One?", "Yes.", parent=3), line(3, "Two?", "No.", parent=2)])
+    found = shown([line(2, "One?", "Yes.", parent=3), line(3, "Two?", "No.", parent=2)])
     assert found.summary.path == "1/7/0"

@@ -1,4 +1,4 @@
-"""Whatever a model, a tool or an attribute says, it is text: on a terminal and in a page."""
+"""Text of models, tools and attributes is shown as text, on the terminal and in the page."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from rich.console import Console
 
 from otel_rollout.viewer import page, terminal
 from otel_rollout.viewer.comparison import compare
-from otel_rollout.viewer.conversation import Conversation, Turn
+from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.messages import Call
 from otel_rollout.viewer.printable import printable
 from otel_rollout.viewer.summary import Score, Summary, Tokens
-from tests.viewer.test_conversation import line, told
+from otel_rollout.viewer.turn import Turn
+from tests.viewer.test_conversation import line, shown
 
 OWN = re.compile(r"\x1b\[[0-9;]*m")
-"""Colours, and nothing else that rich may write."""
+"""Escape sequences of colours, the only ones that rich may write."""
 ALLOWED = {
     *(
         "html",
@@ -52,14 +53,14 @@ TURNS = st.builds(
         st.builds(Call, TEXTS, st.none() | TEXTS | st.dictionaries(TEXTS, TEXTS, max_size=2)), max_size=2
     ).map(tuple),
     arguments=st.none() | TEXTS | st.dictionaries(TEXTS, TEXTS | st.integers(), max_size=2),
-    problem=TEXTS,
+    error=TEXTS,
     stack=TEXTS,
-    ids=st.lists(st.integers(0, 3), max_size=4).map(tuple),
+    token_ids=st.lists(st.integers(0, 3), max_size=4).map(tuple),
     tokens=st.builds(Tokens, st.none() | st.integers(0, 9), st.none() | st.integers(0, 9)),
-    finish=TEXTS,
+    finish_reason=TEXTS,
     seconds=st.none() | st.floats(0, 1e6),
     note=TEXTS,
-    inside=TEXTS,
+    sub_trajectory=TEXTS,
 )
 SUMMARIES = st.builds(
     Summary,
@@ -70,7 +71,7 @@ SUMMARIES = st.builds(
     path=TEXTS,
     name=TEXTS,
     state=st.sampled_from(["ok", "error", "running"]),
-    problem=TEXTS,
+    error=TEXTS,
     start_ns=st.integers(0, 2**62),
     seconds=st.none() | st.floats(0, 1e6),
     scores=st.lists(st.builds(Score, TEXTS, st.booleans() | st.floats() | TEXTS, TEXTS), max_size=2).map(
@@ -95,12 +96,12 @@ def written(on: Console) -> str:
 
 
 class Reading(HTMLParser):
-    """The elements of a page and what it says outside of its style."""
+    """Collect the elements and the text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.elements: set[str] = set()
-        self.said = ""
+        self.text = ""
         self.feed(text)
         self.close()
 
@@ -112,13 +113,13 @@ class Reading(HTMLParser):
         raise AssertionError("a comment")
 
     def handle_data(self, data: str) -> None:
-        self.said += data
+        self.text += data
 
 
 @settings(max_examples=40)
 @given(CONVERSATIONS)
-def test_a_conversation_is_text_and_nothing_else(conversation: Conversation) -> None:
-    """No control character, nothing that reorders, no markup and no element that is not our own."""
+def test_conversation_of_any_text_controls_neither_terminal_nor_page(conversation: Conversation) -> None:
+    """The output has no control character, and the page no element but those of its templates."""
     on = console()
     terminal.show(conversation, on)
     terminal.list_trajectories([conversation.summary], on, "here")
@@ -128,13 +129,15 @@ def test_a_conversation_is_text_and_nothing_else(conversation: Conversation) -> 
     read = Reading(whole)
     assert read.elements <= ALLOWED
     for turn in conversation.turns:
-        assert printable(turn.text) in read.said
+        assert printable(turn.text) in read.text
 
 
 @settings(max_examples=40)
 @given(CONVERSATIONS, CONVERSATIONS)
-def test_a_comparison_is_text_and_nothing_else(one: Conversation, other: Conversation) -> None:
-    """The same of two side by side, wherever in a text they part."""
+def test_comparison_of_any_text_controls_neither_terminal_nor_page(
+    one: Conversation, other: Conversation
+) -> None:
+    """Two conversations side by side are plain text, wherever they begin to differ."""
     compared = compare(one, other)
     on = console()
     terminal.compare(compared, on)
@@ -144,7 +147,7 @@ def test_a_comparison_is_text_and_nothing_else(one: Conversation, other: Convers
     read = Reading(whole)
     assert read.elements <= ALLOWED
     for turn in (*compared.shared, *(turn for pair in compared.rows for turn in pair if turn)):
-        assert printable(turn.text) in read.said
+        assert printable(turn.text) in read.text
 
 
 KEYS = st.sampled_from(
@@ -167,28 +170,28 @@ SPANS = st.lists(
 
 @settings(max_examples=100)
 @given(SPANS)
-def test_whatever_was_recorded_is_shown(recorded: list[tuple[str, object, object]]) -> None:
+def test_arguments_and_results_of_any_shape_are_shown(recorded: list[tuple[str, object, object]]) -> None:
     """Arguments and results of any shape make a conversation that can be shown and compared."""
     lines = [line(number, *values, kind=kind) for number, (kind, *values) in enumerate(recorded, start=2)]
-    conversation = told(lines)
+    conversation = shown(lines)
     terminal.show(conversation, console())
     page.of_conversation(conversation)
-    assert compare(conversation, told(lines)).divergence is None
+    assert compare(conversation, shown(lines)).divergence is None
 
 
 @given(TEXTS)
-def test_what_is_printable_stays_as_it_is(text: str) -> None:
-    """Making text printable twice is making it printable once; letters, tabs and newlines stay."""
+def test_printable_text_stays_unchanged(text: str) -> None:
+    """Making text printable twice equals making it printable once; letters, tabs and newlines stay."""
     once = printable(text)
     assert printable(once) == once
     assert once.isascii() or not text.isascii() or any(ord(c) < 32 or ord(c) == 127 for c in text)
     once.encode()
 
 
-def test_spans_that_lie_within_each_other_are_told_once() -> None:
-    """Where what was recorded goes round in a circle, what is told of it comes to an end."""
+def test_spans_inside_one_another_are_shown_once() -> None:
+    """A circle of damaged spans does not repeat turns."""
     circle = [
         line(2, None, None, parent=3, kind="AGENT"),
         line(3, None, "found", parent=2, kind="TOOL", name="search"),
     ]
-    assert [turn.name for turn in told(circle, root_id=2).turns] == ["search"]
+    assert [turn.name for turn in shown(circle, root_id=2).turns] == ["search"]

@@ -1,4 +1,4 @@
-"""Names that lists print can be pasted, and a list says of which run it is and what was looked at."""
+"""Names in lists can be pasted into a shell; lists name their run and their source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from otel_rollout.viewer import captions, terminal
+from otel_rollout.viewer import formatting, terminal
 from otel_rollout.viewer.reference import parse
 from otel_rollout.viewer.summary import Summary, path_of
 from tests.viewer.conftest import run
@@ -48,7 +48,7 @@ TWICE: list[dict[str, Any]] = [{"step": 3, "sample_index": 1, "rollout_n": 0}] *
 
 
 def record(spool: Path, identities: list[dict[str, Any]], **variables: str) -> None:
-    """Record a run in a process of its own; nothing delivers it."""
+    """Record a run in a process of its own, without delivering it."""
     environment = {
         **{name: text for name, text in os.environ.items() if not name.startswith("OTEL_")},
         "OTEL_TRACES_EXPORTER": "spool",
@@ -61,20 +61,20 @@ def record(spool: Path, identities: list[dict[str, Any]], **variables: str) -> N
 
 @pytest.fixture(scope="module")
 def spool(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("names") / "spool"
-    record(place, [*IDENTITIES, *TWICE], OTEL_ROLLOUT_RUN_ID="odd-names", OTEL_ROLLOUT_PROJECT="names")
-    return place
+    directory = tmp_path_factory.mktemp("names") / "spool"
+    record(directory, [*IDENTITIES, *TWICE], OTEL_ROLLOUT_RUN_ID="odd-names", OTEL_ROLLOUT_PROJECT="names")
+    return directory
 
 
 def names(listed: str) -> list[tuple[str, str]]:
-    """The names and trace ids of a list, as a shell would read them."""
+    """Return names and trace ids of a list, as a shell reads them."""
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in listed.splitlines() if "│" in line]
     return [(*shlex.split(row[0]), row[1]) for row in cells]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("columns", [60, 200])
-def test_every_name_in_a_list_can_be_pasted(spool: Path, columns: int) -> None:
-    """Without step, row or sibling, with blanks and what shells take for something else, on any terminal."""
+def test_each_name_in_a_list_can_be_pasted_into_a_shell(spool: Path, columns: int) -> None:
+    """Names may lack step, row or sibling, and have blanks and special characters."""
     listed = names(run("show", "--from", spool, columns=columns))
     assert len(listed) == len(IDENTITIES) + len(TWICE)
     assert {"-/-/-", "validation/-/-/-", "-/7/0", "1/-/-", "2/1/0"} < {name for name, _ in listed}
@@ -85,10 +85,10 @@ def test_every_name_in_a_list_can_be_pasted(spool: Path, columns: int) -> None:
             assert "The same in all" in run("compare", trace, name, "--from", spool, columns=200)
 
 
-def test_a_name_of_several_says_how_to_pick(spool: Path) -> None:
-    """Each is there with its trace id, state and time; any of these ids shows that one."""
+def test_ambiguous_name_lists_the_trace_ids_to_choose_from(spool: Path) -> None:
+    """The error lists each trajectory with trace id, state and start; each of these ids shows one."""
     said = run("show", "3/1/0", "--from", spool, code=2)
-    assert said.startswith(f"3/1/0 are 2 trajectories in {spool}; name one by its trace id:\n")
+    assert said.startswith(f"3/1/0 names 2 trajectories in {spool}; choose one by its trace id:\n")
     ids = re.findall(r"^  ([0-9a-f]{32})  3/1/0  ok  \d{4}-\d\d-\d\d .* UTC$", said, re.MULTILINE)
     assert len(ids) == 2
     for id_ in ids:
@@ -99,17 +99,17 @@ parts = st.none() | st.integers() | st.text(max_size=6)
 
 
 @given(parts, parts, parts, st.booleans())
-def test_a_name_is_read_as_it_is_shown(step: Any, row: Any, sibling: Any, validate: bool) -> None:
-    """Whatever a trajectory is called: what a shell makes of its name in a list is its name."""
+def test_shown_name_refers_to_its_trajectory(step: Any, row: Any, sibling: Any, validate: bool) -> None:
+    """A trajectory matches its name in a list, as a shell passes it on, whatever its identity is."""
     identity = {"rollout.step": step, "rollout.sample_index": row, "rollout.rollout_n": sibling}
     known = {name: value for name, value in identity.items() if value is not None}
     summary = Summary("1" * 32, path=path_of({**known, "rollout.validate": validate}))
-    (word,) = shlex.split(captions.name(summary))
+    (word,) = shlex.split(formatting.name(summary))
     assert parse(word).matches(summary)
 
 
-def test_a_list_says_whose_it_is(spool: Path) -> None:
-    """One run: its name, project and time, and the place that was looked at."""
+def test_list_and_conversation_name_their_run_and_source(spool: Path) -> None:
+    """The run is shown with its name, project and start, and the directory it was read from."""
     listed = run("show", "--from", spool, columns=200).splitlines()
     assert re.fullmatch(
         rf"{len(IDENTITIES) + 2} trajectories · run odd-names · project names · began \d{{4}}-.* UTC",
@@ -131,20 +131,22 @@ def test_a_list_says_whose_it_is(spool: Path) -> None:
         ([("a", "", ""), ("b", "q", "")], ["1 trajectory · run a", "1 trajectory · run b · project q"]),
     ],
 )
-def test_what_is_below_a_list(runs: list[tuple[str, str, str]], expected: list[str]) -> None:
-    """A line for each run, with what is known of it and no gaps for what is not."""
+def test_list_of_several_runs_has_a_line_for_each(
+    runs: list[tuple[str, str, str]], expected: list[str]
+) -> None:
+    """Each line has what is known of its run, without gaps for what is not known."""
     summaries = [
         Summary(f"{number:032x}", run=run, project=project, experiment=experiment, path=f"1/{number}/0")
         for number, (run, project, experiment) in enumerate(runs)
     ]
-    assert list(captions.counted_runs(summaries)) == expected
+    assert list(formatting.runs(summaries)) == expected
     console = Console(record=True, width=40)
     terminal.list_trajectories(summaries, console, "here")
     assert console.export_text().splitlines()[-len(expected) - 1 :] == [*expected, "from here"]
 
 
-def test_an_older_run_is_not_shown_without_a_word(tmp_path: Path) -> None:
-    """The newest has nothing left, or not what was asked for: that is said, with the newer ones' names."""
+def test_older_run_is_shown_with_a_note(tmp_path: Path) -> None:
+    """Where newer runs have no matching trajectory, a note names them."""
     one = [{"step": 1, "sample_index": 1, "rollout_n": 0}]
     for number, (name, steps) in enumerate([("old", one), ("new", TWICE), ("gone", one)]):
         record(tmp_path, steps, OTEL_ROLLOUT_RUN_ID=name, OTEL_ROLLOUT_PROJECT=f"project-{name}")
@@ -154,37 +156,37 @@ def test_an_older_run_is_not_shown_without_a_word(tmp_path: Path) -> None:
         segment.unlink()
     listed = run("show", "--from", tmp_path, columns=200)
     assert "2 trajectories · run new · project project-new" in listed
-    assert "This is an older run: no trajectory is here of gone (project project-gone)." in listed
+    assert "This is an older run: there is no trajectory on disk of gone (project project-gone)." in listed
     shown = run("show", "1/1/0", "--from", tmp_path, columns=200)
     assert re.search(r"run +old · project project-old", shown)
     assert (
-        "This is an older run: no 1/1/0 is here of gone (project project-gone), new (project project-new)."
-        in shown
+        "This is an older run: there is no 1/1/0 on disk of gone (project project-gone), "
+        "new (project project-new)." in shown
     )
     only = run("show", "--from", tmp_path / "old", columns=200)
     assert "older run" not in only
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
-        (["show", "7"], "7 alone names no trajectory. All of step 7: `otel-rollout show 7/`."),
+        (["show", "7"], "7 alone does not name a trajectory. All of step 7: `otel-rollout show 7/`."),
         (
             ["show", "--failed"],
-            "There is no option --failed. Lists are by step and row, and cannot be filtered",
+            "There is no option --failed. Lists are in the order of step and row, and cannot be filtered",
         ),
         (["show", "--sort", "reward"], "There is no option --sort."),
-        (["show", "//"], "`otel-rollout show` lists what is there. Write STEP/SAMPLE/ROLLOUT"),
-        (["show", ""], "'' names no trajectory: write STEP/SAMPLE/ROLLOUT"),
-        (["compare", "/", "//"], "`otel-rollout show` lists what is there. Write STEP/SAMPLE/ROLLOUT"),
+        (["show", "//"], "`otel-rollout show` lists the trajectories. Write STEP/SAMPLE/ROLLOUT"),
+        (["show", ""], "'' does not name a trajectory: write STEP/SAMPLE/ROLLOUT"),
+        (["compare", "/", "//"], "`otel-rollout show` lists the trajectories. Write STEP/SAMPLE/ROLLOUT"),
         (["show", "--form", "here"], "There is no option --form. Did you mean --from?"),
         (["show", "1/7/0", "-v"], "There is no option -v."),
         (["show", "1/a", "b/0"], "b/0: one trajectory too many, or a name that needs quotes."),
         (["compare", "1/7/0", "1/7/1", "--failed"], "There is no option --failed."),
     ],
 )
-def test_what_there_is_not_yet_is_said_plainly(spool: Path, arguments: list[str], said: str) -> None:
-    """A step's number alone, filters and orders: an error that says what is possible today."""
-    place = [] if arguments[1] == "7" or "b/0" in arguments else ["--from", str(spool)]
-    printed = " ".join(run(*arguments, *place, code=2, columns=300).replace("│", " ").split())
-    assert said in printed
+def test_unsupported_request_gets_advice(spool: Path, arguments: list[str], expected: str) -> None:
+    """A bare step number, a filter or an order ends with an error that says what is possible."""
+    source = [] if arguments[1] == "7" or "b/0" in arguments else ["--from", str(spool)]
+    printed = " ".join(run(*arguments, *source, code=2, columns=300).replace("│", " ").split())
+    assert expected in printed

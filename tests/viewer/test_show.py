@@ -1,4 +1,4 @@
-"""`otel-rollout show` and `compare` over kept segments and a real MLflow server."""
+"""`otel-rollout show` and `compare`, reading archived segments and a real MLflow server."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.otlp.reader import spans_of
-from otel_rollout.viewer.conversation import Conversation, conversation
-from otel_rollout.viewer.from_mlflow import InMlflow
-from otel_rollout.viewer.from_spool import Kept
+from otel_rollout.viewer.conversation import Conversation, conversation_of
+from otel_rollout.viewer.mlflow_source import MlflowSource
+from otel_rollout.viewer.spool_source import SpoolSource
 from otel_rollout_mlflow import MlflowSpanExporter
 from tests.ports import free_port
 from tests.viewer.conftest import Rollout, run
 from tests.viewer.job import HOSTILE, QUESTION, SYSTEM
 from tests.viewer.test_conversation import line
 
-SOURCES = pytest.mark.parametrize("source", ["kept", "mlflow"])
+SOURCES = pytest.mark.parametrize("source", ["spool", "mlflow"])
 HEADING = re.compile(r"^ ?(\d+) (\S.*?)(?:  .*)?$", re.MULTILINE)
-"""Of a turn: its number and who speaks."""
+"""The heading of a turn: its number and its role."""
 
 
 def headings(shown: str) -> list[str]:
@@ -37,23 +37,23 @@ def rows(listed: str) -> list[list[str]]:
 
 
 @SOURCES
-def test_a_list_has_a_row_for_each_trajectory(rollout: Rollout, source: str) -> None:
-    """Training before validation, with reward and tokens; of a step or a group those that are in it."""
-    listed = rows(run("show", "--from", rollout.place(source)))
+def test_list_has_a_row_for_each_trajectory(rollout: Rollout, source: str) -> None:
+    """Rows have reward and tokens, training before validation; a step or group lists its own."""
+    listed = rows(run("show", "--from", rollout.location(source)))
     assert [row[0] for row in listed] == [
         *(f"1/7/{n}" for n in range(3)), "2/counting/0", "2/counting/1", "validation/1/7/0"
     ]  # fmt: skip
     assert [row[2:4] for row in listed[:3]] == [["1.0", "ok"], ["0.0", "ok"], ["0.0", "ok"]]
     assert listed[0][5:] == ["60", "10"]
     for some in ("1/", "1/7", "1/7/"):
-        assert len(rows(run("show", some, "--from", rollout.place(source)))) == 3
-    assert len(rows(run("show", "validation/1/", "--from", rollout.place(source)))) == 1
+        assert len(rows(run("show", some, "--from", rollout.location(source)))) == 3
+    assert len(rows(run("show", "validation/1/", "--from", rollout.location(source)))) == 1
 
 
 @SOURCES
-def test_a_conversation_is_shown_turn_by_turn(rollout: Rollout, source: str) -> None:
-    """Who speaks, the tool with its arguments and error, tokens and scores; what is resent is shown once."""
-    shown = run("show", "1/7/1", "--from", rollout.place(source))
+def test_conversation_is_shown_turn_by_turn(rollout: Rollout, source: str) -> None:
+    """Turns show role, tool arguments and error, tokens and scores; resent messages are shown once."""
+    shown = run("show", "1/7/1", "--from", rollout.location(source))
     assert headings(shown) == ["system", "user", "assistant", "tool Agent.calculator", "assistant"]
     for said in (SYSTEM, QUESTION, "Let me see.", "Error: cannot read '6 x 7'", "It is 41.", "looked for 42"):
         assert shown.count(said) == 1
@@ -65,17 +65,17 @@ def test_a_conversation_is_shown_turn_by_turn(rollout: Rollout, source: str) -> 
 
 
 @SOURCES
-def test_scores_are_those_given_last_with_their_comments(rollout: Rollout, source: str) -> None:
-    """Given inside, and by its id when the trajectory was over."""
-    shown = run("show", "1/7/0", "--from", rollout.place(source))
+def test_newest_score_of_each_name_is_shown_with_its_comment(rollout: Rollout, source: str) -> None:
+    """Scores count whether given inside the trajectory or by its id afterwards."""
+    shown = run("show", "1/7/0", "--from", rollout.location(source))
     assert re.search(r"reward +1\.0 +looked for 42", shown)
     assert re.search(r"judged +well +by hand", shown)
 
 
 @SOURCES
-def test_tokens_are_shown_as_the_text_they_add(rollout: Rollout, source: str) -> None:
-    """Of prompts that grow with each turn the new part, as the messages the template made it of."""
-    shown = run("show", "2/counting/0", "--from", rollout.place(source))
+def test_growing_prompt_of_token_ids_shows_the_text_it_adds(rollout: Rollout, source: str) -> None:
+    """Each turn shows the new part of its prompt, split into the messages of the chat template."""
+    shown = run("show", "2/counting/0", "--from", rollout.location(source))
     assert headings(shown) == ["user", "assistant"] * 5
     said = ["Count.", "Number 0 it is.", "After 0?", "Number 3 it is.", "After 3?", "The end is here."]
     assert all(shown.count(text) == 1 for text in said)
@@ -83,48 +83,48 @@ def test_tokens_are_shown_as_the_text_they_add(rollout: Rollout, source: str) ->
 
 
 def read(rollout: Rollout, source: str, path: str) -> Conversation:
-    found = Kept(rollout.spool) if source == "kept" else InMlflow(rollout.tracking_uri, "look")
-    return conversation(found.spans(rollout.ids[path][3:35]), decoders=found.decoder)
+    found = SpoolSource(rollout.spool) if source == "spool" else MlflowSource(rollout.tracking_uri, "look")
+    return conversation_of(found.spans(rollout.ids[path][3:35]), decoders=found.decoder)
 
 
 @pytest.mark.parametrize("path", ["1/7/0", "1/7/1", "1/7/2", "2/counting/1", "validation/1/7/0"])
-def test_mlflow_has_what_was_kept(rollout: Rollout, path: str) -> None:
-    """The same conversation comes out of both, to the last token id."""
-    kept, stored = read(rollout, "kept", path), read(rollout, "mlflow", path)
-    assert stored.turns == kept.turns
-    assert stored.summary == kept.summary
-    assert kept.summary.path == path
+def test_mlflow_and_spool_show_equal_conversations(rollout: Rollout, path: str) -> None:
+    """Both sources give equal conversations, down to the last token id."""
+    recorded, delivered = read(rollout, "spool", path), read(rollout, "mlflow", path)
+    assert delivered.turns == recorded.turns
+    assert delivered.summary == recorded.summary
+    assert recorded.summary.path == path
 
 
 @SOURCES
-def test_a_trajectory_is_found_by_all_its_names(rollout: Rollout, source: str) -> None:
-    """By its place, its trajectory id, its trace id, the beginning of that, and MLflow's name for it."""
+def test_trajectory_is_found_by_each_of_its_names(rollout: Rollout, source: str) -> None:
+    """Path, trajectory id, trace id, its first digits and MLflow's trace id name one trajectory."""
     id_ = rollout.ids["validation/1/7/0"]
     trace_id = id_[3:35]
     names = ("validation/1/7/0", id_, trace_id, trace_id[:12], f"tr-{trace_id}")
-    shown = {run("show", name, "--from", rollout.place(source)) for name in names}
+    shown = {run("show", name, "--from", rollout.location(source)) for name in names}
     assert len(shown) == 1
     assert shown.pop().startswith("validation/1/7/0  ok\n")
 
 
 @SOURCES
-def test_siblings_are_compared_to_where_they_part(rollout: Rollout, source: str) -> None:
-    """The shared turns once, then both sides; the turn, and in it the token or the character."""
-    place = ("--from", rollout.place(source))
-    shown = run("compare", "2/counting/0", "2/counting/1", *place, columns=160)
+def test_comparison_of_siblings_names_their_first_difference(rollout: Rollout, source: str) -> None:
+    """Shared turns are shown once; the difference is named by turn, and by token or character."""
+    source_option = ("--from", rollout.location(source))
+    shown = run("compare", "2/counting/0", "2/counting/1", *source_option, columns=160)
     assert re.search(
         r"part at turn 10 \(assistant\), token 5 of it: \d+ and \d+ \(“here\.” and “near\.”\)\.", shown
     )
     assert shown.count("Number 3 it is.") == 1
-    shown = run("compare", "1/7/0", "1/7/1", *place, columns=160)
+    shown = run("compare", "1/7/0", "1/7/1", *source_option, columns=160)
     assert "They part at turn 3 (assistant): the same words, other calls." in shown
     assert re.search(r"reward +1\.0 +0\.0", shown)
     assert shown.count("Let me see.") == 2
-    assert "The same in all 5 turns." in run("compare", "1/7/0", "validation/1/7/0", *place)
+    assert "The same in all 5 turns." in run("compare", "1/7/0", "validation/1/7/0", *source_option)
 
 
 class Page(HTMLParser):
-    """What a page says, the elements it is made of, and where it points to."""
+    """Collect the text, the elements and the links of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -141,8 +141,8 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_a_page_is_one_file_that_holds_the_conversation(rollout: Rollout, tmp_path: Path) -> None:
-    """It runs no script and loads nothing; what a model wrote is text in it, whatever it looks like."""
+def test_page_is_one_file_without_scripts_or_links(rollout: Rollout, tmp_path: Path) -> None:
+    """The page holds the conversation, and shows markup that a model wrote as text."""
     file = tmp_path / "trajectory.html"
     assert str(file) in run("show", "1/7/2", "--from", rollout.spool, "--html", file).replace("\n", "")
     page = Page(file.read_text())
@@ -160,15 +160,15 @@ def test_a_page_is_one_file_that_holds_the_conversation(rollout: Rollout, tmp_pa
     assert "mark" in page.elements
 
 
-def test_what_a_model_wrote_does_not_steer_the_terminal(rollout: Rollout) -> None:
-    """In a pipe there is no escape sequence at all, and markup of rich's is shown as it was written."""
+def test_model_output_with_escape_sequences_is_shown_as_text(rollout: Rollout) -> None:
+    """A pipe gets no escape sequence at all, and rich's markup is shown as written."""
     shown = run("show", "1/7/2", "--from", rollout.spool)
     assert "\x1b" not in shown
     assert HOSTILE.replace("\x1b", "␛") in shown
 
 
-def test_a_trajectory_that_still_runs_is_shown_so_far(rollout: Rollout, tmp_path: Path) -> None:
-    """Its root span is not there yet, nor the end of the line that is being written."""
+def test_running_trajectory_is_shown_so_far(rollout: Rollout, tmp_path: Path) -> None:
+    """A trajectory without root span and with half a last line is shown as running."""
     (segment,) = (path for path in rollout.spool.rglob("*.zst"))
     plain = subprocess.run(["zstd", "-dc", "--long=27", segment], check=True, capture_output=True).stdout
     trace_id = rollout.ids["1/7/0"][3:35].encode()
@@ -180,28 +180,30 @@ def test_a_trajectory_that_still_runs_is_shown_so_far(rollout: Rollout, tmp_path
     assert headings(shown) == ["system", "user", "assistant", "tool Agent.calculator"]
 
 
-def test_a_trajectory_that_has_only_begun_is_said(rollout: Rollout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow lists it as running before it has any span of it."""
+def test_trajectory_without_spans_in_mlflow_is_reported(
+    rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow lists a trajectory as running before it has any of its spans."""
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "look-running")
     exporter = MlflowSpanExporter(tracking_uri=rollout.tracking_uri)
     exporter.announce(spans_of(line(1, None, None, parent=0, name="rollout_trace", kind="AGENT")))
     exporter.shutdown()
-    place = ("--from", f"mlflow:{rollout.tracking_uri}")
-    ((path, *_, state, _, _, _),) = rows(run("show", "1/7", *place))
+    source_option = ("--from", f"mlflow:{rollout.tracking_uri}")
+    ((path, *_, state, _, _, _),) = rows(run("show", "1/7", *source_option))
     assert (path, state) == ("1/7/0", "running")
-    assert "1/7/0 has begun; none of its spans is in MLflow" in flat(run("show", "1/7/0", *place, code=2))
+    assert "1/7/0 has started, but none of its spans is in MLflow" in flat(
+        run("show", "1/7/0", *source_option, code=2)
+    )
 
 
-def test_an_older_run_in_mlflow_is_not_shown_without_a_word(
-    rollout: Rollout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The newest run has no trajectory of that name: the answer says so, and which run it is of."""
+def test_older_run_in_mlflow_is_shown_with_a_note(rollout: Rollout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the newest run has no such trajectory, a note names that run."""
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "look-older")
-    place = ("--from", f"mlflow:{rollout.tracking_uri}")
+    source_option = ("--from", f"mlflow:{rollout.tracking_uri}")
     exporter = MlflowSpanExporter(tracking_uri=rollout.tracking_uri)
     for number, (name, step) in enumerate([("old", 1), ("new", 2)], start=1):
         raw = line(1, None, None, parent=0, kind="AGENT", attributes={"rollout.step": step})
-        resource = held_resource({"rollout.run.id": f"run-{name}"})
+        resource = encoded_resource({"rollout.run.id": f"run-{name}"})
         raw = (
             raw.replace(b'{"scopeSpans"', resource + b',"scopeSpans"')
             .replace(b"%032x" % 1, b"%032x" % (0xABC0 + number))
@@ -210,53 +212,60 @@ def test_an_older_run_in_mlflow_is_not_shown_without_a_word(
         raw = raw.replace(b'"endTimeUnixNano":"15"', b'"endTimeUnixNano":"%d500000000"' % number)
         exporter.export(spans_of(raw))
     exporter.shutdown()
-    shown = run("show", "1/7/0", *place, columns=200)
-    assert "This is an older run: no 1/7/0 is in the newest, run-new." in shown
+    shown = run("show", "1/7/0", *source_option, columns=200)
+    assert "This is an older run: the newest, run-new, has no 1/7/0." in shown
     assert re.search(r"run +run-old", shown)
-    assert "older run" not in run("show", "2/7/0", *place)
-    assert "1 trajectory · run run-new" in run("show", *place, columns=200)
+    assert "older run" not in run("show", "2/7/0", *source_option)
+    assert "1 trajectory · run run-new" in run("show", *source_option, columns=200)
 
 
-def held_resource(attributes: dict[str, str]) -> bytes:
-    """A resource as a line begins with."""
+def encoded_resource(attributes: dict[str, str]) -> bytes:
+    """Encode a resource as at the start of a line."""
     entries = ",".join(
         f'{{"key":"{key}","value":{{"stringValue":"{text}"}}}}' for key, text in attributes.items()
     )
     return b'{"resource":{"attributes":[%b]}' % entries.encode()
 
 
-def flat(said: str) -> str:
-    return " ".join(said.split())
+def flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 @SOURCES
-def test_a_trajectory_that_is_not_there_is_said(rollout: Rollout, source: str) -> None:
-    """Nothing by that name, no name at all, several by one name: with what to do about it."""
-    place = ("--from", rollout.place(source))
-    said = flat(run("show", "9/9/9", *place, code=2))
-    assert "No trajectory 9/9/9 in" in said
-    assert "`otel-rollout show` lists what is there; a validation's are called validation/9/9/9." in said
-    said = flat(run("show", "2024", *place, code=2))  # may be a trace id's beginning, and is a step
-    assert "No trajectory 2024 in" in said
-    assert said.endswith("All of a step: 2024/")
-    assert "'nonsense' names no trajectory: write STEP/SAMPLE/ROLLOUT" in flat(
-        run("show", "nonsense", *place, code=2)
+def test_missing_or_ambiguous_trajectory_is_reported_with_advice(rollout: Rollout, source: str) -> None:
+    """An unknown, malformed or ambiguous name ends with an error that says what to do."""
+    source_option = ("--from", rollout.location(source))
+    said = flat(run("show", "9/9/9", *source_option, code=2))
+    assert "There is no trajectory 9/9/9 in" in said
+    assert (
+        "`otel-rollout show` lists the trajectories; those of a validation are called validation/9/9/9."
+        in said
     )
-    said = flat(run("compare", "1/7", "1/7/0", *place, code=2))
-    assert "1/7 are 3 trajectories in" in said
+    said = flat(run("show", "2024", *source_option, code=2))  # the first digits of a trace id, or a step
+    assert "There is no trajectory 2024 in" in said
+    assert said.endswith("All of a step: 2024/")
+    assert "'nonsense' does not name a trajectory: write STEP/SAMPLE/ROLLOUT" in flat(
+        run("show", "nonsense", *source_option, code=2)
+    )
+    said = flat(run("compare", "1/7", "1/7/0", *source_option, code=2))
+    assert "1/7 names 3 trajectories in" in said
     assert re.findall(r"[0-9a-f]{32}", said) == [rollout.ids[f"1/7/{n}"][3:35] for n in range(3)]
-    assert "A list has no page" in run("show", "1/7", *place, "--html", "list.html", code=2)
+    assert "A list cannot be written as a page" in run(
+        "show", "1/7", *source_option, "--html", "list.html", code=2
+    )
 
 
-def test_nothing_to_read_is_said(rollout: Rollout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No such place, segments that were not kept, a server that does not answer, no database."""
+def test_unreadable_source_is_reported_with_advice(
+    rollout: Rollout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing directory, removed segments, a silent server and a missing database each have advice."""
     assert f"There is no {tmp_path}/nowhere" in flat(run("show", "--from", tmp_path / "nowhere", code=2))
     (manifest,) = rollout.spool.rglob("run.json")
     bare = tmp_path / "spool" / "run-1" / "node"
     bare.mkdir(parents=True)
     (bare / "run.json").write_bytes(manifest.read_bytes())
     assert "OTEL_ROLLOUT_KEEP=true" in run("show", "--from", tmp_path / "spool", code=2)
-    assert "OTEL_ROLLOUT_KEEP=true" in run("show", code=2)  # the usual place, which is tmp_path's
+    assert "OTEL_ROLLOUT_KEEP=true" in run("show", code=2)  # the default spool directory, below tmp_path
     closed = f"http://127.0.0.1:{free_port()}"
     said = flat(run("show", "--from", f"mlflow:{closed}", code=2))
     assert f"No connection to the MLflow server at {closed}: Connection refused" in said
@@ -273,8 +282,8 @@ def test_nothing_to_read_is_said(rollout: Rollout, tmp_path: Path, monkeypatch: 
     )
 
 
-def test_the_command_needs_nothing_but_its_arguments(rollout: Rollout) -> None:
-    """In a process of its own, through a pipe of 80 columns: no line is wider, no colour comes along."""
+def test_show_in_a_pipe_of_80_columns_is_plain_text(rollout: Rollout) -> None:
+    """A process of its own writes no line over 80 columns, no colour, and no error."""
     environment = {**os.environ, "OTEL_ROLLOUT_SPOOL_DIR": str(rollout.spool)}
     environment.pop("COLUMNS", None)
     command = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "show", "1/7/1"]

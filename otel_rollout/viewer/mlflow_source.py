@@ -1,4 +1,4 @@
-"""Trajectories out of MLflow, to which they were delivered."""
+"""Read delivered trajectories from an MLflow server or database."""
 
 from __future__ import annotations
 
@@ -14,63 +14,67 @@ from otel_rollout.base import semconv
 from otel_rollout.forwarder.detokenizer import Decoder
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.reader import spans_of
+from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.messages import read_json
-from otel_rollout.viewer.reference import Reference, UnresolvedError
+from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import VALIDATION, Score, Summary, Tokens, path_of
 
 _STATES = {"OK": "ok", "ERROR": "error"}
 
 
-class InMlflow:
-    """Reads an MLflow server or database.
+class MlflowSource:
+    """Read trajectories from MLflow; see :class:`otel_rollout.viewer.source.Source`.
 
     Args:
-        tracking_uri: where; None for ``MLFLOW_TRACKING_URI``.
-        project: the experiment to look in; None for all of them.
+        tracking_uri: address of the server or database; None for ``MLFLOW_TRACKING_URI``.
+        project: the experiment to look in; None for all experiments.
 
     Raises:
-        UnresolvedError: it cannot be read.
+        ViewerError: MLflow cannot be read.
     """
 
     def __init__(self, tracking_uri: str | None, project: str | None) -> None:
-        with _said_plainly():
+        with _as_viewer_errors():
             from otel_rollout_mlflow.reading import MlflowTraces
 
             self._traces = MlflowTraces(tracking_uri, project)
-        self.place = self._traces.place
+        self.location = self._traces.place
         self.notes: tuple[str, ...] = ()
         self._project = project or ""
 
     def find(self, reference: Reference | None) -> list[Summary]:
-        """Those that are meant, of the newest run that has some; without reference all of a run's."""
-        with _said_plainly():
+        """Return the matching trajectories of the newest run that has any.
+
+        Without a reference, return all trajectories of the newest run.
+        """
+        with _as_viewer_errors():
             newest = next(self._traces.find({semconv.RUN_ID: ""}), None)
             run = newest["tags"][semconv.RUN_ID] if newest else ""
             if reference is None:
-                listed = self._traces.find({semconv.RUN_ID: run}) if newest else ()
-                return [one for one in map(self._summary, listed) if one.path]
+                traces = self._traces.find({semconv.RUN_ID: run}) if newest else ()
+                return [summary for summary in map(self._summary, traces) if summary.path]
             found = list(map(self._summary, self._traces.find(_tags(reference), reference.trace)))
-        meant = [one for one in found if reference.matches(one)]
-        if meant and meant[0].run != run:
-            self.notes = (f"This is an older run: no {reference.text} is in the newest, {run}.",)
-        return [one for one in meant if one.run == meant[0].run]
+        matching = [summary for summary in found if reference.matches(summary)]
+        if matching and matching[0].run != run:
+            self.notes = (f"This is an older run: the newest, {run}, has no {reference.text}.",)
+        return [summary for summary in matching if summary.run == matching[0].run]
 
     def _summary(self, info: Mapping[str, Any]) -> Summary:
         return replace(_summary(info), project=self._project)
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
-        """All spans of a trace."""
-        with _said_plainly():
+        """Return all spans of a trace."""
+        with _as_viewer_errors():
             line = self._traces.line_of(trace_id)
             return spans_of(line) if line else []
 
     def decoder(self, name: str) -> Decoder | None:
-        """None: what was delivered has its text."""
+        """Return None: delivered spans have the text of their token ids."""
         return None
 
 
 def _tags(reference: Reference) -> dict[str, str]:
-    """What the trajectories that are meant are tagged with, as far as can be said."""
+    """Return the tags that all trajectories matching a reference have."""
     if not reference.path:
         return {}
     parts = reference.path.split("/")
@@ -106,14 +110,18 @@ def _summary(info: Mapping[str, Any]) -> Summary:
 
 
 def _scores(info: Mapping[str, Any]) -> tuple[Score, ...]:
-    """The newest of each name. MLflow has those of sub-trajectories as well: they count where no other is."""
+    """Return the newest score of each name.
+
+    MLflow keeps scores of sub-trajectories with their trace. One of these counts only where the trajectory
+    itself has no score of its name.
+    """
     from otel_rollout_mlflow.reading import is_of_part, score_in
 
-    given = [(is_of_part(one), score_in(one)) for one in info.get("assessments") or ()]
+    given = [(is_of_part(assessment), score_in(assessment)) for assessment in info.get("assessments") or ()]
     parts = evaluations.newest(score for is_part, score in given if score and is_part)
     whole = evaluations.newest(score for is_part, score in given if score and not is_part)
-    found = sorted((parts | whole).values(), key=lambda one: one.time_ns)
-    return tuple(Score(one.name, one.value, one.comment) for one in found)
+    found = sorted((parts | whole).values(), key=lambda score: score.time_ns)
+    return tuple(Score(score.name, score.value, score.comment) for score in found)
 
 
 def _unix_ns(text: str) -> int:
@@ -124,14 +132,14 @@ def _unix_ns(text: str) -> int:
 
 
 @contextmanager
-def _said_plainly() -> Iterator[None]:
-    """Turn what keeps MLflow from being read into an error with a plain message."""
+def _as_viewer_errors() -> Iterator[None]:
+    """Raise :class:`ViewerError` where MLflow cannot be read."""
     try:
         yield
     except (ModuleNotFoundError, ValueError) as error:
-        raise UnresolvedError(f"MLflow cannot be read: {error}") from error
+        raise ViewerError(f"MLflow cannot be read: {error}") from error
     except Exception as error:
         failure = getattr(error, "failure", None)
         if failure is None:
             raise
-        raise UnresolvedError(f"MLflow cannot be read: {failure.message}") from error
+        raise ViewerError(f"MLflow cannot be read: {failure.message}") from error

@@ -1,0 +1,179 @@
+"""Implement the commands ``otel-rollout show`` and ``otel-rollout compare``."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from otel_rollout import settings
+from otel_rollout.base.suggest import closest
+
+if TYPE_CHECKING:
+    from otel_rollout.viewer.conversation import Conversation
+    from otel_rollout.viewer.reference import Reference
+    from otel_rollout.viewer.source import Source
+    from otel_rollout.viewer.summary import Summary
+
+_TRAJECTORY = (
+    "STEP/SAMPLE/ROLLOUT (1/7/0, validation/1/7/0), a trace id or its first digits, or a trajectory's id."
+)
+CONTEXT_SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
+"""Typer's settings for commands that take trajectory names, which may start with a dash."""
+_FILTERING_ADVICE = (
+    "Lists are in the order of step and row, and cannot be filtered or sorted yet: `otel-rollout show 7/` "
+    "lists step 7, and `otel-rollout show | grep error` the failed trajectories. MLflow and Weave filter and "
+    "sort by score."
+)
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="A spool, run or node directory, a file of OTLP JSON Lines, `mlflow` or mlflow:URI. "
+        "\\[default: OTEL_ROLLOUT_SPOOL_DIR, or otel-rollout-<uid> in the temporary directory]",
+    ),
+]
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option("--html", help="Write an HTML page to this file instead; - is standard output."),
+]
+
+
+def show(
+    context: typer.Context,
+    trajectory: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"{_TRAJECTORY} A step (1/) or group (1/7) is listed. \\[default: the newest run is]",
+            show_default=False,
+        ),
+    ] = None,
+    from_: FromOption = None,
+    html: HtmlOption = None,
+) -> None:
+    """Show one trajectory turn by turn, or list trajectories."""
+    from otel_rollout.viewer import page, reference, terminal
+    from otel_rollout.viewer.errors import ViewerError
+
+    _refuse_options(context, trajectory)
+    with _viewer_errors_reported():
+        wanted = reference.parse(trajectory) if trajectory is not None else None
+        source = _source(from_)
+        found = source.find(wanted)
+        if wanted is None or _is_list(wanted, found):
+            if not found:
+                raise ViewerError(f"There is no trajectory in {source.location}.")
+            if html:
+                raise ViewerError("A list cannot be written as a page: name one trajectory of it.")
+            terminal.list_trajectories(found, Console(), source.location, source.notes)
+            return
+        conversation = _conversation(source, wanted, found)
+        if html:
+            _write(html, page.of_conversation(conversation))
+        else:
+            terminal.show(conversation, Console(highlight=False), source.location, source.notes)
+
+
+def compare(
+    context: typer.Context,
+    left: Annotated[str, typer.Argument(help=_TRAJECTORY, metavar="A")],
+    right: Annotated[
+        str, typer.Argument(help="The trajectory to compare with, usually of the same group.", metavar="B")
+    ],
+    from_: FromOption = None,
+    html: HtmlOption = None,
+) -> None:
+    """Show two trajectories side by side, and where they begin to differ."""
+    from otel_rollout.viewer import comparison, page, reference, terminal
+
+    _refuse_options(context, left, right)
+    with _viewer_errors_reported():
+        wanted = [reference.parse(text) for text in (left, right)]
+        source = _source(from_)
+        pair = [_conversation(source, each, source.find(each)) for each in wanted]
+        compared = comparison.compare(*pair)
+        if html:
+            _write(html, page.of_comparison(compared))
+        else:
+            terminal.compare(compared, Console(highlight=False))
+
+
+def _refuse_options(context: typer.Context, *names: str | None) -> None:
+    """End the command with an error for an unknown option.
+
+    The parser accepts unknown options, because the name of a trajectory without a step (``-/7/0``) starts
+    with a dash.
+    """
+    unknown = [text for text in (*names, *context.args) if text and text.startswith("-") and "/" not in text]
+    if unknown:
+        known = [option for parameter in context.command.params for option in parameter.opts]
+        near = difflib.get_close_matches(unknown[0], known, 1)
+        advice = f"Did you mean {near[0]}?" if near else _FILTERING_ADVICE
+        context.fail(f"There is no option {unknown[0]}. {advice}")
+    if context.args:
+        context.fail(f"{' '.join(context.args)}: one trajectory too many, or a name that needs quotes.")
+
+
+def _source(from_: str | None) -> Source:
+    """Open the source that the option ``--from`` names."""
+    from otel_rollout.viewer.errors import ViewerError
+
+    configured, _ = settings.from_environment(os.environ)
+    scheme, _, uri = (from_ or "").partition(":")
+    if scheme == "mlflow":
+        from otel_rollout.viewer.mlflow_source import MlflowSource
+
+        return MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
+    if uri and not Path(from_ or "").exists() and closest(scheme, ["mlflow"]):
+        raise ViewerError(f"There is no source {scheme!r}. Did you mean 'mlflow:{uri}'?")
+    from otel_rollout.viewer.spool_source import SpoolSource
+
+    return SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)
+
+
+def _is_list(wanted: Reference, found: list[Summary]) -> bool:
+    """Whether a reference names a step or group, and not one trajectory."""
+    return bool(wanted.path and found) and not any(wanted.is_name_of(summary) for summary in found)
+
+
+def _conversation(source: Source, wanted: Reference, found: list[Summary]) -> Conversation:
+    from otel_rollout.viewer import conversation, reference
+    from otel_rollout.viewer.errors import ViewerError
+
+    chosen = reference.choose(wanted, found, source.location)
+    spans = source.spans(chosen.trace_id)
+    if not spans:
+        raise ViewerError(f"{wanted.text} has started, but none of its spans is in {source.location} yet.")
+    return conversation.conversation_of(spans, wanted.span, source.decoder)
+
+
+def _write(path: Path, page: str) -> None:
+    from otel_rollout.viewer.errors import ViewerError
+
+    if str(path) == "-":
+        typer.echo(page.encode(), nl=False)
+        return
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ViewerError(f"The page cannot be written: {error}") from error
+    typer.echo(f"Written to {path}")
+
+
+@contextmanager
+def _viewer_errors_reported() -> Iterator[None]:
+    """End the command with one line and status 2 where a trajectory cannot be shown."""
+    from otel_rollout.viewer.errors import ViewerError
+    from otel_rollout.viewer.printable import printable
+
+    try:
+        yield
+    except ViewerError as error:
+        typer.echo(printable(str(error)), err=True)
+        raise typer.Exit(2) from error

@@ -1,0 +1,127 @@
+"""Read request, reply and token counts of a model call from its spans.
+
+A client's span often has the engine's span inside it. Both are one call: of each fact the outermost span that
+has it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import semconv
+from otel_rollout.forwarder.context_diff import Shared
+from otel_rollout.viewer import messages, summary
+from otel_rollout.viewer.messages import Message, Reply, Request
+from otel_rollout.viewer.summary import Tokens
+from otel_rollout.viewer.turn import MODEL, Turn, ending_of
+
+_INPUT_MESSAGES: Final = "gen_ai.input.messages"
+_OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+
+
+@dataclass
+class ModelCall:
+    """A model call, with what later calls need to find what they share with it.
+
+    Attributes:
+        request: the whole request.
+        reply: the whole reply.
+        length: number of messages of the request; for a request of token ids, of tokens of request and reply.
+        text: text of these tokens, as far as it is known.
+        turn: the reply's turn.
+    """
+
+    request: Request
+    reply: Reply
+    length: int = 0
+    text: str = ""
+    turn: Turn = field(default_factory=lambda: Turn(MODEL))
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The tokens of request and reply."""
+        return self.request.prompt_ids + self.reply.token_ids
+
+    def answer(self, spans: Sequence[ReadableSpan]) -> Turn:
+        """Return the reply as a turn; ``spans`` are the call's, the outermost first."""
+        reply, counted = self.reply, _counted_tokens(spans)
+        tokens = Tokens(
+            (len(self.request.prompt_ids) or None) if counted.input is None else counted.input,
+            (len(reply.token_ids) or None) if counted.output is None else counted.output,
+            counted.cached,
+        )
+        return Turn(
+            MODEL,
+            messages.without_end(reply.message.text),
+            calls=reply.message.calls,
+            token_ids=reply.token_ids,
+            tokens=tokens,
+            finish_reason=reply.finish_reason,
+            **ending_of(spans[0]),
+        )
+
+    def take_resent_reply(self, message: Message) -> bool:
+        """Take over the tool calls of ``message`` if it repeats the reply.
+
+        The repeated reply has its tool calls as values, where the reply itself may have them in its text.
+
+        Returns:
+            Whether ``message`` is the reply.
+        """
+        if message.role != MODEL or "".join(message.text.split()) not in "".join(self.turn.text.split()):
+            return False
+        self.turn.calls = message.calls or self.turn.calls
+        return True
+
+
+def read_request(spans: Sequence[ReadableSpan]) -> Request:
+    """Read what a model call asked; ``spans`` are the call's, the outermost first."""
+    found = [
+        messages.request_of(
+            messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE),
+            messages.value_of(span, _INPUT_MESSAGES),
+        )
+        for span in spans
+    ]
+    with_ids = next((request for request in found if request.prompt_ids or request.shared_ids), None)
+    output = messages.value_of(spans[0], semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
+    if with_ids and isinstance(output, Mapping) and (text := _prompt_text(output)):
+        start = output.get("prompt_text_begins_at_token")
+        start = start if isinstance(start, int) else 0
+        return replace(with_ids, messages=(), prompt_text=text, text_start=start)
+    if not found[0].messages:
+        return with_ids or next((request for request in found if request.messages), found[0])
+    request = replace(with_ids or Request(), messages=found[0].messages)
+    return replace(request, shared_messages=_shared_messages(spans[0], len(request.messages)))
+
+
+def _prompt_text(output: Mapping[str, Any]) -> str:
+    text = output.get("prompt_text")
+    return text if isinstance(text, str) else ""
+
+
+def _shared_messages(span: ReadableSpan, new: int) -> Shared | None:
+    """Return which messages precede the ``new`` ones of a span; None if none do."""
+    attributes = span.attributes or {}
+    shared, length = attributes.get(semconv.TURN_SHARED), attributes.get(semconv.TURN_LENGTH)
+    if isinstance(shared, int) and length == shared + new:
+        return Shared(str(attributes.get(semconv.TURN_CONTINUES)), shared)
+    return None
+
+
+def read_reply(spans: Sequence[ReadableSpan]) -> Reply:
+    """Read what a model call returned; ``spans`` are the call's, the outermost first."""
+    values = [messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE) for span in spans]
+    reply = messages.reply_of(values[0], messages.value_of(spans[0], _OUTPUT_MESSAGES))
+    ids = reply.token_ids or next((found for value in values if (found := messages.reply_ids(value))), ())
+    reasons = (spans[0].attributes or {}).get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
+    reason = ", ".join(map(str, reasons)) if isinstance(reasons, (list, tuple)) else ""
+    return replace(reply, token_ids=ids, finish_reason=reason or reply.finish_reason)
+
+
+def _counted_tokens(spans: Sequence[ReadableSpan]) -> Tokens:
+    return next((found for span in spans if (found := summary.tokens_of(span))), Tokens())

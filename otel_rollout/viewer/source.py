@@ -1,0 +1,35 @@
+"""Define what the viewer needs of a place that trajectories are read from."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.forwarder.detokenizer import Decoder
+from otel_rollout.viewer.reference import Reference
+from otel_rollout.viewer.summary import Summary
+
+
+class Source(Protocol):
+    """Read trajectories from a spool, or from MLflow.
+
+    Attributes:
+        location: the directory, file or server, for messages.
+        notes: remarks about the last :meth:`find`, such as that an older run is shown.
+    """
+
+    location: str
+    notes: tuple[str, ...]
+
+    def find(self, reference: Reference | None) -> list[Summary]:
+        """Return the matching trajectories of the newest run that has any.
+
+        Without a reference, return all trajectories of the newest run.
+        """
+
+    def spans(self, trace_id: str) -> list[ReadableSpan]:
+        """Return all spans of a trace."""
+
+    def decoder(self, name: str) -> Decoder | None:
+        """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""

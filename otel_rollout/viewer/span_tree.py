@@ -1,0 +1,101 @@
+"""Arrange the spans of a trace as a tree, and classify them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import StatusCode
+
+from otel_rollout.base import semconv
+
+_MODEL_OPERATIONS = frozenset({"chat", "text_completion", "generate_content"})
+
+
+class SpanTree:
+    """The spans of a trace by parent and child; of equal ids the last span counts."""
+
+    def __init__(self, spans: Sequence[ReadableSpan]) -> None:
+        self.spans = {span_id(span): span for span in spans}
+        self._children: dict[int | None, list[ReadableSpan]] = {}
+        for span in sorted(
+            self.spans.values(), key=lambda span: (span.start_time or 0, -(span.end_time or 0))
+        ):
+            parent = span.parent.span_id if span.parent else None
+            is_known = parent in self.spans and parent != span_id(span)
+            self._children.setdefault(parent if is_known else None, []).append(span)
+
+    def descendants(self, span: ReadableSpan) -> list[ReadableSpan]:
+        """Return the spans below ``span``, by start time."""
+        found = self._below(span_id(span), lambda _: True)
+        return sorted(found, key=lambda descendant: descendant.start_time or 0)
+
+    def timeline(self, root_id: int | None) -> list[ReadableSpan]:
+        """Return the spans below the root in display order, but none inside model calls."""
+        return sorted(self._below(root_id, lambda span: not is_model_call(span)), key=_shown_at)
+
+    def _below(
+        self, parent_id: int | None, is_entered: Callable[[ReadableSpan], bool]
+    ) -> Iterable[ReadableSpan]:
+        """Collect the children of a parent, and those below each ``is_entered`` span."""
+        found: dict[int, ReadableSpan] = {}  # each span once: damaged spans may be parents of one another
+        left = list(self._children.get(parent_id, ()))
+        while left:
+            span = left.pop()
+            if span_id(span) not in found:
+                found[span_id(span)] = span
+                left += self._children.get(span_id(span), ()) if is_entered(span) else ()
+        return found.values()
+
+    def ancestors(self, span: ReadableSpan) -> list[ReadableSpan]:
+        """Return the spans around ``span``, the nearest first."""
+        found: list[ReadableSpan] = []
+        parent = self.spans.get(span.parent.span_id) if span.parent else None
+        while parent is not None and parent not in found:
+            found.append(parent)
+            parent = self.spans.get(parent.parent.span_id) if parent.parent else None
+        return found
+
+    def is_error_shown_elsewhere(self, span: ReadableSpan) -> bool:
+        """Return whether a span inside, or a turn around, shows the span's error."""
+        around = (ancestor for ancestor in self.ancestors(span) if _has_turn(ancestor))
+        return any(error_of(other) == error_of(span) for other in (*self.descendants(span), *around))
+
+
+def _shown_at(span: ReadableSpan) -> int:
+    """Return the time that orders a span: start, or end if only its error is shown.
+
+    An operation starts before the spans inside it, but fails after them.
+    """
+    return (span.start_time if _has_turn(span) else span.end_time) or 0
+
+
+def _has_turn(span: ReadableSpan) -> bool:
+    """Return whether a span has a turn even when it succeeds."""
+    return is_model_call(span) or kind_of(span) in (semconv.KIND_TOOL, semconv.KIND_EVALUATOR)
+
+
+def span_id(span: ReadableSpan) -> int:
+    """Return the span's id; 0 for a span without one."""
+    return span.context.span_id if span.context else 0
+
+
+def kind_of(span: ReadableSpan) -> str:
+    """Return the span's kind (``semconv.SPAN_KIND``); empty where it has none."""
+    attributes = span.attributes or {}
+    if attributes.get(semconv.GEN_AI_OPERATION_NAME) == "execute_tool":
+        return semconv.KIND_TOOL
+    return str(attributes.get(semconv.SPAN_KIND, ""))
+
+
+def is_model_call(span: ReadableSpan) -> bool:
+    """Return whether a span is the call of a model."""
+    operation = (span.attributes or {}).get(semconv.GEN_AI_OPERATION_NAME)
+    return kind_of(span) == semconv.KIND_LLM or operation in _MODEL_OPERATIONS
+
+
+def error_of(span: ReadableSpan) -> str:
+    """Return the error that a span ended with; empty where it succeeded."""
+    if span.status.status_code is not StatusCode.ERROR:
+        return ""
+    return span.status.description or str((span.attributes or {}).get(semconv.ERROR_TYPE, "")) or "error"

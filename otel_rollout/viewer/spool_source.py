@@ -1,0 +1,213 @@
+"""Read trajectories from segments and archived segments on disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.forwarder.detokenizer import Decoder
+from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.spool import files, layout
+from otel_rollout.viewer.errors import ViewerError
+from otel_rollout.viewer.reference import Reference
+from otel_rollout.viewer.summary import Gathering, Summary
+
+_MAX_SEARCHED_IDS: Final = 16
+"""Trace ids up to which a line is searched for each of them; for more, its trace ids are looked up."""
+_MAX_NAMED_RUNS: Final = 3
+"""Newer runs named in the note that an older run is shown."""
+_TRACE_ID: Final = re.compile(rb'"traceId": ?"([0-9a-f]{32})"')
+_logger = logging.getLogger("otel_rollout.viewer")
+
+
+class SpoolSource:
+    """Read trajectories from files; see :class:`otel_rollout.viewer.source.Source`.
+
+    Args:
+        path: a spool directory, a run or node directory, or a file of OTLP JSON Lines.
+        is_named: whether a person named the path. In the default directory only this user's runs are read:
+            other users may have put files into a temporary directory.
+
+    Raises:
+        ViewerError: there is nothing to read.
+    """
+
+    def __init__(self, path: Path, is_named: bool = True) -> None:
+        self.location = str(path)
+        self.notes: tuple[str, ...] = ()
+        self._runs = _runs(path, is_named)
+
+    def find(self, reference: Reference | None) -> list[Summary]:
+        """Return the matching trajectories of the newest run that has any.
+
+        Without a reference, return all trajectories of that run.
+        """
+        newer: list[_Run] = []
+        for run in reversed(self._runs):
+            found = _matching(run.paths, reference)
+            if found:
+                self.notes = _notes_on_newer_runs(newer, reference)
+                return found
+            newer.append(run)
+        return []
+
+    def spans(self, trace_id: str) -> list[ReadableSpan]:
+        """Return all spans of a trace, from all runs: a later run may have added scores."""
+        return [
+            span
+            for run in self._runs
+            for line in _lines_with(run.paths, [trace_id])
+            for span in _decoded(line)
+            if _trace_id(span) == trace_id
+        ]
+
+    def decoder(self, name: str) -> Decoder | None:
+        """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""
+        paths = [path for run in self._runs for path in run.paths]
+        directories = dict.fromkeys(parent for path in paths for parent in (path.parent, path.parent.parent))
+        try:
+            found = (Decoder.stored(directory, name) for directory in directories)
+            return next(filter(None, found), None)
+        except ImportError:
+            _logger.warning("Token ids are shown without text. Install: pip install 'otel-rollout[tokens]'")
+        except Exception as error:  # noqa: BLE001 - the library raises errors of any type for a damaged file
+            _logger.warning("Token ids are shown without text: tokenizer %s cannot be read: %s", name, error)
+        return None
+
+
+def _matching(paths: Sequence[Path], reference: Reference | None) -> list[Summary]:
+    """Return the matching trajectories of a run's files; without a reference, all."""
+    if reference is None:
+        return [summary for summary in _summaries(_lines(paths)) if summary.path]
+    if reference.trace:
+        found = _summaries(_lines_with(paths, [reference.trace]))
+    else:
+        roots = _summaries(line for line in _lines(paths) if _may_have_root(line))
+        ids = [summary.trace_id for summary in roots if reference.matches(summary)]
+        found = _summaries(_lines_with(paths, ids) if ids else _lines(paths))
+    return [summary for summary in found if reference.matches(summary)]
+
+
+def _summaries(lines: Iterable[bytes]) -> list[Summary]:
+    gathered: dict[str, Gathering] = {}
+    for line in lines:
+        for span in _decoded(line):
+            trace_id = _trace_id(span)
+            gathered.setdefault(trace_id, Gathering(trace_id)).add(span)
+    return [gathering.summary() for gathering in gathered.values()]
+
+
+def _may_have_root(line: bytes) -> bool:
+    """Return whether a line may hold a root span: few lines do, which saves decoding."""
+    return b'"parentSpanId":""' in line or b'"parentSpanId"' not in line
+
+
+def _lines_with(paths: Sequence[Path], ids: Sequence[str]) -> Iterator[bytes]:
+    """Yield the lines that contain one of the trace ids.
+
+    Up to ``_MAX_SEARCHED_IDS`` ids may be given by their first digits.
+    """
+    wanted = {id_.encode() for id_ in ids}
+    for line in _lines(paths):
+        if len(wanted) > _MAX_SEARCHED_IDS:
+            is_wanted = not wanted.isdisjoint(match[1] for match in _TRACE_ID.finditer(line))
+        else:
+            is_wanted = any(id_ in line for id_ in wanted)
+        if is_wanted:
+            yield line
+
+
+class _Run(NamedTuple):
+    """A run and its files; a file that a person named has no run name."""
+
+    name: str
+    paths: list[Path]
+
+
+def _notes_on_newer_runs(newer: Sequence[_Run], reference: Reference | None) -> tuple[str, ...]:
+    """Return what to say where ``newer`` runs have no matching trajectory."""
+    if not newer:
+        return ()
+    named = ", ".join(run.name for run in newer[:_MAX_NAMED_RUNS])
+    more = f" and {len(newer) - _MAX_NAMED_RUNS} more" if len(newer) > _MAX_NAMED_RUNS else ""
+    what = "trajectory" if reference is None else reference.text
+    return (
+        f"This is an older run: there is no {what} on disk of {named}{more}.",
+        "Delivered segments are removed unless OTEL_ROLLOUT_KEEP=true; --from mlflow shows delivered ones.",
+    )
+
+
+def _runs(path: Path, is_named: bool) -> list[_Run]:
+    """Find the runs in a directory, the newest last."""
+    _check_readable(path)
+    if path.is_file():
+        return [_Run("", [path])]
+    node_dirs = layout.node_directories(path)
+    by_run: dict[Path, _Run] = {}
+    for node_dir in node_dirs:
+        run = by_run.setdefault(node_dir.parent, _Run(_run_name(node_dir), []))
+        run.paths.extend(files.in_directory(node_dir))
+    runs = list(by_run.values())
+    if is_named and not any(run.paths for run in runs):
+        runs = [_Run("", files.in_directory(path))]
+    if not any(run.paths for run in runs):
+        why = (
+            "Its runs are delivered, and delivered segments are removed unless OTEL_ROLLOUT_KEEP=true is set "
+            "when a run starts."
+            if node_dirs
+            else "Name with --from the spool directory of a run (its OTEL_ROLLOUT_SPOOL_DIR); delivered "
+            "segments are removed from it unless OTEL_ROLLOUT_KEEP=true is set when the run starts."
+        )
+        raise ViewerError(f"{path} holds no segments. {why} --from mlflow shows trajectories in MLflow.")
+    return runs
+
+
+def _check_readable(path: Path) -> None:
+    if path.exists() and not path.is_dir() and not path.is_file():
+        raise ViewerError(f"{path} is neither a file nor a directory.")
+    if not path.exists():
+        raise ViewerError(
+            f"There is no {path}. Name with --from the spool directory of a run (its OTEL_ROLLOUT_SPOOL_DIR),"
+            " or `mlflow` for trajectories in MLflow."
+        )
+    if path.is_dir():
+        try:
+            os.listdir(path)
+        except OSError as error:
+            raise ViewerError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _run_name(node_dir: Path) -> str:
+    manifest = layout.read_manifest(node_dir)
+    return f"{manifest.run_id} (project {manifest.project_name})" if manifest else node_dir.parent.name
+
+
+def _lines(paths: Sequence[Path]) -> Iterator[bytes]:
+    for path in paths:
+        try:
+            yield from files.lines_of(_existing(path))
+        except (OSError, ValueError) as error:
+            _logger.warning("%s is skipped: %s", path, error)
+
+
+def _existing(path: Path) -> Path:
+    """Return a segment's path, or its archive's if it has just been archived."""
+    archived = path.parent / layout.ARCHIVE / (path.name + layout.COMPRESSED_SUFFIX)
+    return archived if not path.exists() and archived.exists() else path
+
+
+def _decoded(line: bytes) -> list[ReadableSpan]:
+    try:
+        return spans_of(line)
+    except UnreadableLineError:  # the line is still being written, or damaged; `status` counts damaged lines
+        return []
+
+
+def _trace_id(span: ReadableSpan) -> str:
+    return f"{span.context.trace_id:032x}" if span.context else ""
