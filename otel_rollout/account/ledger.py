@@ -82,7 +82,7 @@ class Tally:
         return Tally(
             self.delivered + other.delivered,
             self.rejected + other.rejected,
-            self.left_out + other.left_out,
+            self.sampled_out + other.sampled_out,
         )
 
 

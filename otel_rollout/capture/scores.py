@@ -37,7 +37,7 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
 
     Of the scores of one name the newest counts, wherever it was given. Never raises: what is no score is not
     recorded, with a warning. A trajectory that is not recorded, or an id that is none, is counted
-    (``Report.left_out``).
+    (``Report.sampled_out``).
 
     Args:
         name: what is scored, e.g. ``"reward"``; 1 to 250 characters.
