@@ -1,4 +1,4 @@
-"""What can be checked on the machine this runs on; on a node of a cluster, by its probe."""
+"""Check the machine that this code runs on: the driver's, or a node of a cluster."""
 
 from __future__ import annotations
 
@@ -12,54 +12,55 @@ from typing import Any, Final
 
 from otel_rollout import settings
 from otel_rollout.doctor import filesystem, variables
-from otel_rollout.doctor.report import Finding, Verdict
+from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 
 DISTRIBUTIONS: Final = ("otel-rollout", "opentelemetry-api", "opentelemetry-sdk", "ray")
+"""Packages whose versions are shown and compared."""
 _SPOOL_VARIABLE: Final = "OTEL_ROLLOUT_SPOOL_DIR"
 
 _ADVICE: Final = {
-    FailureKind.UNAVAILABLE: "Start the target, or correct its address. Until then spans wait on disk.",
-    FailureKind.REJECTED: "Nothing is delivered until this is put right; spans wait on disk.",
-    FailureKind.REFUSED: "Nothing is delivered until this is put right; spans wait on disk.",
+    FailureKind.UNAVAILABLE: "Start the target, or correct its address. Until then spans stay on disk.",
+    FailureKind.REJECTED: "Correct this. Until then nothing is delivered, and spans stay on disk.",
+    FailureKind.REFUSED: "Correct this. Until then nothing is delivered, and spans stay on disk.",
 }
 
 
-def this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Everything about the machine and environment this runs in."""
+def check_this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check the driver's machine in the environment given."""
     configured, problems = settings.from_environment(environ)
-    yield tracing(environ, configured, problems)
+    yield check_tracing(environ, configured, problems)
     yield Finding("library", Verdict.OK, described_versions(versions()))
     yield Finding("python", Verdict.OK, f"{sys.executable} (prefix {sys.prefix})")
     present = variables.names(environ)
     yield Finding("variables", Verdict.OK, ", ".join(present) or "none")
-    yield from recording_and_delivery(environ, configured, writes_files=True)
+    yield from _check_recording_and_delivery(environ, configured, writes_files=True)
 
 
-def on_node(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What a node has to be able to do, in an environment like the driver's."""
+def check_node(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check a node of a cluster, in an environment that has the driver's variables."""
     configured, _ = settings.from_environment(environ)
-    yield from recording_and_delivery(environ, configured, writes_files=False)
+    yield from _check_recording_and_delivery(environ, configured, writes_files=False)
 
 
-def recording_and_delivery(
+def _check_recording_and_delivery(
     environ: Mapping[str, str], configured: settings.Settings, writes_files: bool
 ) -> Iterator[Finding]:
-    """The spool, and each exporter with its endpoint.
+    """Check the spool directory, and each exporter with its endpoint.
 
     Args:
-        environ: ``os.environ``, which exporters read for themselves.
-        configured: settings read from it.
-        writes_files: whether exporters to files such as ``sqlite:///`` may open them here.
+        environ: ``os.environ``, which exporters read as well.
+        configured: settings read from ``environ``.
+        writes_files: whether an exporter may open a target that is a file, such as ``sqlite:///``.
     """
     shown = f"${_SPOOL_VARIABLE}" if environ.get(_SPOOL_VARIABLE) else str(configured.spool_dir)
-    yield filesystem.spool_place(Path(configured.spool_dir), shown)
+    yield filesystem.check_spool_directory(Path(configured.spool_dir), shown)
     for name, options in configured.exporters.items():
-        yield from exporter(name, options, environ, writes_files)
+        yield from _check_exporter(name, options, environ, writes_files)
 
 
 def versions() -> dict[str, str]:
-    """Versions of this Python and of the distributions that matter; without those not installed."""
+    """Return the versions of Python and of the installed ``DISTRIBUTIONS``."""
     found = {"Python": platform.python_version()}
     for name in DISTRIBUTIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -68,21 +69,21 @@ def versions() -> dict[str, str]:
 
 
 def described_versions(found: Mapping[str, str]) -> str:
-    """Versions as people read them."""
+    """Format versions, and name the distributions that are not installed."""
     absent = [name for name in DISTRIBUTIONS if name not in found]
     shown = [f"{name} {version}" for name, version in found.items()]
     return ", ".join([*shown, *(f"no {name}" for name in absent)])
 
 
-def tracing(environ: Mapping[str, str], configured: settings.Settings, problems: list[str]) -> Finding:
-    """Whether tracing is switched on, and by which variable."""
+def check_tracing(environ: Mapping[str, str], configured: settings.Settings, problems: list[str]) -> Finding:
+    """Check whether tracing is on, and which variable switches it on or off."""
     check = "tracing"
     problems = [*problems, *settings.unknown_variables(environ)]
     if problems:
-        found = variables.hide(" ".join(problems), environ)
-        return Finding(check, Verdict.FAIL, found, "Correct the variables named.")
+        found = variables.mask(" ".join(problems), environ)
+        return Finding(check, Verdict.FAIL, found, "Correct or unset these variables.")
     if configured.sdk_disabled:
-        return Finding(check, Verdict.WARN, "off: OTEL_SDK_DISABLED says so", "Unset it to trace.")
+        return Finding(check, Verdict.WARN, "off: OTEL_SDK_DISABLED is true", "Unset it to trace.")
     if not configured.exporters:
         return Finding(
             check,
@@ -94,55 +95,54 @@ def tracing(environ: Mapping[str, str], configured: settings.Settings, problems:
     return Finding(check, Verdict.OK, f"on: {source} names {', '.join(configured.exporters)}")
 
 
-def exporter(
+def _check_exporter(
     name: str, options: Mapping[str, Any], environ: Mapping[str, str], writes_files: bool
 ) -> Iterator[Finding]:
-    """Whether an exporter can be built, and whether its endpoint takes spans from us."""
+    """Check whether an exporter can be built, and whether its endpoint accepts spans."""
     from otel_rollout.exporting import registry
 
-    with contextlib.redirect_stdout(sys.stderr):  # what libraries print must not get into our JSON
+    with contextlib.redirect_stdout(sys.stderr):  # libraries may print, and stdout is for JSON
         try:
-            built = registry.load(name, options)
-        except Exception as error:  # noqa: BLE001 - a SettingsError, or what an import raised
-            words = (
-                str(error)
-                if isinstance(error, settings.SettingsError)
-                else f"{type(error).__name__}: {error}"
-            )
-            yield Finding(
-                "exporter",
-                Verdict.FAIL,
-                variables.hide(f"{name}: {words}", environ),
-                "Nothing is delivered by it.",
-            )
+            exporter = registry.load(name, options)
+        except Exception as error:  # noqa: BLE001 - SettingsError, or any error of the exporter's imports
+            is_ours = isinstance(error, settings.SettingsError)
+            message = str(error) if is_ours else f"{type(error).__name__}: {error}"
+            found = variables.mask(f"{name}: {message}", environ)
+            advice = "Correct this. Until then this exporter delivers nothing, and spans stay on disk."
+            yield Finding("exporter", Verdict.FAIL, found, advice)
             return
-        yield Finding("exporter", Verdict.OK, f"{name}: {type(built).__module__}.{type(built).__qualname__}")
+        class_ = type(exporter)
+        yield Finding("exporter", Verdict.OK, f"{name}: {class_.__module__}.{class_.__qualname__}")
         try:
-            if writes_files or not variables.in_files(environ, options):
-                yield endpoint(name, built, environ)
+            if writes_files or not variables.is_target_a_file(environ, options):
+                yield _check_endpoint(name, exporter, environ)
             else:
                 yield Finding("endpoint", Verdict.OK, f"{name}: a file, which only the driver's node writes")
         finally:
             with contextlib.suppress(Exception):
-                built.shutdown()
+                exporter.shutdown()
 
 
-def endpoint(name: str, built: Any, environ: Mapping[str, str]) -> Finding:
-    """Ask an exporter that offers ``check()`` whether its target is there and takes spans from us."""
-    check = getattr(built, "check", None)
+def _check_endpoint(name: str, exporter: Any, environ: Mapping[str, str]) -> Finding:
+    """Check the target of an exporter that offers ``check()``."""
+    check = getattr(exporter, "check", None)
     if not callable(check):
         return Finding(
-            "endpoint", Verdict.WARN, f"{name}: not checked, the exporter has no check()",
-            "See `otel-rollout status` after the first spans.",
-        )  # fmt: skip
+            "endpoint",
+            Verdict.WARN,
+            f"{name}: not checked, because the exporter has no check()",
+            "Run `otel-rollout status` after the first spans were recorded.",
+        )
     try:
         failure = check()
-    except Exception as error:  # noqa: BLE001 - whatever an exporter raises, a person has to read it
-        found = variables.hide(f"{name}: check() raised {type(error).__name__}: {error}", environ)
-        return Finding("endpoint", Verdict.FAIL, found, "Report it to the exporter's makers.")
+    except Exception as error:  # noqa: BLE001 - an exporter's check() may raise anything
+        found = variables.mask(f"{name}: check() raised {type(error).__name__}: {error}", environ)
+        advice = "This is an error in the exporter: report it to its makers."
+        return Finding("endpoint", Verdict.FAIL, found, advice)
     if failure is None:
         return Finding("endpoint", Verdict.OK, f"{name}: reachable, recent enough, accepts our credentials")
     if not isinstance(failure, ExportFailure):
-        return Finding("endpoint", Verdict.WARN, f"{name}: check() says nothing we understand")
-    found = variables.hide(f"{name}: {failure.message}", environ)
+        found = f"{name}: not known, because check() returned neither None nor an ExportFailure"
+        return Finding("endpoint", Verdict.WARN, found)
+    found = variables.mask(f"{name}: {failure.message}", environ)
     return Finding("endpoint", Verdict.FAIL, found, _ADVICE[failure.kind])

@@ -1,4 +1,4 @@
-"""Every node of a Ray cluster: a probe on each, and how its answer compares with the driver."""
+"""Probe every node of a Ray cluster, and compare its answers with the driver."""
 
 from __future__ import annotations
 
@@ -13,83 +13,88 @@ from typing import Any, Final
 from otel_rollout import settings
 from otel_rollout.base.environment import PREFIXES
 from otel_rollout.doctor import checks, variables
+from otel_rollout.doctor.diagnosis import Finding, Row, Verdict
 from otel_rollout.doctor.probe import make_clock, make_probe
-from otel_rollout.doctor.report import Finding, Row, Verdict
 
 OLDEST_RAY: Final = (2, 41)
+"""Oldest supported version of Ray, major and minor number."""
 CLUSTER: Final = "cluster"
+"""Name, in the column ``where``, of findings about the cluster as a whole."""
 MAX_SKEW: Final = 1.0
-"""Seconds between clocks from which on spans of one trajectory seem to come before their parents."""
+"""Seconds that a node's clock may differ; beyond, spans seem to start before their parents."""
 _PROBE_TIMEOUT: Final = 120.0
-"""Seconds; a busy node starts a worker first, and that imports exporters."""
+"""Seconds to wait for a node: a busy one starts a worker first, which imports exporters."""
 _CLOCK_TIMEOUT: Final = 20.0
+"""Seconds to wait for one reading of a node's clock."""
 _CLOCK_READINGS: Final = 3
+"""Readings of a node's clock, of which the one with the shortest round trip counts."""
 _CONNECT_TIMEOUT: Final = 5.0
+"""Seconds to wait for a connection to the cluster's port."""
 _HOOK: Final = "RAY_RUNTIME_ENV_HOOK"
 _HOOK_FUNCTION: Final = "otel_rollout.ray.runtime_env_hook"
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node that is alive."""
+    """A node of the cluster that is alive."""
 
     id: str
     address: str
 
     @property
     def shown(self) -> str:
-        """What to call it; several nodes may share an address."""
+        """The node's address and part of its id: several nodes may share an address."""
         return f"node {self.address} ({self.id[:8]})"
 
 
 def examine(address: str, environ: Mapping[str, str], driver: str) -> list[Row]:
     """Check a cluster and each of its nodes.
 
-    Connects as a program without changes to it would, so that what workers get is what they would get then,
-    and disconnects. Uses the connection there is if this process has one.
+    Connect as an unchanged program would, so that workers get the environment they would get from that, and
+    disconnect afterwards. Use an existing connection of this process.
 
     Args:
-        address: as for ``ray.init``.
+        address: address as for ``ray.init``.
         environ: the driver's environment.
-        driver: what the driver's machine is called.
+        driver: name of the driver's machine in the column ``where``.
     """
-    environ = dict(environ)  # Ray, and the hook it may call, write to it
+    environ = dict(environ)  # a copy: Ray and its runtime_env hook write to os.environ
     try:
         import ray
     except ImportError as error:
-        advice = f"{sys.executable} -m pip install 'otel-rollout[ray]'"
+        advice = f"Install Ray: {sys.executable} -m pip install 'otel-rollout[ray]'"
         return [Row(driver, "ray", Verdict.FAIL, f"Ray cannot be imported: {error}", advice)]
     with contextlib.ExitStack() as stack, contextlib.redirect_stdout(sys.stderr):
         if not ray.is_initialized():
             stack.callback(ray.shutdown)
             try:
-                _knock(address)
+                _check_port(address)
                 ray.init(
                     address=address,
                     log_to_driver=False,
                     logging_level="ERROR",
                     namespace="otel-rollout-doctor",
                 )
-            except Exception as error:  # noqa: BLE001 - Ray has many; each is to be read
+            except Exception as error:  # noqa: BLE001 - Ray raises errors of many types
                 return [_no_connection(error, environ).at(CLUSTER)]
         nodes = [
             Node(node["NodeID"], node["NodeManagerAddress"]) for node in ray.nodes() if node.get("Alive")
         ]
-        rows = [finding.at(CLUSTER) for finding in _whole(nodes, ray.__version__, environ)]
-        answers = _ask(nodes, environ)
+        rows = [finding.at(CLUSTER) for finding in _check_cluster(nodes, ray.__version__, environ)]
+        answers = _probe(nodes, environ)
         for node in nodes:
-            findings = compared(answers[node.id], environ)
+            findings = compare_with_driver(answers[node.id], environ)
             rows += [finding.at(node.shown) for finding in findings]
             if isinstance(answers[node.id], dict):
-                rows.append(_clock(node).at(node.shown))
+                rows.append(_check_clock(node).at(node.shown))
     return rows
 
 
-def _knock(address: str) -> None:
-    """Say at once that nobody is there, for which Ray takes minutes.
+def _check_port(address: str) -> None:
+    """Connect to the cluster's port once: Ray would try a closed port for minutes.
 
     Raises:
-        OSError: nobody is.
+        OSError: nothing listens there.
     """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdecimal():
@@ -97,31 +102,33 @@ def _knock(address: str) -> None:
 
 
 def _no_connection(error: Exception, environ: Mapping[str, str]) -> Finding:
-    found = variables.hide(f"no connection: {type(error).__name__}: {_first_lines(error)}", environ)
+    found = variables.mask(f"no connection: {type(error).__name__}: {_first_lines(error)}", environ)
     advice = (
-        "Name the address of a cluster that runs (`ray start --head` shows it), and use the Python and Ray "
-        f"that it runs; this is {sys.executable}."
+        "Give the address of a running cluster (`ray start --head` shows it), and run this command with the "
+        f"cluster's versions of Python and Ray; this Python is {sys.executable}."
     )
     return Finding("ray", Verdict.FAIL, found, advice)
 
 
-def _whole(nodes: Sequence[Node], version: str, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _check_cluster(nodes: Sequence[Node], version: str, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check the cluster as a whole: Ray's version and loopback addresses."""
     found = f"Ray {version}, nodes alive: {len(nodes)}"
     if _version(version) < OLDEST_RAY:
         needed = ".".join(map(str, OLDEST_RAY))
-        yield Finding("ray", Verdict.WARN, found, f"Upgrade Ray: {needed} is the oldest that is supported.")
+        yield Finding("ray", Verdict.WARN, found, f"Upgrade Ray: the oldest supported version is {needed}.")
     elif (missing := _missing_name()) is not None:
         advice = (
-            "Trajectories do not continue in workers by themselves: put "
-            "@otel_rollout.ray.carry_context below @ray.remote."
+            "With this Ray, trajectories do not continue in workers by themselves. Put "
+            "@otel_rollout.ray.carry_context below each @ray.remote."
         )
         yield Finding("ray", Verdict.WARN, f"{found}; this Ray has no {missing}", advice)
     else:
         yield Finding("ray", Verdict.OK, found)
-    yield loopback(nodes, environ)
+    yield check_loopback(nodes, environ)
 
 
 def _missing_name() -> str | None:
+    """Return the name that propagation needs and this Ray lacks; None if it has all."""
     from otel_rollout.propagation import ray_names
 
     try:
@@ -132,40 +139,40 @@ def _missing_name() -> str | None:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Major and minor number of a version; of one that is none, the newest there can be."""
+    """Return major and minor version; text that is no version counts as newest."""
     try:
         return tuple(map(int, text.split(".")[:2]))
     except ValueError:
         return (sys.maxsize,)
 
 
-def loopback(nodes: Sequence[Node], environ: Mapping[str, str]) -> Finding:
-    """Whether an endpoint is on the driver's loopback, where other machines cannot reach it."""
+def check_loopback(nodes: Sequence[Node], environ: Mapping[str, str]) -> Finding:
+    """Check for endpoints on a loopback address, which other machines cannot reach."""
     configured, _ = settings.from_environment(environ)
-    found = variables.loopback(environ, configured.exporters)
+    found = variables.on_loopback(environ, configured.exporters)
     machines = len({node.address for node in nodes})
     if not found:
         return Finding("loopback", Verdict.OK, "no endpoint is on a loopback address")
     shown = f"a loopback address is in {', '.join(found)}; machines: {machines}"
     if machines < 2:
         return Finding("loopback", Verdict.OK, shown)
-    why = (
-        "Each node delivers for itself, and on each that address means the node itself: only what the "
-        "server's own machine records arrives. Use an address that all nodes reach, and let the server "
-        "listen on it. With a Collector on every node (docs/collector.md) the loopback is right; then each "
-        "node's row `endpoint` says that it is reachable."
+    advice = (
+        "Each node delivers its own spans, and on each node a loopback address means that node: only spans "
+        "recorded on the server's machine arrive. Use an address that all nodes reach, and let the server "
+        "listen on it. If every node has a Collector (docs/collector.md), a loopback address is right: the "
+        "row `endpoint` of each node then says that it is reachable."
     )
-    return Finding("loopback", Verdict.WARN, shown, why)
+    return Finding("loopback", Verdict.WARN, shown, advice)
 
 
-def _ask(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[str, Any] | str]:
-    """Each node's answer, or why there is none."""
+def _probe(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[str, Any] | str]:
+    """Probe each node; return node id → answer, or the reason why there is none."""
     import ray
 
-    given = variables.relevant(environ)
+    given = variables.of_tracing(environ)
     probe = ray.remote(num_cpus=0, max_retries=0)(make_probe())
     sent = {
-        node.id: probe.options(scheduling_strategy=_there(node)).remote(given, PREFIXES, checks.DISTRIBUTIONS)
+        node.id: probe.options(scheduling_strategy=_on(node)).remote(given, PREFIXES, checks.DISTRIBUTIONS)
         for node in nodes
     }
     if not sent:
@@ -179,55 +186,57 @@ def _ask(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[st
             continue
         try:
             answers[node_id] = ray.get(reference)
-        except Exception as error:  # noqa: BLE001 - Ray has many; each is to be read
-            answers[node_id] = variables.hide(f"{type(error).__name__}: {_first_lines(error)}", environ)
+        except Exception as error:  # noqa: BLE001 - Ray raises errors of many types
+            answers[node_id] = variables.mask(f"{type(error).__name__}: {_first_lines(error)}", environ)
     return answers
 
 
-def _there(node: Node) -> Any:
+def _on(node: Node) -> Any:
+    """Return the scheduling strategy of a task that runs on ``node`` or not at all."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node.id, soft=False)
 
 
-def compared(answer: dict[str, Any] | str, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What a node's answer says, beside the driver.
+def compare_with_driver(answer: dict[str, Any] | str, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Compare a node's answer with the driver.
 
     Args:
-        answer: what its probe returned, or why it returned nothing.
+        answer: the probe's result, or why there is none.
         environ: the driver's environment.
     """
     if isinstance(answer, str):
-        advice = "Look at the node's logs (`ray logs`): its workers do not start, or something holds them up."
+        advice = "Look at the node's logs (`ray logs`): its workers do not start, or are held up."
         yield Finding("probe", Verdict.FAIL, answer, advice)
         return
-    yield _library(answer, environ)
-    yield _python(answer)
-    yield _variables(answer, environ)
+    yield _compare_library(answer, environ)
+    yield _compare_python(answer)
+    yield _compare_variables(answer, environ)
     for finding in answer["findings"]:
         yield Finding.from_plain(finding)
 
 
-def _library(answer: Mapping[str, Any], environ: Mapping[str, str]) -> Finding:
+def _compare_library(answer: Mapping[str, Any], environ: Mapping[str, str]) -> Finding:
     theirs, ours = answer["versions"], checks.versions()
     shown = checks.described_versions(theirs)
-    wanted = f"{answer['executable']} -m pip install otel-rollout=={ours.get('otel-rollout', '…')}"
+    install = f"{answer['executable']} -m pip install otel-rollout=={ours.get('otel-rollout', '…')}"
     if answer["problem"] is not None:
-        problem = variables.hide(answer["problem"], environ)
+        problem = variables.mask(answer["problem"], environ)
         return Finding(
             "library",
             Verdict.FAIL,
-            f"otel-rollout cannot be used here ({problem}); {shown}",
-            f"Run `{wanted}` there. Until then jobs run, and what this node does is not recorded.",
+            f"otel-rollout cannot be used on this node ({problem}); {shown}",
+            f"Run `{install}` there. Until then jobs run, but nothing is recorded on this node.",
         )
-    unlike = [name for name in ("otel-rollout", "ray") if theirs.get(name) != ours.get(name)]
-    if unlike:
-        than = ", ".join(f"{name} {ours.get(name, 'absent')}" for name in unlike)
-        return Finding("library", Verdict.WARN, f"{shown}; the driver has {than}", f"Run `{wanted}` there.")
+    different = [name for name in ("otel-rollout", "ray") if theirs.get(name) != ours.get(name)]
+    if different:
+        drivers = ", ".join(f"{name} {ours.get(name, 'absent')}" for name in different)
+        found = f"{shown}; the driver has {drivers}"
+        return Finding("library", Verdict.WARN, found, f"Run `{install}` there.")
     return Finding("library", Verdict.OK, shown)
 
 
-def _python(answer: Mapping[str, Any]) -> Finding:
+def _compare_python(answer: Mapping[str, Any]) -> Finding:
     executable, prefix, version = answer["executable"], answer["prefix"], answer["versions"]["Python"]
     ours = checks.versions()["Python"]
     if (prefix, version) == (sys.prefix, ours):
@@ -237,12 +246,12 @@ def _python(answer: Mapping[str, Any]) -> Finding:
         Verdict.WARN,
         f"workers run {executable} (prefix {prefix}, {version}), the driver {sys.executable} "
         f"(prefix {sys.prefix}, {ours})",
-        f"What is installed for one is not there for the other. Start Ray with the driver's Python "
+        f"Packages installed for one Python are missing in the other. Start Ray with the driver's Python "
         f"(`{sys.prefix}/bin/ray start …` on each node), or the driver with the workers' ({executable}).",
     )
 
 
-def _variables(answer: Mapping[str, Any], environ: Mapping[str, str]) -> Finding:
+def _compare_variables(answer: Mapping[str, Any], environ: Mapping[str, str]) -> Finding:
     present = [name for name in answer["present"] if name != settings.CONFIG_VARIABLE]
     missing = [name for name in variables.names(environ) if name not in answer["present"]]
     different = [name for name in answer["different"] if name != settings.CONFIG_VARIABLE]
@@ -254,49 +263,55 @@ def _variables(answer: Mapping[str, Any], environ: Mapping[str, str]) -> Finding
     if not missing and not different:
         return Finding("variables", Verdict.OK, found)
     advice = (
-        f"Let programs call otel_rollout.instrument() before ray.init, or set {_HOOK}={_HOOK_FUNCTION}: "
-        "workers then get the driver's. "
+        f"Call otel_rollout.instrument() before ray.init, or set {_HOOK}={_HOOK_FUNCTION}: workers then get "
+        "the driver's variables. "
     )
     if environ.get(_HOOK) == _HOOK_FUNCTION:
-        advice = f"{_HOOK} is set, but tracing is off or something (`uv run`) passes it by. "
-    return Finding("variables", Verdict.WARN, found, advice + "What follows was checked with the driver's.")
+        advice = (
+            f"{_HOOK} is set, but tracing is off, or another hook (such as that of `uv run`) replaces it. "
+        )
+    advice += "The node's other checks ran with the driver's variables."
+    return Finding("variables", Verdict.WARN, found, advice)
 
 
-def _clock(node: Node) -> Finding:
+def _check_clock(node: Node) -> Finding:
     import ray
 
-    clock = ray.remote(num_cpus=0, max_retries=0)(make_clock()).options(scheduling_strategy=_there(node))
+    clock = ray.remote(num_cpus=0, max_retries=0)(make_clock()).options(scheduling_strategy=_on(node))
 
     def read() -> float:
         return float(ray.get(clock.remote(), timeout=_CLOCK_TIMEOUT))
 
     try:
-        return skew_finding(*skew(read))
-    except Exception as error:  # noqa: BLE001 - Ray has many; each is to be read
-        return Finding("clock", Verdict.WARN, f"not read: {type(error).__name__}")
+        return skew_finding(*measure_skew(read))
+    except Exception as error:  # noqa: BLE001 - Ray raises errors of many types
+        return Finding("clock", Verdict.WARN, f"the node's clock was not read: {type(error).__name__}")
 
 
-def skew(read: Callable[[], float]) -> tuple[float, float]:
-    """How far a distant clock is ahead of ours, and by how much that may be wrong, in seconds.
+def measure_skew(read: Callable[[], float]) -> tuple[float, float]:
+    """Measure by how many seconds a node's clock is ahead, and the error of that.
 
-    Half of the round trip is taken for the way there; of a few readings, the one with the shortest counts.
+    The reading is taken to come from the middle of the round trip. Of several readings, the one with the
+    shortest round trip counts.
     """
     readings = []
     for _ in range(_CLOCK_READINGS):
-        sent, started = time.time(), time.monotonic()
+        sent, start = time.time(), time.monotonic()
         theirs = read()
-        half = (time.monotonic() - started) / 2
+        half = (time.monotonic() - start) / 2
         readings.append((half, theirs - (sent + half)))
     half, ahead = min(readings)
     return ahead, half
 
 
-def skew_finding(ahead: float, uncertain: float) -> Finding:
-    """The verdict on a clock; what a slow answer may explain is not held against it."""
-    found = f"{abs(ahead):.3f} s {'ahead of' if ahead > 0 else 'behind'} the driver's (± {uncertain:.3f} s)"
-    if abs(ahead) - uncertain <= MAX_SKEW:
+def skew_finding(ahead: float, error: float) -> Finding:
+    """Judge a clock; a difference that a slow answer may explain is accepted."""
+    found = f"{abs(ahead):.3f} s {'ahead of' if ahead > 0 else 'behind'} the driver's (± {error:.3f} s)"
+    if abs(ahead) - error <= MAX_SKEW:
         return Finding("clock", Verdict.OK, found)
-    advice = "Let the nodes keep time (chrony, ntpd): spans will seem to begin before their parents."
+    advice = (
+        "Synchronize the nodes' clocks (chrony, ntpd). Until then spans seem to start before their parents."
+    )
     return Finding("clock", Verdict.WARN, found, advice)
 
 

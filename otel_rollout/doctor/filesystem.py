@@ -1,4 +1,4 @@
-"""On which file system a directory lies, and whether the spool can be there."""
+"""Check the spool directory: its file system, its owner and its free space."""
 
 from __future__ import annotations
 
@@ -10,63 +10,65 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from otel_rollout.doctor.report import Finding, Verdict
+from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.spool import layout
 
 CHECK: Final = "spool"
 LITTLE_SPACE: Final = 1 << 30
-"""Bytes below which a warning is due: a run takes its spans' size."""
+"""Free bytes below which the check warns: a run needs the size of its spans."""
 NO_SPACE: Final = 64 << 20
-"""Bytes that a handful of processes need for their journals (4 MiB each) and little else."""
+"""Free bytes below which the check fails: journals take 4 MiB per process."""
 
 _SHARED: Final = re.compile(
     r"nfs\d?|lustre|fuse(\..*)?|fuseblk|cifs|smb\w*|gpfs|beegfs\w*|ceph|9p|afs|glusterfs|panfs|pvfs2|orangefs|"
     r"virtiofs|wekafs|quobyte|acfs|ocfs2|gfs2"
 )
+"""Types of network and other shared file systems."""
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
-def spool_place(directory: Path, shown: str, mounts: Path = _MOUNTS) -> Finding:
-    """Check a spool directory that exists, or the place where it will be created. Leaves nothing behind.
+def check_spool_directory(directory: Path, shown: str, mounts: Path = _MOUNTS) -> Finding:
+    """Check a spool directory, or the directory that it will be created in.
+
+    The check leaves no file behind.
 
     Args:
         directory: the spool directory.
-        shown: what to call it.
+        shown: name of the directory in the finding.
         mounts: the system's table of mounts.
     """
     directory = directory.absolute()
     advice = "Set OTEL_ROLLOUT_SPOOL_DIR to a directory of your own on a local disk."
     try:
         existing = _nearest_existing(directory)
-        problem = _unusable(directory, existing)
+        problem = _problem_of(directory, existing)
         if problem is None:
-            _try_out(existing)
+            _try_recording(existing)
             free = layout.free_bytes(existing)
     except OSError as error:
         problem = f"cannot be used: {error.strerror or type(error).__name__}"
     if problem is not None:
         return Finding(CHECK, Verdict.FAIL, f"{shown} {problem}", advice)
 
-    kind = file_system_of(existing.resolve(), mounts)
+    type_ = file_system_of(existing.resolve(), mounts)
     state = "exists" if existing == directory else "can be created"
-    room = "unknown space" if free is None else _shown_size(free)
-    found = f"{shown} {state}: {room} free on {kind or 'an unknown file system'}"
+    space = "unknown space" if free is None else _shown_size(free)
+    found = f"{shown} {state}: {space} free on {type_ or 'an unknown file system'}"
+    make_room = "Free disk space: spans that do not fit are dropped."
     if free is not None and free < NO_SPACE:
-        return Finding(CHECK, Verdict.FAIL, found, "Make room: spans that do not fit are dropped. " + advice)
-    if kind is not None and _SHARED.fullmatch(kind):
-        why = (
-            "It is not a local disk: recording waits for it, and locks and shared memory may not hold there. "
-        )
-        return Finding(CHECK, Verdict.WARN, found, why + advice)
+        return Finding(CHECK, Verdict.FAIL, found, f"{make_room} {advice}")
+    if type_ is not None and _SHARED.fullmatch(type_):
+        why = "This is not a local disk: recording waits for it, and locks and mmap may not work on it."
+        return Finding(CHECK, Verdict.WARN, found, f"{why} {advice}")
     if free is not None and free < LITTLE_SPACE:
-        return Finding(CHECK, Verdict.WARN, found, "Make room: spans that do not fit are dropped.")
-    if kind in ("tmpfs", "ramfs"):
+        return Finding(CHECK, Verdict.WARN, found, make_room)
+    if type_ in ("tmpfs", "ramfs"):
         found += ", which is memory"
     return Finding(CHECK, Verdict.OK, found)
 
 
 def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
-    """The type of the file system a resolved path lies on; None where the system does not tell."""
+    """Return the type of a resolved path's file system; None if unknown."""
     try:
         lines = mounts.read_text(errors="replace").splitlines()
     except OSError:  # not Linux
@@ -78,7 +80,7 @@ def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
         if len(parts) < 5 or not described:
             continue
         point = Path(_unescaped(parts[4]))
-        # Of several on one point the last one counts: it hides the others.
+        # Of several mounts on one point the last one hides the others.
         if (point == path or point in path.parents) and (best is None or len(point.parts) >= best[0]):
             best = (len(point.parts), described.split()[0])
     return best[1] if best else None
@@ -89,35 +91,37 @@ def _unescaped(text: str) -> str:
 
 
 def _nearest_existing(directory: Path) -> Path:
-    place = directory
-    while not os.path.lexists(place) and place != place.parent:
-        place = place.parent
-    return place
+    existing = directory
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    return existing
 
 
-def _unusable(directory: Path, existing: Path) -> str | None:
+def _problem_of(directory: Path, existing: Path) -> str | None:
+    """Return why a directory cannot be used; None if it can.
+
+    ``existing`` is the directory, or its nearest parent that exists.
+    """
     if not existing.is_dir():
-        return (
-            "is no directory"
-            if existing == directory
-            else "cannot be created: a parent of it is no directory"
-        )
+        if existing == directory:
+            return "is not a directory"
+        return f"cannot be created: {existing} is not a directory"
     if existing == directory:
-        for owner in (directory.lstat().st_uid, directory.stat().st_uid):  # of a link, and what it leads to
-            if owner not in (os.geteuid(), 0):  # an administrator may provide it
+        for owner in (directory.lstat().st_uid, directory.stat().st_uid):  # of a link, and of its target
+            if owner not in (os.geteuid(), 0):  # root may have created it for this user
                 return f"belongs to user id {owner}, not to {os.geteuid()}"
         if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
             return "is not writable"
     elif not os.access(existing, os.W_OK | os.X_OK):
-        return f"cannot be created: its parent is not writable for user id {os.geteuid()}"
+        return f"cannot be created: {existing} is not writable for user id {os.geteuid()}"
     return None
 
 
-def _try_out(directory: Path) -> None:
-    """Do what recording does: lock a file, and write through memory.
+def _try_recording(directory: Path) -> None:
+    """Lock a temporary file and write to it through memory, as recording does.
 
     Raises:
-        OSError: when that is not possible here.
+        OSError: the file system does not support that.
     """
     with tempfile.TemporaryFile(dir=directory) as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

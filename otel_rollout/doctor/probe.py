@@ -1,7 +1,7 @@
-"""What runs on the nodes of a cluster: functions pickled by value, for workers may lack this package.
+"""Make the functions that run on nodes of a cluster, which may lack this package.
 
-Each is nested, so that it is pickled by value; hence it may name builtins and what it imports, and nothing
-of this module. What it returns consists of builtins.
+Each function is nested, so that it is pickled by value. It may use builtins and its own imports, but no name
+of this module, and it returns builtins.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any
 
 
 def make_probe() -> Callable[[dict[str, str], tuple[str, ...], tuple[str, ...]], dict[str, Any]]:
-    """The function that looks at a node.
+    """Return the function that examines a node.
 
-    It takes the driver's variables, the prefixes of those that matter and the names of distributions, and
-    returns ``executable``, ``prefix``, ``versions``, ``present`` and ``different`` (names of variables),
-    ``problem`` (why otel-rollout cannot be used there, or None) and ``findings``. These it makes with the
-    driver's variables, as the workers of an instrumented job have them, and puts the worker's own back.
+    The function takes the driver's variables, the prefixes of tracing variables, and the names of
+    distributions. It returns ``executable``, ``prefix``, ``versions``, ``present`` and ``different`` (names of
+    variables), ``problem`` (why otel-rollout cannot be used on the node, or None) and ``findings``. Findings
+    are made with the driver's variables, as workers of an instrumented job have them; the worker's own
+    variables are restored afterwards.
     """
 
     def otel_rollout_probe(
@@ -37,10 +38,10 @@ def make_probe() -> Callable[[dict[str, str], tuple[str, ...], tuple[str, ...]],
         findings: list[dict[str, str]] = []
         try:
             os.environ.update(given)
-            from otel_rollout.doctor.checks import on_node
+            from otel_rollout.doctor.checks import check_node
 
-            findings = [finding.as_plain() for finding in on_node(os.environ)]
-        except Exception as error:  # noqa: BLE001 - that it cannot be used is what we came to hear
+            findings = [finding.as_plain() for finding in check_node(os.environ)]
+        except Exception as error:  # noqa: BLE001 - reported as the reason why otel-rollout cannot be used
             problem = f"{type(error).__name__}: {error}"
         finally:
             for name in set(os.environ) - set(before):
@@ -60,7 +61,7 @@ def make_probe() -> Callable[[dict[str, str], tuple[str, ...], tuple[str, ...]],
 
 
 def make_clock() -> Callable[[], float]:
-    """The function that reads a node's clock."""
+    """Return the function that reads a node's clock."""
 
     def otel_rollout_clock() -> float:
         import time

@@ -1,4 +1,4 @@
-"""The environment variables that matter, by name. Their values are used and never shown."""
+"""Select the environment variables that concern tracing, and mask their values."""
 
 from __future__ import annotations
 
@@ -14,72 +14,76 @@ from otel_rollout.settings import CONFIG_VARIABLE
 EXPORTERS: Final = "OTEL_TRACES_EXPORTER"
 
 _SHOWN: Final = frozenset({EXPORTERS})
-"""Names of exporters are what is talked about."""
-_SHORTEST: Final = 3
+"""Variables whose values are shown: names of exporters are no secrets."""
+_MIN_MASKED: Final = 3
+"""Characters from which on a part of a value is masked; shorter parts would mask words at random."""
 _COMMON_WORDS: Final = frozenset({"true", "false", "none"})
+"""Values that are never masked."""
 _LOOPBACK: Final = re.compile(r"localhost|127(\.\d+){3}|::1|0\.0\.0\.0", re.IGNORECASE)
-_NAMES_A_PLACE: Final = re.compile("ADDRESS|ENDPOINT|HOST|URI|URL")
+_ADDRESS_NAMES: Final = re.compile("ADDRESS|ENDPOINT|HOST|URI|URL")
+"""Parts of the names of variables whose values are addresses."""
 
 
-def relevant(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment concerns tracing."""
+def of_tracing(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that concern tracing."""
     return {name: value for name, value in environ.items() if name.startswith(PREFIXES)}
 
 
 def names(environ: Mapping[str, str]) -> list[str]:
-    """Names of those that people set; :data:`CONFIG_VARIABLE` is written by ourselves."""
-    return sorted(name for name in relevant(environ) if name != CONFIG_VARIABLE)
+    """Return the names of tracing variables, except the one this library writes."""
+    return sorted(name for name in of_tracing(environ) if name != CONFIG_VARIABLE)
 
 
-def hide(text: str, environ: Mapping[str, str]) -> str:
+def mask(text: str, environ: Mapping[str, str]) -> str:
     """Replace every value of a variable, and every part of one, by ``$NAME``.
 
-    For words that are not ours: exporters and libraries quote what they were given. Parts of one or two
-    characters stay, or nothing could be read.
+    Errors of exporters and libraries may quote values. Parts of one or two characters stay, so that the text
+    can be read.
     """
-    for name, value in relevant(environ).items():
+    for name, value in of_tracing(environ).items():
         text = text.replace(f"{name}={value!r}", name)
-    shown = {part for name in _SHOWN for part in _parts(environ.get(name, ""))}  # CONFIG_VARIABLE has it too
+    shown = {part for name in _SHOWN for part in _parts(environ.get(name, ""))}  # also in CONFIG_VARIABLE
     secrets = {
         part: name
-        for name, value in relevant(environ).items()
+        for name, value in of_tracing(environ).items()
         for part in _parts(value)
-        if len(part) >= _SHORTEST and part.lower() not in _COMMON_WORDS and part not in shown
+        if len(part) >= _MIN_MASKED and part.lower() not in _COMMON_WORDS and part not in shown
     }
     if not secrets:
         return text
-    # All at once and the longest first: what has been put in must not be replaced again.
+    # In one pass and the longest first, so that a name that was put in is not replaced again.
     pattern = "|".join(re.escape(part) for part in sorted(secrets, key=len, reverse=True))
     return re.sub(pattern, lambda match: f"${secrets[match[0]]}", text)
 
 
-def loopback(environ: Mapping[str, str], options: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What points at the machine it is used on: names of variables, and of exporters' options.
+def on_loopback(environ: Mapping[str, str], options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the variables and exporters' options that hold a loopback address.
 
     Args:
         environ: the environment.
-        options: exporter name → keyword arguments of its constructor.
+        options: exporter → keyword arguments of its constructor.
     """
     found = [
         name
-        for name, value in sorted(relevant(environ).items())
-        if name != CONFIG_VARIABLE and _is_loopback(value, bool(_NAMES_A_PLACE.search(name)))
+        for name, value in sorted(of_tracing(environ).items())
+        if name != CONFIG_VARIABLE and _is_loopback(value, bool(_ADDRESS_NAMES.search(name)))
     ]
-    if "otlp" in options and not _otlp_endpoint(environ, options["otlp"]):
+    if "otlp" in options and not _is_otlp_endpoint_set(environ, options["otlp"]):
         found.append("the default endpoint of otlp")
     for exporter, arguments in options.items():
-        found += [f"{exporter}({name}=…)" for name, v in arguments.items() if _is_loopback(str(v), False)]
+        found += [
+            f"{exporter}({name}=…)" for name, value in arguments.items() if _is_loopback(str(value), False)
+        ]
     return found
 
 
-def _otlp_endpoint(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> bool:
-    """Whether anybody has said where OTLP goes."""
+def _is_otlp_endpoint_set(environ: Mapping[str, str], arguments: Mapping[str, Any]) -> bool:
     names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     return "endpoint" in arguments or any(environ.get(name, "").strip() for name in names)
 
 
-def in_files(environ: Mapping[str, str], options: Mapping[str, Any]) -> bool:
-    """Whether an exporter writes to a file, which is for one machine to do."""
+def is_target_a_file(environ: Mapping[str, str], options: Mapping[str, Any]) -> bool:
+    """Return whether an exporter writes to a file, which only one machine may do."""
     values = [str(value) for value in options.values()] or [environ.get("MLFLOW_TRACKING_URI", "")]
     return any(value.startswith(("sqlite:", "file:")) for value in values)
 
@@ -97,7 +101,7 @@ def _is_loopback(value: str, may_lack_scheme: bool) -> bool:
 
 
 def _parts(value: str) -> Iterator[str]:
-    """A value and all that could be quoted of it: its escaped form, list entries, a URL's credentials."""
+    """Yield a value and the parts of it that an error may quote."""
     yield value
     yield value.strip()
     yield repr(value)[1:-1]
@@ -118,7 +122,7 @@ def _parts_of_url(value: str) -> Iterator[str]:
         parts = urlsplit(value)
     except ValueError:
         return
-    user_information, _, place = parts.netloc.rpartition("@")
+    user_information, _, host = parts.netloc.rpartition("@")
     yield value.rstrip("/")
     yield user_information
     if parts.password:
@@ -126,21 +130,22 @@ def _parts_of_url(value: str) -> Iterator[str]:
         yield unquote(parts.password)
     yield parts.query
     if user_information:
-        yield place
+        yield host
 
 
 def _leaves(value: str) -> Iterator[str]:
+    """Yield the strings in a JSON value."""
     try:
         pending: list[Any] = [json.loads(value)]
     except ValueError:
         return
     while pending:
-        one = pending.pop()
-        if isinstance(one, dict):
-            pending += one.values()
-        elif isinstance(one, list):
-            pending += one
-        elif isinstance(one, str):
-            yield one
-            if "://" in one:
-                yield from _parts_of_url(one)
+        node = pending.pop()
+        if isinstance(node, dict):
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
+        elif isinstance(node, str):
+            yield node
+            if "://" in node:
+                yield from _parts_of_url(node)

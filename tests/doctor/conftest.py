@@ -1,4 +1,4 @@
-"""Exporters with a ``check()``, installed."""
+"""Install the exporters of ``tests.doctor.exporters``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ test-absent = tests.doctor.no_such_module:Exporter
 
 
 def install(site: Path) -> None:
-    """Make a directory that, on the path, makes them installed."""
+    """Write the metadata of a distribution with these exporters to ``site``."""
     info = site / "otel_rollout_doctor_tests-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: otel-rollout-doctor-tests\nVersion: 1\n")
@@ -25,13 +25,13 @@ def install(site: Path) -> None:
 
 @pytest.fixture
 def checked_exporters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have them installed in this process."""
+    """Install the exporters for this process."""
     install(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
 
 
 @pytest.fixture(autouse=True)
-def no_variables_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here every variable that is seen counts."""
+def only_variables_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the tracing variables of the suite: the doctor lists every one."""
     monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
     monkeypatch.delenv("OTEL_ROLLOUT_KEEP")

@@ -1,4 +1,4 @@
-"""Exporters that say how their endpoint is, as the variable ``OTEL_TEST_ENDPOINT`` wishes."""
+"""Exporters whose ``check()`` returns what the variable ``OTEL_TEST_ENDPOINT`` says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.exporters import FileExporter
 
 
 class CheckedExporter(FileExporter):
-    """Its endpoint is fine, refuses us or is away."""
+    """An exporter whose endpoint is fine, fails or raises."""
 
     def __init__(self) -> None:
         super().__init__("/dev/null")
@@ -25,7 +25,7 @@ class CheckedExporter(FileExporter):
 
 
 class DemandingExporter(FileExporter):
-    """Cannot be set up, and quotes what it was given."""
+    """An exporter that cannot be built, and quotes a secret."""
 
     def __init__(self) -> None:
         raise ValueError(f"OTEL_TEST_TOKEN is {os.environ['OTEL_TEST_TOKEN']!r}, which is no good")

@@ -1,4 +1,4 @@
-"""This machine: real environments, real exporters, and secrets that must show nowhere."""
+"""Checks of this machine, with real environments, real exporters, and secrets that must not be shown."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from otel_rollout import doctor
 from otel_rollout.doctor import variables
-from otel_rollout.doctor.report import Diagnosis, Row, Verdict
+from otel_rollout.doctor.diagnosis import Diagnosis, Row, Verdict
 from otel_rollout.settings import CONFIG_VARIABLE, to_variable
 
 SECRET = "sesame-4711"
@@ -34,7 +34,7 @@ def everything_shown(diagnosis) -> str:
 
 @pytest.fixture
 def environment(monkeypatch, checked_exporters):
-    """Sets variables and examines."""
+    """Return a function that sets variables and examines this machine."""
 
     def examine(**given):
         for name, value in given.items():
@@ -44,16 +44,16 @@ def environment(monkeypatch, checked_exporters):
     return examine
 
 
-def test_nothing_set_is_a_warning(environment):
-    """Tracing may be switched on in code, which nobody can see from outside."""
+def test_environment_without_variables_is_a_warning(environment):
+    """Tracing may still be switched on in code, which the doctor cannot see."""
     diagnosis = environment()
     assert only(diagnosis, "tracing").verdict is Verdict.WARN
     assert "OTEL_TRACES_EXPORTER=mlflow" in only(diagnosis, "tracing").advice
     assert diagnosis.exit_status == 0
 
 
-def test_all_is_well(environment, tmp_path):
-    """Every check passes, and each says what it found."""
+def test_valid_environment_passes_every_check(environment, tmp_path):
+    """Every check passes, and its row says what was found."""
     diagnosis = environment(OTEL_TRACES_EXPORTER="test-checked", OTEL_TEST_ENDPOINT="fine")
     assert diagnosis.verdict is Verdict.OK, diagnosis
     assert [row.check for row in diagnosis.rows] == [
@@ -74,15 +74,15 @@ def test_all_is_well(environment, tmp_path):
     assert not (tmp_path / "spool").exists()
 
 
-def test_switched_off_is_a_warning(environment):
-    """The variable that does it is named."""
+def test_disabled_tracing_is_a_warning(environment):
+    """The variable that disables tracing is named."""
     diagnosis = environment(OTEL_TRACES_EXPORTER="test-plain", OTEL_SDK_DISABLED="true")
     assert "OTEL_SDK_DISABLED" in only(diagnosis, "tracing").found
     assert only(diagnosis, "tracing").verdict is Verdict.WARN
 
 
-def test_set_up_by_the_process_that_started_this_one(environment):
-    """The variable that carries ``configure()`` is named as the source, and listed nowhere else."""
+def test_configuration_of_the_parent_process_is_named_as_source(environment):
+    """The variable that carries ``configure()`` is named as the source, and not listed with the others."""
     config = to_variable({"exporters": {"test-plain": {"path": "/dev/null", "token": SECRET}}})
     diagnosis = environment(**{CONFIG_VARIABLE: config})
     assert only(diagnosis, "tracing").found == f"on: {CONFIG_VARIABLE} names test-plain"
@@ -91,8 +91,8 @@ def test_set_up_by_the_process_that_started_this_one(environment):
 
 
 @pytest.mark.parametrize("wrong", ["-1", SECRET])
-def test_a_wrong_value_fails_and_is_not_shown(environment, wrong):
-    """The variable is named, and what is wrong with it."""
+def test_invalid_value_fails_and_is_not_shown(environment, wrong):
+    """The row names the variable and what is wrong, without the value."""
     diagnosis = environment(OTEL_ROLLOUT_VALUE_LIMIT=wrong)
     assert only(diagnosis, "tracing").verdict is Verdict.FAIL
     assert only(diagnosis, "tracing").found.startswith("OTEL_ROLLOUT_VALUE_LIMIT is ")
@@ -109,8 +109,8 @@ def test_a_wrong_value_fails_and_is_not_shown(environment, wrong):
         ("mlflow", "No MLflow tracking URI"),
     ],
 )
-def test_an_exporter_that_cannot_be_used_fails(environment, name, words):
-    """With the words that it has for it."""
+def test_unusable_exporter_fails_with_its_own_message(environment, name, words):
+    """The row quotes the exporter's error, with secrets masked."""
     diagnosis = environment(OTEL_TRACES_EXPORTER=name, OTEL_TEST_TOKEN=SECRET)
     assert only(diagnosis, "exporter").verdict is Verdict.FAIL
     assert words in only(diagnosis, "exporter").found
@@ -119,8 +119,8 @@ def test_an_exporter_that_cannot_be_used_fails(environment, name, words):
 
 
 @pytest.mark.parametrize("wish", ["unavailable", "refused", "rejected", "broken"])
-def test_an_endpoint_that_does_not_take_spans_fails(environment, wish):
-    """Whatever the reason, its words are shown and our secrets are not."""
+def test_endpoint_that_does_not_accept_spans_fails(environment, wish):
+    """The row quotes the reason, with secrets masked."""
     diagnosis = environment(
         OTEL_TRACES_EXPORTER="test-checked", OTEL_TEST_ENDPOINT=wish, OTEL_TEST_TOKEN=SECRET
     )
@@ -129,14 +129,14 @@ def test_an_endpoint_that_does_not_take_spans_fails(environment, wish):
     assert SECRET not in everything_shown(diagnosis)
 
 
-def test_an_exporter_without_a_check_is_a_warning(environment, tmp_path):
-    """That something was not checked is no "ok"."""
+def test_exporter_without_check_is_a_warning(environment, tmp_path):
+    """An endpoint that was not checked is not "ok"."""
     diagnosis = environment(OTEL_TRACES_EXPORTER="test-plain", OTEL_TEST_FILE=str(tmp_path / "file"))
     assert only(diagnosis, "endpoint").verdict is Verdict.WARN
 
 
-def test_the_json_alone_is_on_stdout(environment, capsys):
-    """What exporters print goes elsewhere."""
+def test_output_of_exporters_goes_to_stderr(environment, capsys):
+    """Standard output is left to the JSON."""
     environment(OTEL_TRACES_EXPORTER="test-checked", OTEL_TEST_ENDPOINT="fine")
     output = capsys.readouterr()
     assert output.out == ""
@@ -155,15 +155,15 @@ def test_the_json_alone_is_on_stdout(environment, capsys):
         (f"{SECRET}\n", repr(f"{SECRET}\n")),
     ],
 )
-def test_parts_of_a_value_are_hidden(value, text):
-    """Libraries quote what they made of a value, not the value."""
-    assert SECRET not in variables.hide(text, {"OTEL_X": value})
+def test_quoted_parts_of_a_value_are_masked(value, text):
+    """Libraries quote decoded or split forms of a value."""
+    assert SECRET not in variables.mask(text, {"OTEL_X": value})
 
 
-def test_words_that_are_no_secrets_stay():
-    """Flags, names of exporters and variables of others are left alone."""
+def test_text_without_secrets_stays():
+    """Flags, names of exporters and values of unrelated variables are not masked."""
     environ = {"OTEL_TRACES_EXPORTER": "mlflow", "OTEL_SDK_DISABLED": "true", "HOME": "home"}
-    assert variables.hide("mlflow is true at home", environ) == "mlflow is true at home"
+    assert variables.mask("mlflow is true at home", environ) == "mlflow is true at home"
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_words_that_are_no_secrets_stay():
     ],
 )
 def test_loopback_addresses_are_found(environ, options, found):
-    """In variables and options, with or without a scheme."""
-    assert variables.loopback(environ, options) == found
+    """Addresses are found in variables and options, with or without a scheme."""
+    assert variables.on_loopback(environ, options) == found
 
 
-def test_the_table_names_each_advice_once():
-    """However many nodes need it."""
+def test_advice_for_several_nodes_is_shown_once():
+    """The line of the advice names every node that needs it."""
     bad = [Row(f"node {n}", "library", Verdict.FAIL, "[absent]", "Install it.") for n in range(3)]
     diagnosis = Diagnosis((Row("this machine", "tracing", Verdict.OK, "on"), *bad))
     shown = everything_shown(diagnosis)
@@ -205,8 +205,8 @@ def test_the_table_names_each_advice_once():
     }
 
 
-def test_nothing_heavy_is_imported():
-    """Neither by the library, nor by the doctor's own package."""
+def test_importing_the_doctor_imports_no_heavy_package():
+    """Neither the library nor the doctor imports Ray, MLflow, requests or rich."""
     code = (
         "import sys, otel_rollout; assert 'otel_rollout.doctor' not in sys.modules;"
         "import otel_rollout.doctor;"

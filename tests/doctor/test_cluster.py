@@ -1,4 +1,4 @@
-"""A real cluster of two nodes, one of them without the package; and what is not to be had here, by hand."""
+"""Checks of a real cluster whose second node lacks the package, and of answers made by hand."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from ray.cluster_utils import Cluster
 
 from otel_rollout import doctor
 from otel_rollout.doctor import checks, cluster
-from otel_rollout.doctor.report import Verdict
+from otel_rollout.doctor.diagnosis import Verdict
 from tests.doctor.conftest import install
 from tests.doctor.test_checks import everything_shown
 from tests.propagation.test_ray_cluster import NO_PACKAGE
@@ -24,7 +24,7 @@ WORKERS_VALUE = "sesame-of-the-worker"
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """A cluster whose own environment has one of our variables, with another value than ours."""
+    """Start a cluster in which one tracing variable has another value than the driver's."""
     directory = tmp_path_factory.mktemp("cluster")
     install(directory / "site")
     (directory / "blocked").mkdir()
@@ -44,8 +44,8 @@ def address(tmp_path_factory):
         started.shutdown()
 
 
-def test_every_node_is_examined(address, checked_exporters, monkeypatch):
-    """With the driver's variables; a node without the package says so, and none says any value."""
+def test_every_node_of_a_cluster_is_checked(address, checked_exporters, monkeypatch):
+    """Nodes are checked with the driver's variables, a missing package is reported, and no value is shown."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-checked")
     monkeypatch.setenv("OTEL_TEST_ENDPOINT", "refused")
@@ -86,8 +86,8 @@ def test_every_node_is_examined(address, checked_exporters, monkeypatch):
     assert diagnosis.exit_status == 1
 
 
-def test_no_cluster_at_the_address_fails_at_once(monkeypatch):
-    """Ray itself would try for long."""
+def test_address_without_cluster_fails_at_once(monkeypatch):
+    """The check does not wait for Ray's own long attempts."""
     started = time.monotonic()
     (row,) = cluster.examine("127.0.0.1:1", dict(os.environ), "this machine")
     assert row.verdict is Verdict.FAIL
@@ -96,7 +96,7 @@ def test_no_cluster_at_the_address_fails_at_once(monkeypatch):
 
 
 def answer(**changed):
-    """What a node like the driver answers."""
+    """Return the answer of a node that equals the driver."""
     usual = {
         "executable": sys.executable,
         "prefix": sys.prefix,
@@ -110,16 +110,16 @@ def answer(**changed):
 
 
 def found(of, environ=None):
-    return {finding.check: finding for finding in cluster.compared(of, environ or {})}
+    return {finding.check: finding for finding in cluster.compare_with_driver(of, environ or {})}
 
 
-def test_a_node_like_the_driver_is_fine():
-    """No warning where nothing differs."""
+def test_node_equal_to_the_driver_has_no_warning():
+    """Every comparison passes where nothing differs."""
     assert {finding.verdict for finding in found(answer()).values()} == {Verdict.OK}
 
 
-def test_workers_with_another_python_name_both_and_the_fix():
-    """The driver in a virtual environment, the workers in the system's Python."""
+def test_other_python_in_workers_is_a_warning_with_both_paths():
+    """A driver in a virtual environment and workers in the system's Python are named, with the fix."""
     finding = found(answer(executable="/usr/bin/python3", prefix="/usr"))["python"]
     assert finding.verdict is Verdict.WARN
     for path in ("/usr/bin/python3 (prefix /usr", f"{sys.executable} (prefix {sys.prefix}"):
@@ -127,22 +127,22 @@ def test_workers_with_another_python_name_both_and_the_fix():
     assert f"{sys.prefix}/bin/ray start" in finding.advice
 
 
-def test_workers_with_another_version_of_the_library_are_a_warning():
-    """Both versions are named."""
+def test_other_version_of_the_library_in_workers_is_a_warning():
+    """The row names both versions."""
     finding = found(answer(versions={**checks.versions(), "otel-rollout": "0.0.1"}))["library"]
     assert finding.verdict is Verdict.WARN
     assert "otel-rollout 0.0.1" in finding.found
     assert f"the driver has otel-rollout {checks.versions()['otel-rollout']}" in finding.found
 
 
-def test_a_hook_without_effect_is_said():
-    """Advice to set what is set would not help."""
+def test_hook_without_effect_has_advice_of_its_own():
+    """Where the hook is set already, the advice does not say to set it."""
     hook = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.ray.runtime_env_hook", "OTEL_X": "1"}
     assert found(answer(), hook)["variables"].advice.startswith("RAY_RUNTIME_ENV_HOOK is set, but")
 
 
-def test_a_node_that_does_not_answer_fails():
-    """With the reason, and nothing else."""
+def test_node_without_answer_fails():
+    """The only row of such a node has the reason."""
     assert found("no answer within 120 s")["probe"].verdict is Verdict.FAIL
 
 
@@ -154,17 +154,17 @@ def test_a_node_that_does_not_answer_fails():
         (["10.0.0.1", "10.0.0.2"], "http://10.0.0.1:5000", Verdict.OK),
     ],
 )
-def test_a_loopback_endpoint_and_several_machines(addresses, uri, verdict):
-    """Nodes on one machine reach it."""
+def test_loopback_endpoint_is_a_warning_on_several_machines(addresses, uri, verdict):
+    """Nodes of one machine reach a loopback address, other machines do not."""
     nodes = [cluster.Node(str(number), address) for number, address in enumerate(addresses)]
-    assert cluster.loopback(nodes, {"MLFLOW_TRACKING_URI": uri}).verdict is verdict
+    assert cluster.check_loopback(nodes, {"MLFLOW_TRACKING_URI": uri}).verdict is verdict
 
 
 @pytest.mark.parametrize(
     ("ahead", "verdict"), [(0.0, Verdict.OK), (0.9, Verdict.OK), (3.0, Verdict.WARN), (-3.0, Verdict.WARN)]
 )
-def test_clocks_that_differ_are_a_warning(ahead, verdict):
-    """Half of the round trip belongs to the way there."""
+def test_clock_that_differs_by_seconds_is_a_warning(ahead, verdict):
+    """The measured difference is exact to half of the round trip."""
 
     def read():
         time.sleep(0.02)
@@ -172,6 +172,6 @@ def test_clocks_that_differ_are_a_warning(ahead, verdict):
         time.sleep(0.02)
         return theirs
 
-    measured, uncertain = cluster.skew(read)
+    measured, uncertain = cluster.measure_skew(read)
     assert measured == pytest.approx(ahead, abs=uncertain)
     assert cluster.skew_finding(measured, uncertain).verdict is verdict

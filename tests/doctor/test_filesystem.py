@@ -1,4 +1,4 @@
-"""Where the spool lies, with real directories and tables of mounts as the kernel writes them."""
+"""Checks of spool directories, with real directories and with mount tables in the kernel's format."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.doctor import filesystem
-from otel_rollout.doctor.filesystem import file_system_of, spool_place
-from otel_rollout.doctor.report import Verdict
+from otel_rollout.doctor.diagnosis import Verdict
+from otel_rollout.doctor.filesystem import check_spool_directory, file_system_of
 
 MOUNTS = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -23,7 +23,7 @@ MOUNTS = """\
 
 @pytest.fixture
 def mounts(tmp_path):
-    """A table of mounts."""
+    """Write a table of mounts to a file."""
     path = tmp_path / "mountinfo"
     path.write_text(MOUNTS)
     return path
@@ -43,70 +43,70 @@ def mounts(tmp_path):
         ("/twice", "tmpfs"),
     ],
 )
-def test_the_file_system_is_that_of_the_closest_mount(mounts, path, kind):
+def test_file_system_is_that_of_the_closest_mount(mounts, path, kind):
     """Names are unescaped, whole components compared, and a later mount hides an earlier one."""
     assert file_system_of(Path(path), mounts) == kind
 
 
-def test_the_kernels_own_table_is_understood():
-    """Here, now."""
+def test_mount_table_of_this_kernel_is_read():
+    """The table of the running kernel names the file system of ``/proc``."""
     assert file_system_of(Path("/proc/self")) == "proc"
 
 
-def test_a_spool_to_be_created_is_fine_and_not_created(tmp_path):
-    """Looking leaves nothing behind, neither the directory nor a file."""
-    finding = spool_place(tmp_path / "a" / "spool", "the spool")
+def test_missing_spool_directory_passes_and_is_not_created(tmp_path):
+    """The check leaves neither directory nor file behind."""
+    finding = check_spool_directory(tmp_path / "a" / "spool", "the spool")
     assert finding.verdict is Verdict.OK
     assert finding.found.startswith("the spool can be created: ")
     assert os.listdir(tmp_path) == []
 
 
-def test_a_spool_that_exists_is_fine(tmp_path):
-    """It is ours, local and has space."""
-    finding = spool_place(tmp_path, "the spool")
+def test_existing_spool_directory_passes(tmp_path):
+    """A local directory of this user with free space is fine."""
+    finding = check_spool_directory(tmp_path, "the spool")
     assert finding.verdict is Verdict.OK
     assert finding.found.startswith("the spool exists: ")
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs", "cifs", "gpfs", "beegfs", "smb3", "9p"])
-def test_a_file_system_of_others_is_a_warning(tmp_path, kind):
-    """It is named, and a local disk asked for."""
+def test_shared_file_system_is_a_warning(tmp_path, kind):
+    """The row names the file system and advises a local disk."""
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"27 1 254:0 / / rw - {kind} source rw\n")
-    finding = spool_place(tmp_path / "spool", "the spool", mounts)
+    finding = check_spool_directory(tmp_path / "spool", "the spool", mounts)
     assert finding.verdict is Verdict.WARN
     assert finding.found.endswith(f"free on {kind}")
     assert "local disk" in finding.advice
 
 
-def test_a_file_in_the_way_fails(tmp_path):
-    """In the place of the spool, and in that of its parent."""
+def test_file_in_place_of_the_directory_fails(tmp_path):
+    """A file may stand where the spool directory or its parent should be."""
     (tmp_path / "file").touch()
-    for place, words in [("file", "is no directory"), ("file/spool", "cannot be")]:
-        finding = spool_place(tmp_path / place, "the spool")
+    for path, words in [("file", "is not a directory"), ("file/spool", "cannot be")]:
+        finding = check_spool_directory(tmp_path / path, "the spool")
         assert finding.verdict is Verdict.FAIL
         assert words in finding.found
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give directories away")
-def test_a_spool_of_another_user_fails(tmp_path):
-    """Whoever owns it could read and replace what is recorded."""
+def test_spool_directory_of_another_user_fails(tmp_path):
+    """The owner of the directory could read and replace recorded spans."""
     spool = tmp_path / "spool"
     spool.mkdir()
     os.chown(spool, 4711, 4711)
-    finding = spool_place(spool, "the spool")
+    finding = check_spool_directory(spool, "the spool")
     assert finding.verdict is Verdict.FAIL
     assert "belongs to user id 4711" in finding.found
 
 
-def test_a_place_that_takes_no_files_fails():
-    """Whatever the reason that the system gives."""
-    finding = spool_place(Path("/proc/self/spool"), "the spool")
+def test_directory_that_takes_no_files_fails():
+    """A directory in which no file can be created fails, for whatever reason."""
+    finding = check_spool_directory(Path("/proc/self/spool"), "the spool")
     assert finding.verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize(("limit", "verdict"), [("LITTLE_SPACE", Verdict.WARN), ("NO_SPACE", Verdict.FAIL)])
-def test_too_little_space(tmp_path, monkeypatch, limit, verdict):
-    """First a warning, then a failure."""
+def test_little_free_space_warns_and_less_fails(tmp_path, monkeypatch, limit, verdict):
+    """Below a first limit the check warns, below a second one it fails."""
     monkeypatch.setattr(filesystem, limit, 1 << 62)
-    assert spool_place(tmp_path, "the spool").verdict is verdict
+    assert check_spool_directory(tmp_path, "the spool").verdict is verdict

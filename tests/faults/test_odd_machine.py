@@ -16,8 +16,8 @@ import pytest
 
 import otel_rollout
 from otel_rollout import SettingsError, rollout_trace_attr, rollout_trace_op, runtime
-from otel_rollout.doctor.filesystem import spool_place
-from otel_rollout.doctor.report import Verdict
+from otel_rollout.doctor.diagnosis import Verdict
+from otel_rollout.doctor.filesystem import check_spool_directory
 from otel_rollout.spool import layout
 from tests.faults.job import ROOT
 from tests.waiting import wait_for
@@ -413,7 +413,7 @@ def test_a_file_system_that_reports_no_free_space_is_recorded_in(
     report = otel_rollout.shutdown(30)
     assert (report.recorded, report.dropped, report.sampled_out) == (20, {}, {})
     assert report.exporters["test-file"].delivered == 20
-    finding = spool_place(unlimited, "the spool")
+    finding = check_spool_directory(unlimited, "the spool")
     assert finding.verdict is Verdict.OK
     assert "unknown space free" in finding.found
 

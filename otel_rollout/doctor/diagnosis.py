@@ -1,4 +1,4 @@
-"""Verdicts, and how they are shown: a table for people, JSON for machines, an exit status for scripts."""
+"""Hold the findings of the checks, and show them as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 
 
 class Verdict(enum.Enum):
-    """How a check came out."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
-    """Works, or may work; worth a look."""
+    """Spans may be missing: a person should look at it."""
     FAIL = "fail"
-    """Spans will be missing, or not be delivered, until somebody acts."""
+    """Spans will be missing or undelivered until a person acts."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found, wherever it ran.
+    """What one check found.
 
     Attributes:
-        check: id of the check; stable.
-        verdict: how it came out.
-        found: what was found, for a person.
-        advice: what to do about it; empty when there is nothing to do.
+        check: stable id of the check.
+        verdict: the check's result.
+        found: what was found, as text for a person.
+        advice: what to do; empty where there is nothing to do.
     """
 
     check: str
@@ -37,11 +37,11 @@ class Finding:
     advice: str = ""
 
     def at(self, where: str) -> Row:
-        """The finding as a row of the table."""
+        """Return the finding as a row about a machine or node."""
         return Row(where, self.check, self.verdict, self.found, self.advice)
 
     def as_plain(self) -> dict[str, str]:
-        """As builtins, which any Python can unpickle."""
+        """Return the finding as builtins, to be unpickled without this package."""
         return {
             "check": self.check,
             "verdict": self.verdict.value,
@@ -51,13 +51,13 @@ class Finding:
 
     @classmethod
     def from_plain(cls, plain: dict[str, str]) -> Finding:
-        """Undo :meth:`as_plain`."""
+        """Restore a finding from the result of :meth:`as_plain`."""
         return cls(plain["check"], Verdict(plain["verdict"]), plain["found"], plain["advice"])
 
 
 @dataclass(frozen=True)
 class Row:
-    """A :class:`Finding`, and the machine or node it is about."""
+    """A :class:`Finding` with the machine or node that it is about."""
 
     where: str
     check: str
@@ -68,23 +68,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All rows together."""
+    """The findings of all checks."""
 
     rows: tuple[Row, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """The worst there is."""
+        """The worst verdict of all rows."""
         found = {row.verdict for row in self.rows}
         return next((v for v in (Verdict.FAIL, Verdict.WARN) if v in found), Verdict.OK)
 
     @property
     def exit_status(self) -> int:
-        """0 where nothing fails; warnings are allowed."""
+        """1 if a check failed, else 0; warnings do not count."""
         return 1 if self.verdict is Verdict.FAIL else 0
 
     def as_json(self) -> dict[str, Any]:
-        """For machines. The keys are stable: others may be added, none is renamed."""
+        """Return the diagnosis for JSON; keys may be added, but are not renamed."""
         return {
             "verdict": self.verdict.value,
             "rows": [
@@ -104,7 +104,7 @@ _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the table, and below it what to do, worst first."""
+    """Print the table, and below it the advice, failures first."""
     from rich.table import Table
     from rich.text import Text
 
@@ -120,18 +120,18 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         previous = row.where
     console.print(table)
     for verdict in (Verdict.FAIL, Verdict.WARN):
-        for advice, places in _advice(diagnosis, verdict).items():
+        for advice, nodes in _advice(diagnosis, verdict).items():
             line = Text(f"{verdict.value}: ", _STYLES[verdict])
-            line.append(f"{', '.join(places)}: {advice}", "default")
+            line.append(f"{', '.join(nodes)}: {advice}", "default")
             console.print(line, soft_wrap=True)
 
 
 def _advice(diagnosis: Diagnosis, verdict: Verdict) -> dict[str, list[str]]:
-    """What to do and where, each advice once however many nodes need it."""
-    places: dict[str, list[str]] = {}
+    """Return each advice once, with all machines and nodes that need it."""
+    nodes_by_advice: dict[str, list[str]] = {}
     for row in diagnosis.rows:
         if row.verdict is verdict and row.advice:
-            at = places.setdefault(f"{row.check}: {row.advice}", [])
-            if row.where not in at:
-                at.append(row.where)
-    return places
+            nodes = nodes_by_advice.setdefault(f"{row.check}: {row.advice}", [])
+            if row.where not in nodes:
+                nodes.append(row.where)
+    return nodes_by_advice
