@@ -1,4 +1,4 @@
-"""Show how far delivery is while a program waits for it."""
+"""Show the progress of a delivery that a program or command waits for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import io
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -13,35 +14,39 @@ DELAY = 1.0
 """Seconds of waiting before anything is shown; most programs wait less."""
 _UPDATE_INTERVAL = 0.2
 """Seconds between updates of the line on a terminal."""
+_POLL_INTERVAL = 0.5
+"""Seconds between counts in :func:`polled_progress`; counting reads the spool."""
 _CLEAR_LINE = "\r\x1b[K"
 
 Show = Callable[[int, int], None]
-"""Takes the number of spans that are done, and of all."""
+"""Takes the number of spans that are done, and of all spans."""
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Show]:
-    """Show a line that is updated on a terminal, and elsewhere lines after 1, 2, 4, 8, … seconds.
+def progress(hint: str = "") -> Iterator[Show]:
+    """Show a line that is updated on a terminal; elsewhere print one after 1, 2, 4, … s.
 
-    Written by hand: a library imported while Python exits makes it forget that Ctrl-C ended the program, and
-    exit with another status.
+    The line is written by hand, because a library that is imported while Python exits makes Python forget
+    that Ctrl-C ended the program, and exit with another status.
+
+    Args:
+        hint: what the person who waits can do; shown in brackets.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     next_time = DELAY
+    first: int | None = None
     is_shown = False
 
     def show(done: int, total: int) -> None:
-        nonlocal next_time, is_shown
-        waited = time.monotonic() - began
+        nonlocal next_time, first, is_shown
+        waited = time.monotonic() - start
+        first = done if first is None else first
         if waited < next_time:
             return
-        line = (
-            f"otel-rollout: delivering spans, {done} of {total}, {waited:.0f} s "
-            "(Ctrl-C leaves, delivery goes on)"
-        )
+        line = _line(done, total, waited, (done - first) / waited, hint)
         if _is_on_a_terminal():
             width = shutil.get_terminal_size().columns  # a line that wraps could not be cleared
-            is_shown = True  # before it is: Ctrl-C may come in between
+            is_shown = True  # set first: Ctrl-C may come before the write returns
             write(_CLEAR_LINE + line[: width - 1])
             next_time = waited + _UPDATE_INTERVAL
         else:
@@ -55,16 +60,56 @@ def progress() -> Iterator[Show]:
             write(_CLEAR_LINE)
 
 
+@contextlib.contextmanager
+def polled_progress(count: Callable[[], tuple[int, int]]) -> Iterator[None]:
+    """Show on a terminal how far delivery is while the block delivers.
+
+    Args:
+        count: returns the number of spans that are done, and of all spans; called by another thread.
+    """
+    if not _is_on_a_terminal():
+        yield
+        return
+    is_over = threading.Event()
+    with progress() as show:
+
+        def poll() -> None:
+            while not is_over.wait(_POLL_INTERVAL):
+                show(*count())
+
+        thread = threading.Thread(target=poll, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+
+def _line(done: int, total: int, waited: float, rate: float, hint: str) -> str:
+    remaining = f", {(total - done) / rate:.0f} s left" if rate else ""
+    brackets = f" ({hint})" if hint else ""
+    return (
+        f"otel-rollout: delivering spans, {done} of {total}, {waited:.0f} s{brackets}; "
+        f"{rate:.0f} spans/s{remaining}"
+    )
+
+
 def write(text: str) -> None:
-    """Write to standard error, if there is one and somebody reads it. Never raises."""
-    with contextlib.suppress(Exception):  # None, closed, a pipe nobody reads, somebody's own stream
+    """Write to standard error; do nothing where it is missing, closed or broken."""
+    with contextlib.suppress(
+        Exception
+    ):  # None, a closed stream, a pipe without reader, an object of the user's
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
 def _is_on_a_terminal() -> bool:
-    """Whether a line can be cleared: a wrapper, as rich has one, may print control characters as text."""
+    """Return whether a line on standard error can be cleared.
+
+    A stream that wraps it, such as rich's, may show control characters as text.
+    """
     try:
         return isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.isatty()
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - the stream may be an object of the user's
         return False

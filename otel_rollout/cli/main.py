@@ -1,8 +1,7 @@
-"""The commands, one function each; the packages they call do the work."""
+"""Define the command ``otel-rollout``, one function per subcommand."""
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import functools
 import io
@@ -12,7 +11,6 @@ import signal
 import sqlite3
 import sys
 import threading
-from collections.abc import Iterable
 from json import dumps as to_json
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,28 +20,29 @@ from rich.console import Console
 
 from otel_rollout import settings
 from otel_rollout.account import node_report
+from otel_rollout.account.progress import polled_progress
 from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
-from otel_rollout.cli import report_table
+from otel_rollout.cli import report_output, runs
 from otel_rollout.cli import show as show_commands
 from otel_rollout.exporting import registry
-from otel_rollout.spool import layout
 from otel_rollout_demo.cli import demo
 
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Error numbers of a disk that takes no more output."""
 
 
 class _Commands(typer.Typer):
-    """The commands, with one line instead of a traceback where their output cannot be written."""
+    """The subcommands; one line instead of a traceback if output cannot be written."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command that the arguments name."""
+        """Run the subcommand that the arguments name."""
         try:
             return super().__call__(*args, **kwargs)
         except OSError as error:
-            if error.errno not in _NO_ROOM or error.filename is not None:
+            if error.errno not in _WRITE_ERRORS or error.filename is not None:
                 raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries again at its exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes its buffer again at exit
             print(f"The output cannot be written: {error.strerror}", file=sys.stderr)
             sys.exit(2)
 
@@ -53,16 +52,13 @@ app = _Commands(
 )
 
 
-def _names(to: str) -> list[str]:
-    return [name.strip() for name in to.split(",") if name.strip()]
-
-
-def _installed(to: str | None) -> str | None:
-    """What ``--to`` names: with a name that is misspelt there is nothing to begin with."""
-    if to is not None and not _names(to):
+def _check_exporters(to: str | None) -> str | None:
+    """Check that every exporter in ``--to`` is installed."""
+    names = runs.exporter_names(to) if to is not None else []
+    if to is not None and not names:
         raise typer.BadParameter("names no exporter")
     try:
-        registry.check_names(_names(to) if to else [])
+        registry.check_names(names)
     except settings.SettingsError as error:
         raise typer.BadParameter(str(error)) from error
     return to
@@ -72,7 +68,7 @@ ToOption = Annotated[
     str | None,
     typer.Option(
         help="Exporters, comma separated. \\[default: the run's, as this environment sets them up]",
-        callback=_installed,
+        callback=_check_exporters,
     ),
 ]
 SpoolOption = Annotated[
@@ -96,15 +92,15 @@ def main(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """See every trajectory of an agentic-RL rollout."""
-    for stream in (sys.stdout, sys.stderr):  # the name of a file may hold bytes that are no text
+    for stream in (sys.stdout, sys.stderr):  # the name of a file may hold bytes that are not text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    if os.environ.get("COLUMNS", "").strip("0") == "":  # a terminal of no width, as some build servers say
+    if os.environ.get("COLUMNS", "").strip("0") == "":  # some build servers claim a width of 0
         os.environ.pop("COLUMNS", None)
     if version:
         typer.echo(VERSION)
         raise typer.Exit
-    if context.invoked_subcommand not in (None, "doctor"):  # which makes a finding of it
+    if context.invoked_subcommand not in (None, "doctor"):  # the doctor reports these as findings
         _, problems = settings.from_environment(os.environ)
         for sentence in (*problems, *settings.unknown_variables(os.environ)):
             typer.echo(sentence, err=True)
@@ -112,7 +108,7 @@ def main(
 
 @app.command()
 def status(
-    place: SpoolOption = None,
+    spool: SpoolOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     all_runs: Annotated[bool, typer.Option("--all", help="Every run, not only the latest.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until Ctrl-C.")] = False,
@@ -126,27 +122,28 @@ def status(
     configured, _ = settings.from_environment(os.environ)
 
     def reports() -> list[Report]:
-        node_dirs = _node_directories(place or configured.spool_dir)
-        return [_report(node_dir, configured) for node_dir in (node_dirs if all_runs else node_dirs[-1:])]
+        node_dirs = runs.node_directories(spool or configured.spool_dir)
+        chosen = node_dirs if all_runs else node_dirs[-1:]
+        return [runs.report_of_run(node_dir, configured) for node_dir in chosen]
 
     if watch:
-        report_table.watch(reports, steps)
+        report_output.watch(reports, steps)
         return
     found: list[Report] = []
     try:
         found = reports()
-    finally:  # a program that reads JSON gets some in any case
+    finally:  # after an error too, so that a program that reads JSON always gets some
         if json:
-            typer.echo(to_json([_as_json(report) for report in found], indent=2))
+            typer.echo(to_json([report_output.as_json(report) for report in found], indent=2))
     if not json:
-        report_table.show(found, Console(), steps)
+        report_output.show(found, Console(), steps)
     if any(report.problem for report in found):
         raise typer.Exit(1)
 
 
 @app.command()
 def forward(
-    place: SpoolOption = None,
+    spool: SpoolOption = None,
     to: ToOption = None,
     watch: Annotated[
         bool,
@@ -154,41 +151,51 @@ def forward(
     ] = False,
 ) -> None:
     """Deliver spans that are on disk, and return when all are delivered."""
-    from otel_rollout.cli import forwarding
-
     logging.basicConfig(format="%(levelname)s: %(message)s")
     logging.getLogger("otel_rollout.forwarder").setLevel(logging.INFO)
     configured, _ = settings.from_environment(os.environ)
+    directory = spool or configured.spool_dir
     if watch:
-        _serve(place or configured.spool_dir, configured, to)
+        _run_service(directory, configured, to)
         return
-    unfinished = False
-    for node_dir in _node_directories(place or configured.spool_dir):
-        chosen = _with_exporters_of(node_dir, configured, to)
-        waits = f"Another forwarder is at work on {node_dir}; waiting until it has delivered what lies there"
-        try:
-            with report_table.progress(functools.partial(node_report.report, node_dir, chosen)):
-                forwarding.forward_or_wait(node_dir, chosen, functools.partial(typer.echo, waits))
-        except (OSError, sqlite3.Error) as error:
-            typer.echo(f"cannot forward {node_dir}: {error}", err=True)
-            unfinished = True
-            continue
-        report = node_report.report(node_dir, chosen)
-        unfinished |= report.problem is not None or any(c.pending for c in report.exporters.values())
-        typer.echo(report.summary())
-    if unfinished:
+    are_delivered = [_forward(node_dir, configured, to) for node_dir in runs.node_directories(directory)]
+    if not all(are_delivered):
         raise typer.Exit(1)
 
 
-def _serve(place: Path, configured: settings.Settings, to: str | None) -> None:
-    from otel_rollout.cli.forwarding import Service
+def _forward(node_dir: Path, configured: settings.Settings, to: str | None) -> bool:
+    """Forward one node directory; return whether all of it is delivered."""
+    from otel_rollout.cli import forwarding
+
+    configured = runs.settings_of_run(node_dir, configured, to)
+    waiting = f"Another forwarder is at work on {node_dir}; waiting until it has delivered the spans there"
+    try:
+        with polled_progress(lambda: _delivered(node_report.report(node_dir, configured))):
+            forwarding.forward_or_wait(node_dir, configured, functools.partial(typer.echo, waiting))
+    except (OSError, sqlite3.Error) as error:
+        typer.echo(f"cannot forward {node_dir}: {error}", err=True)
+        return False
+    report = node_report.report(node_dir, configured)
+    typer.echo(report.summary())
+    return report.problem is None and not any(count.pending for count in report.exporters.values())
+
+
+def _delivered(report: Report) -> tuple[int, int]:
+    """Return how many spans are done, and how many there are, summed over exporters."""
+    counts = report.exporters.values()
+    done = sum(count.delivered + count.rejected + count.sampled_out for count in counts)
+    return done, done + sum(count.pending for count in counts)
+
+
+def _run_service(directory: Path, configured: settings.Settings, to: str | None) -> None:
+    from otel_rollout.cli.forwarding import ForwardingService
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    forwarding = Service(place, lambda node_dir: _with_exporters_of(node_dir, configured, to))
-    forwarding.run(stop)
-    for report in forwarding.finish(configured.shutdown_timeout):
+    service = ForwardingService(directory, lambda node_dir: runs.settings_of_run(node_dir, configured, to))
+    service.run(stop)
+    for report in service.finish(configured.shutdown_timeout):
         typer.echo(f"{report.directory}: {report.summary()}")
 
 
@@ -200,28 +207,33 @@ def replay(
             help="Files of OTLP JSON Lines (also .zst and rejected.*.jsonl) or directories of them."
         ),
     ],
-    to: Annotated[str, typer.Option(help="Exporters, comma separated.", callback=_installed)],
+    to: Annotated[str, typer.Option(help="Exporters, comma separated.", callback=_check_exporters)],
 ) -> None:
     """Deliver files again, or to another target: archived segments, a copied spool, any OTLP JSON Lines.
 
     A backend that identifies spans by id, as MLflow does, stores a span once however often it is sent.
     """
-    from otel_rollout.cli import forwarding
+    from otel_rollout.cli.forwarding import forward_directory
+    from otel_rollout.cli.replay import as_node_directory
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    as_they_are = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
-    configured, _ = settings.from_environment({**os.environ, **as_they_are})
-    chosen = _chosen(configured, _names(to))
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what was begun is removed
+    everything = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}  # no archive, no tail sampling
+    configured, _ = settings.from_environment({**os.environ, **everything})
+    configured = runs.with_exporters(configured, runs.exporter_names(to))
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the copy is removed
     try:
-        spool_dir, names, limit = configured.spool_dir, list(chosen.exporters), configured.spool_limit
-        with forwarding.as_node_directory(paths, spool_dir, names, limit) as node_dir:
-            with report_table.progress(functools.partial(node_report.report, node_dir, chosen)):
-                forwarding.forward_directory(node_dir, chosen)
-            report = node_report.report(node_dir, chosen)
+        spool_dir, limit = configured.spool_dir, configured.spool_limit
+        with as_node_directory(paths, spool_dir, list(configured.exporters), limit) as node_dir:
+            with polled_progress(lambda: _delivered(node_report.report(node_dir, configured))):
+                forward_directory(node_dir, configured)
+            report = node_report.report(node_dir, configured)
     except (OSError, ValueError) as error:
         typer.echo(f"cannot replay: {error}", err=True)
         raise typer.Exit(2) from error
+    _print_replayed(report)
+
+
+def _print_replayed(report: Report) -> None:
     for name, count in report.exporters.items():
         typer.echo(
             f"{name}: {count.delivered} lines delivered, {count.rejected} rejected, {count.pending} pending"
@@ -245,71 +257,13 @@ def doctor(
     ray: Annotated[bool, typer.Option("--ray", help="Check every node of a Ray cluster too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check why traces do not arrive: variables, packages, the spool, targets; on a cluster's nodes too."""
-    from otel_rollout import doctor as examination
+    """Check why traces do not arrive: variables, packages, spool, targets; on a cluster's nodes too."""
+    from otel_rollout.doctor import examine
+    from otel_rollout.doctor import show as show_diagnosis
 
-    diagnosis = examination.examine((address or "auto") if ray or address else None)
+    diagnosis = examine((address or "auto") if ray or address else None)
     if json:
         typer.echo(to_json(diagnosis.as_json(), indent=2))
     else:
-        examination.show(diagnosis, Console())
+        show_diagnosis(diagnosis, Console())
     raise typer.Exit(diagnosis.exit_status)
-
-
-def _node_directories(place: Path) -> list[Path]:
-    try:
-        if os.path.lexists(place):
-            os.listdir(place)
-        found = layout.node_directories(place)
-    except OSError as error:
-        typer.echo(f"{place} cannot be read: {error.strerror}", err=True)
-        raise typer.Exit(2) from error
-    if not found:
-        typer.echo(
-            f"Nothing was recorded in {place}. If it was elsewhere, name the directory with --spool or "
-            "OTEL_ROLLOUT_SPOOL_DIR.",
-            err=True,
-        )
-        raise typer.Exit(1)
-    return found
-
-
-def _with_exporters_of(
-    node_dir: Path, configured: settings.Settings, to: str | None = None
-) -> settings.Settings:
-    """The settings with the project and the exporters of a run, or with the exporters named instead."""
-    manifest = layout.read_manifest(node_dir)
-    of_run = manifest.exporters if manifest else configured.exporters
-    if manifest:
-        configured = dataclasses.replace(configured, project_name=manifest.project_name)
-    return _chosen(configured, _names(to) if to else of_run)
-
-
-def _chosen(configured: settings.Settings, names: Iterable[str]) -> settings.Settings:
-    chosen = {name: configured.exporters.get(name, {}) for name in names}
-    return dataclasses.replace(configured, exporters=chosen)
-
-
-def _report(node_dir: Path, configured: settings.Settings) -> Report:
-    return node_report.report(node_dir, _with_exporters_of(node_dir, configured))
-
-
-def _as_json(report: Report) -> dict[str, object]:
-    return {
-        "directory": report.directory,
-        "problem": report.problem,
-        "started": report.started,
-        "recorded": report.recorded,
-        "open": report.open,
-        "unfinished": report.unfinished,
-        "dropped": dict(report.dropped),
-        "sampled_out": dict(report.sampled_out),
-        "groups_kept": dict(report.groups_kept),
-        "groups_sampled_out": dict(report.groups_sampled_out),
-        "exporters": {name: dataclasses.asdict(count) for name, count in report.exporters.items()},
-        "lost": report.lost,
-        "steps": [
-            {**key._asdict(), "started": count.started, **dataclasses.asdict(count), "pending": count.pending}
-            for key, count in report.by_step.items()
-        ],
-    }

@@ -45,7 +45,8 @@ def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: 
             open(node_dir / layout.DRAINING, "ab", opener=open_private) as file,
         ):
             os.utime(file.fileno())
-    shown = progress() if shows_progress else contextlib.nullcontext(lambda done, total: None)
+    hint = "Ctrl-C leaves, delivery goes on"
+    shown = progress(hint) if shows_progress else contextlib.nullcontext(lambda done, total: None)
     try:
         with shown as show:
             while True:

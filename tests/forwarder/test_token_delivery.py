@@ -8,7 +8,7 @@ from typing import Any
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.cli import forwarding
+from otel_rollout.cli.replay import as_node_directory
 from otel_rollout.forwarder import forwarder
 from otel_rollout.launch import launcher, transfer
 from otel_rollout.settings import Settings
@@ -134,7 +134,7 @@ def test_what_is_replayed_has_only_tokenizers_of_its_owner(tmp_path: Path) -> No
     stored(place, demo_tokenizer())
     layout.tokenizer_file(place, theirs).symlink_to(layout.tokenizer_file(tmp_path, ours))
     (place / "lines.jsonl").write_text("{}\n")
-    with forwarding.as_node_directory([place / "lines.jsonl"], tmp_path / "spool", []) as node_dir:
+    with as_node_directory([place / "lines.jsonl"], tmp_path / "spool", []) as node_dir:
         assert [path.stem for path in layout.tokenizer_files(node_dir)] == [ours]
 
 

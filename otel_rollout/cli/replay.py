@@ -1,0 +1,82 @@
+"""Copy files of OTLP JSON Lines into a node directory, to deliver them again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from otel_rollout.spool import files, layout
+from otel_rollout.spool.private_files import open_private, read_beside
+
+_logger = logging.getLogger("otel_rollout.forwarder")
+
+
+@contextmanager
+def as_node_directory(
+    paths: Sequence[Path], spool_dir: Path, exporters: Sequence[str], limit: int = 0
+) -> Iterator[Path]:
+    """Make a node directory with copies of files of OTLP JSON Lines.
+
+    The directory counts as a run once it is complete. It is removed afterwards, unless spans in it are pending
+    or were rejected; after an exception it is always removed, since the original files stay.
+
+    Args:
+        paths: files, plain or compressed, or directories whose segments and archived segments are copied.
+        spool_dir: the spool directory to make it in.
+        exporters: names of the exporters that will deliver it.
+        limit: bytes that the copies may take; 0 is half of the free space.
+
+    Raises:
+        OSError: a file cannot be read, or the copy not be written.
+        ValueError: a path holds no lines, or more than the limit.
+    """
+    run = f"replay-{layout.new_run_id()}"
+    node_dir = layout.node_directory(spool_dir, run, "")
+    layout.create_private(node_dir, spool_dir)
+    try:
+        _copy_tokenizers(paths, node_dir)
+        writer = layout.new_writer_id()
+        room = limit or layout.default_limit(node_dir)
+        for sequence, path in enumerate(files.in_places(paths), start=1):
+            room -= _copy_lines(path, node_dir / layout.SegmentName(writer, sequence).file, room)
+        layout.write_manifest(node_dir, layout.Manifest(run, "replay", tuple(exporters)))
+        yield node_dir
+    except BaseException:
+        shutil.rmtree(node_dir.parent)  # else `status` would show it as the latest run
+        raise
+    left = [*layout.segments(node_dir), *node_dir.glob("rejected.*")]
+    if not left:
+        shutil.rmtree(node_dir.parent)
+
+
+def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
+    """Copy the tokenizers of the files' runs: they lie near the files."""
+    for path in paths:
+        directories = [path.parent, path.parent.parent, *([] if path.is_file() else path.glob("**/"))]
+        for found in {file for directory in directories for file in layout.tokenizer_files(directory)}:
+            (node_dir / layout.TOKENIZERS).mkdir(mode=0o700, exist_ok=True)
+            try:  # in a temporary directory the file may belong to another user
+                content = read_beside(found)
+            except OSError as error:
+                _logger.warning("tokenizer %s is skipped: %s", found, error)
+            else:
+                layout.write_whole(layout.tokenizer_file(node_dir, found.stem), content)
+
+
+def _copy_lines(source: Path, target: Path, room: int) -> int:
+    """Copy a file's lines, and end the last line; return the number of bytes written."""
+    with open(target, "w+b", opener=open_private) as copy:
+        for line in files.lines_of(source):
+            if copy.tell() + len(line) > room:
+                raise ValueError(
+                    f"{source} does not fit: the copies of a replay may take OTEL_ROLLOUT_SPOOL_LIMIT, or half "
+                    "of the free space on the spool's disk"
+                )
+            copy.write(line)
+        if copy.tell() and copy.seek(-1, os.SEEK_END) is not None and copy.read(1) != b"\n":
+            copy.write(b"\n")
+        return copy.seek(0, os.SEEK_END)

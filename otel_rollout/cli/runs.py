@@ -1,0 +1,63 @@
+"""Find the runs that a command is about, and the settings to deliver each with."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import typer
+
+from otel_rollout.account import node_report
+from otel_rollout.account.report import Report
+from otel_rollout.settings import Settings
+from otel_rollout.spool import layout
+
+
+def node_directories(directory: Path) -> list[Path]:
+    """Return the node directories in a spool, run or node directory, the newest last.
+
+    Raises:
+        typer.Exit: there are none, or the directory cannot be read.
+    """
+    try:
+        if os.path.lexists(directory):
+            os.listdir(directory)
+        found = layout.node_directories(directory)
+    except OSError as error:
+        typer.echo(f"{directory} cannot be read: {error.strerror}", err=True)
+        raise typer.Exit(2) from error
+    if not found:
+        typer.echo(
+            f"Nothing was recorded in {directory}. If the run has another spool directory, name it with "
+            "--spool or OTEL_ROLLOUT_SPOOL_DIR.",
+            err=True,
+        )
+        raise typer.Exit(1)
+    return found
+
+
+def exporter_names(to: str) -> list[str]:
+    """Split the value of the option ``--to``."""
+    return [name.strip() for name in to.split(",") if name.strip()]
+
+
+def settings_of_run(node_dir: Path, configured: Settings, to: str | None = None) -> Settings:
+    """Return a run's settings: its project, and its exporters or those of ``to``."""
+    manifest = layout.read_manifest(node_dir)
+    names: Iterable[str] = manifest.exporters if manifest else configured.exporters
+    if manifest:
+        configured = dataclasses.replace(configured, project_name=manifest.project_name)
+    return with_exporters(configured, exporter_names(to) if to else names)
+
+
+def with_exporters(configured: Settings, names: Iterable[str]) -> Settings:
+    """Return ``configured`` with these exporters only, and their options."""
+    exporters = {name: configured.exporters.get(name, {}) for name in names}
+    return dataclasses.replace(configured, exporters=exporters)
+
+
+def report_of_run(node_dir: Path, configured: Settings) -> Report:
+    """Return the delivery report of a node directory for its run's exporters."""
+    return node_report.report(node_dir, settings_of_run(node_dir, configured))
