@@ -24,10 +24,11 @@ Show = Callable[[int, int], None]
 
 @contextlib.contextmanager
 def progress(hint: str = "") -> Iterator[Show]:
-    """Show a line that is updated on a terminal; elsewhere print one after 1, 2, 4, … s.
+    """Show a line that is updated on a terminal; elsewhere print one ever less often.
 
-    The line is written by hand, because a library that is imported while Python exits makes Python forget
-    that Ctrl-C ended the program, and exit with another status.
+    Elsewhere a line is printed after 1, 2, 4, 8, … s. The line is written by hand, because a library that is
+    imported while Python exits makes Python forget that Ctrl-C ended the program, and exit with another
+    status.
 
     Args:
         hint: what the person who waits can do; shown in brackets.
@@ -93,6 +94,12 @@ def _line(done: int, total: int, waited: float, rate: float, hint: str) -> str:
         f"otel-rollout: delivering spans, {done} of {total}, {waited:.0f} s{brackets}; "
         f"{rate:.0f} spans/s{remaining}"
     )
+
+
+def clear_line() -> None:
+    """Clear a line of progress on the terminal, so that other output starts in its place."""
+    if _is_on_a_terminal():
+        write(_CLEAR_LINE)
 
 
 def write(text: str) -> None:

@@ -92,7 +92,7 @@ class ForwardingService:
             stop.wait(_SCAN_INTERVAL)
 
     def finish(self, timeout: float) -> list[Report]:
-        """Wait up to ``timeout`` seconds for deliveries under way; return each run's report."""
+        """Wait up to ``timeout`` seconds for current deliveries; return all reports."""
         deadline = time.monotonic() + timeout
         while any(map(self._is_delivering, self._threads)) and time.monotonic() < deadline:
             time.sleep(_FINISH_INTERVAL)

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from otel_rollout import settings
 from otel_rollout.account import node_report
-from otel_rollout.account.progress import polled_progress
+from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import report_output, runs
@@ -141,6 +141,19 @@ def status(
         raise typer.Exit(1)
 
 
+class _LogHandler(logging.StreamHandler[Any]):
+    """Log to standard error, in place of a line of progress."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one log record."""
+        clear_line()
+        super().emit(record)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(format="%(levelname)s: %(message)s", handlers=[_LogHandler()])
+
+
 @app.command()
 def forward(
     spool: SpoolOption = None,
@@ -151,7 +164,7 @@ def forward(
     ] = False,
 ) -> None:
     """Deliver spans that are on disk, and return when all are delivered."""
-    logging.basicConfig(format="%(levelname)s: %(message)s")
+    _log_to_stderr()
     logging.getLogger("otel_rollout.forwarder").setLevel(logging.INFO)
     configured, _ = settings.from_environment(os.environ)
     directory = spool or configured.spool_dir
@@ -216,7 +229,7 @@ def replay(
     from otel_rollout.cli.forwarding import forward_directory
     from otel_rollout.cli.replay import as_node_directory
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    _log_to_stderr()
     everything = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}  # no archive, no tail sampling
     configured, _ = settings.from_environment({**os.environ, **everything})
     configured = runs.with_exporters(configured, runs.exporter_names(to))

@@ -21,8 +21,8 @@ def as_node_directory(
 ) -> Iterator[Path]:
     """Make a node directory with copies of files of OTLP JSON Lines.
 
-    The directory counts as a run once it is complete. It is removed afterwards, unless spans in it are pending
-    or were rejected; after an exception it is always removed, since the original files stay.
+    The directory counts as a run once it is complete. It is removed afterwards, unless spans in it are
+    pending or were rejected; after an exception it is always removed, since the original files stay.
 
     Args:
         paths: files, plain or compressed, or directories whose segments and archived segments are copied.
@@ -73,8 +73,8 @@ def _copy_lines(source: Path, target: Path, room: int) -> int:
         for line in files.lines_of(source):
             if copy.tell() + len(line) > room:
                 raise ValueError(
-                    f"{source} does not fit: the copies of a replay may take OTEL_ROLLOUT_SPOOL_LIMIT, or half "
-                    "of the free space on the spool's disk"
+                    f"{source} does not fit: the copies of a replay may take OTEL_ROLLOUT_SPOOL_LIMIT, or "
+                    "half of the free space on the spool's disk"
                 )
             copy.write(line)
         if copy.tell() and copy.seek(-1, os.SEEK_END) is not None and copy.read(1) != b"\n":

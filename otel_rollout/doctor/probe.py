@@ -15,9 +15,9 @@ def make_probe() -> Callable[[dict[str, str], tuple[str, ...], tuple[str, ...]],
 
     The function takes the driver's variables, the prefixes of tracing variables, and the names of
     distributions. It returns ``executable``, ``prefix``, ``versions``, ``present`` and ``different`` (names
-    of variables), ``problem`` (why otel-rollout cannot be used on the node, or None) and ``findings``. Findings
-    are made with the driver's variables, as workers of an instrumented job have them; the worker's own
-    variables are restored afterwards.
+    of variables), ``problem`` (why otel-rollout cannot be used on the node, or None) and ``findings``.
+    Findings are made with the driver's variables, as workers of an instrumented job have them; the worker's
+    own variables are restored afterwards.
     """
 
     def otel_rollout_probe(

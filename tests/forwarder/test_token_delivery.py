@@ -13,7 +13,7 @@ from otel_rollout.forwarder import forwarder
 from otel_rollout.launch import launcher, transfer
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
-from tests.cli.test_forwarding import run
+from tests.cli.command import run
 from tests.forwarder.tokens_support import DEMO, demo_tokenizer, prompts, stored
 from tests.spool_reader import read_directory
 from tests.waiting import wait_for

@@ -1,0 +1,31 @@
+"""Fixtures: a target, and a finished run with an archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import otel_rollout
+from otel_rollout.launch import launcher
+from tests.forwarder.test_delivery import node_directory, record
+from tests.waiting import wait_for
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "elsewhere"))
+    return tmp_path / "elsewhere"
+
+
+@pytest.fixture
+def archived(fresh_process: None, test_exporters: None, tmp_path: Path) -> Path:
+    """Return the node directory of a finished run with 30 archived spans in several segments."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "first")}}, segment_bytes=5000)
+    for _ in range(3):
+        record(9)
+        otel_rollout.runtime.current().writer.flush(10)  # type: ignore[attr-defined]
+    otel_rollout.shutdown(30)
+    node_dir = node_directory(tmp_path)
+    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
+    return node_dir

@@ -1,0 +1,84 @@
+"""Options, output and errors of the command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import COMMAND, ON_A_TERMINAL, run
+
+
+def test_show_of_a_pipe_is_refused(tmp_path: Path) -> None:
+    """A pipe, which may have no writer, is not read."""
+    os.mkfifo(tmp_path / "pipe")
+    output = run("show", "--from", tmp_path / "pipe", code=2)
+    assert f"{tmp_path}/pipe is neither a file nor a directory" in output
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("status", "--json"), ("show",), ("doctor",)])
+def test_output_to_a_full_disk_ends_with_one_line(archived: Path, arguments: tuple[str, ...]) -> None:
+    """A command whose output cannot be written ends with one line and status 2."""
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert ran.returncode == 2
+    assert ran.stderr == "The output cannot be written: No space left on device\n"
+
+
+def test_status_in_80_columns_has_whole_headings(archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 columns have room for every heading, and a width of 0 counts as unknown."""
+    for columns in ("80", "0"):
+        monkeypatch.setenv("COLUMNS", columns)
+        output = run("status", "--steps")
+        table = [line for line in output.splitlines() if line[:1] in ("┏", "┃", "│")]
+        assert max(map(len, table)) <= 80
+        for heading in ("recorded", "delivered", "rejected", "pending", "unfinished", "retried"):
+            assert heading in output
+
+
+def test_contradictory_options_and_empty_names_are_refused(archived: Path) -> None:
+    """--json with --watch, and --to without a name, end with an error."""
+    assert "--watch is for people" in run("status", "--json", "--watch", code=2)
+    assert "names no exporter" in run("forward", "--to", " , ", code=2)
+    assert "0 pending" in run("forward", "--to", "test-file,")
+
+
+def test_watched_status_is_refreshed_until_ctrl_c(archived: Path) -> None:
+    """`status --watch` shows the report again and again, and Ctrl-C ends it with status 0."""
+    master, slave = pty.openpty()
+    command = [*ON_A_TERMINAL, "status", "--watch"]
+    with subprocess.Popen(command, stdout=slave, stderr=slave, close_fds=True) as process:
+        os.close(slave)
+        seen = ""
+        while seen.count("recorded = delivered") < 2:
+            seen += os.read(master, 4096).decode()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    os.close(master)
+
+
+def test_progress_of_a_replay_is_shown_on_a_terminal(archived: Path, target: Path) -> None:
+    """A terminal shows how many spans are delivered, of how many, and how fast."""
+    fault = Path(f"{target}.fault")
+    fault.write_text("unavailable")
+    master, slave = pty.openpty()
+    command = [*COMMAND, "replay", archived, "--to", "test-faulty"]
+    with subprocess.Popen(command, stdout=slave, stderr=slave, close_fds=True) as process:
+        os.close(slave)
+        seen = ""
+        while not re.search(r"delivering spans, 0 of 30, \d+ s; 0 spans/s", seen):
+            seen += os.read(master, 4096).decode(errors="replace")
+        fault.unlink()
+        with contextlib.suppress(OSError):  # the process has ended
+            while os.read(master, 4096):
+                pass
+        assert process.wait(60) == 0
+    os.close(master)
