@@ -830,7 +830,7 @@ def shutdown(timeout: float | None) -> Report:
         here = _known(here, active.writer if active is not None else None)
     accounts = [here]
     for node in _state.other_nodes.values():
-        accounts.append(node.account(max(0.0, deadline - time.monotonic())))
+        accounts.append(node.final_report(max(0.0, deadline - time.monotonic())))
     report = Report.merged(accounts)
     if leads:
         _state.ended = _EndedRun(configured, report)

@@ -97,7 +97,7 @@ def _line(done: int, total: int, waited: float, rate: float, hint: str) -> str:
 
 
 def clear_line() -> None:
-    """Clear a line of progress on the terminal, so that other output starts in its place."""
+    """Clear the line of progress on the terminal, so that other output replaces it."""
     if _is_on_a_terminal():
         write(_CLEAR_LINE)
 

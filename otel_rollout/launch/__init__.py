@@ -1,1 +1,1 @@
-"""Starts forwarders from training, on this node and on the others."""
+"""Start and drain forwarders from training, on this node and on other nodes."""

@@ -1,4 +1,4 @@
-"""Wait until what a node directory holds is delivered."""
+"""Wait until the spans in a node directory are delivered."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ if TYPE_CHECKING:
     from otel_rollout.settings import Settings
 
 _POLL_INTERVAL = 0.05
+"""Seconds between checks of what is delivered."""
 _START_INTERVAL = 2.0
+"""Seconds between attempts to start a forwarder; one that cannot start would be started in a loop."""
 _logger = logging.getLogger("otel_rollout")
 
 
 def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: bool = False) -> Report:
-    """Wait until everything recorded here so far is delivered, at most ``timeout`` seconds.
+    """Wait until the spans recorded so far are delivered, and return the report.
 
-    Ends early when every exporter that is behind refuses to deliver until a person acts.
+    The wait ends early when every exporter that is behind is refused until a person acts.
 
     Args:
-        node_dir: what is delivered.
+        node_dir: the directory to wait for.
         configured: settings of the run.
         timeout: seconds to wait.
-        shows_progress: whether to show on standard error how far it is, once that takes a second.
+        shows_progress: whether to show progress on standard error, if the wait takes more than a second.
     """
     deadline = time.monotonic() + timeout
     if configured.outcome_keep:
         with (
-            contextlib.suppress(OSError),  # nothing but time depends on it
+            contextlib.suppress(OSError),  # without the file tail sampling decides later, but correctly
             open(node_dir / layout.DRAINING, "ab", opener=open_private) as file,
         ):
             os.utime(file.fileno())
@@ -50,26 +52,27 @@ def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: 
     try:
         with shown as show:
             while True:
-                target = _drain_what_is_recorded(node_dir, configured, deadline, show)
-                account = node_report.report(node_dir, configured)
-                # A killed process seems to live until what it was just starting lets go of its locks; what it
-                # left is completed after that. While others live there is no end to what is recorded.
+                target = _drain_once(node_dir, configured, deadline, show)
+                report = node_report.report(node_dir, configured)
+                # A killed process seems to live while a child that it was starting holds its locks; its spans
+                # are completed after that. Living writers may record without end, and are not waited for.
                 if (
-                    account.recorded <= target
+                    report.recorded <= target
                     or segments.living_writers(node_dir)
                     or time.monotonic() >= deadline
                 ):
-                    return account
-    except Exception as error:  # noqa: BLE001 - whoever waits goes on, with what is known
+                    return report
+    except Exception as error:  # noqa: BLE001 - the program goes on, with the report as far as it is known
         pass_on(error)
-        account = node_report.report(node_dir, configured)
-        if account.directory and account.problem is None:  # it is there and can be read
-            _logger.warning("otel-rollout: nobody sees to the delivery of %s: %s", node_dir, error)
-        return account
+        report = node_report.report(node_dir, configured)
+        if report.directory and report.problem is None:  # the directory exists and can be read
+            _logger.warning("otel-rollout: the wait for delivery of %s ended: %s", node_dir, error)
+        return report
 
 
-def _drain_what_is_recorded(node_dir: Path, configured: Settings, deadline: float, show: Show) -> int:
-    # The dead first: what they left has to be completed before it can be counted.
+def _drain_once(node_dir: Path, configured: Settings, deadline: float, show: Show) -> int:
+    """Wait for the spans recorded at this moment; return their number."""
+    # Spans of dead writers can be counted only after the forwarder has completed them.
     _wait(node_dir, configured, deadline, lambda: not _is_incomplete(node_dir))
     target = node_report.report(node_dir, configured).recorded
     _wait(node_dir, configured, deadline, lambda: _is_done(node_dir, configured, target, show))
@@ -77,17 +80,18 @@ def _drain_what_is_recorded(node_dir: Path, configured: Settings, deadline: floa
 
 
 def _wait(node_dir: Path, configured: Settings, deadline: float, is_over: Callable[[], bool]) -> None:
-    """Wait for something the forwarder does, seeing to it that there is one."""
+    """Wait for something that the forwarder does, and keep a forwarder running."""
     next_start = time.monotonic()
     while not is_over() and time.monotonic() < deadline:
-        if time.monotonic() >= next_start:  # one that cannot start is not started in a storm
+        if time.monotonic() >= next_start:
             launcher.ensure_forwarder(node_dir, configured)
             next_start = time.monotonic() + _START_INTERVAL
         time.sleep(_POLL_INTERVAL)
 
 
 def _is_incomplete(node_dir: Path) -> bool:
-    """Whether a dead writer's segments and trajectories still have to be completed; then its table goes."""
+    """Return whether the forwarder has yet to complete the spans of a dead writer."""
+    # The forwarder removes the root table of a dead writer once its trajectories are completed.
     return any(
         (node_dir / (writer + layout.OPEN_SUFFIX)).exists() and segments.is_dead(node_dir, writer)
         for writer in layout.journals(node_dir)
@@ -95,7 +99,7 @@ def _is_incomplete(node_dir: Path) -> bool:
 
 
 def is_settled(node_dir: Path, configured: Settings, target: int) -> bool:
-    """Whether a forwarder at work has delivered ``target`` spans to all exporters, or is refused by them."""
+    """Return whether each exporter has delivered ``target`` spans, or is refused."""
     return not _is_incomplete(node_dir) and _is_done(node_dir, configured, target, lambda done, total: None)
 
 
@@ -117,6 +121,6 @@ def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> b
 
 
 def _is_linked(node_dir: Path, exporter: str, ledger: LedgerState) -> bool:
-    """Whether what was delivered belongs to the tracker's run, where one was published."""
+    """Return whether delivered traces are linked to the tracker's published run."""
     published = layout.read_trackers(node_dir).get(exporter)
     return published is None or ledger.links.get(exporter, ("", None))[0] == published

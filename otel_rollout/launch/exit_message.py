@@ -1,4 +1,4 @@
-"""The line that a program ends with: what was delivered, where to look, or what happens to the rest."""
+"""Compose the last line of a program: what was delivered, where, and what is left."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def say(report: Report, node_dir: Path) -> None:
-    """Log the line, or print it to standard error where logging would not show it.
+    """Log the line, or print it to standard error where logging is not configured.
 
-    ``logging.getLogger("otel_rollout").setLevel(logging.WARNING)`` silences it where all is well.
+    ``logging.getLogger("otel_rollout").setLevel(logging.WARNING)`` silences a line without problems.
     """
     message = text(report, node_dir)
     if not message:
@@ -39,12 +39,12 @@ def text(report: Report, node_dir: Path) -> str:
     """Return the line for a run's report; empty where there is nothing to say.
 
     Args:
-        report: what became of the run's spans.
-        node_dir: this machine's directory of the run, for the commands that are suggested.
+        report: the run's delivery report.
+        node_dir: this machine's directory of the run, for the commands that the line suggests.
     """
     if not report.recorded and not report.dropped:
-        return _why_nothing(report)
-    sentences = [_of_exporter(name, count, report, node_dir) for name, count in report.exporters.items()]
+        return _nothing_recorded(report)
+    sentences = [_delivery(name, count, report, node_dir) for name, count in report.exporters.items()]
     if report.dropped:
         reasons = ", ".join(f"{number} ({reason})" for reason, number in report.dropped.items())
         sentences.append(f"Dropped: {_spans(sum(report.dropped.values()))}, by reason: {reasons}.")
@@ -53,14 +53,15 @@ def text(report: Report, node_dir: Path) -> str:
     return " ".join(sentences)
 
 
-def _why_nothing(report: Report) -> str:
+def _nothing_recorded(report: Report) -> str:
     if not report.sampled_out:
         return ""
     reasons = ", ".join(f"{number} ({reason})" for reason, number in report.sampled_out.items())
     return f"nothing was recorded. Trajectories sampled out, by reason: {reasons}."
 
 
-def _of_exporter(name: str, count: ExporterCount, report: Report, node_dir: Path) -> str:
+def _delivery(name: str, count: ExporterCount, report: Report, node_dir: Path) -> str:
+    """Say what one exporter has delivered, and what happens to the rest."""
     prints = name == "console" and count.destination
     target = f"{name}, printed in {count.destination}" if prints else count.destination or name
     if count.pending:
@@ -72,20 +73,20 @@ def _of_exporter(name: str, count: ExporterCount, report: Report, node_dir: Path
     if count.rejected:
         parts.append(f"{_spans(count.rejected)} rejected there and kept in {node_dir}/rejected.{name}.jsonl.")
     if count.pending:
-        parts.append(_of_the_rest(count, report.recorded, node_dir))
+        parts.append(_pending(count, report.recorded, node_dir))
     elif count.problem:
         parts.append(count.problem)
     return " ".join(parts)
 
 
-def _of_the_rest(count: ExporterCount, recorded: int, node_dir: Path) -> str:
-    """Say what happens to pending spans, by what they wait for."""
+def _pending(count: ExporterCount, recorded: int, node_dir: Path) -> str:
+    """Say why spans are pending, and what delivers them."""
     number = count.pending
     rest = f"The other {number}" if number < recorded else f"All {number}" if number > 1 else "It"
     are = f"{rest} {'are' if number > 1 else 'is'}"
-    place = f"--spool {shlex.quote(str(node_dir))}"
-    forward = f"otel-rollout forward {place}"
-    watch = f"Watch it with: otel-rollout status --watch {place}"
+    option = f"--spool {shlex.quote(str(node_dir))}"
+    forward = f"otel-rollout forward {option}"
+    watch = f"Watch it with: otel-rollout status --watch {option}"
     problem = (count.problem or "").rstrip(".")
     if count.is_refused:
         return f"{are} kept on disk until this is corrected: {problem}. Then deliver with: {forward}"
@@ -104,7 +105,7 @@ def _spans(number: int) -> str:
 
 @contextlib.contextmanager
 def ctrl_c_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C for the moment it takes to write the line: impatient people press it twice."""
+    """Ignore Ctrl-C while the line is written: people may press it twice."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -112,5 +113,5 @@ def ctrl_c_ignored() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is not None:  # set from C
+        if before is not None:  # None: a handler that was not set from Python cannot be restored
             signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""Draining the other machines of a Ray cluster, through Ray, before it goes."""
+"""Drain the other machines of a Ray cluster, before the driver leaves it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from otel_rollout.spool import layout
 
 _logger = logging.getLogger("otel_rollout")
 _GRACE = 5.0
-"""Seconds a node may take beyond the timeout to answer at all."""
+"""Seconds that a node may take to answer beyond the timeout of its own wait."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OtherNode:
-    """Another machine of the run, after it was drained.
+    """Another machine of the run that was drained.
 
     Attributes:
-        report: its account.
-        copied: settings with those of its exporters that deliver on this machine.
-        copy: what they deliver from; None when there are none, or it could not be brought here.
+        report: the machine's delivery report.
+        copied: settings of the run, with those exporters only that deliver on this machine.
+        copy: the copy of the node directory from which they deliver; None if there are no such exporters, or
+            if copying failed.
     """
 
     report: Report
     copied: Settings
     copy: Path | None
 
-    def account(self, timeout: float) -> Report:
-        """Its account, after waiting for what is delivered from here."""
+    def final_report(self, timeout: float) -> Report:
+        """Return the machine's report, after waiting for deliveries from its copy."""
         if self.copy is None:
             return self.report
         here = drain.drain(self.copy, self.copied, timeout, shows_progress=True)
@@ -52,18 +53,18 @@ class OtherNode:
 
 
 def drain_others(
-    known: Mapping[str, OtherNode], configured: Settings, own_place: Path, timeout: float
+    known: Mapping[str, OtherNode], configured: Settings, own_directory: Path, timeout: float
 ) -> dict[str, OtherNode]:
-    """Have every other node of the cluster deliver what it has recorded.
+    """Have every other node of the cluster deliver the spans it has recorded.
 
     Args:
-        known: nodes drained before, by place; those that are gone by now are kept.
+        known: node directory → machine, of machines drained before; those that have left the cluster stay.
         configured: settings of the run.
-        own_place: this machine's node directory.
-        timeout: seconds to wait, for all nodes together.
+        own_directory: this machine's node directory.
+        timeout: seconds to wait for all nodes together.
 
     Returns:
-        The nodes whose place in the spool differs from this machine's.
+        Node directory → machine, for node directories other than this machine's.
     """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
@@ -76,20 +77,21 @@ def drain_others(
     answered, silent = _answers(ray, list(asked), timeout + _GRACE)
     for reference in silent:
         _logger.warning(
-            "otel-rollout: node %s did not answer; what it recorded stays there", asked[reference]
+            "otel-rollout: node %s did not answer in time; its spans stay on it, in its spool directory",
+            asked[reference],
         )
     found = dict(known)
     for reference in answered:
         try:
             answer: _Answer = ray.get(reference)
-            report = Report(**answer.account, count_steps=functools.partial(dict, answer.steps))
-            # Several Ray nodes on one machine share its spool: they are this machine, or one another.
-            if report.directory not in ("", str(own_place)):
-                if answer.trackers and own_place.is_dir():  # in case it was published just now, over there
-                    layout.publish_trackers(own_place, answer.trackers)
-                copied = _only(configured, answer.travelling)
+            report = Report(**answer.report, count_steps=functools.partial(dict, answer.steps))
+            # Several Ray nodes on one machine share its node directory.
+            if report.directory not in ("", str(own_directory)):
+                if answer.trackers and own_directory.is_dir():  # published there, perhaps a moment ago
+                    layout.publish_trackers(own_directory, answer.trackers)
+                copied = _with_exporters(configured, answer.home_exporters)
                 copy = (
-                    _bring(ray, asked[reference], report.directory, copied, deadline)
+                    _copy(ray, asked[reference], report.directory, copied, deadline)
                     if copied.exporters
                     else None
                 )
@@ -100,17 +102,17 @@ def drain_others(
 
 
 def _answers(ray: Any, asked: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
-    """Wait for nodes, and say so when it takes longer than a moment; those that answered and those not."""
-    moment = min(progress.DELAY, timeout)
-    answered, silent = ray.wait(asked, num_returns=len(asked), timeout=moment)
+    """Wait for nodes; return those that answered, and the others."""
+    first_wait = min(progress.DELAY, timeout)
+    answered, silent = ray.wait(asked, num_returns=len(asked), timeout=first_wait)
     if silent:
         progress.write(f"otel-rollout: waiting for {len(silent)} other nodes to deliver their spans\n")
-        answered, silent = ray.wait(asked, num_returns=len(asked), timeout=timeout - moment)
+        answered, silent = ray.wait(asked, num_returns=len(asked), timeout=timeout - first_wait)
     return answered, silent
 
 
 def publish_trackers(runs: Mapping[str, str]) -> None:
-    """Have every other node of the cluster know the trackers' runs. Does not wait for it."""
+    """Publish the trackers' runs on every other node of the cluster, without waiting."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         for node in _others(ray):
@@ -118,85 +120,86 @@ def publish_trackers(runs: Mapping[str, str]) -> None:
 
 
 def _others(ray: Any) -> list[str]:
+    """Return the ids of the cluster's other nodes that are alive."""
     here = ray.get_runtime_context().get_node_id()
     return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
 
 
 def _on_node(ray: Any, node: str, function: Callable[..., Any]) -> Any:
-    """A task that runs on that node, whatever else does."""
+    """Return a task that runs on ``node``, even if all its CPUs are taken."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(function).options(num_cpus=0, scheduling_strategy=strategy)
 
 
-def _only(configured: Settings, names: Collection[str]) -> Settings:
+def _with_exporters(configured: Settings, names: Collection[str]) -> Settings:
     chosen = {name: options for name, options in configured.exporters.items() if name in names}
     return dataclasses.replace(configured, exporters=chosen)
 
 
-def _bring(ray: Any, node: str, place: str, copied: Settings, deadline: float) -> Path | None:
-    """Copy a node's directory to this machine and have it delivered; None when it did not work."""
-    copy = transfer.copy_directory(copied.spool_dir, copied.run_id, place)
+def _copy(ray: Any, node: str, node_dir: str, copied: Settings, deadline: float) -> Path | None:
+    """Copy a node's directory here and start its delivery; None if that failed."""
+    copy = transfer.copy_directory(copied.spool_dir, copied.run_id, node_dir)
     try:
         layout.create_private(copy, copied.spool_dir)
         while True:
-            asked = _on_node(ray, node, _piece_of_here).remote(transfer.held(copy))
+            asked = _on_node(ray, node, _piece_of_here).remote(transfer.copied_bytes(copy))
             piece = ray.get(asked, timeout=max(0.0, deadline - time.monotonic()))
             transfer.add_piece(copy, piece)
             if not piece.segments:
                 break
         launcher.ensure_forwarder(copy, copied)
-    except Exception as error:  # noqa: BLE001 - what did not travel is still there
+    except Exception as error:  # noqa: BLE001 - spans that were not copied stay on the node
         _logger.warning(
-            "otel-rollout: what node %s recorded could not be brought here (%s: %s); it stays there, in %s",
-            node, type(error).__name__, error, place,
+            "otel-rollout: spans of node %s could not be copied here (%s: %s); they stay there, in %s",
+            node, type(error).__name__, error, node_dir,
         )  # fmt: skip
         return None
     return copy
 
 
 def _publish_here(runs: dict[str, str]) -> None:
-    """Runs on the other node."""
+    """Publish the trackers' runs on this node; runs as a task on the other node."""
     from otel_rollout import runtime
 
     runtime.publish_trackers_here(runs)
 
 
 class _Answer(NamedTuple):
-    """What another node says after it was drained, in parts that can be pickled.
+    """The answer of another node that was drained, in parts that can be pickled.
 
     Attributes:
-        account: fields of its report, but for ``count_steps``.
-        steps: its account per step.
-        travelling: its exporters that deliver on the run's home machine only.
-        trackers: the trackers' runs it knows of.
+        report: fields of the node's report except ``count_steps``.
+        steps: the node's counts per step.
+        home_exporters: exporters that deliver on the run's home machine only.
+        trackers: the trackers' runs that are published on the node.
     """
 
-    account: dict[str, Any]
+    report: dict[str, Any]
     steps: dict[StepKey, StepCount]
-    travelling: list[str]
+    home_exporters: list[str]
     trackers: dict[str, str]
 
 
 def _drain_here(timeout: float) -> _Answer:
-    """Runs on the other node: drain it."""
+    """Drain this node; runs as a task on the other node."""
     from otel_rollout import runtime
 
     configured = runtime.decide()
     node_dir = runtime.node_directory(configured)
     report = drain.drain(node_dir, configured, timeout)
-    account = {
+    fields = {
         field.name: getattr(report, field.name)
         for field in dataclasses.fields(report)
         if field.name != "count_steps"
     }
-    travelling = registry.for_another_machine(configured)
-    return _Answer(account, dict(report.by_step), travelling, layout.read_trackers(node_dir))
+    home_exporters = registry.for_another_machine(configured)
+    return _Answer(fields, dict(report.by_step), home_exporters, layout.read_trackers(node_dir))
 
 
 def _piece_of_here(held: dict[str, int]) -> transfer.Piece:
-    """Runs on the other node: what the copy of its directory lacks."""
+    """Return the next piece of this node's directory; runs on the other node."""
     from otel_rollout import runtime
 
     return transfer.next_piece(runtime.node_directory(runtime.decide()), held)

@@ -44,9 +44,9 @@ def test_pieces_taken_while_a_writer_writes_make_the_whole(
                 written += 1
             if flushed:
                 assert writer.flush(10)
-            transfer.add_piece(copy, transfer.next_piece(origin, transfer.held(copy)))
+            transfer.add_piece(copy, transfer.next_piece(origin, transfer.copied_bytes(copy)))
         for _ in range(10 + 200 * written):  # bounded: a line is a few pieces
-            piece = transfer.next_piece(origin, transfer.held(copy))
+            piece = transfer.next_piece(origin, transfer.copied_bytes(copy))
             transfer.add_piece(copy, piece)
             if not piece.segments:
                 break
@@ -81,7 +81,7 @@ def test_what_was_open_when_the_copy_was_made_ends_as_an_error_there(tmp_path: P
     writer = node_with_writer(origin)
     assert writer.trajectory_began(lambda _: b"an unfinished line") is not None
     transfer.add_piece(copy, transfer.next_piece(origin, {}))
-    transfer.add_piece(copy, transfer.next_piece(origin, transfer.held(copy)))
+    transfer.add_piece(copy, transfer.next_piece(origin, transfer.copied_bytes(copy)))
     (name,) = layout.journals(copy)
     table = (copy / (name + layout.OPEN_SUFFIX)).read_bytes()
     assert b"an unfinished line" in table
