@@ -1,4 +1,4 @@
-"""The account as metrics: what a MeterProvider's reader sees is what `status()` says."""
+"""Counts of the delivery report as OpenTelemetry metrics."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ print(json.dumps(seen()))
 """
 
 
-def test_the_account_is_offered_as_metrics(test_exporters: None, tmp_path, monkeypatch) -> None:
-    """Counts of the process and of delivery, also for a provider that is set late, and in a second run."""
+def test_meter_provider_gets_the_counts_of_the_report(test_exporters: None, tmp_path, monkeypatch) -> None:
+    """Counts are offered to a provider that is set late, and again for a second run."""
     monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "delivered"))
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM],

@@ -1,4 +1,4 @@
-"""What a program says when it ends: how much was delivered, where to look, and what happens to the rest."""
+"""The last line of a program: how much was delivered, where to look, and what happens to the rest."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""Makes the terminal the one whose Ctrl-C reaches this process."""
+"""Program that makes the terminal its own, so that Ctrl-C reaches it, and runs the next program."""
 
 
 class Terminal:
-    """A program on a pseudo-terminal, as a person sees it."""
+    """Run a program on a pseudo-terminal and read its screen."""
 
     def __init__(self, directory: Path, source: str, columns: int = 1000) -> None:
         script = directory / "program.py"
@@ -59,7 +59,7 @@ class Terminal:
         self.screen = ""
 
     def read_until(self, text: str, seconds: float = 60) -> None:
-        """Read what the program prints until ``text`` is among it."""
+        """Read the screen until it shows ``text``."""
         deadline = time.monotonic() + seconds
         while text not in self.screen:
             assert time.monotonic() < deadline, f"{text!r} is not in {self.screen!r}"
@@ -70,7 +70,7 @@ class Terminal:
         os.write(self._master, b"\x03")
 
     def finish(self, seconds: float = 60) -> int:
-        """Read to the end; the exit status."""
+        """Read to the end, and return the exit status."""
         deadline = time.monotonic() + seconds
         while self._read():
             assert time.monotonic() < deadline, self.screen
@@ -84,7 +84,7 @@ class Terminal:
         try:
             piece = os.read(self._master, 1 << 16)
         except OSError as error:
-            if error.errno != errno.EIO:  # which says that the other end is closed
+            if error.errno != errno.EIO:  # EIO: the other end is closed
                 raise
             return False
         self.screen += piece.decode(errors="replace")
@@ -113,7 +113,7 @@ def target(test_exporters, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def away(target: Path) -> dict[str, dict[str, str]]:
-    """An exporter whose target does not answer."""
+    """Return an exporter whose target does not answer."""
     Path(f"{target}.fault").write_text("unavailable")
     return {"test-faulty": {"path": str(target)}}
 
@@ -122,37 +122,37 @@ def node_directory(tmp_path: Path) -> Path:
     return wait_for(lambda: layout.node_directories(tmp_path / "spool"))[-1]
 
 
-def test_a_program_that_ends_says_how_much_was_delivered_and_where(target):
-    """One line on standard error; logging need not be configured for it."""
+def test_program_ends_with_a_line_about_its_delivery(target):
+    """One line on standard error names count and target, without logging configured."""
     ended = run(program({"test-file": {"path": str(target)}}))
     assert ended.returncode == 0
     (line,) = [line for line in ended.stderr.splitlines() if "Ctrl-C" not in line]
     assert line == f"otel-rollout: 2 spans delivered to the file {target}."
 
 
-def test_the_line_goes_through_logging_where_that_is_configured(target):
-    """An application that logs INFO gets the line in its own format, once."""
+def test_configured_logging_gets_the_line(target):
+    """An application that logs INFO gets the line once, in its own format."""
     logging = "import logging; logging.basicConfig(level='INFO', format='LOG %(message)s')\n"
     ended = run(logging + program({"test-file": {"path": str(target)}}))
     assert ended.stderr.count("2 spans delivered") == 1
     assert "LOG otel-rollout: 2 spans delivered to" in ended.stderr
 
 
-def test_the_logger_of_the_library_silences_the_line(target):
-    """A level set on the logger ``otel_rollout`` is somebody's wish."""
+def test_level_of_the_librarys_logger_silences_the_line(target):
+    """A level set on the logger ``otel_rollout`` holds for the line."""
     quiet = "import logging; logging.getLogger('otel_rollout').setLevel('ERROR')\n"
     ended = run(quiet + program({"test-file": {"path": str(target)}}))
     assert "delivered" not in ended.stderr.replace("delivering", "")
 
 
-def test_an_explicit_shutdown_is_reported_at_exit_too(target):
-    """Who calls shutdown() and drops its report still learns where to look, once."""
+def test_explicit_shutdown_is_reported_at_exit(target):
+    """A program that ignores the report of shutdown() still gets the line, once."""
     ended = run(program({"test-file": {"path": str(target)}}, rest="otel_rollout.shutdown()"))
     assert ended.stderr.count("2 spans delivered to the file") == 1
 
 
-def test_each_run_of_a_program_ends_with_such_a_line(target):
-    """configure() begins another run: the one before is reported in the same words."""
+def test_each_run_of_a_program_ends_with_a_line(target):
+    """A run that ends by another configure() has a line of the usual form."""
     again = f"otel_rollout.configure({{'test-file': {{'path': {str(target)!r}}}}}, project_name='beta')\n"
     again += "with otel_rollout.rollout_trace_attr():\n    pass\n"
     ended = run(program({"test-file": {"path": str(target)}}, rest=again))
@@ -162,8 +162,8 @@ def test_each_run_of_a_program_ends_with_such_a_line(target):
     ]
 
 
-def test_what_an_earlier_run_has_pending_is_said_in_the_same_words(away, target):
-    """It names the command that watches over its delivery, as the last run's line does."""
+def test_pending_spans_of_an_earlier_run_are_reported(away, target):
+    """The line of an earlier run names the command that watches its delivery."""
     again = f"otel_rollout.configure({{'test-file': {{'path': {str(target)!r}}}}}, project_name='beta')\n"
     ended = run(program(away, timeout=2, rest=again))
     assert f"0 of 2 spans delivered to the file {target}. All 2 are kept on disk, and" in ended.stderr
@@ -171,35 +171,35 @@ def test_what_an_earlier_run_has_pending_is_said_in_the_same_words(away, target)
     assert "delivering spans, 0 of 2" in ended.stderr
 
 
-def test_a_program_that_recorded_nothing_says_nothing(target):
-    """There is nothing to look at."""
+def test_program_without_spans_ends_without_a_line(target):
+    """A program that recorded nothing prints nothing."""
     assert run(program({"test-file": {"path": str(target)}}, trajectories=0)).stderr == ""
 
 
-def test_a_program_whose_trajectories_were_all_sampled_out_says_so(target):
-    """Why nothing was recorded is one line."""
+def test_program_with_all_trajectories_sampled_out_says_so(target):
+    """The line says why nothing was recorded."""
     ended = run(program({"test-file": {"path": str(target)}}), OTEL_ROLLOUT_SAMPLE_RATE="0")
     assert ended.stderr == (
         "otel-rollout: nothing was recorded. Trajectories sampled out, by reason: 2 (sampled_out).\n"
     )
 
 
-def test_a_child_process_says_nothing(target):
-    """The run is reported by the process that leads it, not by each that took part; forked ones included."""
+def test_child_process_ends_without_a_line(target):
+    """Only the process that leads a run reports it, not its children, forked ones included."""
     rest = "import os\nif os.fork() == 0:\n    sys.exit()\nos.wait()\n"
     rest += "import subprocess; subprocess.run([sys.executable, '-c', 'import otel_rollout'])"
     ended = run(program({"test-file": {"path": str(target)}}, rest=rest))
     assert ended.stderr.count("delivered to") == 1
 
 
-def test_on_a_terminal_a_wait_of_a_second_shows_progress_and_is_left_by_ctrl_c(away, tmp_path):
-    """No traceback, the exit status of the program, and a line that says what happens to the rest."""
+def test_wait_on_a_terminal_shows_progress_and_ends_by_ctrl_c(away, tmp_path):
+    """Ctrl-C ends the wait without traceback, with the program's exit status and a line about the rest."""
     terminal = Terminal(tmp_path, program(away))
     terminal.read_until("delivering spans")
-    began = time.monotonic()
+    start = time.monotonic()
     terminal.press_ctrl_c()
     assert terminal.finish() == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - start < 10
     assert "Traceback" not in terminal.screen
     last = terminal.screen.strip().splitlines()[-1]
     assert "0 of 2 spans delivered to the file" in last
@@ -207,8 +207,8 @@ def test_on_a_terminal_a_wait_of_a_second_shows_progress_and_is_left_by_ctrl_c(a
     assert f"otel-rollout status --watch --spool {node_directory(tmp_path)}" in last
 
 
-def test_what_is_delivered_within_a_second_shows_no_progress(target, tmp_path):
-    """A person does not see a bar flash up."""
+def test_delivery_within_a_second_shows_no_progress(target, tmp_path):
+    """A short wait does not flash a line of progress."""
     Path(f"{target}.fault").write_text("unavailable")
     wait = "import pathlib\n"
     wait += "end = time.monotonic() + 60\nwhile not otel_rollout.status().exporters['test-faulty'].retried:\n"
@@ -222,8 +222,8 @@ def test_what_is_delivered_within_a_second_shows_no_progress(target, tmp_path):
     assert "2 spans delivered to" in terminal.screen
 
 
-def test_ctrl_c_in_the_program_keeps_its_exit_status_and_the_line_follows(target, tmp_path):
-    """A program that Ctrl-C ends shows its own traceback, and then the line."""
+def test_program_ended_by_ctrl_c_keeps_its_exit_status(target, tmp_path):
+    """A program that Ctrl-C ends shows its own traceback first, then the line."""
     terminal = Terminal(
         tmp_path,
         program({"test-file": {"path": str(target)}}, rest="print('READY')\nwhile True: time.sleep(0.1)"),
@@ -235,39 +235,39 @@ def test_ctrl_c_in_the_program_keeps_its_exit_status_and_the_line_follows(target
     assert terminal.screen.index("KeyboardInterrupt") < terminal.screen.index("2 spans delivered to")
 
 
-def test_progress_inside_a_display_of_rich_is_lines(away, tmp_path):
-    """rich removes the control characters of the line, so there are few lines, not five a second."""
+def test_progress_inside_a_display_of_rich_prints_few_lines(away, tmp_path):
+    """rich removes the control characters that update a line, so lines are printed ever less often."""
     rest = "import rich.console\nwith rich.console.Console().status('busy'):\n    otel_rollout.shutdown()"
     terminal = Terminal(tmp_path, program(away, timeout=4.5, rest=rest))
     assert terminal.finish() == 0
     assert 1 <= terminal.screen.count("delivering spans") <= 3  # after 1, 2 and 4 s
 
 
-def test_ctrl_c_in_an_explicit_shutdown_is_the_programs_own(away, tmp_path):
-    """shutdown() raises KeyboardInterrupt as any call does; the exit says the line without another wait."""
+def test_ctrl_c_in_an_explicit_shutdown_raises_in_the_program(away, tmp_path):
+    """shutdown() raises KeyboardInterrupt like any call; the exit prints the line without another wait."""
     rest = "try:\n    otel_rollout.shutdown()\nexcept KeyboardInterrupt:\n    print('interrupted')"
     terminal = Terminal(tmp_path, program(away, rest=rest))
     terminal.read_until("delivering spans")
     terminal.press_ctrl_c()
-    began = time.monotonic()
+    start = time.monotonic()
     assert terminal.finish() == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - start < 10
     assert "interrupted" in terminal.screen
     assert "0 of 2 spans delivered" in terminal.screen
 
 
-def test_ctrl_c_pressed_again_and_again_shows_no_traceback_of_ours(away, tmp_path):
-    """Impatient people press it twice. Python itself may complain of one that meets its own last steps."""
+def test_repeated_ctrl_c_shows_no_traceback_of_the_library(away, tmp_path):
+    """Only Python's own last steps may report a late Ctrl-C."""
     terminal = Terminal(tmp_path, program(away))
     terminal.read_until("delivering spans")
     for _ in range(5):
         terminal.press_ctrl_c()
-    assert terminal.finish() in (0, -signal.SIGINT)  # where Python itself had handed SIGINT back already
+    assert terminal.finish() in (0, -signal.SIGINT)  # Python restores SIGINT's default late at exit
     assert not re.search(r'File ".*otel_rollout', terminal.screen)
 
 
-def test_mlflow_that_is_away_is_named_by_the_line():
-    """The line says what was tried, that nothing is lost, and how to watch it; it shows no credentials."""
+def test_unreachable_mlflow_is_named_without_credentials():
+    """The line names target, state and the command to watch it, and shows no credentials."""
     uri = f"http://user:hunter2@127.0.0.1:{free_port()}"
     ended = run(program("mlflow", timeout=3), MLFLOW_TRACKING_URI=uri)
     assert ended.returncode == 0
@@ -281,8 +281,8 @@ def test_mlflow_that_is_away_is_named_by_the_line():
     assert 1 <= len(progress) <= 3
 
 
-def test_a_target_that_refuses_us_is_not_called_pending_in_the_background(target):
-    """The line says what to correct, and the command that delivers then."""
+def test_refusing_target_is_named_with_what_to_correct(target):
+    """The line says what to correct, and which command delivers then."""
     Path(f"{target}.fault").write_text("refused")
     ended = run(program({"test-faulty": {"path": str(target)}}))
     line = ended.stderr.splitlines()[-1]
@@ -290,8 +290,8 @@ def test_a_target_that_refuses_us_is_not_called_pending_in_the_background(target
     assert re.search(r"Then deliver with: otel-rollout forward --spool \S+$", line)
 
 
-def test_sigterm_and_kill_end_a_program_at_once_and_what_it_recorded_arrives(target, tmp_path):
-    """Python ends without its exit handlers then: no line, and the forwarder delivers."""
+def test_program_ended_by_sigterm_or_sigkill_has_its_spans_delivered(target, tmp_path):
+    """Without exit handlers there is no line, and the forwarder delivers the spans."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         goes_on = program(
             {"test-file": {"path": str(target)}}, rest="print('READY')\nwhile True: time.sleep(0.1)"
@@ -305,8 +305,8 @@ def test_sigterm_and_kill_end_a_program_at_once_and_what_it_recorded_arrives(tar
     wait_for(lambda: len(target.read_text().splitlines()) == 4, what="delivery of both")
 
 
-def test_the_console_exporter_says_where_it_prints(tmp_path):
-    """Another process delivers, into its log; the program names that file at the start and the end."""
+def test_console_exporter_names_the_log_it_prints_to(tmp_path):
+    """The forwarder prints into its log; the program names that file at its start and its end."""
     ended = run(program("console"))
     log = node_directory(tmp_path) / "forwarder.log"
     assert f"the exporter console prints into {log}" in ended.stderr
@@ -320,8 +320,8 @@ def report_of(count: ExporterCount, recorded: int, **others: object) -> Report:
     return Report(**(fields | others), count_steps=dict)
 
 
-def test_the_line_accounts_for_every_span(tmp_path):
-    """Delivered, rejected, left out, pending, dropped and lost spans are each named with their number."""
+def test_line_counts_every_span(tmp_path):
+    """Delivered, rejected, sampled out, pending, dropped and lost spans each have their number."""
     count = ExporterCount(delivered=5, rejected=2, pending=3, sampled_out=4, destination="T")
     said = exit_message.text(report_of(count, 15, dropped={"spool_limit": 6}), tmp_path)
     assert said.startswith("5 of 15 spans delivered to T.")
@@ -336,8 +336,8 @@ def test_the_line_accounts_for_every_span(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["console", "e"])
-def test_spans_that_no_process_delivers_are_said_with_the_log_to_read(name, tmp_path):
-    """Where no forwarder can be started, its log has the reason; an unknown target is left out."""
+def test_spans_without_a_forwarder_are_reported_with_its_log(name, tmp_path):
+    """Where no forwarder runs, the line names its log; an unknown target is named by its exporter."""
     tmp_path.chmod(0o700)
     (tmp_path / layout.FORWARDER_LOG).write_text("Permission denied")
     said = exit_message.text(
@@ -347,8 +347,8 @@ def test_spans_that_no_process_delivers_are_said_with_the_log_to_read(name, tmp_
     assert f"{tmp_path}/forwarder.log may say why" in said
 
 
-def test_a_terminal_that_is_narrow_shows_one_line_of_progress(away, tmp_path):
-    """A line that wraps could not be cleared; it is cut."""
+def test_progress_on_a_narrow_terminal_is_one_line(away, tmp_path):
+    """A line wider than the terminal is cut, because a wrapped line could not be cleared."""
     terminal = Terminal(tmp_path, program(away), columns=40)
     terminal.read_until("delivering")
     terminal.press_ctrl_c()
@@ -356,4 +356,4 @@ def test_a_terminal_that_is_narrow_shows_one_line_of_progress(away, tmp_path):
     pieces = re.split(r"\x1b\[K|[\r\n]+", terminal.screen)
     shown = [piece for piece in pieces if "delivering spans" in piece]
     assert shown
-    assert all(len(piece.replace("^C", "")) < 40 for piece in shown)  # which the terminal echoes
+    assert all(len(piece.replace("^C", "")) < 40 for piece in shown)  # the terminal echoes ^C

@@ -1,4 +1,4 @@
-"""Handover: a copy made piece by piece, while its writers write, holds what they promise."""
+"""Copies of node directories, made piece by piece while writers write, hold every span counted."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def lines_in(directory: Path) -> list[bytes]:
     piece_bytes=st.integers(50, 4000),
     flushed=st.booleans(),
 )
-def test_pieces_taken_while_a_writer_writes_make_the_whole(
+def test_copy_made_while_a_writer_writes_holds_every_line(
     bursts: list[int], piece_bytes: int, flushed: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """However pieces and lines interleave, the copy ends with every line, and a header that says so."""
+    """However pieces and lines interleave, the copy has every line, and a header that counts them."""
     origin, copy = tmp_path_factory.mktemp("origin"), tmp_path_factory.mktemp("copy")
     writer = node_with_writer(origin)
     written = 0
@@ -45,7 +45,7 @@ def test_pieces_taken_while_a_writer_writes_make_the_whole(
             if flushed:
                 assert writer.flush(10)
             transfer.add_piece(copy, transfer.next_piece(origin, transfer.copied_bytes(copy)))
-        for _ in range(10 + 200 * written):  # bounded: a line is a few pieces
+        for _ in range(10 + 200 * written):  # a line takes a few pieces at most
             piece = transfer.next_piece(origin, transfer.copied_bytes(copy))
             transfer.add_piece(copy, piece)
             if not piece.segments:
@@ -58,8 +58,8 @@ def test_pieces_taken_while_a_writer_writes_make_the_whole(
     writer.close(10)
 
 
-def test_an_incomplete_copy_promises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy that was broken off can be found and delivered, and counts only what it holds."""
+def test_incomplete_copy_counts_no_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that was broken off is delivered like any directory, and counts only its own lines."""
     origin, copy = tmp_path / "origin", tmp_path / "copy"
     origin.mkdir()
     copy.mkdir()
@@ -73,8 +73,8 @@ def test_an_incomplete_copy_promises_nothing(tmp_path: Path, monkeypatch: pytest
     writer.close(10)
 
 
-def test_what_was_open_when_the_copy_was_made_ends_as_an_error_there(tmp_path: Path) -> None:
-    """A trajectory that runs while its node is copied is known to the copy as not ended."""
+def test_trajectory_open_during_the_copy_is_in_its_root_table(tmp_path: Path) -> None:
+    """A trajectory that runs while its node is copied is open in the copy, whose writer is dead."""
     origin, copy = tmp_path / "origin", tmp_path / "copy"
     origin.mkdir()
     copy.mkdir()
