@@ -18,7 +18,7 @@ from otel_rollout.spool.private_files import ForeignFileError, check_private, op
 from otel_rollout.spool.root_table import read_open
 
 if TYPE_CHECKING:
-    from otel_rollout.account.ledger import LedgerState
+    from otel_rollout.account.ledger_reader import LedgerState
     from otel_rollout.settings import Settings
 
 _POLL_INTERVAL = 0.05
@@ -55,7 +55,7 @@ def _described(node_dir: Path, error: Exception) -> str:
 
 def delivered(node_dir: Path, configured: Settings) -> dict[str, DeliveryCount]:
     """What the ledger says of each exporter, which is cheap to ask; nothing where it cannot be read."""
-    from otel_rollout.account.ledger import read_ledger
+    from otel_rollout.account.ledger_reader import read_ledger
 
     try:
         ledger = read_ledger(node_dir)
@@ -101,7 +101,7 @@ def _ledger_and_rest(
     node_dir: Path, exporters: Iterable[str], recorded: int
 ) -> tuple[LedgerState, dict[str, int]]:
     """What was delivered, and for each exporter how many of the recorded spans were not."""
-    from otel_rollout.account.ledger import read_ledger
+    from otel_rollout.account.ledger_reader import read_ledger
 
     ledger = read_ledger(node_dir)
     return ledger, {name: max(0, recorded - ledger.done(name)) for name in exporters}
@@ -112,7 +112,7 @@ def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[Ledge
 
     What is delivered while we count would count twice, and a segment that is removed meanwhile not at all.
     """
-    from otel_rollout.account.ledger import read_ledger
+    from otel_rollout.account.ledger_reader import read_ledger
 
     ledger = read_ledger(node_dir)
     for _ in range(_STEADY_ATTEMPTS):
@@ -210,7 +210,7 @@ def _steps_or_nothing(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, 
 
 def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
     """The account per step: from segments, ledger, journals and tables of open trajectories."""
-    from otel_rollout.account.ledger import Tally, read_ledger
+    from otel_rollout.account.ledger_reader import Tally, read_ledger
     from otel_rollout.forwarder.delivery import step_of
 
     ledger = read_ledger(node_dir)

@@ -17,7 +17,8 @@ import orjson
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_rollout.account.ledger import Ledger, Tally
+from otel_rollout.account.ledger import Ledger
+from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.account.report import StepKey
 from otel_rollout.base import semconv
 from otel_rollout.exporting.api import ExportFailure, FailureKind

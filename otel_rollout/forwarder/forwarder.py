@@ -8,7 +8,8 @@ import os
 import time
 from pathlib import Path
 
-from otel_rollout.account.ledger import Ledger, replace_unreadable, set_aside_unreadable
+from otel_rollout.account.ledger import Ledger
+from otel_rollout.account.ledger_file import replace_unreadable, set_aside_unreadable
 from otel_rollout.base.environment import access_in
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.exporting.registry import is_for_another_machine, load

@@ -19,7 +19,7 @@ from otel_rollout.spool import layout, segments
 from otel_rollout.spool.private_files import open_private
 
 if TYPE_CHECKING:
-    from otel_rollout.account.ledger import LedgerState
+    from otel_rollout.account.ledger_reader import LedgerState
     from otel_rollout.settings import Settings
 
 _POLL_INTERVAL = 0.05
@@ -104,7 +104,7 @@ def is_settled(node_dir: Path, configured: Settings, target: int) -> bool:
 
 
 def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> bool:
-    from otel_rollout.account.ledger import read_ledger
+    from otel_rollout.account.ledger_reader import read_ledger
     from otel_rollout.exporting.api import FailureKind
 
     ledger = read_ledger(node_dir)

@@ -122,7 +122,7 @@ def _is_being_succeeded(election: Election, node_dir: Path) -> bool:
 
 
 def _is_refused(node_dir: Path) -> bool:
-    from otel_rollout.account.ledger import read_ledger
+    from otel_rollout.account.ledger_reader import read_ledger
     from otel_rollout.exporting.api import FailureKind
 
     failures = read_ledger(node_dir).failures.values()
@@ -221,7 +221,7 @@ class Keeper:
             self._found()
 
     def _report_problems(self) -> None:
-        from otel_rollout.account.ledger import read_ledger
+        from otel_rollout.account.ledger_reader import read_ledger
         from otel_rollout.exporting.api import FailureKind
 
         ledger = read_ledger(self._node_dir)

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from otel_rollout.account.ledger import read_ledger
+from otel_rollout.account.ledger_reader import read_ledger
 from tests.faults.forwarding import node_directory
 from tests.faults.job import PATH, Job
 from tests.faults.target import Receiver

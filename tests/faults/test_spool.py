@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.account import ledger
+from otel_rollout.account import ledger_reader
 from otel_rollout.spool import layout, segments
 from tests.faults.forwarding import forward, nobody_forwards, node_directory, record_and_die
 from tests.faults.job import Job
@@ -163,11 +163,11 @@ def test_a_ledger_of_another_version(variables: dict[str, str], receiver: Receiv
     """It is kept under another name; what lies in segments arrives. Doubled: what had been delivered."""
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir)
-    with closing(sqlite3.connect(node_dir / ledger.FILE)) as other:
+    with closing(sqlite3.connect(node_dir / ledger_reader.FILE)) as other:
         other.executescript("CREATE TABLE cursor (exporter, segment, position); PRAGMA user_version = 99")
     report = forward(variables, node_dir)
     assert (set(receiver.names), report.exporters["otlp"].delivered) == (set(expected), len(expected))
-    assert len(list(node_dir.glob("unreadable-*." + ledger.FILE))) == 1
+    assert len(list(node_dir.glob("unreadable-*." + ledger_reader.FILE))) == 1
 
 
 def overwritten(path: Path) -> None:
@@ -217,10 +217,10 @@ def test_a_ledger_that_is_damaged_under_way(
     Lost: nothing. Doubled: nothing.
     """
     node_dir = node_directory(variables)
-    path = node_dir / ledger.FILE
+    path = node_dir / ledger_reader.FILE
     with Job(variables) as job:
         expected = job.record("before", 20)
-        wait_for(lambda: ledger.read_ledger(node_dir).done("otlp") == len(expected), what="delivery")
+        wait_for(lambda: ledger_reader.read_ledger(node_dir).done("otlp") == len(expected), what="delivery")
         if is_long_used:  # what was written last is in the file itself
             with closing(sqlite3.connect(path)) as other:
                 other.execute("PRAGMA wal_checkpoint(TRUNCATE)")

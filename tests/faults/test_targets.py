@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.account.ledger import LedgerState, read_ledger
+from otel_rollout.account.ledger_reader import LedgerState, read_ledger
 from otel_rollout.exporting.api import FailureKind
 from tests.faults.job import Job
 from tests.faults.target import Certificates, FaultyProxy, receiving

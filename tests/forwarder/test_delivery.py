@@ -19,7 +19,7 @@ from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op, runtime
-from otel_rollout.account import ledger
+from otel_rollout.account import ledger, ledger_reader
 from otel_rollout.account.report import Report
 from otel_rollout.forwarder import delivery
 from otel_rollout.forwarder.lock import Election
@@ -328,7 +328,7 @@ def test_the_forwarder_gives_up_after_its_time(fresh_process, test_exporters, ta
 def test_delivery_survives_a_ledger_that_is_held(tracing, tmp_path, monkeypatch):
     """Trouble of our own, such as a ledger that cannot be written, interrupts delivery, no more."""
     monkeypatch.setattr(delivery, "_pause", lambda attempt: 0.05)
-    monkeypatch.setattr(ledger, "_BUSY_TIMEOUT", 0.05)
+    monkeypatch.setattr(ledger_reader, "_BUSY_TIMEOUT", 0.05)
     record(1)
     active = runtime.current()
     active.keeper.stop()
@@ -336,7 +336,7 @@ def test_delivery_survives_a_ledger_that_is_held(tracing, tmp_path, monkeypatch)
     node_dir = node_directory(tmp_path)
     exporter = FileExporter(str(tmp_path / "second.jsonl"))
     ledger.Ledger(node_dir).close()
-    with closing(sqlite3.connect(node_dir / ledger.FILE, isolation_level=None)) as holder:
+    with closing(sqlite3.connect(node_dir / ledger_reader.FILE, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         delivering = delivery.Delivery("second", exporter, node_dir)
         delivering.start()

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr
-from otel_rollout.account.ledger import read_ledger
+from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.cli import app
 from otel_rollout.exporting.registry import destination_of
 from otel_rollout.exporting.spool_exporter import KeptInSpool

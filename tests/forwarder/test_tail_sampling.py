@@ -21,7 +21,8 @@ from opentelemetry import trace
 import otel_rollout
 from otel_rollout import Report, StepKey, rollout_trace_attr, rollout_trace_op, runtime, score
 from otel_rollout.account import node_report
-from otel_rollout.account.ledger import Ledger, read_ledger
+from otel_rollout.account.ledger import Ledger
+from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.base import semconv
 from otel_rollout.cli import forwarding
 from otel_rollout.forwarder import tail_sampling

@@ -14,7 +14,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanKind, StatusCode
 
-from otel_rollout.account import ledger, node_report
+from otel_rollout.account import ledger, ledger_reader, node_report
 from otel_rollout.forwarder import delivery, forwarder
 from otel_rollout.forwarder.lock import Election
 from otel_rollout.otlp import writer as otlp_json
@@ -321,7 +321,7 @@ def test_what_is_whole_in_a_damaged_spool_is_delivered(hurried, monkeypatch, tmp
     assert names >= Counter({f"{number}": 1 for number in [*range(LINES), 100, 101]}), "the other writer's"
     rejected = node_dir / "rejected.collected.jsonl"
     set_aside = rejected.read_bytes().splitlines() if rejected.exists() else []
-    tallies = ledger.read_ledger(node_dir).steps["collected"].values()
+    tallies = ledger_reader.read_ledger(node_dir).steps["collected"].values()
     assert sum(tally.rejected for tally in tallies) == len(set_aside)
     assert all(orjson.loads(line)["reason"] for line in set_aside)
 
@@ -335,14 +335,16 @@ def test_a_damaged_ledger_stops_nothing(hurried, monkeypatch, tmp_path_factory, 
     """What it says can be read or is put aside; then what lies in segments is delivered, rather twice."""
     node_dir = tmp_path_factory.mktemp("node")
     recorded(node_dir, "one")
-    path = node_dir / ledger.FILE
+    path = node_dir / ledger_reader.FILE
     with closing(ledger.Ledger(node_dir)) as kept:
         kept.advance(
-            "collected", {"1-0000000000000000.000001": 5}, {delivery.StepKey("1", False): ledger.Tally(1)}
+            "collected",
+            {"1-0000000000000000.000001": 5},
+            {delivery.StepKey("1", False): ledger_reader.Tally(1)},
         )
     path.write_bytes(damaged(path.read_bytes(), damage) if content is None else content)
     for suffix in ("-wal", "-shm"):
-        path.with_name(ledger.FILE + suffix).unlink(missing_ok=True)
+        path.with_name(ledger_reader.FILE + suffix).unlink(missing_ok=True)
     names = forwarded(node_dir, monkeypatch)
     assert names == Counter({f"{number}": 1 for number in [*range(LINES), 100, 101]})
 

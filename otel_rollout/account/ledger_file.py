@@ -1,0 +1,240 @@
+"""Open the ledger's SQLite file, and make it again if it is removed or damaged."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from otel_rollout.account.ledger_reader import (
+    FILE,
+    FILE_SUFFIXES,
+    VERSION,
+    check_files,
+    connect,
+    read_ledger,
+    version_of,
+)
+
+_lock = threading.RLock()
+"""Held while a ledger is changed or replaced, so that no thread writes to a file that is gone."""
+_replaced: dict[Path, os.stat_result] = {}
+"""Ledger files that this process has made again."""
+_logger = logging.getLogger("otel_rollout.forwarder")
+_FOREIGN_CONTENT = ("no such", "unsupported file format")
+"""Parts of SQLite's errors about a database with tables other than the ledger's."""
+_SCHEMA = f"""
+BEGIN;
+CREATE TABLE IF NOT EXISTS cursor (
+    exporter TEXT, segment TEXT, position INTEGER NOT NULL, PRIMARY KEY (exporter, segment)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS step (
+    exporter TEXT, step TEXT, validate INTEGER, delivered INTEGER NOT NULL, rejected INTEGER NOT NULL,
+    left_out INTEGER NOT NULL, PRIMARY KEY (exporter, step, validate)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS attempt (
+    exporter TEXT PRIMARY KEY, failed INTEGER NOT NULL, kind TEXT, message TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS link (
+    exporter TEXT PRIMARY KEY, run TEXT NOT NULL, problem TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS trace (trace BLOB PRIMARY KEY, kept INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS verdict (
+    name TEXT PRIMARY KEY, kept INTEGER NOT NULL, step TEXT NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS outcome (
+    kept INTEGER, reason TEXT, groups INTEGER NOT NULL, PRIMARY KEY (kept, reason)) WITHOUT ROWID;
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
+"""The tables. Names stay as in files of older versions; ``left_out`` counts spans sampled out."""
+_DESTINATION = "CREATE TABLE IF NOT EXISTS destination (exporter TEXT PRIMARY KEY, text TEXT NOT NULL)"
+"""A table that files of older versions lack."""
+
+_Self = TypeVar("_Self", bound="LedgerFile")
+
+
+class LedgerFile:
+    """An open connection to the ledger of a node directory; one instance per thread.
+
+    Args:
+        node_dir: the node directory that the ledger lies in.
+        is_ours: returns whether this process is the directory's forwarder, which replaces the file if
+            necessary.
+        restore: called with the ledger to write what the caller knows, after another file has replaced it.
+
+    Raises:
+        ForeignFileError: one of the ledger's files may belong to another user.
+    """
+
+    def __init__(
+        self,
+        node_dir: Path,
+        is_ours: Callable[[], bool] = lambda: False,
+        restore: Callable[[Any], None] = lambda ledger: None,
+    ) -> None:
+        self._path = node_dir / FILE
+        self._is_ours = is_ours
+        self._restore: Callable[[Any], None] = restore
+        self._is_restored = True
+        self._has_failed = False
+        self._open()
+
+    def __enter__(self: _Self) -> _Self:
+        """Use the ledger."""
+        return self
+
+    def __exit__(
+        self, type_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the ledger; replace it if the error says that it is damaged."""
+        try:
+            if isinstance(error, sqlite3.Error):
+                self.replace_if_damaged(error)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    def _open(self) -> None:
+        check_files(self._path.parent)
+        db = connect(self._path)
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            # Survives the death of the process; the death of the machine would take the spool as well.
+            db.execute("PRAGMA synchronous=OFF")
+            if version_of(db) == 0:
+                db.executescript(_SCHEMA)
+            db.execute(_DESTINATION)
+            self._file = os.stat(self._path)
+        except BaseException:
+            db.close()
+            raise
+        self._db = db
+
+    def keep(self) -> None:
+        """Make the file again: with all it held if it was removed, empty if it was cut."""
+        with _lock:
+            if self._is_ours() and self._is_replaced():
+                removed = self._db
+                self._open()
+                removed.close()
+                self._is_restored = False
+            if not self._is_restored:
+                self._is_restored = True  # set first: restore() calls methods that call keep()
+                try:
+                    self._restore(self)
+                except BaseException:
+                    self._is_restored = False
+                    raise
+
+    def replace_if_damaged(self, error: sqlite3.Error) -> None:
+        """Replace the file by an empty one if ``error`` says that it is damaged.
+
+        The connection stays open on the damaged file; :meth:`keep` opens the new one.
+        """
+        is_damaged = type(error) is sqlite3.DatabaseError or any(s in str(error) for s in _FOREIGN_CONTENT)
+        with _lock:
+            if is_damaged and self._is_ours() and _is_same_file(self._path, self._file):
+                _replace(self._path.parent, f"{self._path} is damaged: {error}")
+
+    def _is_replaced(self) -> bool:
+        """Return whether the path has another file now; make one if it has none."""
+        if _is_same_file(self._path, self._file):
+            if self._path.stat().st_size >= self._file.st_size:  # SQLite never makes the file smaller
+                return False
+            _replace(self._path.parent, f"another program has cut {self._path}")
+            return True
+        by_another_thread = _replaced.get(self._path)
+        return bool(by_another_thread and _is_same_file(self._path, by_another_thread)) or self._write_again()
+
+    def _write_again(self) -> bool:
+        """Write the removed file again, from the connection that is still open.
+
+        Returns:
+            Whether that was possible; if not, it is tried again at the next change.
+        """
+        fresh = self._path.with_name("put-back." + FILE)
+        try:
+            fresh.unlink(missing_ok=True)
+            with closing(sqlite3.connect(fresh)) as db:
+                self._db.backup(db)
+            for suffix in FILE_SUFFIXES:  # SQLite would read the old file's journal into the new file
+                self._path.with_name(FILE + suffix).unlink(missing_ok=True)
+            fresh.rename(self._path)
+            _replaced[self._path] = os.stat(self._path)
+        except (OSError, sqlite3.Error) as error:
+            if not self._has_failed:
+                _logger.error(
+                    "another program removed %s, and it cannot be made again: %s", self._path, error
+                )
+            self._has_failed = True
+            return False
+        self._has_failed = False
+        _logger.warning("another program removed %s; it is made again, with all that it held", self._path)
+        return True
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Run a transaction on the file that readers see."""
+        with _lock:
+            self.keep()
+            with self._db:
+                yield
+
+
+def set_aside_unreadable(node_dir: Path) -> None:
+    """Rename a ledger that cannot be read, so that delivery starts with an empty one.
+
+    Spans in segments are then delivered again: rather twice than never. Only the holder of the forwarder's
+    lock may call this, before it delivers.
+    """
+    problem = read_ledger(node_dir).problem
+    if problem is not None:
+        name = _set_aside(node_dir)
+        _logger.error("%s. It is renamed to %s; spans still in segments are delivered again", problem, name)
+
+
+def replace_unreadable(node_dir: Path) -> None:
+    """Replace a ledger that cannot be read by an empty one, while deliveries go on.
+
+    Deliveries write what they know into the new file, and deliver nothing twice. The holder of the
+    forwarder's lock calls this from time to time, because an open connection may not notice damage while it
+    reads from memory.
+    """
+    with _lock:
+        try:
+            problem = read_ledger(node_dir).problem
+            if problem is not None:
+                _replace(node_dir, problem)
+        except (OSError, sqlite3.Error) as error:  # tried again at the next call
+            _logger.warning("%s cannot be checked for damage: %s", node_dir / FILE, error)
+
+
+def _replace(node_dir: Path, problem: str) -> None:
+    """Replace a ledger by an empty one, which :meth:`LedgerFile.keep` opens."""
+    name = _set_aside(node_dir)
+    with closing(LedgerFile(node_dir)):
+        _replaced[node_dir / FILE] = os.stat(node_dir / FILE)
+    _logger.error("%s. It is renamed to %s, and made again from what this process knows", problem, name)
+
+
+def _set_aside(node_dir: Path) -> str:
+    """Rename the ledger, and return its new name."""
+    name = f"unreadable-{time.time_ns()}.{FILE}"
+    for suffix in FILE_SUFFIXES:
+        path = node_dir / (FILE + suffix)
+        if os.path.lexists(path):
+            path.rename(node_dir / (name + suffix))
+    return name
+
+
+def _is_same_file(path: Path, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), file)
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,161 @@
+"""Read a ledger from outside the forwarder."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from otel_rollout.account.report import DeliveryCount, StepKey
+from otel_rollout.exporting.api import ExportFailure, FailureKind
+from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
+
+FILE = "ledger.sqlite"
+"""Name of the ledger in a node directory."""
+FILE_SUFFIXES = ("-wal", "-shm", "-journal", "")
+"""Suffixes of the ledger's file and of the files that SQLite makes beside it."""
+VERSION = 1
+"""Version of the tables, kept as SQLite's ``user_version``."""
+_BUSY_TIMEOUT = 10.0
+"""Seconds that SQLite waits for another process's lock."""
+_TEMPORARY_ERRORS = ("locked", "busy", "disk I/O error", "unable to open", "disk is full")
+"""Parts of SQLite's errors that do not say that the file is damaged."""
+
+
+@dataclass
+class Tally:
+    """Spans of one step that an exporter is done with."""
+
+    delivered: int = 0
+    rejected: int = 0
+    sampled_out: int = 0
+
+    @property
+    def done(self) -> int:
+        """Their total number."""
+        return self.delivered + self.rejected + self.sampled_out
+
+    def __add__(self, other: Tally) -> Tally:
+        """Add up two tallies."""
+        return Tally(
+            self.delivered + other.delivered,
+            self.rejected + other.rejected,
+            self.sampled_out + other.sampled_out,
+        )
+
+
+@dataclass(frozen=True)
+class LedgerState:
+    """The content of a ledger.
+
+    Attributes:
+        cursors: exporter → segment → bytes that the exporter is done with.
+        steps: exporter → step → spans that the exporter is done with.
+        failures: exporter → why it cannot deliver at present.
+        retries: exporter → batches that had to be sent again.
+        links: exporter → the tracker's run that its traces belong to, and why they are not linked to it, or
+            None.
+        groups: whether groups are delivered, and for what reason → number of groups decided by tail sampling.
+        problem: why the ledger cannot be read, or None.
+        destinations: exporter → where to find what it delivers.
+    """
+
+    cursors: dict[str, dict[str, int]]
+    steps: dict[str, dict[StepKey, Tally]]
+    failures: dict[str, ExportFailure]
+    retries: dict[str, int]
+    links: dict[str, tuple[str, str | None]]
+    groups: dict[tuple[bool, str], int]
+    problem: str | None = None
+    destinations: dict[str, str] = field(default_factory=dict)
+
+    def count(self, exporter: str) -> DeliveryCount:
+        """Return the counts of an exporter."""
+        steps = self.steps.get(exporter, {}).values()
+        return DeliveryCount(
+            delivered=sum(tally.delivered for tally in steps),
+            rejected=sum(tally.rejected for tally in steps),
+            sampled_out=sum(tally.sampled_out for tally in steps),
+            retried=self.retries.get(exporter, 0),
+        )
+
+    def done(self, exporter: str) -> int:
+        """Return how many spans an exporter is done with."""
+        return sum(tally.done for tally in self.steps.get(exporter, {}).values())
+
+
+def read_ledger(node_dir: Path) -> LedgerState:
+    """Read the ledger of a node directory; the state is empty while there is none.
+
+    Raises:
+        sqlite3.OperationalError: the file cannot be read at present, for example because it is locked.
+    """
+    state = LedgerState({}, {}, {}, {}, {}, {})
+    path = node_dir / FILE
+    try:
+        check_files(node_dir)
+    except FileNotFoundError:  # the directory was removed
+        return state
+    except ForeignFileError as error:
+        return dataclasses.replace(state, problem=f"the ledger cannot be read: {error}")
+    if path.exists():
+        try:
+            _read(path, state)
+        except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+            if not path.exists():
+                return state
+            if isinstance(error, sqlite3.OperationalError) and any(
+                s in str(error) for s in _TEMPORARY_ERRORS
+            ):
+                raise
+            return LedgerState({}, {}, {}, {}, {}, {}, f"{path} cannot be read: {error}")
+    return state
+
+
+def check_files(node_dir: Path) -> None:
+    """Check that the ledger's files are this user's: SQLite would follow links.
+
+    Raises:
+        ForeignFileError: a file may belong to another user.
+    """
+    for suffix in FILE_SUFFIXES:
+        check_absent_or_own(node_dir / (FILE + suffix))
+
+
+def connect(database: str | Path, uri: bool = False) -> sqlite3.Connection:
+    """Open a ledger's file; ``uri`` says that ``database`` is a URI."""
+    return sqlite3.connect(database, timeout=_BUSY_TIMEOUT, uri=uri)
+
+
+def version_of(db: sqlite3.Connection) -> int:
+    """Return the version of a ledger's tables; 0 for a new file."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _read(path: Path, state: LedgerState) -> None:
+    uri = path.absolute().as_uri() + "?mode=rw"  # never creates a file, in case this one is being removed
+    with closing(connect(uri, uri=True)) as db:
+        db.execute("BEGIN")  # so that all tables are read as of one moment
+        if db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:  # tables are being created
+            return
+        if (version := version_of(db)) != VERSION:
+            raise sqlite3.DatabaseError(f"it is of version {version}, and this software reads {VERSION}")
+        for exporter, segment, position in db.execute("SELECT * FROM cursor"):
+            state.cursors.setdefault(exporter, {})[segment] = int(position)
+        for exporter, step, validate, *counts in db.execute("SELECT * FROM step"):
+            tally = Tally(*map(int, counts))
+            state.steps.setdefault(exporter, {})[StepKey(step, bool(validate))] = tally
+        for exporter, run, problem in db.execute("SELECT * FROM link"):
+            state.links[exporter] = (run, problem)
+        for exporter, failed, kind, message in db.execute("SELECT * FROM attempt"):
+            state.retries[exporter] = int(failed)
+            if kind is not None:
+                state.failures[exporter] = ExportFailure(FailureKind(kind), message)
+        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'destination'").fetchone():
+            for exporter, text in db.execute("SELECT exporter, text FROM destination"):
+                state.destinations[str(exporter)] = str(text)
+        for kept, reason, groups in db.execute("SELECT * FROM outcome"):
+            state.groups[bool(kept), reason] = int(groups)
