@@ -18,17 +18,18 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 
-from otel_rollout import settings
+from otel_rollout import _state, settings
+from otel_rollout._state import EndedRun, process
 from otel_rollout.account import metrics, node_report
 from otel_rollout.account.report import DeliveryCount, ExporterCount, Report
 from otel_rollout.base import semconv
+from otel_rollout.base.errors import warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.suggest import closest
 from otel_rollout.base.version import VERSION
@@ -45,7 +46,6 @@ from otel_rollout.spool import layout
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 
-    from otel_rollout.launch.ray_nodes import OtherNode
 
 _logger = logging.getLogger("otel_rollout")
 _SCOPE: Final = "otel_rollout"
@@ -86,7 +86,7 @@ class Runtime:
         self.sampling = GroupSampling.of(configured)
         self._joined: SdkTracerProvider | None = None
         self._joined_tracer: trace.Tracer | None = None
-        if "console" in configured.exporters and _state.is_root:
+        if "console" in configured.exporters and process.is_root:
             _logger.warning(
                 "otel-rollout: the exporter console prints into %s, since another process delivers.",
                 node_dir / layout.FORWARDER_LOG,
@@ -118,14 +118,16 @@ class Runtime:
         from otel_rollout.recording import processor
 
         delivers_itself = _is_exported_by_the_agent(self.settings)
-        with _state.lock:
-            if provider not in _joined_providers:  # a processor stays for good; it finds the current writer
+        with process.lock:
+            if (
+                provider not in process.joined_providers
+            ):  # a processor stays for good; it finds the current writer
                 provider.add_span_processor(
                     processor.IdentityProcessor()
                     if delivers_itself
                     else processor.SpoolSpanProcessor(_current_writer, _SCOPE)
                 )
-                _joined_providers.add(provider)
+                process.joined_providers.add(provider)
             self._joined_tracer = None if delivers_itself else processor.tracer_of(provider, _SCOPE, VERSION)
             self._joined = provider
 
@@ -138,7 +140,7 @@ class Runtime:
         self.writer.close(max(0.0, deadline - time.monotonic()))
 
 
-class _Start:
+class Start:
     """The creation of a runtime, in a thread: what a signal handler raises cannot leave half of it behind.
 
     Python runs signal handlers in the main thread. A caller that is interrupted while it waits leaves a start
@@ -231,106 +233,60 @@ def _current_writer() -> SegmentWriter | None:
     return active.writer if active is not None else None
 
 
-_joined_providers: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-@dataclasses.dataclass
-class _EndedRun:
-    """A run that this process led and ended; its report is None until delivery was waited for."""
-
-    settings: Settings
-    report: Report | None = None
-
-
-class _State:
-    """What this process has decided."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.settings: Settings | None = None
-        self.runtime: Runtime | None = None
-        self.start: _Start | None = None
-        """The latest start of a runtime, which may have been interrupted."""
-        self.is_root = False
-        self.is_exiting = False
-        self.is_over = False
-        """shutdown() has ended recording; settings stay, for status()."""
-        self.is_configured = False
-        """configure() was called."""
-        self.has_made_id = False
-        """The run's id was made up here; nobody has given it."""
-        self.has_told = False
-        """A run was published before Ray was started, so that workers of a cluster started here know it."""
-        self.inherited: str | None = None
-        """What CONFIG_VARIABLE held before this process founded a run."""
-        self.arguments: dict[str, Any] = {}
-        self.earlier: list[_EndedRun] = []
-        """Runs that configure() has ended, of which delivery may go on."""
-        self.other_nodes: dict[str, OtherNode] = {}
-        self.ended: _EndedRun | None = None
-
-
-_state = _State()
-
-off = False
-"""True once it is certain that this process records nothing: all that tracing costs when it is off."""
-
-
 def current() -> Runtime | None:
     """The runtime of this process, set up on first use; None when tracing is off. Never raises."""
-    active = _state.runtime
-    if active is not None or off:
+    active = process.runtime
+    if active is not None or process.off:
         return active
-    with _state.lock:
-        if _state.runtime is None and not off:
+    with process.lock:
+        if process.runtime is None and not process.off:
             _set_up()
-        active = _state.runtime
+        active = process.runtime
     if active is not None:
         _offer_metrics()  # without the lock: a reader of metrics may be asking us at this moment
     return active
 
 
 def _set_up() -> None:
-    global off
     try:
-        if _state.is_over and not _may_begin_again():
-            off = True
+        if process.is_over and not _may_begin_again():
+            process.off = True
             return
         configured = settle()
         if configured.enabled:
-            _state.runtime = _started(configured)
+            process.runtime = _started(configured)
             return
     except OSError as error:
         pass_on(error)  # TimeoutError, what time limits usually raise, is one
         _logger.error(
             "otel-rollout: tracing is OFF in this process: cannot record in %s: %s. Set "
             "OTEL_ROLLOUT_SPOOL_DIR to a local directory of your own with some room.",
-            _state.settings.spool_dir if _state.settings else "the spool",
+            process.settings.spool_dir if process.settings else "the spool",
             error.strerror or error,
         )
     except Exception as error:  # noqa: BLE001 - training goes on without tracing, and is told so
         pass_on(error)
         _logger.error("otel-rollout: tracing is OFF in this process: %s", error)
-    off = True
+    process.off = True
 
 
 def _started(configured: Settings) -> Runtime:
     """Return a runtime with these settings: one whose start was interrupted, or a new one."""
-    start = _state.start
+    start = process.start
     if start is None or start.settings != configured or (start.runtime and start.runtime.is_closed):
         if start is not None and start.runtime is not None:
             start.runtime.close(_CLOSE_TIMEOUT)
-        start = _state.start = _Start(configured)
+        start = process.start = Start(configured)
     try:
         return start.result()
     except Exception:
-        _state.start = None
+        process.start = None
         raise
 
 
 def _may_begin_again() -> bool:
     """After shutdown(): the environment begins another run by itself, arguments are given again."""
-    if not _state.is_configured:
+    if not process.is_configured:
         return True
     _logger.warning(
         "otel-rollout: shutdown() has ended recording, and what is called from now on is not recorded. Call "
@@ -339,33 +295,34 @@ def _may_begin_again() -> bool:
     return False
 
 
-@functools.cache
 def _offer_metrics() -> None:
-    """Once in a process; the instruments then follow its runs."""
-    metrics.offer(_writer_at_present, _delivered_here)
+    """Create the metrics' instruments, once in a process; they then follow its runs."""
+    if not process.metrics_are_offered:
+        process.metrics_are_offered = True
+        metrics.offer(_writer_at_present, _delivered_here)
 
 
 def _writer_at_present() -> SegmentWriter | None:
-    active = _state.runtime
+    active = process.runtime
     return active.writer if active is not None else None
 
 
 def _delivered_here() -> dict[str, DeliveryCount]:
     """Exporter → what was delivered here, for the process that reports it. Takes no lock."""
-    configured = _state.settings
-    if not _state.is_root or configured is None:
+    configured = process.settings
+    if not process.is_root or configured is None:
         return {}
     return node_report.delivered(node_directory(configured), configured)
 
 
 def decide() -> Settings:
     """Settle this process's settings from its environment, if they are not settled yet."""
-    with _state.lock:
-        if _state.settings is None:
+    with process.lock:
+        if process.settings is None:
             _warn_of_unknown_variables()
             _adopt({})
-        assert _state.settings is not None
-        return _state.settings
+        assert process.settings is not None
+        return process.settings
 
 
 def configure(arguments: dict[str, Any], joins: bool = False) -> None:
@@ -382,19 +339,18 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
         SettingsError: for an argument that does not exist or has an unusable value, or an exporter that is
             not installed.
     """
-    global off
     checked = settings.as_inherited(settings.checked_arguments(arguments))
     launcher.check_exporters(checked.get("exporters", {}))
     if "spool_dir" in checked:
         checked["spool_dir"] = _absolute(checked["spool_dir"])
-    with _state.lock:
+    with process.lock:
         if _has_begun():
-            if _wanted(checked, joins).settings == _state.settings:
+            if _wanted(checked, joins).settings == process.settings:
                 return
-            checked = _state.arguments | checked
+            checked = process.arguments | checked
             _end_run()
-        _state.is_over = off = False
-        _state.is_configured = True
+        process.is_over = process.off = False
+        process.is_configured = True
         _warn_of_unknown_variables()
         _adopt(checked, joins)
         if settings.switched_off(os.environ):
@@ -403,25 +359,25 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
 
 def _has_begun() -> bool:
     """Whether this process records, or others do in the run that it has founded."""
-    if _state.runtime is not None:
+    if process.runtime is not None:
         return True
-    is_id_given = "run_id" in _state.arguments or bool(os.environ.get("OTEL_ROLLOUT_RUN_ID"))
+    is_id_given = "run_id" in process.arguments or bool(os.environ.get("OTEL_ROLLOUT_RUN_ID"))
     return (
-        _state.settings is not None
-        and _state.is_root
+        process.settings is not None
+        and process.is_root
         and not is_id_given  # or its directory may be that of an earlier job
-        and node_directory(_state.settings).exists()
+        and node_directory(process.settings).exists()
     )
 
 
 def _end_run() -> None:
     """End what this process records, without waiting for delivery."""
-    if _state.runtime is not None:
-        _state.runtime.close(_CLOSE_TIMEOUT)
-        _state.runtime = None
-    if _state.is_root and _state.settings is not None:
-        _state.earlier.append(_EndedRun(_state.settings))
-        _logger.info("otel-rollout: the run %s has ended; its delivery goes on", _state.settings.run_id)
+    if process.runtime is not None:
+        process.runtime.close(_CLOSE_TIMEOUT)
+        process.runtime = None
+    if process.is_root and process.settings is not None:
+        process.earlier_runs.append(EndedRun(process.settings))
+        _logger.info("otel-rollout: the run %s has ended; its delivery goes on", process.settings.run_id)
         _leave_run()
 
 
@@ -468,7 +424,7 @@ def _wanted(arguments: dict[str, Any], joins: bool) -> _Wanted:
     stated = dataclasses.replace(inherited, **by_variables)
     configured = target.completed(os.environ, stated, arguments)
     configured = dataclasses.replace(configured, **settings.switched_off(os.environ))
-    if settings.CONFIG_VARIABLE not in os.environ or not inherited.run_id or _state.is_root:
+    if settings.CONFIG_VARIABLE not in os.environ or not inherited.run_id or process.is_root:
         return _Wanted(configured, True)
     if joins or not (target.is_another(inherited, by_variables) or target.is_another(inherited, arguments)):
         return _Wanted(dataclasses.replace(configured, exporters=inherited.exporters), False)
@@ -498,21 +454,21 @@ def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
         if is_own:
             configured = _found_run(configured, arguments)
         register_exit()
-    _state.settings = configured
+    process.settings = configured
 
 
 def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
-    if not _state.is_root:
+    if not process.is_root:
         inherited = settings.inherited(os.environ) if _is_inherited() else {}
-        _state.inherited = os.environ.get(settings.CONFIG_VARIABLE)
-        _state.arguments = {n: value for n, value in inherited.items() if n not in _FOUNDED}
-        _state.other_nodes = {}
+        process.inherited_config = os.environ.get(settings.CONFIG_VARIABLE)
+        process.arguments = {n: value for n, value in inherited.items() if n not in _FOUNDED}
+        process.other_nodes = {}
         if inherited:
             _say_own_run(configured.run_id, inherited["run_id"], bool(arguments))
-    _state.is_root = True
-    _state.arguments |= arguments
+    process.is_root = True
+    process.arguments |= arguments
     if not configured.run_id:
-        _state.has_made_id = True
+        process.has_made_id = True
         configured = _with_id_of_ray_job(dataclasses.replace(configured, run_id=layout.new_run_id()))
     return _publish(
         dataclasses.replace(
@@ -532,12 +488,12 @@ def _publish(configured: Settings) -> Settings:
     configured = dataclasses.replace(
         configured, target_variables=target.published_variables(os.environ, configured)
     )
-    told = _state.arguments | {name: getattr(configured, name) for name in _FOUNDED}
+    told = process.arguments | {name: getattr(configured, name) for name in _FOUNDED}
     if not configured.spool_dir.is_absolute():  # other processes may run elsewhere
         told["spool_dir"] = _absolute(configured.spool_dir)
     delivery = {name: getattr(configured, name) for name in settings.DELIVERY}
     os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**told, settings.DELIVERY_KEY: delivery})
-    _state.has_told |= ray_job.current() is None
+    process.is_published_before_ray |= ray_job.current() is None
     return dataclasses.replace(configured, **settings.as_inherited(told))
 
 
@@ -562,31 +518,31 @@ def _say_own_run(run_id: str, inherited_id: str, is_asked_for: bool) -> None:
 
 def _leave_run() -> None:
     """End the run that this process has founded: what begins from here on is another."""
-    if _state.inherited is None:
+    if process.inherited_config is None:
         os.environ.pop(settings.CONFIG_VARIABLE, None)
     else:
-        os.environ[settings.CONFIG_VARIABLE] = _state.inherited
-    _state.is_root = _state.has_made_id = False
+        os.environ[settings.CONFIG_VARIABLE] = process.inherited_config
+    process.is_root = process.has_made_id = False
 
 
 def settle() -> Settings:
     """Settle what this process records into; before it does, or Ray starts processes that do."""
-    with _state.lock:
-        if _state.is_over and not _state.is_configured:
-            _state.is_over, _state.settings = False, None
+    with process.lock:
+        if process.is_over and not process.is_configured:
+            process.is_over, process.settings = False, None
         configured = decide()
-        if not configured.enabled or _state.runtime is not None or _state.is_over:
+        if not configured.enabled or process.runtime is not None or process.is_over:
             return configured
-        if _state.is_root:  # a program may name its target after it has imported us
+        if process.is_root:  # a program may name its target after it has imported us
             configured = _publish(_with_id_of_ray_job(configured))
-        _state.settings = _beside_other_target(configured)
-        return _state.settings
+        process.settings = _beside_other_target(configured)
+        return process.settings
 
 
 def run_id() -> str:
     """Return the id of the run that this process records into; empty while there is none."""
-    configured = _state.settings
-    return configured.run_id if configured is not None and configured.enabled and not _state.is_over else ""
+    configured = process.settings
+    return configured.run_id if configured is not None and configured.enabled and not process.is_over else ""
 
 
 def join(config: str, variables: Mapping[str, str]) -> None:
@@ -596,15 +552,14 @@ def join(config: str, variables: Mapping[str, str]) -> None:
         config: what its first process tells the others, the value of ``CONFIG_VARIABLE``.
         variables: further variables of its first process.
     """
-    global off
-    with _state.lock:
-        active, _state.runtime = _state.runtime, None
+    with process.lock:
+        active, process.runtime = process.runtime, None
         for name in settings.inherited(os.environ).get("target_variables", {}):
             os.environ.pop(name, None)
         os.environ.update(variables)
         os.environ[settings.CONFIG_VARIABLE] = config
-        _state.is_root = _state.is_over = off = False
-        _state.settings = None
+        process.is_root = process.is_over = process.off = False
+        process.settings = None
         decide()
     if active is not None:  # a call is waiting, and nobody for what was recorded
         threading.Thread(target=active.close, args=(_CLOSE_TIMEOUT,), daemon=True).start()
@@ -612,18 +567,18 @@ def join(config: str, variables: Mapping[str, str]) -> None:
 
 def settle_for_workers() -> Settings:
     """Settle what this process records into, and stay with it: workers are being told."""
-    with _state.lock:
+    with process.lock:
         configured = settle()
-        _state.has_made_id = False
+        process.has_made_id = False
         return configured
 
 
 def _with_id_of_ray_job(configured: Settings) -> Settings:
     """Take the run id on which those of a Ray job agree that were not told one."""
-    job = ray_job.current() if _state.has_made_id else None
-    if job is None or job.is_prepared or (job.owns_cluster and _state.has_told):
+    job = ray_job.current() if process.has_made_id else None
+    if job is None or job.is_prepared or (job.owns_cluster and process.is_published_before_ray):
         return configured
-    _state.is_root = not job.in_worker
+    process.is_root = not job.in_worker
     return dataclasses.replace(configured, run_id=job.run_id)
 
 
@@ -673,47 +628,46 @@ def _import_what_exit_needs() -> None:
 
 
 def _at_exit() -> None:
-    global off
-    _state.is_exiting = True
+    process.is_exiting = True
     try:
         with contextlib.suppress(KeyboardInterrupt):  # leaves at once; the forwarder goes on
-            if _state.is_root:
+            if process.is_root:
                 shutdown(None)
-            elif _state.runtime is not None:
-                _state.runtime.close(_CLOSE_TIMEOUT)
+            elif process.runtime is not None:
+                process.runtime.close(_CLOSE_TIMEOUT)
             _drain_earlier_runs()
-        for ended in filter(None, (*_state.earlier, _state.ended)):
+        for ended in filter(None, (*process.earlier_runs, process.ended_run)):
             with exit_message.ctrl_c_ignored():
                 _say_what_was_delivered(ended)
     except KeyboardInterrupt:  # pressed again
         pass
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
         _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
-    off = True  # what exit handlers call from here on begins no other run
+    process.off = True  # what exit handlers call from here on begins no other run
 
 
 def _drain_earlier_runs() -> None:
     """Wait until what configure() has ended is delivered as well."""
-    timeouts = [run.settings.shutdown_timeout for run in _state.earlier]
+    timeouts = [run.settings.shutdown_timeout for run in process.earlier_runs]
     deadline = time.monotonic() + max(timeouts, default=0.0)
-    for run in _state.earlier:
+    for run in process.earlier_runs:
         timeout = max(0.0, deadline - time.monotonic())
         run.report = drain.drain(node_directory(run.settings), run.settings, timeout, shows_progress=True)
 
 
-def _say_what_was_delivered(ended: _EndedRun) -> None:
+def _say_what_was_delivered(ended: EndedRun) -> None:
     """Say how much of the run was delivered, and where to look at it."""
     node_dir = node_directory(ended.settings)
     report = ended.report
-    if report is None or (report.undelivered and not _state.other_nodes):  # interrupted, or out of date
+    if report is None or (report.undelivered and not process.other_nodes):  # interrupted, or out of date
         report = node_report.report(node_dir, ended.settings, at_once=report is None)
     exit_message.say(report, node_dir)
 
 
 def close_at_exit() -> None:
     """Flush what this process has recorded: for a process that exits without ``atexit``."""
-    active = _state.runtime
-    if active is not None and not _state.is_root:
+    active = process.runtime
+    if active is not None and not process.is_root:
         active.close(_CLOSE_TIMEOUT)
 
 
@@ -734,7 +688,7 @@ def _known(report: Report, writer: SegmentWriter | None) -> Report:
     """Complete a report of a spool that cannot be read by what this process knows; warn of it once."""
     if report.problem is None:
         return report
-    _warn_of_problem(report.problem)
+    warn_once(f"what was recorded and delivered is not known: {report.problem}")
     if writer is None:
         return report
     counts = writer.counts()
@@ -747,11 +701,6 @@ def _known(report: Report, writer: SegmentWriter | None) -> Report:
         left_out={reason: n for reason, n in counts.skips.items() if n},
         exporters=dict.fromkeys(report.exporters, pending),
     )
-
-
-@functools.lru_cache  # status() may be asked every second
-def _warn_of_problem(problem: str) -> None:
-    _logger.warning("otel-rollout: what was recorded and delivered is not known: %s", problem)
 
 
 def publish_run(runs: Mapping[str, str]) -> None:
@@ -789,12 +738,12 @@ def drain_other_nodes(timeout: float | None = None) -> None:
     Called by the run's first process before Ray goes, since forwarders may not outlive their machines.
     """
     configured = decide()
-    if configured.enabled and _state.is_root and "ray" in sys.modules:
+    if configured.enabled and process.is_root and "ray" in sys.modules:
         from otel_rollout.launch import ray_nodes
 
         limit = configured.shutdown_timeout if timeout is None else timeout
-        _state.other_nodes = ray_nodes.drain_others(
-            _state.other_nodes, configured, node_directory(configured), _bounded(limit)
+        process.other_nodes = ray_nodes.drain_others(
+            process.other_nodes, configured, node_directory(configured), _bounded(limit)
         )
 
 
@@ -803,17 +752,16 @@ def shutdown(timeout: float | None) -> Report:
 
     What is called afterwards begins another run, where the environment or configure() says so.
     """
-    global off
-    with _state.lock:
+    with process.lock:
         configured = decide()
-        off = True
-        active, _state.runtime = _state.runtime, None
+        process.off = True
+        active, process.runtime = process.runtime, None
         if not configured.enabled:
             return Report.empty()
         deadline = time.monotonic() + _bounded(configured.shutdown_timeout if timeout is None else timeout)
-        leads = _state.is_root
+        leads = process.is_root
         if leads:
-            _state.ended = _EndedRun(configured)
+            process.ended_run = EndedRun(configured)
         if active is not None:
             active.close(deadline - time.monotonic())
         try:
@@ -822,18 +770,18 @@ def shutdown(timeout: float | None) -> Report:
             _logger.warning("otel-rollout: the cluster's other nodes could not be drained: %s", error)
         if leads:
             _leave_run()
-            _state.arguments = {}
-        _state.is_over, off = True, _state.is_exiting
+            process.arguments = {}
+        process.is_over, process.off = True, process.is_exiting
     node_dir = node_directory(configured)
     here = drain.drain(node_dir, configured, max(0.0, deadline - time.monotonic()), shows_progress=leads)
     if active is not None or os.path.lexists(node_dir):  # else nothing was recorded, and nothing is missing
         here = _known(here, active.writer if active is not None else None)
     accounts = [here]
-    for node in _state.other_nodes.values():
+    for node in process.other_nodes.values():
         accounts.append(node.account(max(0.0, deadline - time.monotonic())))
     report = Report.merged(accounts)
     if leads:
-        _state.ended = _EndedRun(configured, report)
+        process.ended_run = EndedRun(configured, report)
     return report
 
 
@@ -844,12 +792,8 @@ def _bounded(seconds: float) -> float:
 
 def _after_fork_in_child() -> None:
     """A forked child records on its own: it shares neither writer nor threads nor exit duties."""
-    inherited = _state.runtime or (_state.start.runtime if _state.start else None)
-    _state.lock = threading.RLock()
-    _state.runtime = _state.start = None
-    _state.is_root = _state.has_made_id = False
-    _state.earlier = []
-    _state.ended = None
+    inherited = process.runtime or (process.start.runtime if process.start else None)
+    _state.reset(after_fork=True)
     if inherited is not None:
         inherited.writer.abandon()
 

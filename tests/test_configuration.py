@@ -378,7 +378,7 @@ def test_a_misspelt_exporter_in_the_environment_is_one_error_and_keeps_what_is_r
         "with otel_rollout.rollout_trace_attr(step=1): pass\n"
         "end = time.monotonic() + 60\n"
         "while not otel_rollout.status().exporters['mlfow'].problem: assert time.monotonic() < end\n"
-        "while not otel_rollout.runtime._state.runtime.keeper._reported: assert time.monotonic() < end\n"
+        "while not otel_rollout.process.runtime.keeper._reported: assert time.monotonic() < end\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program],

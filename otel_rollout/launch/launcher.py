@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from otel_rollout._state import process
 from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials
 from otel_rollout.forwarder.lock import SUCCESSOR, Election
 from otel_rollout.runs.target import is_told, names_target
@@ -72,7 +73,7 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
             may_do_better = _may_do_better(election, node_dir, access_in(environ))
             if not may_do_better or _is_being_succeeded(election, node_dir):
                 return
-            _successions.setdefault(node_dir, []).append(time.monotonic())
+            process.successor_starts.setdefault(node_dir, []).append(time.monotonic())
     finally:
         election.close()
     command = [sys.executable, "-m", "otel_rollout.forwarder", str(node_dir)]
@@ -95,8 +96,6 @@ _MAX_SUCCESSORS = 3
 """Successors that a process starts for a directory at most: others may want the lock as well."""
 _SUCCESSION_INTERVAL = 5.0
 """Seconds between them."""
-_successions: dict[Path, list[float]] = {}
-"""When this process started successors for a directory."""
 
 
 def may_do_better(node_dir: Path, configured: Settings) -> bool:
@@ -109,14 +108,16 @@ def may_do_better(node_dir: Path, configured: Settings) -> bool:
 
 
 def _may_do_better(election: Election, node_dir: Path, access: Mapping[str, str]) -> bool:
-    if len(_successions.get(node_dir, ())) >= _MAX_SUCCESSORS and not _is_being_succeeded(election, node_dir):
+    if len(process.successor_starts.get(node_dir, ())) >= _MAX_SUCCESSORS and not _is_being_succeeded(
+        election, node_dir
+    ):
         return False
     return election.lacks(access) or (election.differs(access) and _is_refused(node_dir))
 
 
 def _is_being_succeeded(election: Election, node_dir: Path) -> bool:
     """Whether a successor is on its way: its process starts, or waits for the lock."""
-    started = _successions.get(node_dir, [])
+    started = process.successor_starts.get(node_dir, [])
     is_starting = bool(started) and time.monotonic() - started[-1] < _SUCCESSION_INTERVAL
     return is_starting or election.is_succeeded()
 

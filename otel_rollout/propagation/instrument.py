@@ -6,12 +6,12 @@ import functools
 import importlib.util
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from otel_rollout import runtime, settings
+from otel_rollout._state import process
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
 from otel_rollout.propagation import (
@@ -27,8 +27,6 @@ from otel_rollout.propagation.ray_names import UnsupportedRay
 from otel_rollout.runs import ray_job
 
 _logger = logging.getLogger("otel_rollout")
-_lock = threading.Lock()
-_patches: Patches | None = None
 
 
 def instrument() -> None:
@@ -41,27 +39,25 @@ def instrument() -> None:
     the same. Calling it again does nothing; :func:`uninstrument` undoes it. Without Ray, and on a Ray that
     is not understood, what can be done is done. Never raises.
     """
-    global _patches
-    with _lock:
-        if _patches is not None:
+    with process.instrument_lock:
+        if process.patches is not None:
             return
-        _patches = Patches()
+        patches = process.patches = Patches()
         try:
             threads.install()
-            processes.install(_patches)
+            processes.install(patches)
             if importlib.util.find_spec("ray") is not None:
-                _instrument_driver(_patches)
+                _instrument_driver(patches)
         except Exception as error:  # noqa: BLE001 - the program goes on without propagation
             fault("instrumenting Ray", error)
 
 
 def uninstrument() -> None:
     """Undo :func:`instrument` in this process. A running job's workers stay as they are."""
-    global _patches
-    with _lock:
-        if _patches is not None:
-            _patches.undo()
-            _patches = None
+    with process.instrument_lock:
+        if process.patches is not None:
+            process.patches.undo()
+            process.patches = None
         threads.uninstall()
 
 
@@ -71,9 +67,8 @@ def instrument_worker() -> None:
     Raises:
         UnsupportedRay: when a name of Ray's is missing.
     """
-    global _patches
-    with _lock:
-        if _patches is not None:
+    with process.instrument_lock:
+        if process.patches is not None:
             return
         names = ray_names.look_up()
         patches = Patches()
@@ -86,7 +81,7 @@ def instrument_worker() -> None:
         except Exception:
             patches.undo()
             raise
-        _patches = patches
+        process.patches = patches
 
 
 def _instrument_driver(patches: Patches) -> None:

@@ -23,7 +23,7 @@ from otel_rollout.cli import forwarding
 from otel_rollout.launch import drain, launcher, transfer
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
-from otel_rollout.spool.private_files import ForeignFileError, say_left_alone
+from otel_rollout.spool.private_files import ForeignFileError
 from otel_rollout.viewer.from_spool import Kept
 from tests.faults import hostile
 from tests.waiting import wait_for
@@ -228,7 +228,6 @@ def test_a_directory_that_others_can_write_to_is_left_alone(
     shared: Path, secret: Path, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Others could put links there while we work; the line says how to change that."""
-    say_left_alone.cache_clear()
     node_dir = hostile.node_directory(shared / "spool")
     node_dir.chmod(0o777)
     assert layout.node_directories(shared / "spool") == []

@@ -11,6 +11,7 @@ import pytest
 
 import otel_rollout
 from otel_rollout import runtime
+from otel_rollout._state import process
 from tests.forwarder.test_delivery import record
 from tests.waiting import wait_for
 
@@ -54,12 +55,12 @@ def test_the_last_run_published_counts(tracing: None, target: Path) -> None:
 def test_a_run_is_linked_after_all_processes_and_the_forwarder_are_gone(tracing: None, target: Path) -> None:
     """Whoever publishes last starts a forwarder if there is none."""
     record(1)
-    arguments = dict(runtime._state.arguments)
+    arguments = dict(process.arguments)
     run_id = runtime.decide().run_id
     otel_rollout.shutdown(30)
     node_dir = runtime.node_directory(runtime.decide())
     wait_for(lambda: not runtime.launch.forwarder_runs(node_dir), what="the end of the forwarder")
-    runtime.off = False
+    process.off = False
     runtime.configure({**arguments, "run_id": run_id})
     otel_rollout.publish_run(**RUN)
     wait_for(lambda: links(target), what="the link")
@@ -89,8 +90,8 @@ def test_publishing_is_harmless(fresh_process: None, monkeypatch: pytest.MonkeyP
     """With tracing off, for an exporter that is not used, and on a disk that refuses, nothing is raised."""
     otel_rollout.publish_run(mlflow="run")
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", os.devnull)
-    runtime._state.settings = None
-    monkeypatch.setattr(runtime, "off", False)
+    process.settings = None
+    monkeypatch.setattr(process, "off", False)
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     otel_rollout.publish_run(mlflow="run")
     otel_rollout.publish_run(console="run")

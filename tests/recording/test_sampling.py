@@ -27,7 +27,6 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, settings
 from otel_rollout.base import semconv
 from otel_rollout.propagation import carrier
-from otel_rollout.recording import sampling
 from otel_rollout.recording.sampling import Group, GroupSampling, place_of_group, with_chosen
 from tests.spool_reader import Recorded, tree
 
@@ -101,7 +100,6 @@ def test_a_limit_is_an_expected_number_where_the_step_s_size_is_given() -> None:
 
 def test_a_limit_of_nobody_knows_what_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """Everything is recorded then, and one warning names the variable that is missing."""
-    sampling._tell_that_nobody_counts.cache_clear()
     assert taken(GroupSampling(most=3)) == set(ROWS)
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "OTEL_ROLLOUT_GROUPS_PER_STEP" in warning

@@ -13,7 +13,6 @@ import pytest
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
 from otel_rollout import runtime, settings
-from otel_rollout.base import errors
 from otel_rollout.integrations.verl import launching
 
 IMPORT = """
@@ -161,7 +160,6 @@ def test_an_engine_without_statistics_is_warned_of_before_it_starts(
 ) -> None:
     """vLLM's tracing together with verl's disable_log_stats ends the engine: the driver says what to set."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    monkeypatch.setattr(errors, "_reported", set())
     verl_config.actor_rollout_ref.rollout.disable_log_stats = disabled
     verl_config.actor_rollout_ref.rollout.engine_kwargs = {"vllm": engine}
     get_ppo_ray_runtime_env(_flag(verl_config, "otel"))

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_rollout import runtime, settings
-from otel_rollout.base.errors import fault, warn
+from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.integrations.verl import seams, vllm
 from otel_rollout.launch import launcher
 from otel_rollout.settings import SettingsError
@@ -76,7 +76,7 @@ def set_up(config: Any = None) -> None:
 
     instrument()
     if _engine_lacks_statistics(config):
-        warn(vllm.NEEDS_STATISTICS)
+        warn_once(vllm.NEEDS_STATISTICS)
 
 
 def asked_for(backend: str | None) -> dict[str, dict[str, Any]]:
