@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 
-from otel_rollout import _state, settings
+from otel_rollout import _state, configuration, settings
 from otel_rollout._state import EndedRun, process
 from otel_rollout.account import metrics, node_report
 from otel_rollout.account.report import DeliveryCount, ExporterCount, Report
@@ -187,7 +187,9 @@ def _is_exported_by_the_agent(configured: Settings) -> bool:
     """
     if _AGENT not in sys.modules:
         return False
-    exported = settings.from_environment({"OTEL_TRACES_EXPORTER": os.environ.get("OTEL_TRACES_EXPORTER", "")})
+    exported = configuration.from_environment(
+        {"OTEL_TRACES_EXPORTER": os.environ.get("OTEL_TRACES_EXPORTER", "")}
+    )
     shared = set(exported[0].exporters) & set(configured.exporters)
     if shared:
         _logger.info(
@@ -339,7 +341,7 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
         SettingsError: for an argument that does not exist or has an unusable value, or an exporter that is
             not installed.
     """
-    checked = settings.as_inherited(settings.checked_arguments(arguments))
+    checked = configuration.as_inherited(configuration.checked_arguments(arguments))
     launcher.check_exporters(checked.get("exporters", {}))
     if "spool_dir" in checked:
         checked["spool_dir"] = _absolute(checked["spool_dir"])
@@ -353,7 +355,7 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
         process.is_configured = True
         _warn_of_unknown_variables()
         _adopt(checked, joins)
-        if settings.switched_off(os.environ):
+        if configuration.switched_off(os.environ):
             _logger.info("otel-rollout: an environment variable switches tracing off, over configure()")
 
 
@@ -385,7 +387,7 @@ def _warn_of_unknown_variables() -> None:
     """Warn of variables that look like ours and are none, once per tree of processes."""
     if settings.CONFIG_VARIABLE in os.environ or settings.WARNED_VARIABLE in os.environ:
         return
-    unknown = settings.unknown_variables(os.environ)
+    unknown = configuration.unknown_variables(os.environ)
     for sentence in unknown:
         _logger.warning("otel-rollout: %s", sentence)
     if unknown:
@@ -398,7 +400,7 @@ def announce() -> None:
     Never raises: an import must not end a program, whatever the machine it runs on.
     """
     try:
-        if settings.CONFIG_VARIABLE in os.environ or settings.is_enabled(os.environ):
+        if settings.CONFIG_VARIABLE in os.environ or configuration.is_enabled(os.environ):
             wanted = _wanted({}, joins=False)
             if wanted.settings.enabled and wanted.is_own:
                 decide()
@@ -419,11 +421,11 @@ class _Wanted(NamedTuple):
 
 
 def _wanted(arguments: dict[str, Any], joins: bool) -> _Wanted:
-    inherited, _ = settings.from_environment(os.environ)
+    inherited, _ = configuration.from_environment(os.environ)
     by_variables = target.named_by_variables(_variables_for_this_process(), inherited)
     stated = dataclasses.replace(inherited, **by_variables)
     configured = target.completed(os.environ, stated, arguments)
-    configured = dataclasses.replace(configured, **settings.switched_off(os.environ))
+    configured = dataclasses.replace(configured, **configuration.switched_off(os.environ))
     if settings.CONFIG_VARIABLE not in os.environ or not inherited.run_id or process.is_root:
         return _Wanted(configured, True)
     if joins or not (target.is_another(inherited, by_variables) or target.is_another(inherited, arguments)):
@@ -447,7 +449,7 @@ def _variables_for_this_process() -> Mapping[str, str]:
 
 def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
     """Make these settings those of this process: join the inherited run, or found one."""
-    for problem in settings.from_environment(os.environ)[1]:
+    for problem in configuration.from_environment(os.environ)[1]:
         _logger.error("otel-rollout: %s", problem)
     configured, is_own = _wanted(arguments, joins)
     if configured.enabled:
@@ -459,7 +461,7 @@ def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
 
 def _found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
     if not process.is_root:
-        inherited = settings.inherited(os.environ) if _is_inherited() else {}
+        inherited = configuration.inherited(os.environ) if _is_inherited() else {}
         process.inherited_config = os.environ.get(settings.CONFIG_VARIABLE)
         process.arguments = {n: value for n, value in inherited.items() if n not in _FOUNDED}
         process.other_nodes = {}
@@ -491,16 +493,18 @@ def _publish(configured: Settings) -> Settings:
     told = process.arguments | {name: getattr(configured, name) for name in _FOUNDED}
     if not configured.spool_dir.is_absolute():  # other processes may run elsewhere
         told["spool_dir"] = _absolute(configured.spool_dir)
-    delivery = {name: getattr(configured, name) for name in settings.DELIVERY}
-    os.environ[settings.CONFIG_VARIABLE] = settings.to_variable({**told, settings.DELIVERY_KEY: delivery})
+    of_forwarder = {name: getattr(configured, name) for name in settings.given_to_forwarder("founder")}
+    os.environ[settings.CONFIG_VARIABLE] = configuration.to_variable(
+        {**told, configuration.FOUNDER_KEY: of_forwarder}
+    )
     process.is_published_before_ray |= ray_job.current() is None
-    return dataclasses.replace(configured, **settings.as_inherited(told))
+    return dataclasses.replace(configured, **configuration.as_inherited(told))
 
 
 def _is_inherited() -> bool:
     """Whether the process that started this one has told it of a run."""
     try:
-        return "run_id" in settings.inherited(os.environ)
+        return "run_id" in configuration.inherited(os.environ)
     except ValueError:  # as has been said
         return False
 
@@ -554,7 +558,7 @@ def join(config: str, variables: Mapping[str, str]) -> None:
     """
     with process.lock:
         active, process.runtime = process.runtime, None
-        for name in settings.inherited(os.environ).get("target_variables", {}):
+        for name in configuration.inherited(os.environ).get("target_variables", {}):
             os.environ.pop(name, None)
         os.environ.update(variables)
         os.environ[settings.CONFIG_VARIABLE] = config

@@ -19,16 +19,10 @@ from pathlib import Path
 
 from otel_rollout._state import process
 from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials
+from otel_rollout.configuration import from_founder, to_variable
 from otel_rollout.forwarder.lock import SUCCESSOR, Election
 from otel_rollout.runs.target import is_told, names_target
-from otel_rollout.settings import (
-    CONFIG_VARIABLE,
-    DELIVERY,
-    ExporterOptions,
-    Settings,
-    delivery_of,
-    to_variable,
-)
+from otel_rollout.settings import CONFIG_VARIABLE, ExporterOptions, Settings, given_to_forwarder
 from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import open_private
 
@@ -147,9 +141,9 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
         if without_credentials(passed[name].strip()) != of_run.get(name):
             del passed[name]
     passed = {**of_run, **passed}
-    names = ("exporters", "project_name", "run_id", "node", "home_node", "working_dir", *DELIVERY)
+    names = (*given_to_forwarder("starter"), *given_to_forwarder("founder"))
     passed[CONFIG_VARIABLE] = to_variable(
-        {name: getattr(configured, name) for name in names} | delivery_of(configured.run_id, environ)
+        {name: getattr(configured, name) for name in names} | from_founder(configured.run_id, environ)
     )
     # Where this package was imported from, for trees that are on sys.path but not installed.
     package_root = str(Path(__file__).resolve().parents[2])

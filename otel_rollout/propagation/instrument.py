@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from otel_rollout import runtime, settings
+from otel_rollout import configuration, runtime
 from otel_rollout._state import process
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
@@ -77,7 +77,7 @@ def instrument_worker() -> None:
             ray_send.install(names, patches)
             processes.install(patches)
             threads.install()
-            ray_runs.begin(settings.inherited(os.environ).get("run_id", ""))
+            ray_runs.begin(configuration.inherited(os.environ).get("run_id", ""))
         except Exception:
             patches.undo()
             raise

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from otel_rollout import settings
+from otel_rollout import configuration
 from otel_rollout.base.environment import may_be_credential, without_credentials
 from otel_rollout.settings import Settings
 
@@ -87,7 +87,7 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
     }
     if not changed:
         return {}
-    stated, _ = settings.from_environment({name: v for name, v in changed.items() if name in _SETTINGS})
+    stated, _ = configuration.from_environment({name: v for name, v in changed.items() if name in _SETTINGS})
     named = {_SETTINGS[name]: getattr(stated, _SETTINGS[name]) for name in changed if name in _SETTINGS}
     named["exporters"] = {
         exporter: {
@@ -104,7 +104,7 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
 def is_told(environ: Mapping[str, str]) -> bool:
     """Whether the process that founded the run has said which variables it had."""
     try:
-        return "target_variables" in settings.inherited(environ)
+        return "target_variables" in configuration.inherited(environ)
     except ValueError:  # as is reported with the settings
         return False
 
@@ -198,7 +198,7 @@ def _has_option(run: Settings, exporter: str, option: str, value: object) -> boo
 
 def fingerprint(configured: Settings) -> str:
     """Return a digest of exporters and target without credentials, the same in all processes of a run."""
-    as_inherited = json.loads(settings.to_variable(configured.exporters))
+    as_inherited = json.loads(configuration.to_variable(configured.exporters))
     target = {
         "exporters": {
             exporter: {

@@ -23,6 +23,7 @@ from otel_rollout import Report, StepKey, rollout_trace_attr, rollout_trace_op, 
 from otel_rollout.account import node_report
 from otel_rollout.account.ledger import Ledger, read_ledger
 from otel_rollout.base import semconv
+from otel_rollout.base.parsers import tail_rules
 from otel_rollout.cli import forwarding
 from otel_rollout.forwarder import tail_sampling
 from otel_rollout.forwarder.tail_rules import Judge, Trajectory, Verdict
@@ -30,7 +31,7 @@ from otel_rollout.forwarder.tail_sampling import Selection
 from otel_rollout.launch import launcher
 from otel_rollout.otlp import evaluations
 from otel_rollout.recording.sampling import Group
-from otel_rollout.settings import SettingsError, outcomes
+from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout
 from tests.faults.forwarding import nobody_forwards
 from tests.forwarder.test_delivery import node_directory, otel_rollout_command
@@ -385,14 +386,14 @@ def test_score_of_a_sub_trajectory_is_not_the_trajectorys() -> None:
 )
 def test_rewards_of_every_kind_are_judged(rewards: list[Any], verdict: tuple[bool, str]) -> None:
     """A yes counts 1; infinity is further than anything; NaN and text are rewards that are not 0."""
-    judge = Judge(outcomes("zero,spread=0.5"), 0, "")
+    judge = Judge(tail_rules("zero,spread=0.5"), 0, "")
     siblings = [noted(scored(reward, 10), line_of({}, 0)) for reward in rewards]
     assert judge.judge(Group("e", 1, 1, False), siblings) == verdict
 
 
 def test_what_is_unusually_slow_or_long_is_kept() -> None:
     """Beyond so many times the median of the latest; not while there are too few to tell."""
-    judge = Judge(outcomes("slow=3,long=4"), 0, "")
+    judge = Judge(tail_rules("slow=3,long=4"), 0, "")
     name = Group("e", 1, 1, False)
     slow, long = trajectory(seconds=3.1, tokens=100), trajectory(seconds=1.0, tokens=401)
     assert judge.judge(name, [slow]) == (False, "ordinary")
@@ -406,9 +407,9 @@ def test_what_is_unusually_slow_or_long_is_kept() -> None:
 
 def test_a_base_rate_is_the_same_on_every_node() -> None:
     """It goes by the group's name, and has nothing to do with what was sampled before."""
-    judge = Judge(outcomes("rate=0.3"), 0, "seed")
+    judge = Judge(tail_rules("rate=0.3"), 0, "seed")
     kept = {row for row in range(500) if judge.judge(Group("e", 1, row, False), [trajectory()]).kept}
-    again = Judge(outcomes("rate=0.3"), 0, "seed")
+    again = Judge(tail_rules("rate=0.3"), 0, "seed")
     assert kept == {row for row in range(500) if again.judge(Group("e", 1, row, False), [trajectory()]).kept}
     assert 110 < len(kept) < 190
 

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, settings
+from otel_rollout import configuration, rollout_trace_attr, rollout_trace_op, runtime, score, settings
 from otel_rollout.base import semconv
 from otel_rollout.propagation import carrier
 from otel_rollout.recording.sampling import Group, GroupSampling, place_of_group, with_chosen
@@ -323,7 +323,7 @@ def test_what_was_chosen_travels_to_other_processes_and_ends_with_the_trajectory
 )
 def test_wrong_values_are_said_with_their_variable(variable: str, value: str, problem: str) -> None:
     """One sentence says which variable, which value and what is wrong; the default is used."""
-    configured, (said,) = settings.from_environment({variable: value})
+    configured, (said,) = configuration.from_environment({variable: value})
     assert said == f"{variable}={value!r} {said.split(' ', 1)[1]}"
     assert problem in said
     assert configured == settings.Settings()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rollout import runtime, settings
+from otel_rollout import configuration, runtime
 from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.integrations.verl import seams, vllm
 from otel_rollout.launch import launcher
@@ -84,7 +84,7 @@ def asked_for(backend: str | None) -> dict[str, dict[str, Any]]:
 
     Says what cannot be had, and which of the two wins where they disagree: the flag.
     """
-    configured, _ = settings.from_environment(os.environ)
+    configured, _ = configuration.from_environment(os.environ)
     environment = {name: dict(options) for name, options in configured.exporters.items()}
     if configured.sdk_disabled:
         return {}
