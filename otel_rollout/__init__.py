@@ -17,13 +17,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from otel_rollout import runtime as _runtime
+from otel_rollout import _state
 from otel_rollout.account.report import ExporterCount, Report, StepCount, StepKey
 from otel_rollout.base import logs as _logs
 from otel_rollout.base.version import VERSION as __version__
 from otel_rollout.capture.decorator import rollout_trace_op
 from otel_rollout.capture.scores import score
 from otel_rollout.capture.trajectory import Trajectory, rollout_trace_attr
+from otel_rollout.launch import at_exit as _at_exit
+from otel_rollout.launch import shutdown as _shutdown
+from otel_rollout.launch import status as _status
+from otel_rollout.launch import trackers as _trackers
+from otel_rollout.runs import membership as _membership
 from otel_rollout.settings import ExporterOptions, SettingsError
 
 __all__ = [
@@ -68,7 +73,7 @@ def configure(
         SettingsError: for a setting that does not exist, a value that cannot be used, an exporter that is
             not installed, or when recording has begun already.
     """
-    _runtime.configure(
+    _membership.configure(
         {
             "exporters": exporters,
             "project_name": project_name,
@@ -109,12 +114,12 @@ def publish_run(**runs: str) -> None:
         runs: for an exporter its tracker's run: ``mlflow="<run id>"``, ``weave="<entity>/<project>/<run>"``.
             Exporters that the rollout does not use are ignored.
     """
-    _runtime.publish_run(runs)
+    _trackers.publish_run(runs)
 
 
 def status() -> Report:
     """Return how many spans this machine has recorded, and how many each exporter has delivered."""
-    return _runtime.status()
+    return _status.status()
 
 
 def shutdown(timeout: float | None = None) -> Report:
@@ -129,8 +134,9 @@ def shutdown(timeout: float | None = None) -> Report:
     Returns:
         How many spans were recorded, delivered, rejected, dropped and left pending.
     """
-    return _runtime.shutdown(timeout)
+    return _shutdown.shutdown(timeout)
 
 
 _logs.guard_loggers("otel_rollout", "otel_rollout.forwarder", "otel_rollout.viewer")
-_runtime.announce()
+_state.process.register_exit = _at_exit.register
+_membership.announce()

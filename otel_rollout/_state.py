@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,12 @@ class EndedRun:
 
 _PER_PROCESS: Final = {"is_per_process": True}
 """Marks a field that a forked child does not take over from its parent."""
+_WIRED: Final = {"is_wired": True}
+"""Marks a field that the package sets when it is imported, and :func:`reset` leaves alone."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -75,6 +82,8 @@ class ProcessState:
     """Runs that configure() has ended, whose delivery may go on."""
     other_nodes: dict[str, OtherNode] = field(default_factory=dict)
     """Node directory → machine of the Ray cluster that was drained."""
+    register_exit: Callable[[], None] = field(default=_nothing, metadata=_WIRED)
+    """Registers what this process does at its exit, for rooms below :mod:`otel_rollout.launch.at_exit`."""
     ended_run: EndedRun | None = field(default=None, metadata=_PER_PROCESS)
     successor_starts: dict[Path, list[float]] = field(default_factory=dict, metadata=_PER_PROCESS)
     """Node directory → monotonic times at which this process started a successor of its forwarder."""
@@ -120,5 +129,7 @@ def reset(*, after_fork: bool = False) -> None:
     """Give every field its initial value, or only those that a forked child does not take over."""
     initial = ProcessState()
     for variable in fields(ProcessState):
+        if "is_wired" in variable.metadata:
+            continue
         if not after_fork or "is_per_process" in variable.metadata:
             setattr(process, variable.name, getattr(initial, variable.name))

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rollout
-from otel_rollout import SettingsError, configuration, rollout_trace_attr, runtime, settings
+from otel_rollout import SettingsError, configuration, rollout_trace_attr, settings
+from otel_rollout.runs import membership
 
 
 def test_defaults_leave_tracing_off():
@@ -209,19 +210,20 @@ def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "from environment")
     monkeypatch.setenv("OTEL_ROLLOUT_EXPERIMENT", "kept")
     otel_rollout.configure(project_name="from argument")
-    configured = runtime.decide()
+    configured = membership.decide()
     assert (configured.project_name, configured.experiment_name) == ("from argument", "kept")
     assert list(configured.exporters) == ["console"]
 
 
 def test_child_processes_inherit_the_set_up(tracing):
     """A process started from here joins the run, with the arguments given here."""
-    runtime.decide()
+    membership.decide()
     code = (
-        "from otel_rollout import runtime as r; s = r.decide(); print(s.run_id, s.project_name, s.exporters)"
+        "from otel_rollout.runs.membership import decide\n"
+        "s = decide(); print(s.run_id, s.project_name, s.exporters)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    configured = runtime.decide()
+    configured = membership.decide()
     assert ran.stdout.split(" ", 2) == [
         configured.run_id,
         "project",
@@ -378,7 +380,7 @@ def test_a_misspelt_exporter_in_the_environment_is_one_error_and_keeps_what_is_r
         "with otel_rollout.rollout_trace_attr(step=1): pass\n"
         "end = time.monotonic() + 60\n"
         "while not otel_rollout.status().exporters['mlfow'].problem: assert time.monotonic() < end\n"
-        "while not otel_rollout.process.runtime.keeper._reported: assert time.monotonic() < end\n"
+        "while not otel_rollout._state.process.runtime.keeper._reported: assert time.monotonic() < end\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program],

@@ -21,8 +21,8 @@ from otel_rollout._state import process
 from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials
 from otel_rollout.configuration import from_founder, to_variable
 from otel_rollout.forwarder.lock import SUCCESSOR, Election
-from otel_rollout.runs.target import is_told, names_target
-from otel_rollout.settings import CONFIG_VARIABLE, ExporterOptions, Settings, given_to_forwarder
+from otel_rollout.runs.target import is_published, names_target
+from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import open_private
 
@@ -136,7 +136,7 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     }
     # The run's target counts, not what this process's variables name.
     of_run = configured.target_variables
-    has_told = bool(of_run) or is_told(environ)
+    has_told = bool(of_run) or is_published(environ)
     for name in [name for name in passed if has_told and names_target(name, configured)]:
         if without_credentials(passed[name].strip()) != of_run.get(name):
             del passed[name]
@@ -151,21 +151,6 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
         passed["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, passed.get("PYTHONPATH")]))
     passed["MLFLOW_DISABLE_TELEMETRY"] = "true"
     return passed
-
-
-def check_exporters(exporters: ExporterOptions) -> None:
-    """Check that exporters and their options exist. Imports those that are given options.
-
-    Raises:
-        SettingsError: naming what does not exist, and what was probably meant.
-    """
-    if exporters:
-        from otel_rollout.exporting.registry import check_names, check_options
-
-        check_names(exporters)
-        for name, options in exporters.items():
-            if options:
-                check_options(name, options)
 
 
 class Keeper:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from otel_rollout import configuration, runtime
+from otel_rollout import configuration
 from otel_rollout._state import process
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
+from otel_rollout.launch import at_exit
+from otel_rollout.launch.shutdown import drain_other_nodes
 from otel_rollout.propagation import (
     processes,
     ray_names,
@@ -24,7 +26,7 @@ from otel_rollout.propagation import (
     threads,
 )
 from otel_rollout.propagation.ray_names import UnsupportedRay
-from otel_rollout.runs import ray_job
+from otel_rollout.runs import membership, ray_job
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -100,7 +102,7 @@ def _instrument_driver(patches: Patches) -> None:
             missing,
         )
         return
-    if ray.is_initialized() and runtime.decide().enabled and not ray_job.is_prepared():
+    if ray.is_initialized() and membership.decide().enabled and not ray_job.is_prepared():
         _logger.warning(
             "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
             "process's settings nor the trajectories of its calls. Workers whose own environment switches "
@@ -121,8 +123,8 @@ def _initializing(patches: Patches, original: Callable[..., Any]) -> Callable[..
                 fault("preparing Ray's workers", error)
         with _variable(ray_workers.SUBMITTED_JOB, submitted):
             result = original(*args, **kwargs)
-        if patches.active and runtime.decide().enabled:
-            runtime.register_exit()  # again: at exit, before Ray's own end
+        if patches.active and membership.decide().enabled:
+            at_exit.register()  # again: at exit, before Ray's own end
         return result
 
     return init
@@ -133,7 +135,7 @@ def _shutting_down(patches: Patches, original: Callable[..., Any]) -> Callable[.
     def shutdown(*args: Any, **kwargs: Any) -> Any:
         if patches.active:
             try:
-                runtime.drain_other_nodes()
+                drain_other_nodes()
                 ray_runs.forget()
             except Exception as error:  # noqa: BLE001 - Ray ends all the same
                 fault("waiting for delivery on other nodes", error)

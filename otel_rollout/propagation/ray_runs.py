@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout import runtime
 from otel_rollout._state import process
 from otel_rollout.base.environment import PREFIXES
+from otel_rollout.runs import membership
 from otel_rollout.settings import CONFIG_VARIABLE
 
 RUN_KEY: Final = "otel-rollout-run"
@@ -35,7 +35,7 @@ def begin(run_id: str) -> None:
 
 def is_to_be_named() -> bool:
     """Whether calls have to name the run, since workers were started with another."""
-    run_id = runtime.run_id()
+    run_id = membership.run_id()
     return bool(run_id and process.run_of_workers) and run_id != process.run_of_workers
 
 
@@ -43,9 +43,9 @@ def run_to_name() -> str | None:
     """Return the run that a call has to name; None where its receiver knows."""
     if not is_to_be_named():
         return None
-    run_id = runtime.run_id()
+    run_id = membership.run_id()
     if run_id not in process.published_runs:
-        run_id = runtime.settle_for_workers().run_id
+        run_id = membership.settle_for_workers().run_id
         process.published_runs.add(run_id)
         _publish(run_id)
     return run_id
@@ -73,7 +73,7 @@ def forget() -> None:
 
 def follow(run_id: str) -> None:
     """Record into a run from here on, if this process does not already."""
-    if run_id == runtime.run_id() or run_id in process.unknown_runs:
+    if run_id == membership.run_id() or run_id in process.unknown_runs:
         return
     told = _told(run_id)
     if told is None:
@@ -82,10 +82,10 @@ def follow(run_id: str) -> None:
             "otel-rollout: this worker was called from the run %s, whose settings cannot be had; it goes on "
             "recording into %s. Call ray.shutdown() and ray.init() between two runs.",
             run_id,
-            runtime.run_id(),
+            membership.run_id(),
         )
         return
-    runtime.join(told["config"], told["variables"])
+    membership.join(told["config"], told["variables"])
     process.published_runs.add(run_id)  # as the driver has done: the calls of this worker name it as well
 
 

@@ -101,7 +101,7 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
     return named
 
 
-def is_told(environ: Mapping[str, str]) -> bool:
+def is_published(environ: Mapping[str, str]) -> bool:
     """Whether the process that founded the run has said which variables it had."""
     try:
         return "target_variables" in configuration.inherited(environ)
