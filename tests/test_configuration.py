@@ -361,7 +361,9 @@ def test_misspelt_exporter_raises_error_with_the_closest_one(fresh_process):
         ("console", "servce_name", "service_name"),
     ],
 )
-def test_a_misspelt_option_of_an_exporter_is_answered_with_the_one_that_was_meant(fresh_process, exporter, option, meant):
+def test_a_misspelt_option_of_an_exporter_is_answered_with_the_one_that_was_meant(
+    fresh_process, exporter, option, meant
+):
     """Where it is said, not an hour later in the forwarder's log."""
     with pytest.raises(
         SettingsError, match=f"exporter '{exporter}' has no option '{option}'. Did you mean '{meant}'"
