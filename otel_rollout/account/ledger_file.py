@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from otel_rollout._state import process
 from otel_rollout.account.ledger_reader import (
     FILE,
     FILE_SUFFIXES,
@@ -23,10 +23,6 @@ from otel_rollout.account.ledger_reader import (
     version_of,
 )
 
-_lock = threading.RLock()
-"""Held while a ledger is changed or replaced, so that no thread writes to a file that is gone."""
-_replaced: dict[Path, os.stat_result] = {}
-"""Ledger files that this process has made again."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 _FOREIGN_CONTENT = ("no such", "unsupported file format")
 """Parts of SQLite's errors about a database with tables other than the ledger's."""
@@ -118,7 +114,7 @@ class LedgerFile:
 
     def keep(self) -> None:
         """Make the file again: with all it held if it was removed, empty if it was cut."""
-        with _lock:
+        with process.ledger_lock:
             if self._is_ours() and self._is_replaced():
                 removed = self._db
                 self._open()
@@ -138,7 +134,7 @@ class LedgerFile:
         The connection stays open on the damaged file; :meth:`keep` opens the new one.
         """
         is_damaged = type(error) is sqlite3.DatabaseError or any(s in str(error) for s in _FOREIGN_CONTENT)
-        with _lock:
+        with process.ledger_lock:
             if is_damaged and self._is_ours() and _is_same_file(self._path, self._file):
                 _replace(self._path.parent, f"{self._path} is damaged: {error}")
 
@@ -149,7 +145,7 @@ class LedgerFile:
                 return False
             _replace(self._path.parent, f"another program has cut {self._path}")
             return True
-        by_another_thread = _replaced.get(self._path)
+        by_another_thread = process.replaced_ledgers.get(self._path)
         return bool(by_another_thread and _is_same_file(self._path, by_another_thread)) or self._write_again()
 
     def _write_again(self) -> bool:
@@ -166,7 +162,7 @@ class LedgerFile:
             for suffix in FILE_SUFFIXES:  # SQLite would read the old file's journal into the new file
                 self._path.with_name(FILE + suffix).unlink(missing_ok=True)
             fresh.rename(self._path)
-            _replaced[self._path] = os.stat(self._path)
+            process.replaced_ledgers[self._path] = os.stat(self._path)
         except (OSError, sqlite3.Error) as error:
             if not self._has_failed:
                 _logger.error(
@@ -181,7 +177,7 @@ class LedgerFile:
     @contextmanager
     def _change(self) -> Iterator[None]:
         """Run a transaction on the file that readers see."""
-        with _lock:
+        with process.ledger_lock:
             self.keep()
             with self._db:
                 yield
@@ -206,7 +202,7 @@ def replace_unreadable(node_dir: Path) -> None:
     forwarder's lock calls this from time to time, because an open connection may not notice damage while it
     reads from memory.
     """
-    with _lock:
+    with process.ledger_lock:
         try:
             problem = read_ledger(node_dir).problem
             if problem is not None:
@@ -219,7 +215,7 @@ def _replace(node_dir: Path, problem: str) -> None:
     """Replace a ledger by an empty one, which :meth:`LedgerFile.keep` opens."""
     name = _set_aside(node_dir)
     with closing(LedgerFile(node_dir)):
-        _replaced[node_dir / FILE] = os.stat(node_dir / FILE)
+        process.replaced_ledgers[node_dir / FILE] = os.stat(node_dir / FILE)
     _logger.error("%s. It is renamed to %s, and made again from what this process knows", problem, name)
 
 

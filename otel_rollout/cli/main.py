@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from otel_rollout import settings
+from otel_rollout import configuration, settings
 from otel_rollout.account import node_report
 from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
@@ -101,8 +101,8 @@ def main(
         typer.echo(VERSION)
         raise typer.Exit
     if context.invoked_subcommand not in (None, "doctor"):  # the doctor reports these as findings
-        _, problems = settings.from_environment(os.environ)
-        for sentence in (*problems, *settings.unknown_variables(os.environ)):
+        _, problems = configuration.from_environment(os.environ)
+        for sentence in (*problems, *configuration.unknown_variables(os.environ)):
             typer.echo(sentence, err=True)
 
 
@@ -119,7 +119,7 @@ def status(
     """Show how many spans this machine has recorded, and how many of them were delivered."""
     if watch and json:
         raise typer.BadParameter("--watch is for people; a program calls `status --json` again and again.")
-    configured, _ = settings.from_environment(os.environ)
+    configured, _ = configuration.from_environment(os.environ)
 
     def reports() -> list[Report]:
         node_dirs = runs.node_directories(spool or configured.spool_dir)
@@ -166,7 +166,7 @@ def forward(
     """Deliver spans that are on disk, and return when all are delivered."""
     _log_to_stderr()
     logging.getLogger("otel_rollout.forwarder").setLevel(logging.INFO)
-    configured, _ = settings.from_environment(os.environ)
+    configured, _ = configuration.from_environment(os.environ)
     directory = spool or configured.spool_dir
     if watch:
         _run_service(directory, configured, to)
@@ -231,7 +231,7 @@ def replay(
 
     _log_to_stderr()
     everything = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}  # no archive, no tail sampling
-    configured, _ = settings.from_environment({**os.environ, **everything})
+    configured, _ = configuration.from_environment({**os.environ, **everything})
     configured = runs.with_exporters(configured, runs.exporter_names(to))
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the copy is removed
     try:

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from otel_rollout import settings
+from otel_rollout import configuration, settings
 from otel_rollout.doctor import filesystem, variables
 from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.exporting.api import ExportFailure, FailureKind
@@ -28,7 +28,7 @@ _ADVICE: Final = {
 
 def check_this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check the driver's machine in the environment given."""
-    configured, problems = settings.from_environment(environ)
+    configured, problems = configuration.from_environment(environ)
     yield check_tracing(environ, configured, problems)
     yield Finding("library", Verdict.OK, described_versions(versions()))
     yield Finding("python", Verdict.OK, f"{sys.executable} (prefix {sys.prefix})")
@@ -39,7 +39,7 @@ def check_this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def check_node(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check a node of a cluster, in an environment that has the driver's variables."""
-    configured, _ = settings.from_environment(environ)
+    configured, _ = configuration.from_environment(environ)
     yield from _check_recording_and_delivery(environ, configured, writes_files=False)
 
 
@@ -78,7 +78,7 @@ def described_versions(found: Mapping[str, str]) -> str:
 def check_tracing(environ: Mapping[str, str], configured: settings.Settings, problems: list[str]) -> Finding:
     """Check whether tracing is on, and which variable switches it on or off."""
     check = "tracing"
-    problems = [*problems, *settings.unknown_variables(environ)]
+    problems = [*problems, *configuration.unknown_variables(environ)]
     if problems:
         found = variables.mask(" ".join(problems), environ)
         return Finding(check, Verdict.FAIL, found, "Correct or unset these variables.")

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from otel_rollout.account import progress
 from otel_rollout.account.report import Report, StepCount, StepKey
 from otel_rollout.exporting import registry
-from otel_rollout.launch import drain, launcher, transfer
+from otel_rollout.launch import drain, launcher, trackers, transfer
+from otel_rollout.runs.directory import node_directory
+from otel_rollout.runs.membership import decide
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 
@@ -111,7 +113,7 @@ def _answers(ray: Any, asked: list[Any], timeout: float) -> tuple[list[Any], lis
     return answered, silent
 
 
-def publish_trackers(runs: Mapping[str, str]) -> None:
+def publish_run(runs: Mapping[str, str]) -> None:
     """Publish the trackers' runs on every other node of the cluster, without waiting."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
@@ -161,9 +163,7 @@ def _copy(ray: Any, node: str, node_dir: str, copied: Settings, deadline: float)
 
 def _publish_here(runs: dict[str, str]) -> None:
     """Publish the trackers' runs on this node; runs as a task on the other node."""
-    from otel_rollout import runtime
-
-    runtime.publish_trackers_here(runs)
+    trackers.publish_run_here(runs)
 
 
 class _Answer(NamedTuple):
@@ -184,10 +184,8 @@ class _Answer(NamedTuple):
 
 def _drain_here(timeout: float) -> _Answer:
     """Drain this node; runs as a task on the other node."""
-    from otel_rollout import runtime
-
-    configured = runtime.decide()
-    node_dir = runtime.node_directory(configured)
+    configured = decide()
+    node_dir = node_directory(configured)
     report = drain.drain(node_dir, configured, timeout)
     fields = {
         field.name: getattr(report, field.name)
@@ -198,8 +196,6 @@ def _drain_here(timeout: float) -> _Answer:
     return _Answer(fields, dict(report.by_step), home_exporters, layout.read_trackers(node_dir))
 
 
-def _piece_of_here(held: dict[str, int]) -> transfer.Piece:
+def _piece_of_here(copied: dict[str, int]) -> transfer.Piece:
     """Return the next piece of this node's directory; runs on the other node."""
-    from otel_rollout import runtime
-
-    return transfer.next_piece(runtime.node_directory(runtime.decide()), held)
+    return transfer.next_piece(node_directory(decide()), copied)
