@@ -1,4 +1,4 @@
-"""Take the delivery report of a node directory from what is on disk."""
+"""Make the delivery report of a node directory from its files."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ if TYPE_CHECKING:
     from otel_rollout.account.ledger_reader import LedgerState
     from otel_rollout.settings import Settings
 
-_POLL_INTERVAL = 0.05
-_START_INTERVAL = 2.0
-_STEADY_ATTEMPTS = 5
+_MAX_COUNTS = 5
+"""Times that pending lines are counted again because cursors moved meanwhile."""
 _logger = logging.getLogger("otel_rollout")
 
 
 def report(node_dir: Path, configured: Settings, at_once: bool = False) -> Report:
-    """Take the account of a node directory from what is on disk; an empty one if somebody has removed it.
+    """Return the report of a node directory; an empty one if it was removed.
 
     Args:
-        node_dir: the directory.
+        node_dir: the node directory.
         configured: settings of the run.
-        at_once: take what is recorded and not delivered as pending, without counting it on disk, where
-            there may be gigabytes. What is lost does not show then.
+        at_once: count every recorded span that is not delivered as pending, without reading segments, which
+            may take gigabytes. Lost spans do not show then.
     """
     try:
         return _report(node_dir, configured, at_once)
-    except Exception as error:  # noqa: BLE001 - whoever asks goes on, with what is known
+    except Exception as error:  # noqa: BLE001 - the caller goes on, and finds the error in the report
         pass_on(error)
         if isinstance(error, FileNotFoundError) and not os.path.isdir(node_dir):
             return Report.empty()
@@ -46,7 +45,7 @@ def report(node_dir: Path, configured: Settings, at_once: bool = False) -> Repor
 
 
 def _described(node_dir: Path, error: Exception) -> str:
-    """What is wrong with a directory, as one sentence that names it."""
+    """Return what is wrong with a directory, in one sentence that names it."""
     if isinstance(error, ForeignFileError):
         return str(error)
     why = error.strerror if isinstance(error, OSError) else None
@@ -54,12 +53,12 @@ def _described(node_dir: Path, error: Exception) -> str:
 
 
 def delivered(node_dir: Path, configured: Settings) -> dict[str, DeliveryCount]:
-    """What the ledger says of each exporter, which is cheap to ask; nothing where it cannot be read."""
+    """Return each exporter's counts from the ledger; nothing if it is unreadable."""
     from otel_rollout.account.ledger_reader import read_ledger
 
     try:
         ledger = read_ledger(node_dir)
-    except Exception as error:  # noqa: BLE001 - a reader of metrics asks, and goes on
+    except Exception as error:  # noqa: BLE001 - a reader of metrics goes on without these counts
         pass_on(error)
         return {}
     if ledger.problem is not None:
@@ -71,22 +70,22 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
     exporters = list(configured.exporters)
     check_private(node_dir, os.lstat(node_dir))
     living = segments.living_writers(node_dir)
-    writers = [_account_of(node_dir, writer, writer in living) for writer in layout.journals(node_dir)]
+    writers = [_writer_count(node_dir, writer, writer in living) for writer in layout.journals(node_dir)]
     dropped: Counter[str] = Counter()
     sampled_out: Counter[str] = Counter()
-    for account in writers:
-        dropped.update(account.dropped)
-        sampled_out.update(account.sampled_out)
-    recorded = sum(account.recorded for account in writers)
+    for count in writers:
+        dropped.update(count.dropped)
+        sampled_out.update(count.sampled_out)
+    recorded = sum(count.recorded for count in writers)
     ledger, pending = (
-        _ledger_and_rest(node_dir, exporters, recorded)
+        _ledger_and_difference(node_dir, exporters, recorded)
         if at_once
         else _ledger_and_pending(node_dir, exporters)
     )
     return Report(
-        started=sum(account.started for account in writers),
+        started=sum(count.started for count in writers),
         recorded=recorded,
-        unfinished=sum(account.unfinished for account in writers),
+        unfinished=sum(count.unfinished for count in writers),
         dropped={reason: n for reason, n in dropped.items() if n},
         sampled_out={reason: n for reason, n in sampled_out.items() if n},
         groups_kept={reason: n for (kept, reason), n in ledger.groups.items() if kept},
@@ -97,10 +96,10 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
     )
 
 
-def _ledger_and_rest(
+def _ledger_and_difference(
     node_dir: Path, exporters: Iterable[str], recorded: int
 ) -> tuple[LedgerState, dict[str, int]]:
-    """What was delivered, and for each exporter how many of the recorded spans were not."""
+    """Read the ledger, and subtract each exporter's counts from the recorded spans."""
     from otel_rollout.account.ledger_reader import read_ledger
 
     ledger = read_ledger(node_dir)
@@ -108,14 +107,15 @@ def _ledger_and_rest(
 
 
 def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[LedgerState, dict[str, int]]:
-    """What was delivered, and for each exporter how many lines were not, at one moment.
+    """Read the ledger and count each exporter's pending lines, both as of one moment.
 
-    What is delivered while we count would count twice, and a segment that is removed meanwhile not at all.
+    A line that is delivered during the count would count twice, and a line in a segment that is removed
+    meanwhile not at all. So the count is repeated until no cursor has moved.
     """
     from otel_rollout.account.ledger_reader import read_ledger
 
     ledger = read_ledger(node_dir)
-    for _ in range(_STEADY_ATTEMPTS):
+    for _ in range(_MAX_COUNTS):
         pending = {
             name: sum(chunk.count(b"\n") for chunk in _pending(node_dir, ledger.cursors.get(name, {})))
             for name in exporters
@@ -127,8 +127,8 @@ def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[Ledge
 
 
 @dataclass(frozen=True)
-class _Account:
-    """What one writer has done."""
+class _WriterCount:
+    """Spans of one writer."""
 
     started: int = 0
     recorded: int = 0
@@ -138,24 +138,24 @@ class _Account:
 
     @property
     def open(self) -> int:
-        """Spans begun that may still end."""
+        """Spans that have started and may still end."""
         return self.started - self.recorded - self.unfinished - sum(self.dropped.values())
 
 
-def _account_of(node_dir: Path, writer: str, is_alive: bool) -> _Account:
+def _writer_count(node_dir: Path, writer: str, is_alive: bool) -> _WriterCount:
     state = journal.read_state(node_dir / (writer + layout.JOURNAL_SUFFIX))
     if state is None:
-        return _Account()
+        return _WriterCount()
     if is_alive:
-        return _Account(state.started, state.recorded, 0, state.drops, state.skips)
+        return _WriterCount(state.started, state.recorded, 0, state.drops, state.skips)
     closing = node_dir / layout.SegmentName(writer, layout.CLOSING_SEQUENCE).file
     recorded = state.recorded + _content(closing).count(b"\n")
     unfinished = state.started - recorded - sum(state.drops.values())
-    return _Account(state.started, recorded, unfinished, state.drops, state.skips)
+    return _WriterCount(state.started, recorded, unfinished, state.drops, state.skips)
 
 
 def _content(path: Path) -> bytes:
-    """The content of a file; nothing where there is none of this user's."""
+    """Return the content of a file; nothing if it is missing or another user's."""
     try:
         return layout.read_private(path)
     except (FileNotFoundError, ForeignFileError):
@@ -177,7 +177,7 @@ def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> Exporte
 
 
 def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
-    """What lies beyond an exporter's cursors: in the segments, and in the journals of their writers."""
+    """Yield what lies beyond an exporter's cursors, in segments and journals."""
     for name in layout.segments(node_dir):
         size = cursors.get(name.stem, 0)
         try:
@@ -186,87 +186,91 @@ def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
                 while chunk := file.read(1 << 20):
                     size += len(chunk)
                     yield chunk
-        except OSError:  # everybody is done with it; or nobody can read it
+        except OSError:  # the segment was removed because all exporters are done, or cannot be read
             continue
         yield _owed(node_dir, name, size)
 
 
 def _owed(node_dir: Path, name: layout.SegmentName, size: int) -> bytes:
-    """What the journal of its writer has beyond ``size`` bytes of a segment, if it is the writer's last."""
+    """Return what the writer's journal has beyond ``size`` bytes of its last segment."""
     path = node_dir / (name.writer + layout.JOURNAL_SUFFIX)
     state = journal.read_state(path)
     return journal.owed_bytes(path, state, size) if state and state.sequence == name.sequence else b""
 
 
 def _steps_or_nothing(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
-    """The account per step; nothing, and a warning, where it can be read no more."""
+    """Return the counts per step; log a warning if they cannot be read."""
     try:
         return count_steps(node_dir, exporters)
-    except Exception as error:  # noqa: BLE001 - it is asked for later than the account was taken
+    except Exception as error:  # noqa: BLE001 - the directory may be gone since the report was made
         pass_on(error)
-        _logger.warning("otel-rollout: steps are not known: %s", _described(node_dir, error))
+        _logger.warning("otel-rollout: counts per step are not known: %s", _described(node_dir, error))
         return {}
 
 
 def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
-    """The account per step: from segments, ledger, journals and tables of open trajectories."""
+    """Count spans per step, from segments, ledger, journals and root tables."""
     from otel_rollout.account.ledger_reader import Tally, read_ledger
     from otel_rollout.forwarder.delivery import step_of
 
     ledger = read_ledger(node_dir)
     counts: dict[StepKey, StepCount] = {}
     for exporter in exporters:
-        waiting: Counter[StepKey] = Counter()
+        pending: Counter[StepKey] = Counter()
         for line in _lines(_pending(node_dir, ledger.cursors.get(exporter, {}))):
-            waiting[step_of(line)] += 1
+            pending[step_of(line)] += 1
         done = ledger.steps.get(exporter, {})
-        for key in {*done, *waiting}:
+        for key in {*done, *pending}:
             tally = done.get(key, Tally())
-            recorded = tally.done + waiting[key]
+            recorded = tally.done + pending[key]
             known = counts.get(key)
             if known is None or tally.delivered < known.delivered:
                 counts[key] = StepCount(recorded, tally.delivered, tally.rejected, tally.sampled_out)
     for key, dropped in _dropped_by_step(node_dir).items():
         counts[key] = dataclasses.replace(counts.get(key, StepCount()), dropped=dropped)
-    under_way = _under_way_by_step(node_dir)
-    for key in under_way.open | under_way.unfinished:
+    not_ended = _not_ended_by_step(node_dir)
+    for key in not_ended.open | not_ended.unfinished:
         counts[key] = dataclasses.replace(
-            counts.get(key, StepCount()), open=under_way.open[key], unfinished=under_way.unfinished[key]
+            counts.get(key, StepCount()), open=not_ended.open[key], unfinished=not_ended.unfinished[key]
         )
     return dict(sorted(counts.items()))
 
 
-class _UnderWay(NamedTuple):
-    """Spans begun that have not ended, of processes that live, and of those that do not."""
+class _NotEnded(NamedTuple):
+    """Spans that have started and not ended: of living processes, and of dead ones."""
 
     open: Counter[StepKey]
     unfinished: Counter[StepKey]
 
 
-def _under_way_by_step(node_dir: Path) -> _UnderWay:
-    found = _UnderWay(Counter(), Counter())
+def _not_ended_by_step(node_dir: Path) -> _NotEnded:
+    found = _NotEnded(Counter(), Counter())
     living = segments.living_writers(node_dir)
     for writer in layout.journals(node_dir):
-        account = _account_of(node_dir, writer, writer in living)
-        number = account.open + account.unfinished
+        count = _writer_count(node_dir, writer, writer in living)
+        number = count.open + count.unfinished
         if number > 0:
             (found.open if writer in living else found.unfinished).update(_by_step(node_dir, writer, number))
     return found
 
 
 def _by_step(node_dir: Path, writer: str, number: int) -> Counter[StepKey]:
-    """The steps of ``number`` spans under way: of trajectories, and of operations if that can only be one."""
+    """Attribute ``number`` spans of a writer that have not ended to steps.
+
+    Trajectories are in the root table, with their steps. Operations count to the step of the trajectories if
+    all of these belong to one step, else to "other steps".
+    """
     from otel_rollout.forwarder.delivery import step_of
 
     closing = _content(node_dir / layout.SegmentName(writer, layout.CLOSING_SEQUENCE).file)
-    if closing:  # its trajectories were ended; what was under way in them was not
+    if closing:  # the forwarder has ended the trajectories, and not the operations in them
         roots = Counter[StepKey]()
         steps = {step_of(line) for line in closing.splitlines()}
     else:
         roots = Counter(map(step_of, read_open(node_dir / (writer + layout.OPEN_SUFFIX))))
         steps = set(roots)
-    within = steps.pop() if len(steps) == 1 else StepKey(journal.OTHER_STEPS, False)
-    roots[within] += max(0, number - roots.total())
+    of_operations = steps.pop() if len(steps) == 1 else StepKey(journal.OTHER_STEPS, False)
+    roots[of_operations] += max(0, number - roots.total())
     return roots
 
 
@@ -280,7 +284,7 @@ def _dropped_by_step(node_dir: Path) -> dict[StepKey, dict[str, int]]:
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a stream, one at a time: what is pending may be half a disk."""
+    """Split a stream into lines, one at a time: pending spans may take gigabytes."""
     parts: list[bytes] = []
     size = 0
     for chunk in chunks:
@@ -288,6 +292,6 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         for line in lines:
             yield b"".join((*parts, line))
             parts, size = [], 0
-        if size < segments.MAX_LINE_BYTES:  # no line; but there is an end to everything
+        if size < segments.MAX_LINE_BYTES:  # the rest of a longer line is skipped: it is no span
             parts.append(rest)
             size += len(rest)

@@ -1,4 +1,4 @@
-"""Define the delivery report: what was recorded, and what each exporter delivered.
+"""Define the delivery report: what was recorded, and what was delivered where.
 
 The counts add up: started = recorded + dropped + open + unfinished, and for each exporter
 recorded = delivered + rejected + sampled out + pending + lost. Pending spans are counted on disk, so a
