@@ -1,4 +1,4 @@
-"""A spool of the test's own, and an OTLP receiver that counts."""
+"""An OTLP receiver that counts, and the variables of processes that deliver to it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.faults.target import Receiver, receiving
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """Takes everything, to begin with."""
+    """Yield a receiver that takes everything, to begin with."""
     with receiving() as receiver:
         yield receiver
 
 
 @pytest.fixture
 def variables(receiver: Receiver, tmp_path: Path) -> dict[str, str]:
-    """The environment of a recording process that delivers to the receiver."""
+    """Return the environment of a recording process that delivers to the receiver."""
     return {
         **os.environ,
         "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"),

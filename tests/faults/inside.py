@@ -1,12 +1,12 @@
-"""What tests change inside the processes they start: the speed of waiting, the clock, the moment of death.
+"""Change the processes that tests start: the speed of waiting, the clock, the moment of death.
 
-By way of ``site/sitecustomize.py``, so that recording processes and forwarders are the product's own, started
-by the product's own command.
+``site/sitecustomize.py`` calls :func:`arrange`, so that recording processes and forwarders are the product's
+own, started by the product's own command.
 
 Variables:
-    OTEL_TEST_HASTE   forwarders' pauses are shorter by this factor
-    OTEL_TEST_CLOCK   file with seconds that the machine's clock is ahead; it may change at any time
-    OTEL_TEST_DEATHS  directory with a file for each point at which a forwarder is to die, and takes it along
+    OTEL_TEST_HASTE   factor by which pauses of forwarders are shorter
+    OTEL_TEST_CLOCK   file with the seconds that the machine's clock is ahead; it may change at any time
+    OTEL_TEST_DEATHS  directory with a file for each point at which a forwarder is to die, and removes it
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SITE = Path(__file__).parent / "site"
 
 
 def arrange() -> None:
-    """Do what the variables say."""
+    """Change this process as the variables say."""
     if clock := os.environ.get("OTEL_TEST_CLOCK"):
         _step_clock(Path(clock))
     if "otel_rollout.forwarder" in sys.orig_argv:
@@ -34,7 +34,7 @@ def arrange() -> None:
 
 
 def _step_clock(clock: Path) -> None:
-    """As when somebody sets the machine's clock: the monotonic one goes on, the time of day is another."""
+    """Set the time of day, as when somebody sets the machine's clock; the monotonic clock goes on."""
     real_time, real_time_ns = time.time, time.time_ns
 
     def ahead() -> float:

@@ -1,4 +1,4 @@
-"""Machines on which something is missing: importing, recording, status() and shutdown() end no program."""
+"""Machines on which something is missing: import, recording, status() and shutdown() end no program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WITHOUT_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 @pytest.fixture
 def open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory that an unprivileged user gets to and may write to."""
+    """Yield a directory that an unprivileged user can reach and write to."""
     path = Path(tempfile.mkdtemp())
     path.chmod(0o777)
     yield path
@@ -55,7 +55,7 @@ def open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 class Ran(NamedTuple):
-    """How a program ended, and what it said."""
+    """How a program ended, and its output."""
 
     code: int
     out: str
@@ -107,7 +107,7 @@ MACHINES: dict[str, dict[str, Any]] = {
 def test_program_runs_on_machine_where_something_is_missing(
     machine: str, variables: dict[str, str], open_to_all: Path
 ) -> None:
-    """Importing, recording, status() and shutdown() raise nothing, and the program's calls go through."""
+    """Import, recording, status() and shutdown() raise nothing, and the program's calls go through."""
     how = dict(MACHINES[machine])
     if machine != "no writable temporary directory":
         variables = {**variables, "TMPDIR": str(open_to_all)}
@@ -137,7 +137,7 @@ logging.getLogger().addHandler(Failing())
     ids=["stderr closed", "no streams", "a handler that fails"],
 )
 def test_program_whose_log_cannot_be_written_runs(before: str, spool_dir: str, tmp_path: Path) -> None:
-    """What we would have said is lost, and nothing else: recording, status() and shutdown() go on."""
+    """Log records are lost and nothing else; recording, status() and shutdown() go on."""
     code = PROGRAM.replace("print(", "seen = (").replace("status()", "status().problem") + (
         f"open({str(tmp_path / 'seen')!r}, 'w').write(str(seen))"
     )
@@ -154,7 +154,7 @@ def test_program_whose_log_cannot_be_written_runs(before: str, spool_dir: str, t
 def test_program_runs_in_any_working_directory(
     name: bytes, variables: dict[str, str], encoding: dict[str, str], tmp_path: Path
 ) -> None:
-    """One whose name is no text in this process, or that was deleted; workers find what they inherit."""
+    """The directory's name may be no text in this process, or the directory deleted; workers inherit it."""
     place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
     place.mkdir()
     program = "import os, subprocess, sys\n" + PROGRAM.replace(
@@ -179,7 +179,7 @@ def test_program_runs_in_any_working_directory(
 def test_spool_directory_whose_name_is_no_text_is_delivered_and_shown(
     name: bytes, encoding: dict[str, str], test_exporters: None, tmp_path: Path
 ) -> None:
-    """It is recorded in, delivered from, and shown by every command."""
+    """The program records into it, the forwarder delivers from it, and every command shows it."""
     spool_dir = os.fsdecode(os.fsencode(tmp_path) + b"/" + name)
     given = {
         **encoding,
@@ -200,7 +200,7 @@ def test_spool_directory_whose_name_is_no_text_is_delivered_and_shown(
 
 @pytest.mark.parametrize("setting", ["spool_dir", "working_dir", "tokenizer"])
 def test_path_that_process_cannot_encode_is_refused(setting: str, tmp_path: Path) -> None:
-    """configure() names the argument, the encoding and what to set; what the process can name it takes."""
+    """configure() names the argument, the encoding and the variables to set."""
     path = f"{str(tmp_path)!r} + '/\\u5b9e\\u9a8c'"
     code = f"import otel_rollout; otel_rollout.configure('console', {setting}={path})"
     ran = run(code, {**WITHOUT_UTF8, "PYTHONIOENCODING": "utf-8"})
@@ -213,7 +213,7 @@ def test_path_that_process_cannot_encode_is_refused(setting: str, tmp_path: Path
 
 
 def test_variable_that_is_no_utf8_is_named_and_its_default_used() -> None:
-    """Bytes that are no UTF-8 in a name or attribute are said, and the default is used."""
+    """An error names the variable, and recording goes on."""
     ran = run(PROGRAM, {**TRACED, "OTEL_ROLLOUT_PROJECT": "\udcff", "OTEL_RESOURCE_ATTRIBUTES": "a=\udcff"})
     assert (ran.code, ran.out) == (0, "5\n")
     assert "OTEL_ROLLOUT_PROJECT='\\udcff' is not valid UTF-8; the default is used" in ran.err
@@ -222,7 +222,7 @@ def test_variable_that_is_no_utf8_is_named_and_its_default_used() -> None:
 
 
 def test_output_of_libraries_does_not_enter_spool_files(tmp_path: Path) -> None:
-    """Where a program has closed its streams, their numbers are not those of our files."""
+    """In a program that has closed its streams, no spool file gets a stream's file descriptor."""
     code = PROGRAM.replace("print(", "(").replace(
         "otel_rollout.status()",
         "import os\nfor stream in (0, 1, 2):\n    try: os.write(stream, b'printed by a library')\n"
@@ -288,7 +288,7 @@ FAULTS = {
 @pytest.mark.parametrize("user", ["root", "nobody"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_program_whose_spool_cannot_be_used_ends_normally(fault: str, user: str, open_to_all: Path) -> None:
-    """status(), shutdown() and the exit raise nothing, say at most one line each, and tell what is known."""
+    """status(), shutdown() and the exit raise nothing, log each message once, and report what is known."""
     run_id = "r" * 300 if "too long" in fault else "run"
     prepared = PREPARED.replace("SPOOL", repr(str(open_to_all / "spool"))).replace("RUN", repr(run_id))
     before, comma, rest = prepared.partition("otel_rollout.configure")
@@ -314,7 +314,7 @@ def test_program_whose_spool_cannot_be_used_ends_normally(fault: str, user: str,
 
 @pytest.mark.parametrize("command", ["status", "show", "forward"])
 def test_command_on_unreadable_spool_names_the_reason(command: str, open_to_all: Path) -> None:
-    """One line names the directory and the reason; the command says nothing of a run of its own."""
+    """One line names the directory and the reason, and nothing is said of a run of the command's own."""
     layout = open_to_all / "spool"
     layout.mkdir(mode=0o700)
     as_root = (
@@ -330,7 +330,7 @@ def test_command_on_unreadable_spool_names_the_reason(command: str, open_to_all:
 def test_status_of_unreadable_spool_has_counts_of_this_process(
     tracing: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Counts of this process, nothing claimed as delivered, the reason; one warning however often asked."""
+    """Nothing counts as delivered, and one warning gives the reason however often status() is called."""
     with rollout_trace_attr(step=1):
         rollout_trace_op(lambda: None)()
     node_dir = directory.node_directory(membership.decide())
@@ -356,7 +356,7 @@ APP = "from otel_rollout.cli import app; app()"
 @pytest.mark.parametrize("command", ["status", "status --json", "forward"])
 @pytest.mark.parametrize("place", ["nothing", "a file", "a link to nothing", "too long"])
 def test_command_on_unusable_directory_names_the_reason(command: str, place: str, tmp_path: Path) -> None:
-    """One line, and exit code 1 or 2; JSON all the same where it was asked for."""
+    """It is one line, with exit code 1 or 2, and the output is JSON if that was asked for."""
     path = tmp_path / ("x" * 300 if place == "too long" else "place")
     if place == "a file":
         path.touch()
@@ -370,7 +370,7 @@ def test_command_on_unusable_directory_names_the_reason(command: str, place: str
 
 
 def test_status_of_unreadable_directory_shows_the_reason(tmp_path: Path) -> None:
-    """The account of the others is shown, and the exit code is 1."""
+    """The reports of other directories are shown as well."""
     for name in ("good", "damaged"):
         node_dir = layout.node_directory(tmp_path, name, "node")
         layout.create_private(node_dir, tmp_path)
@@ -389,7 +389,7 @@ def test_status_of_unreadable_directory_shows_the_reason(tmp_path: Path) -> None
 
 @pytest.fixture(params=["ramfs", "tmpfs"])
 def unlimited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A real file system that says nothing is free, and takes what it is given."""
+    """Yield a real file system that reports no free space, and takes what it is given."""
     place = tmp_path / "disk"
     place.mkdir()
     options = ["-o", "size=0,mode=700"] if request.param == "tmpfs" else ["-o", "mode=700"]
@@ -404,7 +404,7 @@ def unlimited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 def test_file_system_that_reports_no_free_space_is_recorded_in(
     unlimited: Path, spool_full: str, fresh_process: None, test_exporters: None, tmp_path: Path
 ) -> None:
-    """All is recorded and delivered, trajectories with their roots; what it may take is a fixed limit."""
+    """Everything is recorded and delivered, roots included, up to a fixed limit."""
     otel_rollout.configure(
         {"test-file": {"path": str(tmp_path / "delivered")}}, spool_dir=str(unlimited), spool_full=spool_full
     )
@@ -423,7 +423,7 @@ def test_file_system_that_reports_no_free_space_is_recorded_in(
 
 
 class FileSystem(NamedTuple):
-    """What statvfs says."""
+    """A result of statvfs."""
 
     f_frsize: int
     f_blocks: int
@@ -438,7 +438,7 @@ class FileSystem(NamedTuple):
 def test_default_limit_is_above_zero_on_any_file_system(
     size: int, reserved: int, available: int, user: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above zero, whatever is reserved for the administrator, who alone may use it."""
+    """It holds whatever part of the disk is reserved for the administrator."""
     state = FileSystem(512, size, available + reserved, available)
     monkeypatch.setattr(layout.os, "statvfs", lambda path: state)
     monkeypatch.setattr(layout.os, "geteuid", lambda: user)

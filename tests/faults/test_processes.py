@@ -1,4 +1,4 @@
-"""Recording processes that fork, are many, die, and whose clock is set: each span arrives, once."""
+"""Recording processes that fork, are many, die, and whose clock is set: each span arrives once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT = 300
 
 
 def run(variables: dict[str, str], code: str) -> str:
-    """Run a program; what it printed."""
+    """Run a program; return what it printed."""
     ran = subprocess.run(
         [sys.executable, "-c", code],
         env={**variables, "PYTHONPATH": PATH},
@@ -34,7 +34,7 @@ def run(variables: dict[str, str], code: str) -> str:
 
 
 def wait_for_delivery(node_dir: Path, number: int) -> None:
-    """Until so many spans are delivered and noted as such: a forwarder killed then repeats nothing."""
+    """Wait until so many spans are noted as delivered: a forwarder that is killed then repeats nothing."""
     wait_for(lambda: read_ledger(node_dir).done("otlp") == number, seconds=120, what="delivery")
 
 
@@ -72,9 +72,9 @@ print(sum(written), report.recorded, report.lost, report.open, report.unfinished
 
 
 def test_forks_during_writes_lose_nothing(variables: dict[str, str], receiver: Receiver) -> None:
-    """Thirty forks while four threads write: no child hangs, none writes into its parent's files.
+    """Thirty forks happen while four threads write; no child hangs, and none writes into its parent's files.
 
-    Lost: nothing, but what a busy disk has made the journal refuse, which is counted. Doubled: nothing.
+    Lost: nothing but what a busy disk made the journal refuse, which is counted. Doubled: nothing.
     """
     written, recorded, lost, opened, unfinished, dropped = run(variables, FORKS_WHILE_WRITING).split(" ", 5)
     drops = sum(eval(dropped).values())
@@ -113,7 +113,7 @@ print(report.started, report.recorded, report.lost, report.open, report.unfinish
 def test_sixty_four_processes_that_record_at_once_lose_nothing(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """Sixty-four processes record at once, a quarter of them is killed. Lost: nothing. Doubled: nothing."""
+    """A quarter of the processes is killed. Lost: nothing. Doubled: nothing."""
     assert run(variables, SIXTY_FOUR_WRITERS).split(" ", 5) == ["3264", "3264", "0", "0", "0", "{}\n"]
     expected = [f"{n}.{count}" for n in range(64) for count in range(50)] + [f"{n}" for n in range(64)]
     assert receiver.names == Counter(expected)
@@ -143,9 +143,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_writer_that_its_forked_child_outlives_is_completed(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """The parent counts as dead though its child lives: what it left is completed at once.
+    """The parent counts as dead although its child lives, and its files are completed at once.
 
-    Lost: nothing. Doubled: nothing; the child ends nothing of its parent's.
+    Lost: nothing. Doubled: nothing; the child ends no span of its parent.
     """
     node_directory(variables)
     command = [sys.executable, "-c", OUTLIVED]
@@ -171,9 +171,9 @@ def test_writer_that_its_forked_child_outlives_is_completed(
 def test_changes_of_the_clock_lose_nothing(
     variables: dict[str, str], receiver: Receiver, tmp_path: Path
 ) -> None:
-    """Hours forth and back while trajectories run and forwarders die: nobody is taken for dead or for old.
+    """The clock changes by hours while trajectories run and forwarders die; no writer is taken for dead.
 
-    Lost: nothing. Doubled: nothing. No span ends before it began.
+    Lost: nothing. Doubled: nothing. No span ends before it starts.
     """
     clock = tmp_path / "clock"
     clock.write_text("0")
@@ -197,7 +197,7 @@ def test_changes_of_the_clock_lose_nothing(
 def test_two_jobs_with_one_spool_use_their_own_credentials(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """Two jobs share a spool and a target, and not a token: each one's forwarder uses its own.
+    """Two jobs share a spool and a target, but no token; each job's forwarder uses the job's own.
 
     Lost: nothing. Doubled: nothing.
     """
@@ -217,7 +217,7 @@ def test_two_jobs_with_one_spool_use_their_own_credentials(
 
 
 def test_span_that_target_rejects_is_rejected_alone(variables: dict[str, str], receiver: Receiver) -> None:
-    """A target that refuses each request with that span in it gets all others; it is set aside, with reason.
+    """A target that rejects requests with that span gets the others; the dead-letter file has the reason.
 
     Lost: nothing. Doubled: nothing.
     """
@@ -238,7 +238,7 @@ def test_span_that_target_rejects_is_rejected_alone(variables: dict[str, str], r
 def test_span_of_fifty_megabytes_arrives_or_is_rejected_alone(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """It arrives, and its neighbours with it; where a target takes no such request it alone is set aside.
+    """The span and its neighbours arrive; at a target that takes no such request, the span alone is rejected.
 
     Lost: nothing. Doubled: nothing.
     """
