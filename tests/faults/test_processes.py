@@ -19,10 +19,10 @@ from tests.waiting import wait_for
 TIMEOUT = 300
 
 
-def run(variables: dict[str, str], code: str) -> str:
-    """Run a program; return what it printed."""
+def run(variables: dict[str, str], program: str) -> str:
+    """Run a program of tests/programs; return what it printed."""
     ran = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-m", f"tests.programs.{program}"],
         env={**variables, "PYTHONPATH": PATH},
         capture_output=True,
         text=True,
@@ -38,45 +38,12 @@ def wait_for_delivery(node_dir: Path, number: int) -> None:
     wait_for(lambda: read_ledger(node_dir).done("otlp") == number, seconds=120, what="delivery")
 
 
-FORKS_WHILE_WRITING = """
-import os, threading
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-import otel_rollout
-
-stop = threading.Event()
-
-def write(thread, count=0):
-    while not stop.is_set():
-        rollout_trace_op(name=f"parent.{thread}.{count}")(lambda: "x" * 2000)()
-        count += 1
-    written[thread] = count
-
-written = [0] * 4
-threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
-with rollout_trace_attr(name="parent", step=1):
-    for thread in threads:
-        thread.start()
-    for number in range(30):
-        child = os.fork()
-        if child == 0:  # the parent's lock, journal and segment are in the middle of something
-            with rollout_trace_attr(name=f"child.{number}", step=1):
-                rollout_trace_op(name=f"child.{number}.0")(lambda: None)()
-            os._exit(0)
-        os.waitpid(child, 0)
-    stop.set()
-    for thread in threads:
-        thread.join()
-report = otel_rollout.shutdown(120)
-print(sum(written), report.recorded, report.lost, report.open, report.unfinished, report.dropped)
-"""
-
-
 def test_forks_during_writes_lose_nothing(variables: dict[str, str], receiver: Receiver) -> None:
     """Thirty forks happen while four threads write; no child hangs, and none writes into its parent's files.
 
     Lost: nothing but what a busy disk made the journal refuse, which is counted. Doubled: nothing.
     """
-    written, recorded, lost, opened, unfinished, dropped = run(variables, FORKS_WHILE_WRITING).split(" ", 5)
+    written, recorded, lost, opened, unfinished, dropped = run(variables, "fork_while_writing").split(" ", 5)
     drops = sum(eval(dropped).values())
     assert int(recorded) + drops == int(written) + 1 + 60
     assert (lost, opened, unfinished) == ("0", "0", "0")
@@ -85,59 +52,13 @@ def test_forks_during_writes_lose_nothing(variables: dict[str, str], receiver: R
     assert children <= set(receiver.names)
 
 
-SIXTY_FOUR_WRITERS = """
-import os, signal
-import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.runs import membership
-
-membership.decide()
-children = []
-for number in range(64):
-    child = os.fork()
-    if child == 0:
-        with rollout_trace_attr(name=f"{number}", step=number % 4):
-            for count in range(50):
-                rollout_trace_op(name=f"{number}.{count}")(lambda: None)()
-            if number % 4 == 0:  # in the middle of its trajectory
-                os.kill(os.getpid(), signal.SIGKILL)
-        os._exit(0)
-    children.append(child)
-for child in children:
-    os.waitpid(child, 0)
-report = otel_rollout.shutdown(200)
-print(report.started, report.recorded, report.lost, report.open, report.unfinished, report.dropped)
-"""
-
-
 def test_sixty_four_processes_that_record_at_once_lose_nothing(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
     """A quarter of the processes is killed. Lost: nothing. Doubled: nothing."""
-    assert run(variables, SIXTY_FOUR_WRITERS).split(" ", 5) == ["3264", "3264", "0", "0", "0", "{}\n"]
+    assert run(variables, "sixty_four_writers").split(" ", 5) == ["3264", "3264", "0", "0", "0", "{}\n"]
     expected = [f"{n}.{count}" for n in range(64) for count in range(50)] + [f"{n}" for n in range(64)]
     assert receiver.names == Counter(expected)
-
-
-OUTLIVED = """
-import os, signal, sys, time
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
-from otel_rollout.launch import launcher
-from otel_rollout.runs import directory
-trajectory = rollout_trace_attr(name="parent", step=1)
-trajectory.__enter__()
-rollout_trace_op(name="parent.0")(lambda: None)()
-while not launcher.forwarder_runs(directory.node_directory(runtime.current().settings)):
-    # Else nobody is there to see the parent's end.
-    time.sleep(0.02)
-if os.fork() == 0:
-    print(os.getpid(), flush=True)
-    sys.stdin.readline()
-    with rollout_trace_attr(name="child", step=1):
-        rollout_trace_op(name="child.0")(lambda: None)()
-    os._exit(0)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def test_writer_that_its_forked_child_outlives_is_completed(
@@ -148,7 +69,7 @@ def test_writer_that_its_forked_child_outlives_is_completed(
     Lost: nothing. Doubled: nothing; the child ends no span of its parent.
     """
     node_directory(variables)
-    command = [sys.executable, "-c", OUTLIVED]
+    command = [sys.executable, "-m", "tests.programs.outlived_by_child"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**variables, "PYTHONPATH": PATH}
     ) as parent:

@@ -150,25 +150,15 @@ def test_span_after_shutdown_of_configured_run_is_dropped_with_one_warning(
     assert record("second")
 
 
-AT_EXIT = """
-import atexit, otel_rollout
-from otel_rollout import rollout_trace_attr
-def after():
-    with rollout_trace_attr() as late:
-        print("late", late.trace_id)
-atexit.register(after)
-with rollout_trace_attr(): pass
-print("recorded", otel_rollout.shutdown(30).recorded)
-with rollout_trace_attr(): pass
-print("again", otel_rollout.status().recorded)
-"""
-
-
 def test_second_run_is_delivered_when_the_program_exits(test_exporters: None, tmp_path: Path) -> None:
     """The exit delivers it like the first run, and spans of later exit handlers begin no third run."""
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "a")}
     ran = subprocess.run(
-        [sys.executable, "-c", AT_EXIT], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "tests.programs.second_run_at_exit"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert ran.stdout.splitlines()[:2] == ["recorded 1", "again 1"]
     assert ran.stdout.splitlines()[2] == "late None"
@@ -184,18 +174,11 @@ def test_infinite_timeout_reaches_child_processes(cell: Any) -> None:
     assert ran.stdout == "inf\n"
 
 
-CHILD = """
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-with rollout_trace_attr():
-    rollout_trace_op(name="of child")(len)("x")
-"""
-
-
 def test_run_recorded_by_children_alone_ends_when_another_begins(cell: Any, tmp_path: Path) -> None:
     """A driver that records nothing configures again, and its workers' spans stay with the first target."""
     cell("a")
     first = membership.decide().run_id
-    subprocess.run([sys.executable, "-c", CHILD], check=True)
+    subprocess.run([sys.executable, "-m", "tests.programs.record_one_operation"], check=True)
     cell("b")
     assert membership.decide().run_id != first
     assert otel_rollout.shutdown(30).recorded == 0
@@ -204,24 +187,14 @@ def test_run_recorded_by_children_alone_ends_when_another_begins(cell: Any, tmp_
     assert not (tmp_path / "b").exists()
 
 
-AFTER_SHUTDOWN = """
-import atexit
-def after():
-    from otel_rollout import rollout_trace_attr
-    with rollout_trace_attr() as late:
-        print("late", late.trace_id)
-atexit.register(after)
-import otel_rollout
-with otel_rollout.rollout_trace_attr(): pass
-otel_rollout.shutdown(30)
-"""
-
-
 def test_span_in_later_exit_handler_begins_no_run(test_exporters: None, tmp_path: Path) -> None:
     """The span is not recorded, and the program's last line is that of the run which has ended."""
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "a")}
     ran = subprocess.run(
-        [sys.executable, "-c", AFTER_SHUTDOWN], env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "tests.programs.span_in_exit_handler"],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert (ran.returncode, ran.stdout) == (0, "late None\n")
     (line,) = ran.stderr.splitlines()

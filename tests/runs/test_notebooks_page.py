@@ -85,19 +85,6 @@ def test_pytest_with_fixture_delivers_one_run(tmp_path: Path) -> None:
     assert traces(database) == 1
 
 
-INTERRUPTED = """
-import time
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-@rollout_trace_op(name="op")
-def op(): pass
-with rollout_trace_attr(step=1):
-    op()
-    print("ready", flush=True)
-    for _ in range(600):  # a signal that comes just before one long sleep would wait for its end
-        time.sleep(0.1)
-"""
-
-
 @pytest.mark.parametrize("timeout", ["30", "0"])
 def test_ctrl_c_delivers_the_interrupted_trajectory(
     test_exporters: None, tmp_path: Path, timeout: str
@@ -111,7 +98,7 @@ def test_ctrl_c_delivers_the_interrupted_trajectory(
         "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": timeout,
     }
     program = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED],
+        [sys.executable, "-m", "tests.programs.wait_in_trajectory"],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with program:
