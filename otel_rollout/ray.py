@@ -14,7 +14,7 @@ from typing import Any
 from otel_rollout.base.errors import fault
 from otel_rollout.propagation.instrument import instrument
 from otel_rollout.propagation.ray_decorator import carry_context
-from otel_rollout.propagation.ray_workers import ray_runtime_env
+from otel_rollout.propagation.ray_worker_setup import ray_runtime_env
 
 __all__ = ["carry_context", "ray_runtime_env", "runtime_env_hook"]
 

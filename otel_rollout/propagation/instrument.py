@@ -15,15 +15,15 @@ from otel_rollout import runtime, settings
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
 from otel_rollout.propagation import (
-    processes,
-    ray_names,
-    ray_receive,
-    ray_runs,
-    ray_send,
-    ray_workers,
-    threads,
+    process_pools,
+    ray_incoming_calls,
+    ray_later_runs,
+    ray_outgoing_calls,
+    ray_private_api,
+    ray_worker_setup,
+    thread_pools,
 )
-from otel_rollout.propagation.ray_names import UnsupportedRay
+from otel_rollout.propagation.ray_private_api import UnsupportedRay
 from otel_rollout.runs import ray_job
 
 _logger = logging.getLogger("otel_rollout")
@@ -47,8 +47,8 @@ def instrument() -> None:
             return
         _patches = Patches()
         try:
-            threads.install()
-            processes.install(_patches)
+            thread_pools.install()
+            process_pools.install(_patches)
             if importlib.util.find_spec("ray") is not None:
                 _instrument_driver(_patches)
         except Exception as error:  # noqa: BLE001 - the program goes on without propagation
@@ -62,7 +62,7 @@ def uninstrument() -> None:
         if _patches is not None:
             _patches.undo()
             _patches = None
-        threads.uninstall()
+        thread_pools.uninstall()
 
 
 def instrument_worker() -> None:
@@ -75,14 +75,14 @@ def instrument_worker() -> None:
     with _lock:
         if _patches is not None:
             return
-        names = ray_names.look_up()
+        names = ray_private_api.look_up()
         patches = Patches()
         try:
-            ray_receive.install(names, patches)
-            ray_send.install(names, patches)
-            processes.install(patches)
-            threads.install()
-            ray_runs.begin(settings.inherited(os.environ).get("run_id", ""))
+            ray_incoming_calls.install(names, patches)
+            ray_outgoing_calls.install(names, patches)
+            process_pools.install(patches)
+            thread_pools.install()
+            ray_later_runs.begin(settings.inherited(os.environ).get("run_id", ""))
         except Exception:
             patches.undo()
             raise
@@ -95,7 +95,7 @@ def _instrument_driver(patches: Patches) -> None:
     patches.replace(ray, "init", functools.partial(_initializing, patches))
     patches.replace(ray, "shutdown", functools.partial(_shutting_down, patches))
     try:
-        names = ray_names.look_up()
+        names = ray_private_api.look_up()
     except UnsupportedRay as missing:
         _logger.warning(
             "otel-rollout: Ray %s has no %s, so trajectories do not continue in Ray workers by themselves. "
@@ -112,19 +112,19 @@ def _instrument_driver(patches: Patches) -> None:
             "tracing on record, in traces of their own. Call instrument() before ray.init(), or set "
             "RAY_RUNTIME_ENV_HOOK=otel_rollout.ray.runtime_env_hook."
         )
-    ray_send.install(names, patches)
+    ray_outgoing_calls.install(names, patches)
 
 
 def _initializing(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
-        submitted = os.environ.get(ray_workers.SUBMITTED_JOB)
+        submitted = os.environ.get(ray_worker_setup.SUBMITTED_JOB)
         if patches.active and not _is_ray_client(*args, **kwargs):
             try:
-                kwargs, submitted = ray_workers.arranged(kwargs, os.environ)
+                kwargs, submitted = ray_worker_setup.arranged(kwargs, os.environ)
             except Exception as error:  # noqa: BLE001 - Ray starts without us
                 fault("preparing Ray's workers", error)
-        with _variable(ray_workers.SUBMITTED_JOB, submitted):
+        with _variable(ray_worker_setup.SUBMITTED_JOB, submitted):
             result = original(*args, **kwargs)
         if patches.active and runtime.decide().enabled:
             runtime.register_exit()  # again: at exit, before Ray's own end
@@ -139,7 +139,7 @@ def _shutting_down(patches: Patches, original: Callable[..., Any]) -> Callable[.
         if patches.active:
             try:
                 runtime.drain_other_nodes()
-                ray_runs.forget()
+                ray_later_runs.forget()
             except Exception as error:  # noqa: BLE001 - Ray ends all the same
                 fault("waiting for delivery on other nodes", error)
         return original(*args, **kwargs)

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import orjson
 
-from otel_rollout.propagation.ray_receive import receiving
-from otel_rollout.propagation.ray_send import ARGUMENT, carried_by_calls
+from otel_rollout.propagation.ray_incoming_calls import receiving
+from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT, carried_by_calls
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

@@ -11,8 +11,8 @@ import ray._private.worker as ray_worker
 import ray.actor
 import ray.remote_function
 
-from otel_rollout.propagation import instrument, ray_names, ray_send, ray_workers
-from otel_rollout.propagation.ray_names import UnsupportedRay, look_up
+from otel_rollout.propagation import instrument, ray_outgoing_calls, ray_private_api, ray_worker_setup
+from otel_rollout.propagation.ray_private_api import UnsupportedRay, look_up
 from otel_rollout.runs import ray_job
 
 NAMES = [
@@ -82,7 +82,7 @@ def test_a_module_that_moved_is_a_missing_name(monkeypatch):
     with pytest.raises(UnsupportedRay, match="signature"):
         look_up()
     with pytest.raises(UnsupportedRay, match="no_such_module"):
-        ray_names._module("ray.no_such_module")
+        ray_private_api._module("ray.no_such_module")
 
 
 def test_information_without_a_function_is_a_missing_name(monkeypatch):
@@ -103,7 +103,7 @@ def test_without_ray_thread_pools_are_taken_care_of(monkeypatch):
 
 def test_trouble_while_instrumenting_is_reported_and_nothing_else(monkeypatch, caplog):
     """instrument() never raises."""
-    monkeypatch.setattr(ray_send, "install", lambda *args: 1 / 0)
+    monkeypatch.setattr(ray_outgoing_calls, "install", lambda *args: 1 / 0)
     instrument.instrument()
     assert "internal error while instrumenting Ray" in caplog.text
 
@@ -111,7 +111,7 @@ def test_trouble_while_instrumenting_is_reported_and_nothing_else(monkeypatch, c
 def test_a_worker_that_cannot_be_instrumented_is_as_before(monkeypatch):
     """All or nothing: its setup hook hears of it, and takes carriers off by itself."""
     original = vars(function_manager.FunctionActorManager)["get_execution_info"]
-    monkeypatch.setattr(ray_send, "install", lambda *args: 1 / 0)
+    monkeypatch.setattr(ray_outgoing_calls, "install", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         instrument.instrument_worker()
     assert vars(function_manager.FunctionActorManager)["get_execution_info"] is original
@@ -146,16 +146,16 @@ def test_ray_client_is_left_alone(arguments, init, tracing, monkeypatch):
 def test_a_submitted_jobs_variable_is_changed_for_the_call_only(init, tracing, monkeypatch):
     """The hook in it is called by ours, and must not be found twice."""
     before = '{"runtime_env": {"worker_process_setup_hook": "a.b"}}'
-    monkeypatch.setenv(ray_workers.SUBMITTED_JOB, before)
+    monkeypatch.setenv(ray_worker_setup.SUBMITTED_JOB, before)
     instrument.instrument()
     ray.init()
-    assert "a.b" not in init[0][2][ray_workers.SUBMITTED_JOB]
-    assert os.environ[ray_workers.SUBMITTED_JOB] == before
+    assert "a.b" not in init[0][2][ray_worker_setup.SUBMITTED_JOB]
+    assert os.environ[ray_worker_setup.SUBMITTED_JOB] == before
 
 
 def test_ray_starts_when_our_part_fails(init, tracing, monkeypatch, caplog):
     """A submitted job's variable that is no JSON is Ray's to complain about."""
-    monkeypatch.setenv(ray_workers.SUBMITTED_JOB, "{")
+    monkeypatch.setenv(ray_worker_setup.SUBMITTED_JOB, "{")
     instrument.instrument()
     ray.init(num_cpus=2)
     assert init[0][1] == {"num_cpus": 2}
@@ -173,7 +173,7 @@ def test_a_call_goes_out_when_our_part_fails(tracing, monkeypatch, caplog):
     instrument.instrument()
     with otel_rollout.rollout_trace_attr(step=1):
         ray.remote_function.RemoteFunction._remote(object(), [], {"a": 1})  # no attribute of Ray's on it
-        flat = ray.actor.signature.flatten_args([], [], ray_send.KeywordArguments({}, object()))
+        flat = ray.actor.signature.flatten_args([], [], ray_outgoing_calls.KeywordArguments({}, object()))
     assert given == [{"a": 1}]
     assert flat == []
     assert "internal error while preparing a call" in caplog.text
@@ -181,7 +181,7 @@ def test_a_call_goes_out_when_our_part_fails(tracing, monkeypatch, caplog):
 
 def test_a_context_that_cannot_be_read_leaves_the_call(caplog):
     """The receiving side never raises into the function."""
-    from otel_rollout.propagation.ray_receive import receiving
+    from otel_rollout.propagation.ray_incoming_calls import receiving
 
-    assert receiving(lambda x: x)(5, **{ray_send.ARGUMENT: b"{"}) == 5
+    assert receiving(lambda x: x)(5, **{ray_outgoing_calls.ARGUMENT: b"{"}) == 5
     assert "internal error while reading the context" in caplog.text

@@ -9,8 +9,8 @@ from ray import cloudpickle
 from ray.runtime_env import RuntimeEnv
 
 from otel_rollout import settings
-from otel_rollout.propagation import ray_names, ray_workers
-from otel_rollout.propagation.ray_workers import HIDDEN, arranged
+from otel_rollout.propagation import ray_private_api, ray_worker_setup
+from otel_rollout.propagation.ray_worker_setup import HIDDEN, arranged
 from otel_rollout.ray import ray_runtime_env, runtime_env_hook
 from otel_rollout.runs.ray_job import RECEIVER_MARK
 
@@ -133,7 +133,7 @@ def test_a_submitted_job_has_no_key_twice(variables, monkeypatch):
     """``ray job submit`` has a runtime_env of its own, which Ray merges in unless a key is in both."""
     theirs = {"env_vars": {"MLFLOW_TRACKING_URI": "theirs"}, HOOK: f"{__name__}.user_hook", "pip": ["x"]}
     variable = json.dumps({"runtime_env": theirs, "metadata": {"a": "b"}})
-    arguments, submitted = arranged({"num_cpus": 1}, {ray_workers.SUBMITTED_JOB: variable})
+    arguments, submitted = arranged({"num_cpus": 1}, {ray_worker_setup.SUBMITTED_JOB: variable})
     merged = json.loads(submitted or "")
     assert merged["metadata"] == {"a": "b"}
     assert merged["runtime_env"].keys() == {"env_vars", "pip"}
@@ -156,9 +156,9 @@ def test_a_ray_that_is_not_understood_gets_no_hook(variables, monkeypatch):
     """Where a name is missing, nothing would take carriers off."""
 
     def missing() -> None:
-        raise ray_names.UnsupportedRay("a name")
+        raise ray_private_api.UnsupportedRay("a name")
 
-    monkeypatch.setattr(ray_names, "look_up", missing)
+    monkeypatch.setattr(ray_private_api, "look_up", missing)
     assert HOOK not in ray_runtime_env()
 
 

@@ -18,8 +18,8 @@ import orjson
 
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
-from otel_rollout.propagation import carrier, ray_runs
-from otel_rollout.propagation.ray_names import RayNames
+from otel_rollout.propagation import carrier, ray_later_runs
+from otel_rollout.propagation.ray_private_api import RayNames
 from otel_rollout.runs.ray_job import is_prepared
 
 ARGUMENT: Final = "_otel_rollout_context"
@@ -77,14 +77,14 @@ def _sending(patches: Patches, cross_language: str | None, original: Call) -> Ca
 
 
 def _has_something_to_carry() -> bool:
-    return carrier.active_context() is not None or ray_runs.is_to_be_named()
+    return carrier.active_context() is not None or ray_later_runs.is_to_be_named()
 
 
 def carried_by_calls() -> dict[str, str] | None:
     """Return what a call takes along: the context, and the run where its receiver may not know it."""
     carried = carrier.inject()
-    run = ray_runs.run_to_name()
-    return carried if run is None else {**(carried or {}), ray_runs.RUN_KEY: run}
+    run = ray_later_runs.run_to_name()
+    return carried if run is None else {**(carried or {}), ray_later_runs.RUN_KEY: run}
 
 
 def _is_cross_language(sender: Any, attribute: str | None) -> Any:

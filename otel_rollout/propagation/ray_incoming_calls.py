@@ -19,9 +19,9 @@ from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
 from otel_rollout.capture import received
 from otel_rollout.capture.generator_driver import AsyncSteps, Steps
-from otel_rollout.propagation import carrier, ray_runs
-from otel_rollout.propagation.ray_names import RayNames
-from otel_rollout.propagation.ray_send import ARGUMENT
+from otel_rollout.propagation import carrier, ray_later_runs
+from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
+from otel_rollout.propagation.ray_private_api import RayNames
 
 Function = Callable[..., Any]
 
@@ -71,9 +71,9 @@ def decode(encoded: bytes) -> otel_context.Context | None:
     """The context that came with a call; None where it came to name a run alone. Never raises."""
     try:
         carried = orjson.loads(encoded)
-        run = carried.pop(ray_runs.RUN_KEY, None)
+        run = carried.pop(ray_later_runs.RUN_KEY, None)
         if run is not None:
-            ray_runs.follow(run)
+            ray_later_runs.follow(run)
         return carrier.extract(carried) if carried else None
     except Exception as error:  # noqa: BLE001 - the call runs without context
         fault("reading the context of a call of Ray's", error)

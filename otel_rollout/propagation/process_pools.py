@@ -18,7 +18,7 @@ from otel_rollout import runtime
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
 from otel_rollout.capture import received
-from otel_rollout.propagation import carrier, threads
+from otel_rollout.propagation import carrier, thread_pools
 
 _POOL_METHODS = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
 """What takes a function first; ``apply`` calls ``apply_async``."""
@@ -49,7 +49,7 @@ def _calling(patches: Patches, original: Callable[..., Any]) -> Callable[..., An
     def call(self: Pool, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if patches.active and isinstance(self, ThreadPool):
             context = carrier.active_context()
-            func = func if context is None else functools.partial(threads.run, context, func)
+            func = func if context is None else functools.partial(thread_pools.run, context, func)
         elif patches.active:
             func = _taking_along(func)
         return original(self, func, *args, **kwargs)
@@ -71,7 +71,7 @@ def run(carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **
         fault("preparing a process of a pool", error)
     context = received.begin(carrier.extract(carried))
     try:
-        return threads.run(context, function, *args, **kwargs)
+        return thread_pools.run(context, function, *args, **kwargs)
     finally:
         received.end(context)
 

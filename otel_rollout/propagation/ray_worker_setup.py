@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from otel_rollout import runtime
 from otel_rollout.base.environment import PREFIXES, may_be_credential
-from otel_rollout.propagation import ray_names, ray_runs
-from otel_rollout.propagation.ray_send import ARGUMENT
+from otel_rollout.propagation import ray_later_runs, ray_private_api
+from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
 from otel_rollout.runs.ray_job import RECEIVER_MARK
 from otel_rollout.settings import CONFIG_VARIABLE
 
@@ -109,7 +109,7 @@ def _prepared(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
     else:
         copied = {name: value for name, value in copied.items() if name not in secrets} | _configuration()
     prepared["env_vars"] = {**copied, **own}
-    ray_runs.begin(runtime.run_id())
+    ray_later_runs.begin(runtime.run_id())
     return prepared
 
 
@@ -124,8 +124,8 @@ def _configuration() -> dict[str, str]:
 
 def _can_have_hook(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> bool:
     try:
-        ray_names.look_up()
-    except ray_names.UnsupportedRay:  # instrument() has said so
+        ray_private_api.look_up()
+    except ray_private_api.UnsupportedRay:  # instrument() has said so
         return False
     obstacle = _obstacle(runtime_env, variables)
     if obstacle is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.propagation import instrument, processes
+from otel_rollout.propagation import instrument, process_pools
 from tests.propagation.pool_functions import Refused, grade, plain, refuse
 
 ROOT = Path(__file__).parents[2]
@@ -131,7 +131,7 @@ def test_errors_are_as_without_us(start, tracing, inside):
 def test_signatures_are_what_they_were():
     """And after uninstrument() so is everything."""
     instrument.uninstrument()
-    before = {name: vars(Pool)[name] for name in processes._POOL_METHODS}
+    before = {name: vars(Pool)[name] for name in process_pools._POOL_METHODS}
     submit = ProcessPoolExecutor.submit
     signatures = {name: inspect.signature(method) for name, method in before.items()}
     instrument.instrument()

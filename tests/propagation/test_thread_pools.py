@@ -9,7 +9,7 @@ import pytest
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.propagation import threads
+from otel_rollout.propagation import thread_pools
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -25,9 +25,9 @@ def inside_a_trajectory() -> bool:
 
 @pytest.fixture
 def installed():
-    threads.install()
+    thread_pools.install()
     yield
-    threads.uninstall()
+    thread_pools.uninstall()
 
 
 def test_run_in_executor_keeps_the_trajectory(installed, recorded):
@@ -98,25 +98,25 @@ def test_a_forked_child_is_not_inside_the_trajectory(installed, tracing):
 def test_uninstall_restores_the_method():
     """Installing twice is installing once, and uninstalling leaves no trace."""
     original = ThreadPoolExecutor.submit
-    threads.install()
-    threads.install()
+    thread_pools.install()
+    thread_pools.install()
     assert ThreadPoolExecutor.submit is not original
-    threads.uninstall()
-    threads.uninstall()
+    thread_pools.uninstall()
+    thread_pools.uninstall()
     assert ThreadPoolExecutor.submit is original
 
 
 def test_a_later_patch_of_somebody_elses_stays(tracing, monkeypatch):
     """Ours does nothing any more, below theirs."""
     monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)  # restored afterwards
-    threads.install()
+    thread_pools.install()
     ours = ThreadPoolExecutor.submit
     theirs = lambda *args, **kwargs: ours(*args, **kwargs)  # noqa: E731 - a patch like any other
     monkeypatch.setattr(ThreadPoolExecutor, "submit", theirs)
-    threads.uninstall()
+    thread_pools.uninstall()
     assert ThreadPoolExecutor.submit is theirs
     with ThreadPoolExecutor(1) as pool, rollout_trace_attr():
         assert not pool.submit(inside_a_trajectory).result()
-        threads.install()
+        thread_pools.install()
         assert pool.submit(inside_a_trajectory).result()
-        threads.uninstall()
+        thread_pools.uninstall()
