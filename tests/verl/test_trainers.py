@@ -279,8 +279,9 @@ def test_the_job_without_tracing_has_none_of_ours(plain: Job) -> None:
     assert not (plain.directory / "spool").exists()
     assert "otel-rollout:" not in plain.log
     assert plain.outputs["integrations"] == [
+        "otel_rollout.integrations._kit",
+        "otel_rollout.integrations._kit.seams",
         "otel_rollout.integrations.verl",
-        "otel_rollout.integrations.verl.imports",
-        "otel_rollout.integrations.verl.seams",
-        "otel_rollout.integrations.verl.unasked",
+        "otel_rollout.integrations.verl.patched_modules",
+        "otel_rollout.integrations.verl.unconfigured",
     ]

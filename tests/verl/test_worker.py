@@ -188,12 +188,12 @@ def test_siblings_of_a_group_split_between_workers(
     verl_config: Any, place: int, row: int, counted: int, sibling: int
 ) -> None:
     """The legacy trainer counts siblings anew in each worker; the row's place in the batch tells better."""
-    from otel_rollout.integrations.verl import trajectory
+    from otel_rollout.integrations.verl import sample_limit, trajectory
 
-    described = trajectory._Row(step=1, sample_index=0, rollout_n=counted, validate=False)
+    described = sample_limit._Row(step=1, sample_index=0, rollout_n=counted, validate=False)
     described.row = row
     worker = type("Worker", (), {"config": verl_config})()
-    assert trajectory._sibling(worker, described, {"priority": np.int64(place)}) == sibling
+    assert trajectory._sibling_index(worker, described, {"priority": np.int64(place)}) == sibling
 
 
 @needs_text_of_calls

@@ -1,7 +1,7 @@
-"""The import surface of ``verl.utils.rollout_trace``: same names, arguments and meaning, recorded by us.
+"""Replace the functions of ``verl.utils.rollout_trace``: same names and arguments, recorded here.
 
-``RolloutTraceConfig`` stays verl's class; its ``init`` settles who records. The two others are replaced when
-the module is imported, before any of verl's classes is decorated.
+``RolloutTraceConfig`` stays verl's class; its ``init`` decides whose code records. ``rollout_trace_attr`` and
+``rollout_trace_op`` are replaced when the module is imported, before verl decorates any of its classes.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from typing import Any, Final
 import otel_rollout
 from otel_rollout import runtime
 from otel_rollout.base.errors import fault
-from otel_rollout.integrations.verl import launching, operations, seams, trajectory
-from otel_rollout.integrations.verl.recorder import Recorder, recorder, settle
+from otel_rollout.integrations.verl import backend_flag, traced_functions, trajectory
+from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl.trace_config import RecordedBy, recorded_by, set_recorded_by
 from otel_rollout.settings import SettingsError
 
 _logger = logging.getLogger("otel_rollout")
 _FIELDS: Final = ("token2text", "project_name", "experiment_name", "max_samples_per_step_per_worker")
+"""Fields of verl's configuration that are copied from the arguments of its ``init``."""
+
+verls_own: Final[dict[str, Any]] = {}
+"""verl's own functions under the keys "op" and "attr", for the backend that is left to verl."""
 
 
 def install(module: ModuleType) -> None:
-    """Replace what the module offers, before it is used."""
+    """Replace the module's functions, before any other module imports them."""
     verls_own["op"] = getattr(module, "rollout_trace_op", None)
     verls_own["attr"] = getattr(module, "rollout_trace_attr", None)
-    seams.wrap(module, "RolloutTraceConfig.init", _init, "token2text and sampling flags have no effect")
+    seams.wrap(module, "RolloutTraceConfig.init", _deciding, "token2text and sampling flags have no effect")
     seams.wrap(module, "rollout_trace_attr", lambda _: rollout_trace_attr, "no trajectories are traced")
     seams.wrap(module, "rollout_trace_op", lambda _: rollout_trace_op, "turns and tools are not traced")
-
-
-verls_own: Final[dict[str, Any]] = {}
-"""verl's own ``op`` and ``attr``, for the backend that is left to them."""
 
 
 # --- RolloutTraceConfig ------------------------------------------------------------------------------------
 
 
-def _init(original: Callable[..., Any]) -> Callable[..., Any]:
+def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -51,39 +52,39 @@ def _init(original: Callable[..., Any]) -> Callable[..., Any]:
         config = cls.get_instance()
         if config._initialized:
             return
-        who = _decide(given.arguments)
-        if who is Recorder.VERL:
+        decided = _decide(given.arguments)
+        if decided is RecordedBy.VERL:
             original(cls, *args, **kwargs)
         else:
-            recorded = who is Recorder.OTEL_ROLLOUT
-            config.backend = given.arguments["backend"] or (launching.ENVIRONMENT if recorded else None)
-            config.client = otel_rollout if recorded else None
+            is_ours = decided is RecordedBy.OTEL_ROLLOUT
+            config.backend = given.arguments["backend"] or (backend_flag.ENVIRONMENT if is_ours else None)
+            config.client = otel_rollout if is_ours else None
             for name in _FIELDS:
                 setattr(config, name, given.arguments.get(name))
             config._initialized = True
-        settle(config, who)
+        set_recorded_by(config, decided)
 
     return init
 
 
-def _decide(given: dict[str, Any]) -> Recorder:
-    """Decide who records, and complete the set-up this process has inherited. Never raises."""
+def _decide(flags: dict[str, Any]) -> RecordedBy:
+    """Decide whose code records, and complete the settings that this process inherited. Never raises."""
     try:
-        backend = given["backend"]
-        if backend == launching.VERLS_OWN:
-            launching.asked_for(backend)
-            return Recorder.VERL
+        backend = flags["backend"]
+        if backend == backend_flag.VERLS_OWN:
+            backend_flag.exporters_for(backend)  # for its warning
+            return RecordedBy.VERL
         inherited = runtime.decide()
-        exporters = launching.asked_for(backend)
+        exporters = backend_flag.exporters_for(backend)
         if not exporters or not inherited.enabled:
-            return Recorder.NOBODY
+            return RecordedBy.NOBODY
         names = {
-            "project_name": launching.unless_set("OTEL_ROLLOUT_PROJECT", given["project_name"]),
-            "experiment_name": launching.unless_set("OTEL_ROLLOUT_EXPERIMENT", given["experiment_name"]),
+            "project_name": backend_flag.unless_set("OTEL_ROLLOUT_PROJECT", flags["project_name"]),
+            "experiment_name": backend_flag.unless_set("OTEL_ROLLOUT_EXPERIMENT", flags["experiment_name"]),
         }
         wanted: dict[str, Any] = {name: value for name, value in names.items() if value is not None}
         if exporters.keys() != inherited.exporters.keys():  # the driver has not seen the flag
-            wanted["exporters"] = launching.with_default_target(exporters)
+            wanted["exporters"] = backend_flag.with_default_target(exporters)
             wanted["run_id"] = "-".join([inherited.run_id, *exporters])  # a run has one set of targets
         if any(getattr(inherited, name) != value for name, value in wanted.items()):
             runtime.configure(wanted, joins="exporters" not in wanted)
@@ -91,7 +92,7 @@ def _decide(given: dict[str, Any]) -> Recorder:
         _logger.warning("otel-rollout: project and experiment stay what they were: %s", error)
     except Exception as error:  # noqa: BLE001 - training goes on
         fault("reading verl's trace configuration", error)
-    return Recorder.OTEL_ROLLOUT
+    return RecordedBy.OTEL_ROLLOUT
 
 
 # --- rollout_trace_attr ------------------------------------------------------------------------------------
@@ -108,21 +109,21 @@ def rollout_trace_attr(
 ) -> Iterator[None]:
     """Mark the block that produces one trajectory, as verl's function of that name does.
 
-    Inside ``AgentLoopWorker._run_agent_loop``, which knows more about the trajectory and has begun it
-    already, verl's call of this is that trajectory.
+    ``AgentLoopWorker._run_agent_loop`` knows more about the trajectory and starts it before verl calls this
+    function. That call then marks a trajectory that has been started.
 
     Args:
-        sample_index: which dataset row was the prompt.
+        sample_index: row of the dataset that is the prompt.
         step: training step.
-        rollout_n: which sibling of its group.
+        rollout_n: index of the trajectory in its group.
         name: name of the trace.
-        validate: whether this is validation.
+        validate: whether the trajectory belongs to a validation.
         trace: False records nothing inside the block.
     """
-    who = recorder()
-    if who is Recorder.VERL:
+    by = recorded_by()
+    if by is RecordedBy.VERL:
         block: Any = verls_own["attr"](sample_index, step, rollout_n, name, validate, trace)
-    elif who is Recorder.NOBODY or trajectory.is_begun_for_this_call():
+    elif by is RecordedBy.NOBODY or trajectory.is_started_for_this_call():
         block = contextlib.nullcontext()
     else:
         block = otel_rollout.rollout_trace_attr(sample_index, step, rollout_n, name, validate, trace)
@@ -132,16 +133,17 @@ def rollout_trace_attr(
 
 # --- rollout_trace_op --------------------------------------------------------------------------------------
 
-# The wrappers are pickled by value when the function they wrap is (anything in __main__): they name only
-# functions and classes of ours, which pickle by reference.
+# cloudpickle pickles a wrapper by value when it does so with the wrapped function (anything in __main__).
+# Therefore wrappers name only functions and classes of this package, which it pickles by reference.
 
 
 def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Record each call of a function, method or coroutine function, as verl's decorator of that name does.
+    """Record each call of a function, method or coroutine function, as verl's decorator does.
 
-    Unlike verl's it also takes plain functions; a generator it cannot record is returned as it is.
+    Unlike verl's decorator it takes plain functions too. A generator that cannot be recorded is returned as
+    it is.
     """
-    traced = operations.traced(func)
+    traced = traced_functions.traced(func)
     if traced is None:
         return func
     wrapper = _coroutine if inspect.iscoroutinefunction(func) else _function
@@ -151,7 +153,7 @@ def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
 def _coroutine(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(func)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        return await chosen(func, traced, args)(*args, **kwargs)
+        return await form_to_call(func, traced, args)(*args, **kwargs)
 
     return call
 
@@ -159,17 +161,19 @@ def _coroutine(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable
 def _function(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return chosen(func, traced, args)(*args, **kwargs)
+        return form_to_call(func, traced, args)(*args, **kwargs)
 
     return call
 
 
-def chosen(func: Callable[..., Any], traced: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
-    """What to call for ``func``: it itself, its traced form, or the form verl's own decorator gives it."""
-    who = recorder()
-    if who is Recorder.OTEL_ROLLOUT:
-        return func if operations.has_its_span(func, args) else traced
-    if who is Recorder.VERL and args:  # verl's decorator is for methods
+def form_to_call(
+    func: Callable[..., Any], traced: Callable[..., Any], args: tuple[Any, ...]
+) -> Callable[..., Any]:
+    """Return ``func`` itself, its traced form, or the form that verl's own decorator gives it."""
+    by = recorded_by()
+    if by is RecordedBy.OTEL_ROLLOUT:
+        return func if traced_functions.is_in_own_span(func, args) else traced
+    if by is RecordedBy.VERL and args:  # verl's decorator is for methods
         own: Callable[..., Any] = verls_own["op"](func)
         return own
     return func

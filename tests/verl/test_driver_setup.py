@@ -14,7 +14,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
 from otel_rollout import runtime, settings
 from otel_rollout.base import errors
-from otel_rollout.integrations.verl import launching
+from otel_rollout.integrations.verl import backend_flag
 
 IMPORT = """
 import sys
@@ -87,7 +87,7 @@ def test_mlflow_without_a_target_goes_where_verls_runs_go(
     get_ppo_ray_runtime_env(_flag(verl_config, "mlflow"))
     assert runtime.decide().exporters["mlflow"]["tracking_uri"] == "sqlite:////tmp/mlruns.db"
     assert runtime.decide().home_node
-    assert [r for r in caplog.records if launching.DEFAULT_MLFLOW_URI in r.getMessage()]
+    assert [r for r in caplog.records if backend_flag.DEFAULT_MLFLOW_URI in r.getMessage()]
 
 
 def test_our_variables_name_project_and_experiment_over_verls(
@@ -125,16 +125,17 @@ def test_importing_verl(configured: bool, tmp_path: Path) -> None:
     said = dict(line.split(" ", 1) for line in ran.stdout.splitlines() if line.split(" ")[0].isupper())
     assert ran.returncode == 0, ran.stderr[-2000:]
     if configured:
-        assert said["DECORATOR"] == "otel_rollout.integrations.verl.surface"
+        assert said["DECORATOR"] == "otel_rollout.integrations.verl.rollout_trace"
         assert said["PATCHED"] == "True"
     else:
         assert said["DECORATOR"] == "verl.utils.rollout_trace"
         assert said["PATCHED"] == "False"
         assert json.loads(said["OURS"].replace("'", '"')) == [
             "otel_rollout.integrations",
+            "otel_rollout.integrations._kit",
+            "otel_rollout.integrations._kit.seams",
             "otel_rollout.integrations.verl",
-            "otel_rollout.integrations.verl.imports",
-            "otel_rollout.integrations.verl.seams",
+            "otel_rollout.integrations.verl.patched_modules",
         ]
 
 

@@ -1,4 +1,4 @@
-"""The inference server: the id under which the engine knows a request, on the span of the model call."""
+"""Record the inference engine's request id on the span of the model call."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 from opentelemetry import trace
 
 from otel_rollout.base import semconv
-from otel_rollout.integrations.verl import seams
+from otel_rollout.integrations.verl.patched_modules import seams
 
 
 def install(module: ModuleType) -> None:
-    """Wrap what makes the ids (``verl.workers.rollout.llm_server``)."""
+    """Wrap the method that makes request ids (``verl.workers.rollout.llm_server``)."""
     seams.wrap(
         module,
         "LLMServerClient._vllm_request_id",
-        _naming,
+        _recording_id,
         "model calls do not say under which id the engine knows them",
     )
 
 
-def _naming(original: Callable[..., Any]) -> Callable[..., Any]:
+def _recording_id(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _vllm_request_id(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made = original(self, *args, **kwargs)
+        request_id = original(self, *args, **kwargs)
         span = trace.get_current_span()
         if span.is_recording():
-            span.set_attribute(semconv.GEN_AI_REQUEST_ID, str(made))
-        return made
+            span.set_attribute(semconv.GEN_AI_REQUEST_ID, str(request_id))
+        return request_id
 
     return _vllm_request_id

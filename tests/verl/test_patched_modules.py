@@ -10,7 +10,7 @@ import pytest
 
 import verl
 from otel_rollout.base import errors as guard
-from otel_rollout.integrations.verl import seams
+from otel_rollout.integrations.verl.patched_modules import seams
 
 
 def _agent_loop_without(*names: str) -> Any:
@@ -39,7 +39,7 @@ def _agent_loop_without(*names: str) -> Any:
 def test_a_missing_name_is_said_and_the_rest_is_traced(caplog: pytest.LogCaptureFixture) -> None:
     """One warning names verl's version, the seam and what it costs; the other seams are in force."""
     module = _agent_loop_without("_compute_score")
-    seams._add(module, "trajectory")
+    seams.patch((".trajectory", ".rewards", ".sample_limit"), module)
     (line,) = [r.getMessage() for r in caplog.records if r.name == "otel_rollout"]
     assert f"verl {verl.__version__} has no" in line
     assert "AgentLoopWorker._compute_score, so rewards are not traced" in line
@@ -54,8 +54,8 @@ def test_what_fails_in_adding_is_said_and_verl_goes_on(
     monkeypatch.setattr(guard, "_reported", set())
     module = types.ModuleType("verl.experimental.agent_loop.tool_agent_loop")  # no class in it at all
     with caplog.at_level(logging.WARNING, "otel_rollout"):
-        seams._add(module, "tools")
-        seams._add(module, "tools")
+        seams.patch((".tools",), module)
+        seams.patch((".tools",), module)
     errors = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert len(errors) == 1
     assert f"tool_agent_loop of verl {verl.__version__}" in errors[0].getMessage()

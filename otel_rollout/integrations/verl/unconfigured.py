@@ -1,4 +1,4 @@
-"""A process in which nothing says that tracing is wanted, until verl reads the flag there: too late."""
+"""Warn in a process without tracing whose verl flag asks for it, which is then too late."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from otel_rollout.integrations.verl import seams
+from otel_rollout.integrations.verl.patched_modules import seams
 
 _logger = logging.getLogger("otel_rollout")
 
 
 def install(module: ModuleType) -> None:
-    """Have ``RolloutTraceConfig.init`` say who traces, where the flag asks for a backend."""
+    """Wrap ``RolloutTraceConfig.init`` (``verl.utils.rollout_trace``), which reads the flag."""
     seams.wrap(
-        module, "RolloutTraceConfig.init", _saying, "the flag trace.backend is left to verl's own code"
+        module, "RolloutTraceConfig.init", _with_warning, "the flag trace.backend is left to verl's own code"
     )
 
 
-def _saying(original: Callable[..., Any]) -> Callable[..., Any]:
+def _with_warning(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init(cls: Any, *args: Any, **kwargs: Any) -> Any:
         backend = kwargs.get("backend", args[2] if len(args) > 2 else None)
@@ -29,7 +29,7 @@ def _saying(original: Callable[..., Any]) -> Callable[..., Any]:
                 "otel-rollout: trace.backend=%s is left to verl %s's own tracing: Ray was started before the "
                 "flag could be read. Set OTEL_TRACES_EXPORTER=%s in the driver's environment instead.",
                 backend,
-                seams.version(),
+                seams.version,
                 backend,
             )
         return original(cls, *args, **kwargs)

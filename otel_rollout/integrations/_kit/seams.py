@@ -1,0 +1,117 @@
+"""Patch a framework at its seams: the functions and methods that an integration wraps by name.
+
+Most frameworks offer no hooks for what is traced. If an installed version lacks a name, one warning tells
+what is not traced; the other seams take effect.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from otel_rollout import runtime
+from otel_rollout.base.errors import fault
+from otel_rollout.base.patching import Patches, when_imported
+
+_logger = logging.getLogger("otel_rollout")
+
+Table = Mapping[str, tuple[str, ...]]
+"""The framework's module → modules of the integration whose ``install(module)`` patches it.
+
+The latter are relative names: ``.tools`` is a module of the integration's package.
+"""
+Wrapper = Callable[[Callable[..., Any]], Any]
+
+
+class Seams:
+    """The seams of one framework.
+
+    Args:
+        framework: top-level package of the framework.
+        package: package of the integration.
+    """
+
+    def __init__(self, framework: str, package: str) -> None:
+        self.framework = framework
+        self._package = package
+        self._patches = Patches()
+
+    @property
+    def version(self) -> str:
+        """Version of the imported framework, or "of unknown version"."""
+        return str(getattr(sys.modules.get(self.framework), "__version__", "of unknown version"))
+
+    def install(self, table: Table, unconfigured: Table) -> None:
+        """Patch the modules of the framework, each as soon as it is imported. Never raises.
+
+        Where tracing is configured, trajectories also continue in Ray's tasks and actors. In a worker of
+        Ray's, the setup hook of its job arranges for that.
+
+        Args:
+            table: what to patch where tracing is configured.
+            unconfigured: what to patch where it is not.
+        """
+        try:
+            if not runtime.decide().enabled:
+                self._patch_when_imported(unconfigured)
+                return
+            self._patch_when_imported(table)
+            if not _is_ray_worker():
+                from otel_rollout.propagation.instrument import instrument
+
+                instrument()
+        except Exception as error:  # noqa: BLE001 - a framework may swallow errors of plugins, or fail of them
+            fault(f"preparing to trace {self.framework}", error)
+
+    def _patch_when_imported(self, table: Table) -> None:
+        for name, patching in table.items():
+            when_imported(name, functools.partial(self.patch, patching))
+
+    def patch(self, patching: tuple[str, ...], module: ModuleType) -> None:
+        """Have each of the modules ``patching`` patch ``module``. Never raises."""
+        for name in patching:
+            try:
+                importlib.import_module(name, self._package).install(module)
+            except Exception as error:  # noqa: BLE001 - the framework works without this patch
+                fault(f"patching {module.__name__} of {self.framework} {self.version}", error)
+
+    def wrap(self, module: ModuleType, path: str, wrapper: Wrapper, loss: str) -> None:
+        """Replace a function or method by ``wrapper(original)``.
+
+        Args:
+            module: module of the framework.
+            path: name of the function, or ``Class.method``.
+            wrapper: takes the function and returns its replacement.
+            loss: what is not traced if the name does not exist; a clause.
+        """
+        owner: Any = module
+        *classes, name = path.split(".")
+        for part in classes:
+            owner = getattr(owner, part, None)
+        original = getattr(owner, "__dict__", {}).get(name)
+        if callable(original) or isinstance(original, classmethod):
+            self._patches.replace(owner, name, wrapper)
+        else:
+            self.warn_missing(f"{module.__name__}.{path}", loss)
+
+    def warn_missing(self, name: str, loss: str) -> None:
+        """Warn that the framework lacks ``name``, and tell what is therefore not traced."""
+        _logger.warning(
+            "otel-rollout: %s %s has no %s, so %s; the rest is traced.",
+            self.framework,
+            self.version,
+            name,
+            loss,
+        )
+
+
+def _is_ray_worker() -> bool:
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return False
+    return bool(ray.get_runtime_context().worker.mode == ray.WORKER_MODE)
