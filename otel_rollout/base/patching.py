@@ -47,8 +47,9 @@ class Patches:
 def when_imported(name: str, callback: ImportCallback) -> None:
     """Call ``callback(module)`` after module ``name`` has been executed.
 
-    If the module is imported already, ``callback`` is called now. An exception that it raises is logged once;
-    the import succeeds. Built-in and frozen modules are never reported.
+    If the module is imported already, ``callback`` is called now. A callback that waits already is not added
+    again. An exception that it raises is logged once; the import succeeds. Built-in and frozen modules are
+    never reported.
 
     Args:
         name: full name of the module.
@@ -58,9 +59,19 @@ def when_imported(name: str, callback: ImportCallback) -> None:
     if module is not None:
         _call(callback, module)
         return
-    _finder.waiting.setdefault(name, []).append(callback)
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
+    waiting = _reporting_finder().waiting.setdefault(name, [])
+    if callback not in waiting:
+        waiting.append(callback)
+
+
+def _reporting_finder() -> ReportingFinder:
+    """Return the finder of ``sys.meta_path`` that reports imports; the first call puts it there."""
+    for finder in sys.meta_path:
+        if type(finder) is ReportingFinder:
+            return finder
+    added = ReportingFinder()
+    sys.meta_path.insert(0, added)
+    return added
 
 
 def _call(callback: ImportCallback, module: ModuleType) -> None:
@@ -70,7 +81,7 @@ def _call(callback: ImportCallback, module: ModuleType) -> None:
         fault(f"adding to {module.__name__}", error)
 
 
-class _ReportingFinder(MetaPathFinder):
+class ReportingFinder(MetaPathFinder):
     """Return the specs that other finders find, with loaders that report execution."""
 
     def __init__(self) -> None:
@@ -106,6 +117,3 @@ class _ReportingFinder(MetaPathFinder):
                     _call(callback, module)
 
         loader.exec_module = exec_module
-
-
-_finder = _ReportingFinder()

@@ -1,19 +1,19 @@
-"""Switching propagation on and off in a process."""
+"""Switch propagation on and off in a process."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from otel_rollout import runtime, settings
 from otel_rollout.base.errors import fault
-from otel_rollout.base.patching import Patches
+from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.propagation import (
     process_pools,
     ray_incoming_calls,
@@ -32,14 +32,14 @@ _patches: Patches | None = None
 
 
 def instrument() -> None:
-    """Let trajectories continue in Ray tasks and actors, and in pools. Call it before ``ray.init``.
+    """Continue trajectories in Ray's tasks and actors, and in pools. Call it before ``ray.init``.
 
-    Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and ``multiprocessing.Pool``. Make those of
-    processes after :func:`otel_rollout.configure`: their processes know what it said before they started.
+    Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and ``multiprocessing.Pool``. Create pools of
+    processes after :func:`otel_rollout.configure`: their processes know the settings from before their start.
 
-    Calls stay as they are; ``ray.init`` gives the job's workers this process's settings and has them do
-    the same. Calling it again does nothing; :func:`uninstrument` undoes it. Without Ray, and on a Ray that
-    is not understood, what can be done is done. Never raises.
+    Calls stay as they are. ``ray.init`` passes this process's settings to the job's workers and instruments
+    them. A second call of ``instrument`` does nothing; :func:`uninstrument` undoes the first. Ray is patched
+    once it is imported; a version of Ray that lacks a name is patched as far as possible. Never raises.
     """
     global _patches
     with _lock:
@@ -49,10 +49,9 @@ def instrument() -> None:
         try:
             thread_pools.install()
             process_pools.install(_patches)
-            if importlib.util.find_spec("ray") is not None:
-                _instrument_driver(_patches)
+            when_imported("ray", _instrument_driver)
         except Exception as error:  # noqa: BLE001 - the program goes on without propagation
-            fault("instrumenting Ray", error)
+            fault("instrumenting pools", error)
 
 
 def uninstrument() -> None:
@@ -66,10 +65,10 @@ def uninstrument() -> None:
 
 
 def instrument_worker() -> None:
-    """Take part in a job whose driver is instrumented; called in each worker by the setup hook.
+    """Instrument a worker of a job whose driver is instrumented; the job's setup hook calls this.
 
     Raises:
-        UnsupportedRay: when a name of Ray's is missing.
+        UnsupportedRay: when Ray lacks a name.
     """
     global _patches
     with _lock:
@@ -82,20 +81,29 @@ def instrument_worker() -> None:
             ray_outgoing_calls.install(names, patches)
             process_pools.install(patches)
             thread_pools.install()
-            ray_later_runs.begin(settings.inherited(os.environ).get("run_id", ""))
+            ray_later_runs.set_first_run(settings.inherited(os.environ).get("run_id", ""))
         except Exception:
             patches.undo()
             raise
         _patches = patches
 
 
-def _instrument_driver(patches: Patches) -> None:
-    import ray
-
-    patches.replace(ray, "init", functools.partial(_initializing, patches))
-    patches.replace(ray, "shutdown", functools.partial(_shutting_down, patches))
+def _instrument_driver(ray: ModuleType) -> None:
+    patches = _patches
+    if patches is None:  # uninstrument() was called before Ray was imported
+        return
     try:
+        patches.replace(ray, "init", functools.partial(_preparing_workers, patches))
+        patches.replace(ray, "shutdown", functools.partial(_draining_nodes, patches))
         names = ray_private_api.look_up()
+        if ray.is_initialized() and runtime.decide().enabled and not ray_job.is_prepared():
+            _logger.warning(
+                "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
+                "process's settings nor the trajectories of its calls. Workers whose own environment "
+                "switches tracing on record traces of their own. Call instrument() before ray.init(), or set "
+                "RAY_RUNTIME_ENV_HOOK=otel_rollout.ray.runtime_env_hook."
+            )
+        ray_outgoing_calls.install(names, patches)
     except UnsupportedRay as missing:
         _logger.warning(
             "otel-rollout: Ray %s has no %s, so trajectories do not continue in Ray workers by themselves. "
@@ -104,43 +112,36 @@ def _instrument_driver(patches: Patches) -> None:
             ray.__version__,
             missing,
         )
-        return
-    if ray.is_initialized() and runtime.decide().enabled and not ray_job.is_prepared():
-        _logger.warning(
-            "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
-            "process's settings nor the trajectories of its calls. Workers whose own environment switches "
-            "tracing on record, in traces of their own. Call instrument() before ray.init(), or set "
-            "RAY_RUNTIME_ENV_HOOK=otel_rollout.ray.runtime_env_hook."
-        )
-    ray_outgoing_calls.install(names, patches)
+    except Exception as error:  # noqa: BLE001 - the program goes on without propagation
+        fault("instrumenting Ray", error)
 
 
-def _initializing(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+def _preparing_workers(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
         submitted = os.environ.get(ray_worker_setup.SUBMITTED_JOB)
         if patches.active and not _is_ray_client(*args, **kwargs):
             try:
-                kwargs, submitted = ray_worker_setup.arranged(kwargs, os.environ)
-            except Exception as error:  # noqa: BLE001 - Ray starts without us
+                kwargs, submitted = ray_worker_setup.init_arguments(kwargs, os.environ)
+            except Exception as error:  # noqa: BLE001 - Ray starts without tracing
                 fault("preparing Ray's workers", error)
-        with _variable(ray_worker_setup.SUBMITTED_JOB, submitted):
+        with _environment_variable(ray_worker_setup.SUBMITTED_JOB, submitted):
             result = original(*args, **kwargs)
         if patches.active and runtime.decide().enabled:
-            runtime.register_exit()  # again: at exit, before Ray's own end
+            runtime.register_exit()  # again, so that it runs before Ray's own exit function
         return result
 
     return init
 
 
-def _shutting_down(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+def _draining_nodes(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def shutdown(*args: Any, **kwargs: Any) -> Any:
         if patches.active:
             try:
                 runtime.drain_other_nodes()
-                ray_later_runs.forget()
-            except Exception as error:  # noqa: BLE001 - Ray ends all the same
+                ray_later_runs.remove_published()
+            except Exception as error:  # noqa: BLE001 - Ray shuts down all the same
                 fault("waiting for delivery on other nodes", error)
         return original(*args, **kwargs)
 
@@ -148,7 +149,7 @@ def _shutting_down(patches: Patches, original: Callable[..., Any]) -> Callable[.
 
 
 def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
-    """Whether calls will go through a proxy on the cluster, which we do not instrument."""
+    """Return whether calls will pass through a proxy on the cluster, which is not instrumented."""
     address = args[0] if args else kwargs.get("address")
     if address in (None, "auto"):
         address = os.environ.get("RAY_ADDRESS")
@@ -156,8 +157,8 @@ def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
 
 
 @contextmanager
-def _variable(name: str, value: str | None) -> Iterator[None]:
-    """An environment variable as it is to be during a call."""
+def _environment_variable(name: str, value: str | None) -> Iterator[None]:
+    """Set an environment variable during a block; None leaves the variable as it is."""
     before = os.environ.get(name)
     if value == before or value is None:
         yield

@@ -1,7 +1,7 @@
-"""The trajectory in pools of processes: ``multiprocessing.Pool`` and ``ProcessPoolExecutor``.
+"""Continue trajectories in pools of processes: ``multiprocessing.Pool`` and ``ProcessPoolExecutor``.
 
-The caller's context travels with each call, beside the function, which is pickled as ever. The process
-records on its own, as part of the trajectory.
+The caller's context is pickled with the function of each call. The pool's process records spans on its own,
+as part of the trajectory.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from otel_rollout import runtime
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
 from otel_rollout.capture import received
-from otel_rollout.propagation import carrier, thread_pools
+from otel_rollout.propagation import carrier
+from otel_rollout.propagation.thread_pools import run_in_context
 
 _POOL_METHODS = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
-"""What takes a function first; ``apply`` calls ``apply_async``."""
+"""Methods of ``multiprocessing.Pool`` whose first argument is a function; ``apply`` calls ``apply_async``."""
 
-_closes_in = 0
-"""The process that is known to flush when it exits."""
+_flushing_process = 0
+"""Id of the process that flushes when it exits. A forked child has another id, and has to arrange for it."""
 
 
 def install(patches: Patches) -> None:
-    """Let work in process pools belong to the trajectory that submitted it."""
+    """Patch the methods that submit work to a pool."""
     patches.replace(ProcessPoolExecutor, "submit", functools.partial(_submitting, patches))
     for name in _POOL_METHODS:
         patches.replace(Pool, name, functools.partial(_calling, patches))
@@ -39,7 +40,7 @@ def _submitting(patches: Patches, original: Callable[..., Future[Any]]) -> Calla
     def submit(
         self: ProcessPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Future[Any]:
-        return original(self, _taking_along(fn) if patches.active else fn, *args, **kwargs)
+        return original(self, _with_carrier(fn) if patches.active else fn, *args, **kwargs)
 
     return submit
 
@@ -49,36 +50,38 @@ def _calling(patches: Patches, original: Callable[..., Any]) -> Callable[..., An
     def call(self: Pool, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if patches.active and isinstance(self, ThreadPool):
             context = carrier.active_context()
-            func = func if context is None else functools.partial(thread_pools.run, context, func)
+            func = func if context is None else functools.partial(run_in_context, context, func)
         elif patches.active:
-            func = _taking_along(func)
+            func = _with_carrier(func)
         return original(self, func, *args, **kwargs)
 
     return call
 
 
-def _taking_along(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that runs ``function`` in the current context, in another process."""
+def _with_carrier(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a picklable function that calls ``function`` in the context that is current now."""
     carried = carrier.inject()
-    return function if carried is None else functools.partial(run, carried, function)
+    return function if carried is None else functools.partial(run_with_carrier, carried, function)
 
 
-def run(carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call ``function`` in the context that came along."""
+def run_with_carrier(
+    carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call ``function`` in the context that the carrier describes, in a process of a pool."""
     try:
-        _close_at_exit()
+        _flush_at_exit()
     except Exception as error:  # noqa: BLE001 - the call goes on
         fault("preparing a process of a pool", error)
     context = received.begin(carrier.extract(carried))
     try:
-        return thread_pools.run(context, function, *args, **kwargs)
+        return run_in_context(context, function, *args, **kwargs)
     finally:
         received.end(context)
 
 
-def _close_at_exit() -> None:
-    """Have this process flush when it exits: children of ``multiprocessing`` run no ``atexit`` functions."""
-    global _closes_in
-    if _closes_in != os.getpid():
-        _closes_in = os.getpid()
+def _flush_at_exit() -> None:
+    """Have this process flush when it exits: children of ``multiprocessing`` skip ``atexit`` functions."""
+    global _flushing_process
+    if _flushing_process != os.getpid():
+        _flushing_process = os.getpid()
         util.Finalize(None, runtime.close_at_exit, exitpriority=0)

@@ -1,8 +1,8 @@
-"""The receiving side: what a worker runs, it runs in the context that came with the call.
+"""Run Ray's tasks and actor methods in the context that came with the call.
 
-Functions are wrapped where the worker looks them up, so their signatures and classes stay as they are. The
-wrapper takes the carrier off and makes its context current for the call; for generators that means: for
-each of their steps.
+A worker's functions are wrapped where the worker looks them up, so signatures and classes stay unchanged. The
+wrapper removes the carrier from the arguments and makes its context current: during the call, or during each
+step of a generator.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ Function = Callable[..., Any]
 
 
 def install(names: RayNames, patches: Patches) -> None:
-    """Patch the place where a worker looks up what to run."""
+    """Patch the method by which a worker looks up the function to run."""
     patches.replace(names.function_manager, "get_execution_info", _looking_up)
 
 
 def _looking_up(original: Function) -> Function:
     @functools.wraps(original)
     def get_execution_info(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Ray asks once per function and worker, and remembers the answer.
-        found = original(self, *args, **kwargs)
-        return found._replace(function=receiving(found.function))
+        # Ray calls this once per function and worker, and caches the result.
+        information = original(self, *args, **kwargs)
+        return information._replace(function=receiving(information.function))
 
     return get_execution_info
 
 
 def receiving(function: Function) -> Function:
-    """Wrap a function that may be called with a carrier; called without, it is as it was."""
+    """Wrap a function that may be called with a carrier. Without one it is called as it is."""
 
-    # wraps() also copies the attributes by which Ray knows an actor's method (name, method).
+    # wraps() also copies the attributes by which Ray recognizes an actor's method (name, method).
     @functools.wraps(function)
     def receive(*args: Any, **kwargs: Any) -> Any:
         encoded = kwargs.pop(ARGUMENT, None)
@@ -68,12 +68,16 @@ def receiving(function: Function) -> Function:
 
 
 def decode(encoded: bytes) -> otel_context.Context | None:
-    """The context that came with a call; None where it came to name a run alone. Never raises."""
+    """Return the context of a call, after joining the run that its carrier names. Never raises.
+
+    Returns:
+        None if the carrier has nothing but the name of a run.
+    """
     try:
         carried = orjson.loads(encoded)
-        run = carried.pop(ray_later_runs.RUN_KEY, None)
-        if run is not None:
-            ray_later_runs.follow(run)
+        run_id = carried.pop(ray_later_runs.RUN_KEY, None)
+        if run_id is not None:
+            ray_later_runs.join(run_id)
         return carrier.extract(carried) if carried else None
     except Exception as error:  # noqa: BLE001 - the call runs without context
         fault("reading the context of a call of Ray's", error)
@@ -81,7 +85,7 @@ def decode(encoded: bytes) -> otel_context.Context | None:
 
 
 def in_context(result: Any, context: otel_context.Context) -> Any:
-    """What a call gave: where that has yet to run, something that runs it in ``context``."""
+    """Return a function's result; a coroutine or generator is wrapped so that it runs in ``context``."""
     if isinstance(result, CoroutineType):
         return run_coroutine(result, context)
     if isinstance(result, GeneratorType):
@@ -93,7 +97,7 @@ def in_context(result: Any, context: otel_context.Context) -> Any:
 
 
 async def run_coroutine(coroutine: Coroutine[Any, Any, Any], context: otel_context.Context) -> Any:
-    """Await ``coroutine``. Ray runs each call as a task of its own, whose context this is."""
+    """Await ``coroutine`` in ``context``, which stays attached: Ray runs each call as a task of its own."""
     otel_context.attach(context)
     try:
         return await coroutine
@@ -104,12 +108,12 @@ async def run_coroutine(coroutine: Coroutine[Any, Any, Any], context: otel_conte
 def run_generator(
     generator: Generator[Any, Any, Any], context: otel_context.Context
 ) -> Generator[Any, Any, Any]:
-    """Iterate over ``generator``, passing on all that generators can be told."""
+    """Run each step of ``generator`` in ``context``; what is sent or thrown in reaches ``generator``."""
     steps = Steps(generator, context)
     while steps.advance():
         try:
             steps.send((yield steps.take()))
-        except BaseException as error:  # noqa: BLE001 - on its way to the generator
+        except BaseException as error:  # noqa: BLE001 - the generator receives it
             steps.throw(error)
     return steps.value
 
@@ -117,10 +121,10 @@ def run_generator(
 async def run_async_generator(
     generator: AsyncGenerator[Any, Any], context: otel_context.Context
 ) -> AsyncGenerator[Any, Any]:
-    """Iterate over ``generator``, passing on all that asynchronous generators can be told."""
+    """Run each step of ``generator`` in ``context``; what is sent or thrown in reaches ``generator``."""
     steps = AsyncSteps(generator, context)
     while await steps.advance():
         try:
             steps.send((yield steps.take()))
-        except BaseException as error:  # noqa: BLE001 - on its way to the generator
+        except BaseException as error:  # noqa: BLE001 - the generator receives it
             steps.throw(error)

@@ -1,8 +1,8 @@
-"""A job's workers follow the driver into its next run.
+"""Have a job's workers join the driver's next run.
 
-They are started with the settings of one run. Once the driver records another, its calls name that, and a
-worker that is called fetches its settings from Ray's control store, where the driver has put them. A worker
-names the run in its own calls.
+Workers are started with the settings of one run. If the driver records a later run, it puts the settings of
+that run into Ray's control store, and its calls carry the run's id. A worker that is called reads the
+settings there, joins the run, and carries the id in its own calls.
 """
 
 from __future__ import annotations
@@ -18,34 +18,36 @@ from otel_rollout.base.environment import PREFIXES
 from otel_rollout.settings import CONFIG_VARIABLE
 
 RUN_KEY: Final = "otel-rollout-run"
-"""Entry of a carrier that names the run."""
+"""Entry of a carrier that holds the run's id."""
 _NAMESPACE: Final = b"otel-rollout"
 _NOT_SENT: Final = (CONFIG_VARIABLE, "OTEL_ROLLOUT_NODE")
-"""Variables that are sent apart, or that each machine has for itself."""
+"""Variables that are left out: the first is sent as an entry of its own, the second differs per machine."""
 
 _logger = logging.getLogger("otel_rollout")
 _first_run = ""
-"""The run that this job's workers were started with."""
+"""Id of the run that this job's workers were started with."""
 _published: set[str] = set()
+"""Ids of runs whose settings are in Ray's control store."""
 _unknown: set[str] = set()
+"""Ids of runs whose settings were not found there."""
 
 
-def begin(run_id: str) -> None:
-    """Note the run that this job's workers are started with."""
+def set_first_run(run_id: str) -> None:
+    """Set the run that this job's workers are started with."""
     global _first_run
     _first_run = run_id
     _published.clear()
 
 
-def is_to_be_named() -> bool:
-    """Whether calls have to name the run, since workers were started with another."""
+def is_later_run() -> bool:
+    """Return whether this process records another run than workers were started with."""
     run_id = runtime.run_id()
     return bool(run_id and _first_run) and run_id != _first_run
 
 
-def run_to_name() -> str | None:
-    """Return the run that a call has to name; None where its receiver knows."""
-    if not is_to_be_named():
+def run_id_to_carry() -> str | None:
+    """Return the run id that a call has to carry, after publishing the run; None if receivers know it."""
+    if not is_later_run():
         return None
     run_id = runtime.run_id()
     if run_id not in _published:
@@ -63,38 +65,38 @@ def _publish(run_id: str) -> None:
         for name, value in os.environ.items()
         if name.startswith(PREFIXES) and name not in _NOT_SENT
     }
-    told = {"config": os.environ.get(CONFIG_VARIABLE, ""), "variables": variables}
-    internal_kv._internal_kv_put(run_id.encode(), orjson.dumps(told), namespace=_NAMESPACE)
+    settings = {"config": os.environ.get(CONFIG_VARIABLE, ""), "variables": variables}
+    internal_kv._internal_kv_put(run_id.encode(), orjson.dumps(settings), namespace=_NAMESPACE)
 
 
-def forget() -> None:
-    """Remove the settings of runs from Ray's control store: they may hold credentials."""
+def remove_published() -> None:
+    """Remove the settings of runs from Ray's control store: they may contain credentials."""
     from ray.experimental import internal_kv
 
     while _published:
         internal_kv._internal_kv_del(_published.pop().encode(), namespace=_NAMESPACE)
 
 
-def follow(run_id: str) -> None:
-    """Record into a run from here on, if this process does not already."""
+def join(run_id: str) -> None:
+    """Record into a run from now on, unless this process already does."""
     if run_id == runtime.run_id() or run_id in _unknown:
         return
-    told = _told(run_id)
-    if told is None:
+    settings = _published_settings(run_id)
+    if settings is None:
         _unknown.add(run_id)
         _logger.warning(
-            "otel-rollout: this worker was called from the run %s, whose settings cannot be had; it goes on "
-            "recording into %s. Call ray.shutdown() and ray.init() between two runs.",
+            "otel-rollout: this worker was called from the run %s, of which Ray's control store has no "
+            "settings; it goes on recording into %s. Call ray.shutdown() and ray.init() between two runs.",
             run_id,
             runtime.run_id(),
         )
         return
-    runtime.join(told["config"], told["variables"])
-    _published.add(run_id)  # as the driver has done: the calls of this worker name it as well
+    runtime.join(settings["config"], settings["variables"])
+    _published.add(run_id)  # by the driver; calls of this worker carry the id
 
 
-def _told(run_id: str) -> Any:
+def _published_settings(run_id: str) -> Any:
     from ray.experimental import internal_kv
 
-    found = internal_kv._internal_kv_get(run_id.encode(), namespace=_NAMESPACE)
-    return orjson.loads(found) if found else None
+    encoded = internal_kv._internal_kv_get(run_id.encode(), namespace=_NAMESPACE)
+    return orjson.loads(encoded) if encoded else None

@@ -1,10 +1,10 @@
-"""The sending side: calls made inside a trajectory take its context along.
+"""Add the current context to calls of Ray's tasks and actors.
 
-The user's keyword arguments are handed on through Ray in a dict of our own that remembers the receiver,
-and when Ray has checked them against the signature and flattens them, the carrier is added to the flat
-list. So nobody between ``.remote()`` and the wire (signature checks, invocation decorators, Ray Client,
-Ray's own tracing) sees an argument that the user did not give; and should Ray one day flatten otherwise,
-calls go out without context instead of failing.
+The user's keyword arguments pass through Ray in a dict subclass that remembers the receiver. Ray checks them
+against the signature and flattens them; then the carrier is added to the flat list. So no code between
+``.remote()`` and the wire (signature checks, invocation decorators, Ray Client, Ray's own tracing) sees an
+argument that the user did not give. Should a later Ray flatten arguments elsewhere, calls go out without
+context instead of failing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from otel_rollout.propagation.ray_private_api import RayNames
 from otel_rollout.runs.ray_job import is_prepared
 
 ARGUMENT: Final = "_otel_rollout_context"
-"""Keyword argument under which the carrier travels, as JSON bytes: what Ray serializes fastest."""
+"""Keyword argument that holds the carrier as JSON bytes, the type that Ray serializes fastest."""
 Call = Callable[..., Any]
 
 
 class KeywordArguments(dict[str, Any]):
-    """The user's keyword arguments on their way through Ray; true even when empty, so they get there."""
+    """The user's keyword arguments and the call's receiver; true even if empty, so that Ray passes it on."""
 
     __slots__ = ("receiver",)
 
@@ -41,9 +41,9 @@ class KeywordArguments(dict[str, Any]):
 
 
 def install(names: RayNames, patches: Patches) -> None:
-    """Patch the three places that calls leave from, and the one where their arguments are flattened."""
-    jobs = Jobs(names)
-    patches.replace(names.signature, "flatten_args", functools.partial(_flattening, jobs))
+    """Patch the three methods that send calls, and the function that flattens arguments."""
+    jobs = JobFilter(names)
+    patches.replace(names.signature, "flatten_args", functools.partial(_adding_carrier, jobs))
     patches.replace(
         names.actor_handle,
         "_actor_method_call",
@@ -57,7 +57,7 @@ def install(names: RayNames, patches: Patches) -> None:
 
 def _sending(patches: Patches, cross_language: str | None, original: Call) -> Call:
     """Wrap a method of Ray's that sends a call, given as its parameters ``args`` and ``kwargs``."""
-    position = list(inspect.signature(original).parameters).index("kwargs") - 1  # self is passed apart
+    position = list(inspect.signature(original).parameters).index("kwargs") - 1  # not counting self
 
     @functools.wraps(original)
     def send(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -77,14 +77,14 @@ def _sending(patches: Patches, cross_language: str | None, original: Call) -> Ca
 
 
 def _has_something_to_carry() -> bool:
-    return carrier.active_context() is not None or ray_later_runs.is_to_be_named()
+    return carrier.active_context() is not None or ray_later_runs.is_later_run()
 
 
-def carried_by_calls() -> dict[str, str] | None:
-    """Return what a call takes along: the context, and the run where its receiver may not know it."""
+def carrier_of_call() -> dict[str, str] | None:
+    """Return the carrier of a call: the context, and the id of a run that the receiver may not know."""
     carried = carrier.inject()
-    run = ray_later_runs.run_to_name()
-    return carried if run is None else {**(carried or {}), ray_later_runs.RUN_KEY: run}
+    run_id = ray_later_runs.run_id_to_carry()
+    return carried if run_id is None else {**(carried or {}), ray_later_runs.RUN_KEY: run_id}
 
 
 def _is_cross_language(sender: Any, attribute: str | None) -> Any:
@@ -93,14 +93,14 @@ def _is_cross_language(sender: Any, attribute: str | None) -> Any:
     return getattr(sender, attribute)
 
 
-def _flattening(jobs: Jobs, original: Call) -> Call:
+def _adding_carrier(jobs: JobFilter, original: Call) -> Call:
     @functools.wraps(original)
     def flatten_args(signature_parameters: Any, args: Any, kwargs: Any) -> Any:
         flat = original(signature_parameters, args, kwargs)
         if type(kwargs) is KeywordArguments:
             try:
-                if jobs.receives(kwargs.receiver):
-                    carried = carried_by_calls()
+                if jobs.removes_carrier(kwargs.receiver):
+                    carried = carrier_of_call()
                     if carried is not None:
                         flat = [*flat, ARGUMENT, orjson.dumps(carried)]
             except Exception as error:  # noqa: BLE001 - the call goes out without context
@@ -110,22 +110,22 @@ def _flattening(jobs: Jobs, original: Call) -> Call:
     return flatten_args
 
 
-class Jobs:
-    """Knows whether whom we call takes the carrier off again. If not, its function would be handed it."""
+class JobFilter:
+    """Find out whether a receiver removes the carrier; otherwise the user's function would be given it."""
 
     def __init__(self, names: RayNames) -> None:
         self._worker_module = names.worker_module
         self._actor_handle = names.actor_handle
         self._job: Any = None
-        self._job_receives = False
+        self._job_is_prepared = False
 
-    def receives(self, receiver: Any) -> bool:
-        """Whether the receiver runs in this job, and this job's workers are prepared."""
+    def removes_carrier(self, receiver: Any) -> bool:
+        """Return whether the receiver runs in this job, and the workers of this job are prepared."""
         job = self._worker_module.global_worker.current_cluster_and_job
         if job != self._job:
-            self._job_receives = is_prepared()
+            self._job_is_prepared = is_prepared()
             self._job = job
-        if not self._job_receives:
+        if not self._job_is_prepared:
             return False
         # A handle from ray.get_actor() may lead into another job; tasks and new actors never do.
         return not isinstance(receiver, self._actor_handle) or receiver._ray_actor_id.job_id == job[1]

@@ -1,4 +1,4 @@
-"""The private names of Ray that propagation without decorators rests on, looked up rather than trusted."""
+"""Look up the private names of Ray that are patched, and check that each is what the patch expects."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-_SIGNATURE_MODULES = ("ray._common.signature", "ray._private.signature")  # as in Ray 2.60, and 2.41
+_SIGNATURE_MODULES = ("ray._common.signature", "ray._private.signature")  # as in Ray 2.60, and in 2.41
 
 
 class UnsupportedRay(RuntimeError):
-    """This version of Ray lacks a name that propagation needs; the message says which."""
+    """The installed Ray lacks a name that propagation needs; the message is that name."""
 
 
 @dataclass(frozen=True)
 class RayNames:
-    """What is patched and asked. Each field is checked to be what we take it for."""
+    """The classes and modules of Ray that are patched or asked."""
 
     signature: Any
-    """Module that turns arguments into what is sent (``flatten_args``), and back (``recover_args``)."""
+    """Module that flattens arguments for sending (``flatten_args``) and restores them (``recover_args``)."""
     actor_handle: Any
     """Sends method calls: ``ActorHandle._actor_method_call(self, method_name, args, kwargs, …)``."""
     actor_class: Any
@@ -27,16 +27,16 @@ class RayNames:
     remote_function: Any
     """Sends tasks: ``RemoteFunction._remote(self, args, kwargs, …)``."""
     function_manager: Any
-    """Hands the worker what to run: ``FunctionActorManager.get_execution_info(self, job_id, …)``."""
+    """Gives a worker the function to run: ``FunctionActorManager.get_execution_info(self, job_id, …)``."""
     worker_module: Any
-    """Its ``global_worker.current_cluster_and_job`` tells jobs apart."""
+    """Identifies the job: ``global_worker.current_cluster_and_job``."""
 
 
 def look_up() -> RayNames:
     """Find the names in the installed Ray.
 
     Raises:
-        UnsupportedRay: when one is missing or is not what it was.
+        UnsupportedRay: when a name is missing or is not what the patches expect.
         ImportError: when Ray is not installed.
     """
     actor = importlib.import_module("ray.actor")
@@ -64,7 +64,7 @@ def look_up() -> RayNames:
 
 
 def _signature_module(actor: Any) -> Any:
-    """The one that ``ray.actor`` calls: patching any other would have no effect."""
+    """Return the module that ``ray.actor`` calls: patching another would have no effect."""
     module = _member(actor, "signature")
     if getattr(module, "__name__", None) not in _SIGNATURE_MODULES:
         raise UnsupportedRay("ray.actor.signature")
@@ -79,10 +79,10 @@ def _module(name: str) -> Any:
 
 
 def _member(owner: Any, name: str) -> Any:
-    found = getattr(owner, name, None)
-    if found is None:
+    member = getattr(owner, name, None)
+    if member is None:
         raise UnsupportedRay(f"{owner.__name__}.{name}")
-    return found
+    return member
 
 
 def _check_parameters(owner: Any, name: str, *parameters: str) -> None:

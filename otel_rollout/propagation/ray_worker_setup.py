@@ -1,12 +1,12 @@
-"""How a job's workers come to take part: through the job's ``runtime_env``.
+"""Prepare the workers of a Ray job through the job's ``runtime_env``: variables and a setup hook.
 
-It gives them the driver's settings as variables, which reach the workers of a cluster that ran before the
-driver too, and a setup hook. The hook is a function pickled by value: Ray kills every worker that lacks a
-module named in a hook, so it must not name ours.
+The variables are the driver's settings. They also reach workers of a cluster that was started before the
+driver. The hook is a function that is pickled by value: Ray kills every worker that lacks a module that a
+hook names, so the hook must not name a module of this package.
 
-Ray writes the variables of a runtime_env to ``runtime_env_agent.log`` on every node. So what may be a
-credential stands there as :data:`HIDDEN`, and the hook, which Ray does not show, puts the value in. A
-variable that a task or actor has of its own is not HIDDEN, and stays.
+Ray writes the variables of a runtime_env to ``runtime_env_agent.log`` on every node. So a variable that may
+be a credential has the value :data:`HIDDEN` there. The hook, which Ray does not log, sets the real value in
+the worker. A variable that a task or actor sets for itself is not HIDDEN, and stays.
 """
 
 from __future__ import annotations
@@ -28,104 +28,111 @@ from otel_rollout.settings import CONFIG_VARIABLE
 RuntimeEnv = Mapping[str, Any]
 
 HIDDEN: Final = "hidden-by-otel-rollout"
+"""Value of a variable whose real value the setup hook sets."""
 _NODE_VARIABLE: Final = "OTEL_ROLLOUT_NODE"
 _HOOK: Final = "worker_process_setup_hook"
-_RAYS_HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
+_HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 SUBMITTED_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""How ``ray job submit`` hands its runtime_env to the driver; Ray refuses to find a key in both."""
+"""Variable by which ``ray job submit`` gives the driver a runtime_env.
+
+Ray refuses a job whose driver's runtime_env has a key of that one, except ``env_vars``.
+"""
 _EXCLUSIVE: Final = ("container", "image_uri")
-"""Keys that Ray allows beside ``env_vars`` only."""
+"""Keys of a runtime_env beside which Ray allows no other key than ``env_vars``."""
 
 _logger = logging.getLogger("otel_rollout")
 
 
 def ray_runtime_env(runtime_env: RuntimeEnv | None = None) -> Any:
-    """What to give ``ray.init(runtime_env=…)`` so that the job's workers record and join trajectories.
+    """Return the ``runtime_env`` of a job whose workers record and join trajectories.
 
-    For programs that would rather not have ``ray.init`` wrapped::
+    For programs in which ``ray.init`` is not to be patched::
 
         ray.init(runtime_env=ray_runtime_env({"env_vars": {"NCCL_DEBUG": "WARN"}}))
 
     Args:
-        runtime_env: the job's own, whose variables win and whose setup hook is called as well. It is not
-            changed.
+        runtime_env: of the job. Its variables win, and its setup hook is called too. It is not changed.
 
     Returns:
-        A runtime_env of the same type; the one given when tracing is off, or when it was prepared before.
+        A runtime_env of the type of the argument; the argument itself if tracing is off, or if it was
+        prepared before.
     """
-    return _prepared(runtime_env, {})
+    return _with_tracing(runtime_env, {})
 
 
-def arranged(arguments: dict[str, Any], environ: Mapping[str, str]) -> tuple[dict[str, Any], str | None]:
-    """Change the keyword arguments of ``ray.init`` so that the job's workers take part.
+def init_arguments(
+    arguments: dict[str, Any], environ: Mapping[str, str]
+) -> tuple[dict[str, Any], str | None]:
+    """Return keyword arguments for ``ray.init`` with which the job's workers are prepared.
 
     Returns:
-        The arguments, and what the variable of a submitted job is to be during the call, if it is set.
+        The arguments, and the value of :data:`SUBMITTED_JOB` during the call; None if it is not set.
     """
     submitted = environ.get(SUBMITTED_JOB)
     job = json.loads(submitted) if submitted else {}
-    theirs = job.get("runtime_env") or {}
+    of_job = job.get("runtime_env") or {}
     given = arguments.get("runtime_env")
     if given is None:
         given = getattr(arguments.get("job_config"), "runtime_env", None)
-    hook = theirs.get(_HOOK)
-    prepared = _prepared(given, theirs)
+    hook = of_job.get(_HOOK)
+    prepared = _with_tracing(given, of_job)
     if prepared is None:
         return arguments, submitted
-    if hook is not None and _HOOK in prepared:  # composed with ours, it comes from us alone
-        submitted = json.dumps({**job, "runtime_env": {k: v for k, v in theirs.items() if k != _HOOK}})
+    if hook is not None and _HOOK in prepared:  # the prepared hook calls the submitted one
+        submitted = json.dumps({**job, "runtime_env": {k: v for k, v in of_job.items() if k != _HOOK}})
     return {**arguments, "runtime_env": prepared}, submitted
 
 
-def _prepared(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
-    """A runtime_env with our part in it.
+def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
+    """Return a runtime_env that prepares the job's workers.
 
     Args:
-        given: what the driver says.
-        submitted: what Ray is going to merge into that, and must not find in both.
+        given: runtime_env of the driver.
+        submitted: runtime_env that Ray will merge into it.
     """
-    if not runtime.settle_for_workers().enabled:  # first: this founds the run, in a variable that is copied
+    if not runtime.settle_for_workers().enabled:  # first: may start a run, whose variable is copied below
         return given
-    own = dict((given or {}).get("env_vars") or {})
-    theirs = dict(submitted.get("env_vars") or {})
-    if RECEIVER_MARK in own or RECEIVER_MARK in theirs:
+    variables_of_driver = dict((given or {}).get("env_vars") or {})
+    variables_of_job = {**dict(submitted.get("env_vars") or {}), **variables_of_driver}
+    if RECEIVER_MARK in variables_of_job:
         return given
-    copied = {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(PREFIXES)
-        and name not in own
-        and name not in theirs
-        and name != _NODE_VARIABLE  # each machine has its own
-    }
+    copied = _variables_to_copy(variables_of_job)
     secrets = {name: value for name, value in copied.items() if _may_be_credential(name, value)}
     prepared: Any = copy.copy(given) if given is not None else {}
-    if _can_have_hook({**submitted, **(given or {})}, {**theirs, **own}):
+    if _can_have_hook({**submitted, **(given or {})}, variables_of_job):
         prepared[_HOOK] = setup_hook((given or {}).get(_HOOK) or submitted.get(_HOOK), secrets)
         copied |= {
             **dict.fromkeys(secrets, HIDDEN),
-            RECEIVER_MARK: ",".join(sorted({*copied, *own, *theirs})),
+            RECEIVER_MARK: ",".join(sorted({*copied, *variables_of_job})),
         }
     else:
-        copied = {name: value for name, value in copied.items() if name not in secrets} | _configuration()
-    prepared["env_vars"] = {**copied, **own}
-    ray_later_runs.begin(runtime.run_id())
+        copied = {name: value for name, value in copied.items() if name not in secrets}
+        copied[CONFIG_VARIABLE] = os.environ[CONFIG_VARIABLE]  # without it workers would start runs
+    prepared["env_vars"] = {**copied, **variables_of_driver}
+    ray_later_runs.set_first_run(runtime.run_id())
     return prepared
 
 
+def _variables_to_copy(variables_of_job: Mapping[str, str]) -> dict[str, str]:
+    """Return the driver's environment variables that workers need and the job does not set."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(PREFIXES)
+        and name not in variables_of_job
+        and name != _NODE_VARIABLE  # differs per machine
+    }
+
+
 def _may_be_credential(name: str, value: str) -> bool:
-    return name == CONFIG_VARIABLE or may_be_credential(name, value)  # the first may hold an exporter's
-
-
-def _configuration() -> dict[str, str]:
-    """What workers cannot do without: the run they belong to."""
-    return {CONFIG_VARIABLE: os.environ[CONFIG_VARIABLE]}
+    return name == CONFIG_VARIABLE or may_be_credential(name, value)  # the former has exporters' options
 
 
 def _can_have_hook(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> bool:
+    """Return whether the job can have a setup hook; warn if its runtime_env is the obstacle."""
     try:
         ray_private_api.look_up()
-    except ray_private_api.UnsupportedRay:  # instrument() has said so
+    except ray_private_api.UnsupportedRay:  # instrument() has warned
         return False
     obstacle = _obstacle(runtime_env, variables)
     if obstacle is not None:
@@ -141,22 +148,22 @@ def _obstacle(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> str | No
     for key in _EXCLUSIVE:
         if runtime_env.get(key):
             return f"its runtime_env has {key!r}"
-    if _RAYS_HOOK_VARIABLE in variables:
+    if _HOOK_VARIABLE in variables:
         return "it inherits the setup hook of another job"
     return None
 
 
 def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, str]) -> Callable[[], None]:
-    """The function that Ray runs in every worker of the job before anything else.
+    """Return the function that Ray runs in every worker of the job, before anything else.
 
     Args:
-        user_hook: the job's own, called before our part; when it fails, the worker does, as without us.
-        secrets: the values of variables that stand as HIDDEN in the runtime_env.
+        user_hook: setup hook of the job, which is called first. If it fails, so does the worker.
+        secrets: values of the variables that are HIDDEN in the runtime_env.
     """
     argument, hidden = ARGUMENT, HIDDEN
 
-    # Nested, so that it is pickled by value; hence it may name builtins and what it imports, and nothing
-    # of this module.
+    # A nested function is pickled by value. Therefore it uses builtins, its own imports and the variables of
+    # this call, and no name of this module.
     def otel_rollout_worker_setup() -> None:
         import importlib
         import logging
@@ -171,29 +178,12 @@ def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, 
             getattr(importlib.import_module(module), function)()
         elif user_hook is not None:
             user_hook()
-
-        def refuse_context(signature: Any) -> None:
-            recover = signature.recover_args
-
-            def recover_args(flattened: Any) -> Any:
-                args, kwargs = recover(flattened)
-                kwargs.pop(argument, None)
-                return args, kwargs
-
-            signature.recover_args = recover_args
-
         try:
             from otel_rollout.propagation.instrument import instrument_worker
 
             instrument_worker()
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with us here, the worker must work
-            # Callers cannot know that this worker lacks the library, and send their context here too.
-            for place in ("ray._common.signature", "ray._private.signature"):
-                try:
-                    refuse_context(importlib.import_module(place))
-                    break
-                except (ImportError, AttributeError):
-                    continue
+        except Exception as error:  # noqa: BLE001 - the worker has to work without this package
+            remove_carriers(importlib.import_module)
             logging.getLogger("otel_rollout").warning(
                 "otel-rollout cannot be used in Ray workers that run %s (%s: %s). The job runs; what these "
                 "workers do is not recorded. Install otel-rollout there.",
@@ -201,5 +191,22 @@ def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, 
                 type(error).__name__,
                 error,
             )
+
+    def remove_carriers(import_module: Callable[[str], Any]) -> None:
+        """Remove carriers from incoming calls: callers do not know that this worker lacks the package."""
+        for name in ("ray._common.signature", "ray._private.signature"):
+            try:
+                signature = import_module(name)
+                recover = signature.recover_args
+            except (ImportError, AttributeError):
+                continue
+
+            def recover_args(flattened: Any, recover: Callable[[Any], Any] = recover) -> Any:
+                args, kwargs = recover(flattened)
+                kwargs.pop(argument, None)
+                return args, kwargs
+
+            signature.recover_args = recover_args
+            return
 
     return otel_rollout_worker_setup

@@ -1,8 +1,7 @@
-"""The trajectory in thread pools, and not in forked children.
+"""Continue trajectories in pools of threads, and leave them in forked children.
 
-``ThreadPoolExecutor.submit`` starts work in a thread that knows nothing of the caller's context. verl's
-parsers and reward functions run there, by ``loop.run_in_executor``, which ends in ``submit`` on asyncio's
-loops and uvloop's alike.
+``ThreadPoolExecutor.submit`` starts work in a thread that does not have the caller's context. verl's parsers
+and reward functions run there: ``loop.run_in_executor`` calls ``submit``, in asyncio's loops and in uvloop's.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from otel_rollout.propagation.carrier import active_context
 Submit = Callable[..., "Future[Any]"]
 
 _patches: Patches | None = None
-_watches_forks = False
+_has_fork_handler = False
 
 
 def install() -> None:
-    """Let work in thread pools belong to the trajectory that submitted it. Idempotent."""
-    global _patches, _watches_forks
+    """Patch ``ThreadPoolExecutor.submit``, unless it is patched already."""
+    global _patches, _has_fork_handler
     if _patches is not None:
         return
     _patches = Patches()
-    _patches.replace(ThreadPoolExecutor, "submit", functools.partial(_submitting, _patches))
-    if not _watches_forks:  # once per process: a fork handler cannot be unregistered
-        _watches_forks = True
-        os.register_at_fork(after_in_child=_after_fork_in_child)
+    _patches.replace(ThreadPoolExecutor, "submit", functools.partial(_with_context, _patches))
+    if not _has_fork_handler:  # once per process: a fork handler cannot be unregistered
+        _has_fork_handler = True
+        os.register_at_fork(after_in_child=_leave_trajectory)
 
 
 def uninstall() -> None:
@@ -45,21 +44,22 @@ def uninstall() -> None:
         _patches = None
 
 
-def _submitting(patches: Patches, original: Submit) -> Submit:
+def _with_context(patches: Patches, original: Submit) -> Submit:
     @functools.wraps(original)
     def submit(self: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         context = active_context() if patches.active else None
         if context is None:
             return original(self, fn, *args, **kwargs)
-        return original(self, run, context, fn, *args, **kwargs)
+        return original(self, run_in_context, context, fn, *args, **kwargs)
 
     return submit
 
 
-def run(context: otel_context.Context, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call ``fn`` in ``context``."""
-    # The OTel context alone: in a copy of all context variables, fn would not see those that the pool's
-    # initializer has set in this thread.
+def run_in_context(
+    context: otel_context.Context, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call ``fn`` with ``context`` as the current OTel context."""
+    # Not in a copy of all context variables: it would hide those that the pool's initializer has set.
     token = otel_context.attach(context)
     try:
         return fn(*args, **kwargs)
@@ -67,8 +67,8 @@ def run(context: otel_context.Context, fn: Callable[..., Any], /, *args: Any, **
         otel_context.detach(token)
 
 
-def _after_fork_in_child() -> None:
-    """The parent's trajectory goes on in the parent; what the child does is not part of it."""
+def _leave_trajectory() -> None:
+    """Empty the OTel context of a forked child: its work is no part of the parent's trajectory."""
     try:
         if _patches is not None:
             otel_context.attach(otel_context.Context())

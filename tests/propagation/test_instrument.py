@@ -1,8 +1,11 @@
 """Switching propagation on and off, with Rays that we understand and Rays that we do not."""
 
-import importlib.util
+import json
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import ray
@@ -15,6 +18,7 @@ from otel_rollout.propagation import instrument, ray_outgoing_calls, ray_private
 from otel_rollout.propagation.ray_private_api import UnsupportedRay, look_up
 from otel_rollout.runs import ray_job
 
+IMPORTS_RAY_LATE = Path(__file__).parent / "programs" / "imports_ray_late.py"
 NAMES = [
     (ray.actor, "signature"),
     (ray.actor.signature, "flatten_args"),
@@ -92,13 +96,16 @@ def test_information_without_a_function_is_a_missing_name(monkeypatch):
         look_up()
 
 
-def test_without_ray_thread_pools_are_taken_care_of(monkeypatch):
-    """Programs that do not use Ray may call it too."""
-    submit, init = ThreadPoolExecutor.submit, ray.init
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    instrument.instrument()
-    assert ThreadPoolExecutor.submit is not submit
-    assert ray.init is init
+def test_ray_is_patched_when_the_program_imports_it():
+    """``instrument()`` imports no Ray: programs without Ray do not pay for it, and need not have it."""
+    ran = subprocess.run([sys.executable, IMPORTS_RAY_LATE], capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout) == {
+        "ray imported by instrument": False,
+        "submit patched": True,
+        "init patched": True,
+        "remote patched": True,
+        "init patched after uninstrument": False,
+    }
 
 
 def test_trouble_while_instrumenting_is_reported_and_nothing_else(monkeypatch, caplog):

@@ -18,6 +18,7 @@ from otel_rollout.propagation import instrument, process_pools
 from tests.propagation.pool_functions import Refused, grade, plain, refuse
 
 ROOT = Path(__file__).parents[2]
+JOB = Path(__file__).parent / "programs" / "pool_job.py"
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # since Python 3.12
 
 WAYS = {
@@ -158,33 +159,12 @@ def test_work_of_an_operation_is_below_it(recorded):
     assert {s.span.parent_span_id for s in spans if s.name == "grade"} == {above.span.span_id}
 
 
-JOB = """
-import multiprocessing, sys
-import otel_rollout
-from concurrent.futures import ProcessPoolExecutor
-from tests.propagation.pool_functions import grade
-
-if __name__ == "__main__":
-    otel_rollout.configure({"test-file": {"path": sys.argv[2]}}, project_name="p")
-    otel_rollout.instrument()
-    start = multiprocessing.get_context(sys.argv[1])
-    with otel_rollout.rollout_trace_attr(step=1), ProcessPoolExecutor(2, mp_context=start) as executor:
-        assert sum(executor.map(grade, range(20))) == 190
-    with otel_rollout.rollout_trace_attr(step=1), start.Pool(2) as pool:  # its processes are killed
-        assert sum(pool.map(grade, range(20))) == 190
-    report = otel_rollout.shutdown(60)
-    counts = report.recorded, report.lost, report.undelivered, report.unfinished
-    assert counts == (82, 0, 0, 0), report.summary()
-"""
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_what_pools_record_is_delivered_when_the_job_ends(method, tmp_path, test_exporters):
     """Their processes exit, or are killed by the pool: everything arrives, and the report says so."""
-    script, delivered = tmp_path / "job.py", tmp_path / "delivered.jsonl"
-    script.write_text(JOB)
+    delivered = tmp_path / "delivered.jsonl"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ['PYTHONPATH']}"}
-    command = [sys.executable, str(script), method, str(delivered)]
+    command = [sys.executable, str(JOB), method, str(delivered)]
     ran = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=120)
     assert ran.returncode == 0, ran.stderr
     assert len(delivered.read_text().splitlines()) == 82

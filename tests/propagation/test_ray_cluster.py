@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ray.cluster_utils import Cluster
 
-from tests.propagation import driver
+from tests.propagation.programs import jobs_on_cluster
 from tests.propagation.support import ROOT, Job, prepare
 from tests.ray_start import start_ray
 from tests.runs.test_targets import operations
@@ -20,17 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Resour
 HOOK = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.ray.runtime_env_hook"}
 ARGUMENTS = [[1], {"a": 2}]
 
-NO_PACKAGE = """\
-import sys
-from pathlib import Path
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "otel_rollout":
-            raise ModuleNotFoundError(f"No module named {name!r}")
-
-sys.meta_path.insert(0, Blocked())
-"""
+WITHOUT_PACKAGE = ROOT / "tests" / "programs" / "without_package"
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +41,11 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def run(cluster, test_exporters, tmp_path):
-    """Runs a scenario of ``driver`` as a process and gives what it found, and what it wrote to stderr."""
+    """Return a function that runs a scenario and returns its result and its output."""
 
     def run_driver(scenario: str, **variables: str):
         done = subprocess.run(
-            [sys.executable, driver.__file__, scenario, cluster.address],
+            [sys.executable, jobs_on_cluster.__file__, scenario, cluster.address],
             env={**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_DEDUP_LOGS": "0", **variables},
             cwd=ROOT,
             capture_output=True,
@@ -109,7 +99,7 @@ def test_a_submitted_job(run, tmp_path, hook):
     """``ray job submit --runtime-env`` gives drivers a runtime_env, which stays in force beside ours."""
     submitted = {
         "env_vars": {"MLFLOW_TRACKING_URI": "theirs", "USER_VARIABLE": "1"},
-        "worker_process_setup_hook": "tests.propagation.driver.user_hook",
+        "worker_process_setup_hook": "tests.propagation.programs.jobs_on_cluster.user_hook",
     }
     job = {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": submitted, "metadata": {}})}
     found, _ = run("plain_call", MLFLOW_TRACKING_URI="theirs", **job, **hook)
@@ -117,12 +107,9 @@ def test_a_submitted_job(run, tmp_path, hook):
     assert_one_trace(found, tmp_path)
 
 
-def test_a_worker_without_the_package_works(run, tmp_path):
+def test_a_worker_without_the_package_works(run):
     """Its calls are what they would be without us, and it says once what is missing."""
-    blocked = tmp_path / "blocked"
-    blocked.mkdir()
-    (blocked / "sitecustomize.py").write_text(NO_PACKAGE)
-    found, output = run("without_the_package", BLOCKED=str(blocked))
+    found, output = run("without_the_package", BLOCKED=str(WITHOUT_PACKAGE))
     assert found == {"method": ARGUMENTS, "stream": [0, 1], "importable": False}
     assert output.count("otel-rollout cannot be used in Ray workers") == 1
 

@@ -10,7 +10,7 @@ from ray.runtime_env import RuntimeEnv
 
 from otel_rollout import settings
 from otel_rollout.propagation import ray_private_api, ray_worker_setup
-from otel_rollout.propagation.ray_worker_setup import HIDDEN, arranged
+from otel_rollout.propagation.ray_worker_setup import HIDDEN, init_arguments
 from otel_rollout.ray import ray_runtime_env, runtime_env_hook
 from otel_rollout.runs.ray_job import RECEIVER_MARK
 
@@ -76,14 +76,14 @@ def test_preparing_twice_is_preparing_once(variables):
     """``instrument()``, the helper and RAY_RUNTIME_ENV_HOOK compose: one hook, and Ray refuses a second."""
     prepared = ray_runtime_env({"env_vars": {}})
     assert ray_runtime_env(prepared) is prepared
-    assert arranged({"runtime_env": prepared}, {})[0]["runtime_env"] is prepared
+    assert init_arguments({"runtime_env": prepared}, {})[0]["runtime_env"] is prepared
 
 
 def test_with_tracing_off_nothing_is_added(fresh_process):
     """A job that does not trace is started as it would be without us."""
     given = {"env_vars": {"A": "1"}}
     assert ray_runtime_env(given) is given
-    assert arranged({"num_cpus": 1}, {}) == ({"num_cpus": 1}, None)
+    assert init_arguments({"num_cpus": 1}, {}) == ({"num_cpus": 1}, None)
 
 
 @pytest.mark.parametrize("hook", [user_hook, f"{__name__}.user_hook"])
@@ -133,7 +133,7 @@ def test_a_submitted_job_has_no_key_twice(variables, monkeypatch):
     """``ray job submit`` has a runtime_env of its own, which Ray merges in unless a key is in both."""
     theirs = {"env_vars": {"MLFLOW_TRACKING_URI": "theirs"}, HOOK: f"{__name__}.user_hook", "pip": ["x"]}
     variable = json.dumps({"runtime_env": theirs, "metadata": {"a": "b"}})
-    arguments, submitted = arranged({"num_cpus": 1}, {ray_worker_setup.SUBMITTED_JOB: variable})
+    arguments, submitted = init_arguments({"num_cpus": 1}, {ray_worker_setup.SUBMITTED_JOB: variable})
     merged = json.loads(submitted or "")
     assert merged["metadata"] == {"a": "b"}
     assert merged["runtime_env"].keys() == {"env_vars", "pip"}
@@ -148,7 +148,7 @@ def test_a_submitted_job_has_no_key_twice(variables, monkeypatch):
 def test_a_job_config_is_kept(variables):
     """``ray.init(job_config=…)`` has a runtime_env of its own, to which ours is added."""
     config = ray.job_config.JobConfig(runtime_env={"env_vars": {"A": "1"}})
-    arguments, _ = arranged({"job_config": config}, {})
+    arguments, _ = init_arguments({"job_config": config}, {})
     assert arguments["runtime_env"]["env_vars"]["A"] == "1"
 
 

@@ -16,16 +16,7 @@ from otel_rollout import runtime, settings
 from otel_rollout.base import errors
 from otel_rollout.integrations.verl import backend_flag
 
-IMPORT = """
-import sys
-before = set(sys.modules)
-import verl
-print("OURS", sorted(m for m in set(sys.modules) - before if m.startswith("otel_rollout.integrations")))
-import ray
-print("PATCHED", hasattr(ray.init, "__wrapped__") and "otel_rollout" in ray.init.__globals__["__name__"])
-from verl.utils import rollout_trace
-print("DECORATOR", rollout_trace.rollout_trace_op.__module__)
-"""
+IMPORT_VERL = Path(__file__).parent / "programs" / "import_verl.py"
 
 
 @pytest.fixture(autouse=True)
@@ -120,17 +111,17 @@ def test_importing_verl(configured: bool, tmp_path: Path) -> None:
     environment = {**os.environ, "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path)}
     if configured:
         environment |= {"OTEL_TRACES_EXPORTER": "mlflow", "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db"}
-    command = [sys.executable, "-W", "ignore", "-c", IMPORT]
+    command = [sys.executable, "-W", "ignore", str(IMPORT_VERL)]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    said = dict(line.split(" ", 1) for line in ran.stdout.splitlines() if line.split(" ")[0].isupper())
     assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
     if configured:
-        assert said["DECORATOR"] == "otel_rollout.integrations.verl.rollout_trace"
-        assert said["PATCHED"] == "True"
+        assert found["decorator"] == "otel_rollout.integrations.verl.rollout_trace"
+        assert found["ray is patched"]
     else:
-        assert said["DECORATOR"] == "verl.utils.rollout_trace"
-        assert said["PATCHED"] == "False"
-        assert json.loads(said["OURS"].replace("'", '"')) == [
+        assert found["decorator"] == "verl.utils.rollout_trace"
+        assert not found["ray is patched"]
+        assert found["integrations"] == [
             "otel_rollout.integrations",
             "otel_rollout.integrations._kit",
             "otel_rollout.integrations._kit.seams",

@@ -1,8 +1,8 @@
 """Both of verl's trainers on Ray, through its launcher, its workers, tools and rewards, into MLflow.
 
-Two jobs run the same rollouts, one traced, one without tracing. In both a tool raises, a trajectory is
-cancelled, and in the last step the tokenizer that token2text uses raises (:mod:`tests.verl.job`). Of the two
-backends of the traced one, one is dead.
+Two jobs run equal rollouts (:mod:`tests.verl.programs.training_job`), one with tracing, one without. In both
+jobs a tool raises, a trajectory is cancelled, and in the last step the tokenizer that token2text uses raises.
+One of the two backends of the traced job is dead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Job:
             **environment,
         }
         self.log = ""
-        command = ["-W", "ignore", "-m", "tests.verl.job", str(directory), *overrides]
+        command = ["-W", "ignore", "-m", "tests.verl.programs.training_job", str(directory), *overrides]
         ran = self.run(*command)
         if ran != 0 and RAY_GAVE_UP in self.log:
             ran = self.run(*command)

@@ -1,4 +1,4 @@
-"""Drivers of jobs on a cluster that ran before them, each as a process: ``driver.py <scenario> <address>``.
+"""Drivers of jobs on a cluster that was started before: ``jobs_on_cluster.py <scenario> <address>``.
 
 Remote functions are defined here, in ``__main__``, so that they are pickled by value and run in workers
 that cannot import anything of ours. Each scenario prints what it found as JSON.

@@ -4,8 +4,8 @@ Each trainer has two steps and a validation, a trajectory that is cancelled whil
 step in which the tokenizer that token2text uses raises, and one with twice as many groups. One of the tools
 raises all the time.
 
-Run as ``python -m tests.verl.job DIRECTORY [OVERRIDE …]``. What the trainers got is written to
-``DIRECTORY/outputs.json``.
+Run as ``python -m tests.verl.programs.training_job DIRECTORY [OVERRIDE …]``. What the trainers got is written
+to ``DIRECTORY/outputs.json``.
 """
 
 from __future__ import annotations
