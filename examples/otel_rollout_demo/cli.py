@@ -1,4 +1,4 @@
-"""``otel-rollout demo``: a traced training job from ``configure`` to ``shutdown``."""
+"""Run ``otel-rollout demo``, a traced job from ``configure`` to ``shutdown``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROJECT_NAME: Final = "otel-rollout-demo"
 
 
 class Backend(str, Enum):
-    """Where the traces go."""
+    """Destination of the traces."""
 
     mlflow = "mlflow"
     weave = "weave"
@@ -74,10 +74,8 @@ def demo(
     instrument()  # the server's and the sandbox's spans join the trajectories that call them
     results: list[BatchResult] = []
     exit_code = _run(console, plan, results)
-    # The actors are killed. What they have recorded is on disk, and is delivered from there.
-    console.print(f"Delivering to {backend.value} …")
+    console.print(f"Delivering to {backend.value} …")  # from disk: the actors are killed
     report = shutdown(timeout=60)  # shows its progress
-
     if results:
         console.print(results_table(results, report))
         print_totals(console, report, time.monotonic() - started)
@@ -95,7 +93,10 @@ def _check_requirements(console: Console, backend: Backend, uri: str, model: str
 
 
 def _run(console: Console, plan: Plan, results: list[BatchResult]) -> int:
-    """Roll out on a Ray of its own, and return the exit code: 130 after Ctrl-C, 1 if Ray has failed."""
+    """Run the rollout on a local Ray, and return the exit code.
+
+    It is 130 after Ctrl-C, 1 if Ray has failed.
+    """
     try:
         with _cluster(console, plan) as cluster:
             _roll_out(console, cluster, plan, results)
@@ -119,7 +120,10 @@ def _cluster(console: Console, plan: Plan) -> Cluster:
 
 
 def _roll_out(console: Console, cluster: Cluster, plan: Plan, results: list[BatchResult]) -> None:
-    """Run every batch. Results are appended as trajectories end, so that an interruption keeps them."""
+    """Run every batch.
+
+    Results are appended as trajectories end, so that an interruption keeps them.
+    """
     columns = (
         TextColumn("{task.description:<10}"),
         BarColumn(bar_width=30),

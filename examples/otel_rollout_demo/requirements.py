@@ -1,4 +1,4 @@
-"""Check before anything is started what the demo needs: packages, credentials, a usable address."""
+"""Check the demo's packages, credentials and addresses before it starts anything."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from otel_rollout_demo.console import print_plain
 
 @dataclass
 class BatchResult:
-    """The trainer's results of a batch."""
+    """Results of a batch."""
 
     step: int
     validate: bool
@@ -60,7 +60,7 @@ def results_table(results: list[BatchResult], report: Report) -> Table:
 
 
 def print_totals(console: Console, report: Report, seconds: float) -> None:
-    """Print how many spans were recorded, delivered and lost, and each exporter's problem."""
+    """Print how many spans were recorded, delivered and lost, and what went wrong."""
     parts = [f"{report.recorded} spans recorded in {seconds:.0f} s"]
     for name, exporter in report.exporters.items():
         parts.append(f"{exporter.delivered} delivered to {name}")

@@ -1,4 +1,4 @@
-"""Print where a run's traces can be seen: addresses, commands and searches to copy."""
+"""Print where a run's traces can be seen: addresses, commands and searches."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def is_server(uri: str) -> bool:
 
 
 def absolute_uri(uri: str) -> str:
-    """Return a SQLite URI with an absolute path, since another process opens it; any other URI as it is."""
+    """Return a SQLite URI with an absolute path; any other URI as it is.
+
+    Another process opens the database, in another directory.
+    """
     path = _sqlite_path(uri)
     return uri if path is None else f"sqlite:///{path.absolute()}"
 
@@ -86,13 +89,13 @@ def _without_credentials(uri: str) -> str:
 
 
 def _as_query(tags: dict[str, str]) -> str:
-    """Encode tags as MLflow's list of traces reads them from its address: each pair, then each parameter."""
+    """Encode tags as the query of MLflow's list of traces: pairs, then parameters."""
     pairs = [f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in tags.items()]
     return urlencode([("tag", pair) for pair in pairs])
 
 
 def _mlflow_command() -> str:
-    """Return ``mlflow``, or its full path if it is installed beside this Python and not on the PATH."""
+    """Return ``mlflow``, or its full path if it is not on the PATH."""
     beside = Path(sys.executable).with_name("mlflow")
     found = shutil.which("mlflow")
     if beside.exists() and not (found and Path(found).samefile(beside)):
@@ -101,7 +104,10 @@ def _mlflow_command() -> str:
 
 
 def _experiment_in(database: Path, project_name: str) -> str | None:
-    """Read the experiment's id from MLflow's table: importing MLflow's client takes 3 s."""
+    """Read the experiment's id from MLflow's table.
+
+    Importing MLflow's client for that would take 3 s.
+    """
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
             row = connection.execute(
@@ -113,7 +119,10 @@ def _experiment_in(database: Path, project_name: str) -> str | None:
 
 
 def _experiment_at(address: str, project_name: str) -> str | None:
-    """Ask the MLflow server for the experiment's id; None if it does not answer (credentials?)."""
+    """Ask the MLflow server for the experiment's id; None if it does not answer.
+
+    It may ask for credentials, which the demo does not have.
+    """
     query = urlencode({"experiment_name": project_name})
     url = f"{address}/api/2.0/mlflow/experiments/get-by-name?{query}"
     try:

@@ -1,4 +1,4 @@
-"""Replace attributes of other people's classes and modules, and act when a module is imported."""
+"""Replace attributes of other code's classes and modules, also upon import."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def when_imported(name: str, callback: ImportCallback) -> None:
 
 
 def _reporting_finder() -> ReportingFinder:
-    """Return the finder of ``sys.meta_path`` that reports imports; the first call puts it there."""
+    """Return the finder that reports imports; the first call installs it."""
     for finder in sys.meta_path:
         if type(finder) is ReportingFinder:
             return finder

@@ -1,1 +1,1 @@
-"""Continue trajectories in Ray's tasks and actors, in pools of threads and processes, and over HTTP."""
+"""Continue trajectories in Ray's tasks and actors, in pools, and over HTTP."""

@@ -1,4 +1,6 @@
-"""Carry the current span and the trajectory's identity between processes, in a small dict.
+"""Carry the current span and the trajectory's identity between processes.
+
+The carrier is a small dict of text.
 
 The span is written as W3C Trace Context by a propagator of this module, whatever ``OTEL_PROPAGATORS`` says.
 The identity is one entry of JSON, since baggage would turn 7 and False into strings. A span that is not
@@ -41,7 +43,10 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def active_context() -> Context | None:
-    """Return the current OTel context; None if it has nothing to carry. Never raises."""
+    """Return the current OTel context; None if it has nothing to carry.
+
+    Never raises.
+    """
     try:
         context = otel_context.get_current()
         is_inside = trace.get_current_span(context).get_span_context().is_valid
@@ -52,7 +57,10 @@ def active_context() -> Context | None:
 
 
 def inject() -> dict[str, str] | None:
-    """Return the current context as a carrier; None if it has nothing to carry. Never raises."""
+    """Return the current context as a carrier; None if it has nothing to carry.
+
+    Never raises.
+    """
     context = active_context()
     if context is None:
         return None
@@ -85,7 +93,10 @@ def inject_span() -> dict[str, str] | None:
 
 
 def extract(carrier: Mapping[str, str]) -> Context:
-    """Return the context that a carrier describes; an empty context for no carrier. Never raises."""
+    """Return the context that a carrier describes; an empty one if it has none.
+
+    Never raises.
+    """
     context = Context()
     try:
         context = _propagator.extract(carrier, context)

@@ -32,7 +32,9 @@ _patches: Patches | None = None
 
 
 def instrument() -> None:
-    """Continue trajectories in Ray's tasks and actors, and in pools. Call it before ``ray.init``.
+    """Continue trajectories in Ray's tasks and actors, and in pools.
+
+    Call it before ``ray.init``.
 
     Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and ``multiprocessing.Pool``. Create pools of
     processes after :func:`otel_rollout.configure`: their processes know the settings from before their start.
@@ -55,7 +57,10 @@ def instrument() -> None:
 
 
 def uninstrument() -> None:
-    """Undo :func:`instrument` in this process. A running job's workers stay as they are."""
+    """Undo :func:`instrument` in this process.
+
+    A running job's workers stay as they are.
+    """
     global _patches
     with _lock:
         if _patches is not None:
@@ -65,7 +70,7 @@ def uninstrument() -> None:
 
 
 def instrument_worker() -> None:
-    """Instrument a worker of a job whose driver is instrumented; the job's setup hook calls this.
+    """Instrument a worker of an instrumented driver; the setup hook calls this.
 
     Raises:
         UnsupportedRay: when Ray lacks a name.
@@ -149,7 +154,7 @@ def _draining_nodes(patches: Patches, original: Callable[..., Any]) -> Callable[
 
 
 def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
-    """Return whether calls will pass through a proxy on the cluster, which is not instrumented."""
+    """Return whether calls will pass through a proxy, which is not instrumented."""
     address = args[0] if args else kwargs.get("address")
     if address in (None, "auto"):
         address = os.environ.get("RAY_ADDRESS")

@@ -1,4 +1,4 @@
-"""Continue trajectories in pools of processes: ``multiprocessing.Pool`` and ``ProcessPoolExecutor``.
+"""Continue trajectories in ``multiprocessing.Pool`` and ``ProcessPoolExecutor``.
 
 The caller's context is pickled with the function of each call. The pool's process records spans on its own,
 as part of the trajectory.
@@ -59,7 +59,7 @@ def _calling(patches: Patches, original: Callable[..., Any]) -> Callable[..., An
 
 
 def _with_carrier(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a picklable function that calls ``function`` in the context that is current now."""
+    """Return a picklable function that calls ``function`` in the current context."""
     carried = carrier.inject()
     return function if carried is None else functools.partial(run_with_carrier, carried, function)
 
@@ -67,7 +67,7 @@ def _with_carrier(function: Callable[..., Any]) -> Callable[..., Any]:
 def run_with_carrier(
     carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call ``function`` in the context that the carrier describes, in a process of a pool."""
+    """Call ``function`` in a carrier's context, in a process of a pool."""
     try:
         _flush_at_exit()
     except Exception as error:  # noqa: BLE001 - the call goes on
@@ -80,7 +80,10 @@ def run_with_carrier(
 
 
 def _flush_at_exit() -> None:
-    """Have this process flush when it exits: children of ``multiprocessing`` skip ``atexit`` functions."""
+    """Have this process flush when it exits.
+
+    Children of ``multiprocessing`` skip ``atexit`` functions.
+    """
     global _flushing_process
     if _flushing_process != os.getpid():
         _flushing_process = os.getpid()

@@ -1,4 +1,4 @@
-"""Continue trajectories without patching Ray, in classes and functions that are decorated.
+"""Continue trajectories in decorated classes and functions, without patching Ray.
 
 The decorator sets ``__ray_invocation_decorator__``, by which Ray lets a function change how it is called.
 That needs no private name of Ray's. In return each class and function must be decorated, their signatures
@@ -22,7 +22,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def carry_context(decorated: Decorated) -> Decorated:
-    """Continue the caller's trajectory in a Ray task, or in the methods of a Ray actor.
+    """Continue the caller's trajectory in a Ray task or the methods of a Ray actor.
 
     Put it below ``@ray.remote``. The workers need this package::
 
@@ -55,7 +55,7 @@ def _carrying(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a receiver of the function's kind (coroutine, generator …): Ray runs each kind differently."""
+    """Return a receiver of the function's kind, by which Ray decides how to run it."""
     receive = receiving(function)
     if inspect.iscoroutinefunction(function):
 

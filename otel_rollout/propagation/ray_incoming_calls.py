@@ -42,7 +42,7 @@ def _looking_up(original: Function) -> Function:
 
 
 def receiving(function: Function) -> Function:
-    """Wrap a function that may be called with a carrier. Without one it is called as it is."""
+    """Wrap a function that may be called with a carrier."""
 
     # wraps() also copies the attributes by which Ray recognizes an actor's method (name, method).
     @functools.wraps(function)
@@ -68,7 +68,9 @@ def receiving(function: Function) -> Function:
 
 
 def decode(encoded: bytes) -> otel_context.Context | None:
-    """Return the context of a call, after joining the run that its carrier names. Never raises.
+    """Return the context of a call, and join the run that its carrier names.
+
+    Never raises.
 
     Returns:
         None if the carrier has nothing but the name of a run.
@@ -85,7 +87,7 @@ def decode(encoded: bytes) -> otel_context.Context | None:
 
 
 def in_context(result: Any, context: otel_context.Context) -> Any:
-    """Return a function's result; a coroutine or generator is wrapped so that it runs in ``context``."""
+    """Return a function's result; a coroutine or generator will run in ``context``."""
     if isinstance(result, CoroutineType):
         return run_coroutine(result, context)
     if isinstance(result, GeneratorType):
@@ -97,7 +99,10 @@ def in_context(result: Any, context: otel_context.Context) -> Any:
 
 
 async def run_coroutine(coroutine: Coroutine[Any, Any, Any], context: otel_context.Context) -> Any:
-    """Await ``coroutine`` in ``context``, which stays attached: Ray runs each call as a task of its own."""
+    """Await ``coroutine`` in ``context``.
+
+    The context stays attached: Ray runs each call as a task of its own.
+    """
     otel_context.attach(context)
     try:
         return await coroutine
@@ -108,7 +113,7 @@ async def run_coroutine(coroutine: Coroutine[Any, Any, Any], context: otel_conte
 def run_generator(
     generator: Generator[Any, Any, Any], context: otel_context.Context
 ) -> Generator[Any, Any, Any]:
-    """Run each step of ``generator`` in ``context``; what is sent or thrown in reaches ``generator``."""
+    """Run each step of ``generator`` in ``context``, and pass on what is sent in."""
     steps = Steps(generator, context)
     while steps.advance():
         try:
@@ -121,7 +126,7 @@ def run_generator(
 async def run_async_generator(
     generator: AsyncGenerator[Any, Any], context: otel_context.Context
 ) -> AsyncGenerator[Any, Any]:
-    """Run each step of ``generator`` in ``context``; what is sent or thrown in reaches ``generator``."""
+    """Run each step of ``generator`` in ``context``, and pass on what is sent in."""
     steps = AsyncSteps(generator, context)
     while await steps.advance():
         try:

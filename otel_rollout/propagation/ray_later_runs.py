@@ -46,7 +46,10 @@ def is_later_run() -> bool:
 
 
 def run_id_to_carry() -> str | None:
-    """Return the run id that a call has to carry, after publishing the run; None if receivers know it."""
+    """Return the run id that a call has to carry; None if receivers know the run.
+
+    The run's settings are published before its first call.
+    """
     if not is_later_run():
         return None
     run_id = runtime.run_id()
@@ -70,7 +73,7 @@ def _publish(run_id: str) -> None:
 
 
 def remove_published() -> None:
-    """Remove the settings of runs from Ray's control store: they may contain credentials."""
+    """Remove the settings of runs, with their credentials, from Ray's control store."""
     from ray.experimental import internal_kv
 
     while _published:

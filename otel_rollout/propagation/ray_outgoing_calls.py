@@ -28,7 +28,10 @@ Call = Callable[..., Any]
 
 
 class KeywordArguments(dict[str, Any]):
-    """The user's keyword arguments and the call's receiver; true even if empty, so that Ray passes it on."""
+    """The user's keyword arguments, with the call's receiver.
+
+    True even if empty, so that Ray passes the object on.
+    """
 
     __slots__ = ("receiver",)
 
@@ -41,7 +44,7 @@ class KeywordArguments(dict[str, Any]):
 
 
 def install(names: RayNames, patches: Patches) -> None:
-    """Patch the three methods that send calls, and the function that flattens arguments."""
+    """Patch three methods that send calls, and the function that flattens arguments."""
     jobs = JobFilter(names)
     patches.replace(names.signature, "flatten_args", functools.partial(_adding_carrier, jobs))
     patches.replace(
@@ -56,7 +59,7 @@ def install(names: RayNames, patches: Patches) -> None:
 
 
 def _sending(patches: Patches, cross_language: str | None, original: Call) -> Call:
-    """Wrap a method of Ray's that sends a call, given as its parameters ``args`` and ``kwargs``."""
+    """Wrap a method that sends a call, given as its parameters ``args``, ``kwargs``."""
     position = list(inspect.signature(original).parameters).index("kwargs") - 1  # not counting self
 
     @functools.wraps(original)
@@ -81,7 +84,10 @@ def _has_something_to_carry() -> bool:
 
 
 def carrier_of_call() -> dict[str, str] | None:
-    """Return the carrier of a call: the context, and the id of a run that the receiver may not know."""
+    """Return the carrier of a call; None if it has nothing to carry.
+
+    It has the current context, and the id of a run that the receiver may not know.
+    """
     carried = carrier.inject()
     run_id = ray_later_runs.run_id_to_carry()
     return carried if run_id is None else {**(carried or {}), ray_later_runs.RUN_KEY: run_id}
@@ -111,7 +117,10 @@ def _adding_carrier(jobs: JobFilter, original: Call) -> Call:
 
 
 class JobFilter:
-    """Find out whether a receiver removes the carrier; otherwise the user's function would be given it."""
+    """Find out whether a receiver removes the carrier.
+
+    Without that the user's function would be called with the carrier.
+    """
 
     def __init__(self, names: RayNames) -> None:
         self._worker_module = names.worker_module
@@ -120,7 +129,7 @@ class JobFilter:
         self._job_is_prepared = False
 
     def removes_carrier(self, receiver: Any) -> bool:
-        """Return whether the receiver runs in this job, and the workers of this job are prepared."""
+        """Return whether the receiver runs in this job, whose workers are prepared."""
         job = self._worker_module.global_worker.current_cluster_and_job
         if job != self._job:
             self._job_is_prepared = is_prepared()

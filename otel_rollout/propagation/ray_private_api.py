@@ -1,4 +1,4 @@
-"""Look up the private names of Ray that are patched, and check that each is what the patch expects."""
+"""Look up the private names of Ray that are patched, and check their signatures."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _SIGNATURE_MODULES = ("ray._common.signature", "ray._private.signature")  # as i
 
 
 class UnsupportedRay(RuntimeError):
-    """The installed Ray lacks a name that propagation needs; the message is that name."""
+    """The installed Ray lacks a name that propagation needs: the message."""
 
 
 @dataclass(frozen=True)
 class RayNames:
-    """The classes and modules of Ray that are patched or asked."""
+    """Classes and modules of Ray that are patched or asked."""
 
     signature: Any
     """Module that flattens arguments for sending (``flatten_args``) and restores them (``recover_args``)."""
@@ -64,7 +64,7 @@ def look_up() -> RayNames:
 
 
 def _signature_module(actor: Any) -> Any:
-    """Return the module that ``ray.actor`` calls: patching another would have no effect."""
+    """Return the module that ``ray.actor`` calls: only patching that has an effect."""
     module = _member(actor, "signature")
     if getattr(module, "__name__", None) not in _SIGNATURE_MODULES:
         raise UnsupportedRay("ray.actor.signature")

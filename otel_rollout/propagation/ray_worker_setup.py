@@ -1,4 +1,6 @@
-"""Prepare the workers of a Ray job through the job's ``runtime_env``: variables and a setup hook.
+"""Prepare the workers of a Ray job by its ``runtime_env``.
+
+A prepared job has variables and a setup hook in its ``runtime_env``.
 
 The variables are the driver's settings. They also reach workers of a cluster that was started before the
 driver. The hook is a function that is pickled by value: Ray kills every worker that lacks a module that a
@@ -63,7 +65,7 @@ def ray_runtime_env(runtime_env: RuntimeEnv | None = None) -> Any:
 def init_arguments(
     arguments: dict[str, Any], environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], str | None]:
-    """Return keyword arguments for ``ray.init`` with which the job's workers are prepared.
+    """Return keyword arguments for ``ray.init`` that prepare the job's workers.
 
     Returns:
         The arguments, and the value of :data:`SUBMITTED_JOB` during the call; None if it is not set.
@@ -114,7 +116,7 @@ def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
 
 
 def _variables_to_copy(variables_of_job: Mapping[str, str]) -> dict[str, str]:
-    """Return the driver's environment variables that workers need and the job does not set."""
+    """Return the driver's variables that workers need and the job does not set."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -129,7 +131,7 @@ def _may_be_credential(name: str, value: str) -> bool:
 
 
 def _can_have_hook(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> bool:
-    """Return whether the job can have a setup hook; warn if its runtime_env is the obstacle."""
+    """Return whether the job can have a setup hook; warn if something forbids it."""
     try:
         ray_private_api.look_up()
     except ray_private_api.UnsupportedRay:  # instrument() has warned
@@ -154,13 +156,13 @@ def _obstacle(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> str | No
 
 
 def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, str]) -> Callable[[], None]:
-    """Return the function that Ray runs in every worker of the job, before anything else.
+    """Return the function that Ray runs first in every worker of the job.
 
     Args:
         user_hook: setup hook of the job, which is called first. If it fails, so does the worker.
         secrets: values of the variables that are HIDDEN in the runtime_env.
     """
-    argument, hidden = ARGUMENT, HIDDEN
+    hidden, remove_carriers = HIDDEN, _carrier_remover(ARGUMENT)
 
     # A nested function is pickled by value. Therefore it uses builtins, its own imports and the variables of
     # this call, and no name of this module.
@@ -183,7 +185,7 @@ def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, 
 
             instrument_worker()
         except Exception as error:  # noqa: BLE001 - the worker has to work without this package
-            remove_carriers(importlib.import_module)
+            remove_carriers()
             logging.getLogger("otel_rollout").warning(
                 "otel-rollout cannot be used in Ray workers that run %s (%s: %s). The job runs; what these "
                 "workers do is not recorded. Install otel-rollout there.",
@@ -192,11 +194,21 @@ def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, 
                 error,
             )
 
-    def remove_carriers(import_module: Callable[[str], Any]) -> None:
-        """Remove carriers from incoming calls: callers do not know that this worker lacks the package."""
+    return otel_rollout_worker_setup
+
+
+def _carrier_remover(argument: str) -> Callable[[], None]:
+    """Return a function that removes carriers from the calls of a worker without this package.
+
+    Callers do not know that the worker lacks the package. The function is nested to be pickled by value.
+    """
+
+    def remove_carriers() -> None:
+        import importlib
+
         for name in ("ray._common.signature", "ray._private.signature"):
             try:
-                signature = import_module(name)
+                signature: Any = importlib.import_module(name)
                 recover = signature.recover_args
             except (ImportError, AttributeError):
                 continue
@@ -209,4 +221,4 @@ def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, 
             signature.recover_args = recover_args
             return
 
-    return otel_rollout_worker_setup
+    return remove_carriers

@@ -68,7 +68,7 @@ def run_in_context(
 
 
 def _leave_trajectory() -> None:
-    """Empty the OTel context of a forked child: its work is no part of the parent's trajectory."""
+    """Empty a forked child's OTel context: it is not in the parent's trajectory."""
     try:
         if _patches is not None:
             otel_context.attach(otel_context.Context())

@@ -1,4 +1,4 @@
-"""What integrations are made of: patched modules, span helpers, errors that a framework only logs.
+"""Build integrations: seams, span helpers, errors that a framework only logs.
 
 To trace another framework, write a package beside this one with three things:
 

@@ -1,4 +1,4 @@
-"""Record errors that a framework catches and logs, on the span of the operation in which they occurred.
+"""Record errors that a framework catches and logs on the span of the operation.
 
 A framework may turn a tool's exception into text for the model, or drop a call that its parser cannot read.
 What remains is a line in its log. A logging filter sees that line while the exception is being handled, and
@@ -19,14 +19,20 @@ from otel_rollout.base.errors import fault
 
 
 def install(module: ModuleType) -> None:
-    """Watch the variable ``logger`` of a framework's module, for every :class:`LoggedErrors` block."""
+    """Watch the variable ``logger`` of a framework's module.
+
+    Its records count in every :class:`LoggedErrors` block.
+    """
     logger = getattr(module, "logger", None)
     if isinstance(logger, logging.Logger):
         logger.addFilter(_record_error)
 
 
 class LoggedErrors:
-    """A block in which warnings and errors of watched loggers make the current span a failed one."""
+    """A block in which records of watched loggers mark the current span as failed.
+
+    Records from level WARNING on count.
+    """
 
     def __init__(self) -> None:
         self._span = trace.get_current_span()
@@ -46,7 +52,7 @@ class LoggedErrors:
         _innermost.set(self._outer)
 
     def fail(self, message: str) -> None:
-        """Mark the span as failed, and record the exception that is being handled, if any."""
+        """Mark the span as failed, and record the exception that is being handled."""
         error = sys.exc_info()[1]
         if error is not None:
             self._span.record_exception(error)
@@ -58,7 +64,10 @@ _innermost: ContextVar[LoggedErrors | None] = ContextVar("otel-rollout-logged-er
 
 
 def _record_error(record: logging.LogRecord) -> bool:
-    """Mark the innermost block's span as failed. A logging filter that passes every record."""
+    """Mark the innermost block's span as failed.
+
+    This is a logging filter that passes every record.
+    """
     try:
         block = _innermost.get()
         if block is not None and record.levelno >= logging.WARNING:

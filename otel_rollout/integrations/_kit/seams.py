@@ -1,4 +1,4 @@
-"""Patch a framework at its seams: the functions and methods that an integration wraps by name.
+"""Patch a framework at its seams: functions and methods that are wrapped by name.
 
 Most frameworks offer no hooks for what is traced. If an installed version lacks a name, one warning tells
 what is not traced; the other seams take effect.
@@ -29,7 +29,7 @@ Wrapper = Callable[[Callable[..., Any]], Any]
 
 
 class Seams:
-    """The seams of one framework.
+    """Patch one framework.
 
     Args:
         framework: top-level package of the framework.
@@ -47,7 +47,7 @@ class Seams:
         return str(getattr(sys.modules.get(self.framework), "__version__", "of unknown version"))
 
     def install(self, table: Table, unconfigured: Table) -> None:
-        """Patch the modules of the framework, each as soon as it is imported. Never raises.
+        """Patch the modules of the framework, each as soon as it is imported.
 
         Where tracing is configured, trajectories also continue in Ray's tasks and actors. In a worker of
         Ray's, the setup hook of its job arranges for that.

@@ -21,7 +21,10 @@ def set_attributes(span: Span, attributes: Mapping[str, Any]) -> None:
 
 
 def set_output(value: Any) -> None:
-    """Show ``value`` as the current span's output in place of the function's result. Never raises."""
+    """Show ``value`` as the current span's output, instead of the function's result.
+
+    Never raises.
+    """
     from otel_rollout.capture import encoding, span_io
 
     try:

@@ -29,7 +29,7 @@ Exporters = dict[str, dict[str, Any]]
 
 
 def exporters_for(backend: str | None) -> Exporters:
-    """Return the exporters that the flag and the environment ask for; empty for no tracing.
+    """Return the exporters that flag and environment ask for; empty for no tracing.
 
     The flag wins over the environment. Logs what is not available, and where the two disagree.
     """
@@ -72,7 +72,7 @@ def _exporters_named(flag: str, environment: Exporters) -> Exporters:
 
 
 def with_default_target(exporters: Mapping[str, Mapping[str, Any]]) -> Exporters:
-    """Return the exporters, MLflow's with verl's default tracking URI if no setting names one."""
+    """Return the exporters; without a tracking URI, MLflow's has verl's default."""
     targeted = {name: dict(options) for name, options in exporters.items()}
     mlflow = targeted.get("mlflow")
     if mlflow is not None and "tracking_uri" not in mlflow and not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -86,5 +86,5 @@ def with_default_target(exporters: Mapping[str, Mapping[str, Any]]) -> Exporters
 
 
 def unless_set(variable: str, name: Any) -> str | None:
-    """Return verl's name of a project or experiment; None if ``variable`` of the environment names it."""
+    """Return verl's name of a project or experiment; None if a variable names it."""
     return None if os.environ.get(variable) or not name else str(name)

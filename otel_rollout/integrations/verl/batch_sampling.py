@@ -1,4 +1,4 @@
-"""Choose which groups of a batch are recorded, before verl splits the batch among its workers.
+"""Choose which groups of a batch are recorded, before verl splits the batch.
 
 Only ``AgentLoopManager.generate_sequences`` sees the whole batch, so only there can a limit of groups per
 step be exact. The chosen rows travel in the OpenTelemetry context of Ray's calls
@@ -25,14 +25,17 @@ _LOSS: Final = "OTEL_ROLLOUT_SAMPLE_GROUPS needs OTEL_ROLLOUT_GROUPS_PER_STEP"
 
 
 def install(module: ModuleType) -> None:
-    """Wrap the method that splits a batch (``agent_loop``; in the v1 trainer ``agent_loop_tq``)."""
+    """Wrap the method that splits a batch among workers.
+
+    It is in ``agent_loop``; for the v1 trainer in ``agent_loop_tq``.
+    """
     manager = "AgentLoopManagerTQ" if hasattr(module, "AgentLoopManagerTQ") else "AgentLoopManager"
     auto_await = getattr(module, "auto_await", None)
     seams.wrap(module, f"{manager}.generate_sequences", functools.partial(_choosing, auto_await), _LOSS)
 
 
 def plain_index(index: Any) -> Any:
-    """Return a sample's index as a hashable value: two tensors of equal content are not equal keys."""
+    """Return a sample's index as a plain value: equal tensors are different keys."""
     return index.item() if hasattr(index, "item") else index
 
 
@@ -81,7 +84,10 @@ def _chosen_rows_in_context(prompts: Any) -> Iterator[None]:
 
 
 def _chosen_rows(prompts: Any) -> frozenset[Any] | None:
-    """Return the rows of a batch to record; None if no setting limits them. Never raises."""
+    """Return the rows of a batch to record; None if no setting limits them.
+
+    Never raises.
+    """
     try:
         settings = runtime.decide()
         sampling = GroupSampling.of(settings) if settings.enabled else None

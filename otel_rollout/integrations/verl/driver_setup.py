@@ -1,4 +1,4 @@
-"""Set tracing up in verl's driver before Ray is started, so that all workers inherit it."""
+"""Set tracing up in verl's driver before Ray is started; workers inherit it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLUGIN_VARIABLES: Final = ("VERL_USE_EXTERNAL_MODULES", "VERL_USE_EXTERNAL_PLUG
 
 
 def install(module: ModuleType) -> None:
-    """Wrap the function that prepares Ray's workers; verl calls it right before ``ray.init``."""
+    """Wrap the function that verl calls right before ``ray.init``."""
     seams.wrap(
         module,
         "get_ppo_ray_runtime_env",
@@ -76,7 +76,7 @@ def set_up(config: Any = None) -> None:
 
 
 def _trace_flags(config: Any) -> dict[str, Any]:
-    """Return ``actor_rollout_ref.rollout.trace`` of verl's configuration; empty if verl has no such flags."""
+    """Return ``actor_rollout_ref.rollout.trace``; empty if verl has no such flags."""
     try:
         trace = config["actor_rollout_ref"]["rollout"]["trace"]
         return {name: trace.get(name) for name in ("backend", "project_name", "experiment_name")}

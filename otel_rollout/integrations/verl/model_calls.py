@@ -1,4 +1,4 @@
-"""Describe a model call of verl's on its span: request, response, tokens, policy version."""
+"""Describe a model call's request and response on its span."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def describe_request(span: Span, client: Any, arguments: dict[str, Any]) -> None
 
 
 def describe_response(span: Span, output: Any) -> None:
-    """Set the attributes of a response, and note its policy versions for the trajectory.
+    """Set the attributes of a response, and note its policy versions.
 
     Args:
         span: span of the model call.

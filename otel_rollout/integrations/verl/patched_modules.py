@@ -1,4 +1,4 @@
-"""List verl's modules that are patched, and which module of this package patches each.
+"""List verl's modules that are patched, and the modules that patch them.
 
 verl reads the flag ``actor_rollout_ref.rollout.trace.backend`` in two places: in the driver before Ray is
 started, and in the worker. Both are patched where tracing is not configured, since the flag may ask for it.

@@ -20,7 +20,7 @@ _MAX_LABEL: Final = 256
 
 
 def install(module: ModuleType) -> None:
-    """Wrap the method that computes a reward (``verl.experimental.agent_loop.agent_loop``)."""
+    """Wrap the method of the agent-loop worker that computes a reward."""
     worker = trajectory.worker_class(module)
     seams.wrap(module, f"{worker}._compute_score", _tracing, "rewards are not traced")
 
@@ -50,7 +50,7 @@ def _has_reward_workers(worker: Any) -> bool:
 
 
 class _Reward:
-    """One computation of a reward."""
+    """Computation of one reward."""
 
     def __init__(self, call: Callable[[], Any], scored: Any) -> None:
         self._call = call
@@ -74,7 +74,10 @@ def _extra_information(scored: Any) -> dict[str, Any]:
 
 
 def _record_scores(scored: Any) -> None:
-    """Record the reward and the numbers and short texts beside it as scores. Never raises."""
+    """Record as scores the reward, and the numbers and short texts beside it.
+
+    Never raises.
+    """
     try:
         reward = getattr(scored, "reward_score", None)
         if reward is not None:

@@ -1,4 +1,4 @@
-"""Recognize what a function that verl decorates does: model call, agent loop, tool, parser.
+"""Recognize model calls, agent loops, tools and parsers among functions.
 
 The role follows from the function's name and parameters, so that a user's class or another version's is
 recognized too.
@@ -15,7 +15,7 @@ from otel_rollout.base import semconv
 
 
 class Role(Enum):
-    """What a function does in a trajectory."""
+    """Role of a function in a trajectory."""
 
     GENERATE = "generate"
     RUN = "run"

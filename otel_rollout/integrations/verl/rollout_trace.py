@@ -1,4 +1,6 @@
-"""Replace the functions of ``verl.utils.rollout_trace``: same names and arguments, recorded here.
+"""Replace the functions of ``verl.utils.rollout_trace``.
+
+Names and arguments stay; operations are recorded here.
 
 ``RolloutTraceConfig`` stays verl's class; its ``init`` decides whose code records. ``rollout_trace_attr`` and
 ``rollout_trace_op`` are replaced when the module is imported, before verl decorates any of its classes.
@@ -68,7 +70,10 @@ def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _decide(flags: dict[str, Any]) -> RecordedBy:
-    """Decide whose code records, and complete the settings that this process inherited. Never raises."""
+    """Decide whose code records, and complete the settings that were inherited.
+
+    Never raises.
+    """
     try:
         backend = flags["backend"]
         if backend == backend_flag.VERLS_OWN:
@@ -107,7 +112,7 @@ def rollout_trace_attr(
     validate: bool = False,
     trace: bool = True,
 ) -> Iterator[None]:
-    """Mark the block that produces one trajectory, as verl's function of that name does.
+    """Mark the block that produces one trajectory, as verl's function does.
 
     ``AgentLoopWorker._run_agent_loop`` knows more about the trajectory and starts it before verl calls this
     function. That call then marks a trajectory that has been started.
@@ -138,7 +143,7 @@ def rollout_trace_attr(
 
 
 def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Record each call of a function, method or coroutine function, as verl's decorator does.
+    """Record each call of a function or coroutine function, as verl's decorator does.
 
     Unlike verl's decorator it takes plain functions too. A generator that cannot be recorded is returned as
     it is.
@@ -169,7 +174,7 @@ def _function(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable[
 def form_to_call(
     func: Callable[..., Any], traced: Callable[..., Any], args: tuple[Any, ...]
 ) -> Callable[..., Any]:
-    """Return ``func`` itself, its traced form, or the form that verl's own decorator gives it."""
+    """Return ``func``, its traced form, or the form that verl's decorator gives it."""
     by = recorded_by()
     if by is RecordedBy.OTEL_ROLLOUT:
         return func if traced_functions.is_in_own_span(func, args) else traced

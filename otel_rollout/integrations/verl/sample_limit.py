@@ -1,4 +1,6 @@
-"""Keep verl's limit ``max_samples_per_step_per_worker`` without drawing from the training's generators.
+"""Choose samples by verl's limit without drawing from the training's generators.
+
+The limit is ``max_samples_per_step_per_worker``.
 
 verl draws from NumPy's global generator where it finds that limit. So tracing would change what training
 draws. Here whole groups are chosen by the system's generator, and verl does not see the limit.
@@ -21,14 +23,17 @@ _random: Final = random.SystemRandom()
 
 
 def install(module: ModuleType) -> None:
-    """Wrap the function that lists trajectories (``verl.experimental.agent_loop.agent_loop``)."""
+    """Wrap the function that lists trajectories, and hide the limit from verl."""
     seams.wrap(module, "get_trajectory_info", _choosing, "max_samples_per_step_per_worker has no effect")
     if hasattr(module, "RolloutTraceConfig"):
         module.RolloutTraceConfig = _HiddenLimit(module.RolloutTraceConfig)  # type: ignore[attr-defined]
 
 
 class _Row(dict):  # type: ignore[type-arg]
-    """verl's description of a trajectory, its row in the worker's batch, and whether it is recorded."""
+    """verl's description of a trajectory.
+
+    ``row`` is its row in the worker's batch; ``is_chosen`` tells whether it is recorded.
+    """
 
     row: int
     is_chosen: bool
@@ -48,7 +53,7 @@ def _choosing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_choice(information: list[dict[str, Any]]) -> list[_Row]:
-    """Mark the trajectories to record: those of all samples, or of as many as the limit allows."""
+    """Mark the trajectories to record: of as many samples as the limit allows."""
     samples = [plain_index(entry["sample_index"]) for entry in information]
     distinct = list(dict.fromkeys(samples))
     limit = getattr(config(), "max_samples_per_step_per_worker", None)

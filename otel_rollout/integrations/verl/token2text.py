@@ -1,4 +1,4 @@
-"""Honour verl's flag ``token2text``: show the text of an operation's token ids beside them.
+"""Follow verl's flag ``token2text``: show the text of an operation's token ids.
 
 The forwarder detokenizes. The object whose method the operation is holds the tokenizer, as in verl's own
 code; an object without a tokenizer gets no text.
@@ -17,7 +17,9 @@ from otel_rollout.integrations.verl.trace_config import config
 
 
 def show_text(args: tuple[Any, ...]) -> bool:
-    """Have the current span show ``prompt_text`` and ``response_text``, if the flag is set. Never raises.
+    """Have the current span show prompt and response text, if the flag is set.
+
+    Never raises.
 
     Args:
         args: arguments of the operation, its object first.

@@ -1,4 +1,4 @@
-"""Record tool calls of verl's agent loop, whatever the tool's kind, and answers of simulated users."""
+"""Record tool calls of verl's agent loop, and answers of simulated users."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAILURES: Final = (
 
 
 def install(module: ModuleType) -> None:
-    """Wrap the methods that call tools and users (``verl.experimental.agent_loop.tool_agent_loop``)."""
+    """Wrap the methods of the tool agent loop that call tools and users."""
     seams.wrap(
         module, "ToolAgentLoop._call_tool", _tracing_tool, "tool calls are traced only where decorated"
     )
@@ -57,7 +57,7 @@ def _tracing_tool(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _ToolCall:
-    """One call of a tool, whatever its kind."""
+    """Call of one tool, of whatever kind."""
 
     def __init__(self, call: Callable[[], Any], call_id: str | None) -> None:
         self._call = call
@@ -65,7 +65,10 @@ class _ToolCall:
 
     @otel_rollout.rollout_trace_op(name="execute_tool", kind=semconv.KIND_TOOL)
     async def execute_tool(self, name: Any, arguments: Any) -> Any:
-        """Have verl call the tool inside a span. verl turns every error into text for the model."""
+        """Have verl call the tool inside a span.
+
+        verl turns every error into text for the model.
+        """
         span = trace.get_current_span()
         span.update_name(f"execute_tool {name}")
         attributes = {
@@ -107,7 +110,7 @@ def _tracing_interaction(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Interaction:
-    """One answer of a simulated user."""
+    """Answer of a simulated user."""
 
     def __init__(self, call: Callable[[], Any], agent_data: Any) -> None:
         self._call = call

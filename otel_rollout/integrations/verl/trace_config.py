@@ -1,4 +1,4 @@
-"""Read verl's trace configuration, and whose code records this process's operations."""
+"""Read verl's trace configuration, and whose code records operations."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ class RecordedBy(Enum):
 
 
 def config() -> Any:
-    """Return verl's ``RolloutTraceConfig`` of this process; None if its module is not imported."""
+    """Return this process's ``RolloutTraceConfig``; None if verl's module is missing."""
     module = sys.modules.get(_MODULE)
     return None if module is None else module.RolloutTraceConfig.get_instance()
 
 
 def set_recorded_by(trace_config: Any, recorded_by: RecordedBy) -> None:
-    """Store the decision in verl's configuration object, which verl's tests and jobs may reset."""
+    """Store the decision in verl's configuration object, whose life it shares."""
     setattr(trace_config, _ATTRIBUTE, recorded_by)
 
 
 def recorded_by() -> RecordedBy:
-    """Return whose code records. Before verl's configuration is read, the environment decides."""
+    """Return whose code records.
+
+    Before verl's configuration is read, the environment decides.
+    """
     decided = getattr(config(), _ATTRIBUTE, RecordedBy.OTEL_ROLLOUT)
     if decided is RecordedBy.OTEL_ROLLOUT and runtime.off:
         return RecordedBy.NOBODY
@@ -41,5 +44,8 @@ def recorded_by() -> RecordedBy:
 
 
 def is_recorded_here() -> bool:
-    """Return whether this package records, and recording works in this process. Never raises."""
+    """Return whether this package records, and recording works in this process.
+
+    Never raises.
+    """
     return recorded_by() is RecordedBy.OTEL_ROLLOUT and runtime.current() is not None

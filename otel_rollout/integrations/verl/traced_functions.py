@@ -1,4 +1,4 @@
-"""Record functions that verl decorates, one span for each operation of a trajectory."""
+"""Record functions that verl decorates, with one span for each operation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def traced(func: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return ``func`` recorded as a span that its role describes; None if ``func`` cannot be recorded."""
+    """Return ``func`` as a recorded function; None if it cannot be recorded."""
     role = role_of(func)
     inner = _described(func, role) if inspect.iscoroutinefunction(func) else func
     try:
@@ -77,7 +77,9 @@ def describe_result(role: Role, result: Any) -> None:
 
 
 class RunningOperation:
-    """A block in which an operation runs; a nested call that is part of it gets no span of its own.
+    """A block in which an operation runs.
+
+    A nested call that is part of the operation gets no span of its own.
 
     Args:
         role: role of the operation.

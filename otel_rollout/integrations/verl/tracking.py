@@ -38,7 +38,10 @@ def _publishing_runs(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _runs_of(loggers: dict[str, Any]) -> dict[str, str]:
-    """Return the runs that verl's loggers have started, as arguments of ``otel_rollout.publish_run``."""
+    """Return the runs that verl's loggers have started, by tracker.
+
+    The result has the arguments of :func:`otel_rollout.publish_run`.
+    """
     runs = {}
     if "mlflow" in loggers:
         active = sys.modules["mlflow"].active_run()

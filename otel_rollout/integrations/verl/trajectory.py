@@ -1,4 +1,4 @@
-"""Record a trajectory of verl's, in both trainers: its identity, policy versions and outputs.
+"""Record verl's trajectories: identity, policy versions and outputs.
 
 Both trainers run a trajectory, its reward included, in ``AgentLoopWorker._run_agent_loop``; the v1 trainer
 does not override that method of its base class. The trainers identify a trajectory differently:
@@ -27,7 +27,7 @@ from otel_rollout.integrations.verl.trace_config import is_recorded_here
 
 
 def install(module: ModuleType) -> None:
-    """Wrap the method that runs a trajectory (``verl.experimental.agent_loop.agent_loop``)."""
+    """Wrap the method of the agent-loop worker that runs a trajectory."""
     seams.wrap(
         module,
         f"{worker_class(module)}._run_agent_loop",
@@ -37,12 +37,12 @@ def install(module: ModuleType) -> None:
 
 
 def worker_class(module: ModuleType) -> str:
-    """Return the name of the agent-loop worker's class, which differs between versions."""
+    """Return the name of the agent-loop worker's class; versions differ."""
     return "AgentLoopWorkerBase" if hasattr(module, "AgentLoopWorkerBase") else "AgentLoopWorker"
 
 
 class _Rollout:
-    """The running trajectory and what is known of it so far."""
+    """State of the running trajectory."""
 
     def __init__(self, trajectory: otel_rollout.Trajectory, root: Span) -> None:
         self.trajectory = trajectory
@@ -56,7 +56,10 @@ _current: ContextVar[_Rollout | None] = ContextVar("otel-rollout-verl-trajectory
 
 
 def is_started_for_this_call() -> bool:
-    """Return whether verl's call of ``rollout_trace_attr`` is for the running trajectory; True once."""
+    """Return whether verl's ``rollout_trace_attr`` marks the running trajectory.
+
+    True once per trajectory.
+    """
     rollout = _current.get()
     if rollout is None or rollout.is_entered_by_verl:
         return False
@@ -118,7 +121,10 @@ def _start(worker: Any, trajectory: Any, kwargs: dict[str, Any]) -> otel_rollout
 
 
 def _is_wanted(trajectory: Any, kwargs: dict[str, Any]) -> bool:
-    """Return whether the trajectory is recorded; the v1 trainer's ``trace=False`` does not count."""
+    """Return whether the trajectory is recorded.
+
+    The v1 trainer's ``trace=False`` does not count.
+    """
     refused = kwargs.get("trace", True) is False and "session_id" not in kwargs
     return not refused and getattr(trajectory, "is_chosen", True)
 
@@ -181,7 +187,7 @@ def _note_outputs(rollout: _Rollout, outputs: list[Any]) -> None:
 
 
 def note_policy_versions(*versions: Any) -> None:
-    """Note policy versions that generated parts of the running trajectory; None is ignored."""
+    """Note policy versions that generated parts of the trajectory; ignore None."""
     rollout = _current.get()
     if rollout is not None:
         rollout.policy_versions.update(version for version in versions if version is not None)
@@ -195,7 +201,7 @@ def note_reward(reward: Any) -> None:
 
 
 def show_text_of(span: Span) -> None:
-    """Have the running trajectory show the text of ``span``, the agent loop's, as its answer."""
+    """Have the running trajectory show the text of the agent loop's ``span``."""
     rollout = _current.get()
     if rollout is not None:
         rollout.root.set_attribute(semconv.TEXT_OF, f"{span.get_span_context().span_id:016x}")

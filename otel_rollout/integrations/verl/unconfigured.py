@@ -1,4 +1,4 @@
-"""Warn in a process without tracing whose verl flag asks for it, which is then too late."""
+"""Warn if verl's flag asks for tracing when it is too late to configure it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def install(module: ModuleType) -> None:
-    """Wrap ``RolloutTraceConfig.init`` (``verl.utils.rollout_trace``), which reads the flag."""
+    """Wrap ``RolloutTraceConfig.init``, which reads the flag."""
     seams.wrap(
         module, "RolloutTraceConfig.init", _with_warning, "the flag trace.backend is left to verl's own code"
     )
