@@ -1,4 +1,4 @@
-"""Each test hears of what goes wrong in it."""
+"""Fixtures of the propagation tests."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from otel_rollout.base import errors
 
 @pytest.fixture(autouse=True)
 def reports_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An internal error is reported once per process and place; here, once per test."""
+    """Log each internal error once per test instead of once per process."""
     monkeypatch.setattr(errors, "_reported", set())

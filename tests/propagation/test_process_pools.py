@@ -1,4 +1,4 @@
-"""Trajectories in pools of processes, by every way of giving them work."""
+"""Trajectories in pools of processes, by every method that submits work."""
 
 import inspect
 import multiprocessing
@@ -62,7 +62,7 @@ def in_pool(way: str, start: multiprocessing.context.BaseContext) -> list[int]:
 
 
 def check(spans, parent, other_process=True):
-    """One trace, with the identity on every span, and scores below the operations that gave them."""
+    """Check for one trace, the identity on every span, and scores below their operations."""
     grades = [s for s in spans if s.name == "grade"]
     assert len(grades) == 2
     for span in grades:
@@ -76,23 +76,23 @@ def check(spans, parent, other_process=True):
 
 
 @pytest.mark.parametrize("way", [*WAYS, *EXECUTED])
-def test_work_in_a_pool_of_processes_belongs_to_the_trajectory(way, start, recorded):
-    """Results are as without us; operations and scores are part of the trajectory that gave the work."""
+def test_work_in_a_process_pool_belongs_to_the_submitting_trajectory(way, start, recorded):
+    """Results do not change; operations and scores are part of the trajectory."""
     with rollout_trace_attr(sample_index="row-7", step=4) as trajectory:
         assert in_pool(way, start) == [2, 3]
     check(recorded(), trajectory)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_work_in_a_thread_pool_of_multiprocessings_belongs_to_it_too(way, recorded):
-    """The same interface, with threads."""
+def test_work_in_multiprocessing_thread_pool_belongs_to_the_submitting_trajectory(way, recorded):
+    """``ThreadPool`` has the interface of ``Pool``, and runs work in threads."""
     with rollout_trace_attr(sample_index="row-7", step=4) as trajectory, ThreadPool(1) as pool:
         assert WAYS[way](pool) == [2, 3]
     check(recorded(), trajectory, other_process=False)
 
 
-def test_each_call_belongs_to_its_caller(recorded, start):
-    """One pool for many trajectories, one of them left out, and work outside of any."""
+def test_calls_of_one_pool_belong_to_their_own_trajectories(recorded, start):
+    """The pool serves three trajectories, one that is not recorded, and work outside of any."""
     with start.Pool(1) as pool:
         traces = []
         for number in range(3):
@@ -115,8 +115,8 @@ def test_each_call_belongs_to_its_caller(recorded, start):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_errors_are_as_without_us(start, tracing, inside):
-    """What the work raises arrives; what cannot be pickled fails as ever."""
+def test_errors_of_a_pool_do_not_change(start, tracing, inside):
+    """Exceptions of the work arrive, and work that cannot be pickled fails."""
     with start.Pool(1) as pool, rollout_trace_attr(trace=inside):
         with pytest.raises(Refused, match="not 3"):
             pool.apply(refuse, (3,))
@@ -129,8 +129,8 @@ def test_errors_are_as_without_us(start, tracing, inside):
         assert pool.apply(abs, (-1,)) == 1
 
 
-def test_signatures_are_what_they_were():
-    """And after uninstrument() so is everything."""
+def test_instrument_keeps_signatures_and_uninstrument_restores_methods():
+    """All patched methods are compared."""
     instrument.uninstrument()
     before = {name: vars(Pool)[name] for name in process_pools._POOL_METHODS}
     submit = ProcessPoolExecutor.submit
@@ -143,8 +143,8 @@ def test_signatures_are_what_they_were():
     assert ProcessPoolExecutor.submit is submit
 
 
-def test_work_of_an_operation_is_below_it(recorded):
-    """Whatever is current when the work is given is its parent."""
+def test_work_submitted_by_an_operation_is_its_child(recorded):
+    """The current span at submission is the parent."""
 
     @rollout_trace_op(name="outer")
     def outer(pool: Pool) -> list[int]:
@@ -160,8 +160,8 @@ def test_work_of_an_operation_is_below_it(recorded):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_what_pools_record_is_delivered_when_the_job_ends(method, tmp_path, test_exporters):
-    """Their processes exit, or are killed by the pool: everything arrives, and the report says so."""
+def test_spans_of_pool_processes_are_delivered_when_the_job_ends(method, tmp_path, test_exporters):
+    """Pool processes exit or are killed; all spans arrive, and the report counts them."""
     delivered = tmp_path / "delivered.jsonl"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ['PYTHONPATH']}"}
     command = [sys.executable, str(JOB), method, str(delivered)]

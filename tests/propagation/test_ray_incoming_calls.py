@@ -1,4 +1,4 @@
-"""Coroutines and generators in the context that came with their call: as transparent as they are plain."""
+"""Coroutines and generators in the context that came with their call: transparent wrappers."""
 
 import asyncio
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -20,14 +20,14 @@ def active() -> int:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind():
-    """Whatever a call does, the thread is outside any trace afterwards."""
+def context_is_empty_afterwards():
+    """After each call the thread is outside any trace."""
     yield
     assert otel_context.get_current() == {}
 
 
-def test_a_function_runs_in_the_context_and_leaves_it():
-    """Also when it raises."""
+def test_function_runs_in_the_context_and_leaves_it():
+    """It leaves the context by an exception too."""
 
     def function(value):
         assert active() == TRACE
@@ -38,8 +38,8 @@ def test_a_function_runs_in_the_context_and_leaves_it():
     assert active() == 0
 
 
-def test_attributes_by_which_ray_knows_a_method_stay():
-    """Ray decides by them how to run it."""
+def test_wrapper_keeps_the_attributes_of_a_method():
+    """Ray decides by them how to run the method."""
 
     def executor():
         pass
@@ -49,8 +49,8 @@ def test_attributes_by_which_ray_knows_a_method_stay():
     assert (received.name, received.method) == ("name", len)
 
 
-def test_a_generator_receives_what_is_sent_thrown_and_returned():
-    """Sending, throwing, returning and closing are passed on, each step in the context."""
+def test_generator_receives_values_and_exceptions():
+    """Sending, throwing and returning work, each step in the context."""
     seen = []
 
     def function():
@@ -75,8 +75,8 @@ def test_a_generator_receives_what_is_sent_thrown_and_returned():
     assert seen == ["sent", "thrown"]
 
 
-def test_a_generator_closed_early_cleans_up_in_the_context():
-    """Its ``finally`` runs where it belongs."""
+def test_generator_closed_early_cleans_up_in_the_context():
+    """Its ``finally`` block sees the trace."""
     closed = []
 
     def function():
@@ -91,8 +91,8 @@ def test_a_generator_closed_early_cleans_up_in_the_context():
     assert closed == [TRACE]
 
 
-def test_a_generators_exception_is_its_own():
-    """It leaves at the step that raised it."""
+def test_exception_of_a_generator_is_raised_at_its_step():
+    """The steps before it return their values."""
 
     def function():
         yield 1
@@ -104,8 +104,8 @@ def test_a_generators_exception_is_its_own():
         next(generator)
 
 
-def test_a_coroutine_runs_in_the_context():
-    """In a task of its own, as Ray runs it."""
+def test_coroutine_runs_in_the_context():
+    """It runs in a task of its own, as in Ray."""
 
     async def function(value):
         await asyncio.sleep(0)
@@ -116,8 +116,8 @@ def test_a_coroutine_runs_in_the_context():
     assert asyncio.run(coroutine) == (5, TRACE)
 
 
-def test_an_async_generator_receives_what_is_sent_and_thrown():
-    """Like a synchronous one; between its steps the task is outside."""
+def test_async_generator_receives_values_and_exceptions():
+    """Between its steps the task is outside the trace."""
     seen = []
 
     async def function():
@@ -145,8 +145,8 @@ def test_an_async_generator_receives_what_is_sent_and_thrown():
     assert seen == ["sent", "thrown"]
 
 
-def test_an_async_generator_that_is_cancelled_or_closed_cleans_up_in_the_context():
-    """The cancellation arrives where it waits."""
+def test_cancelled_or_closed_async_generator_cleans_up_in_the_context():
+    """The cancellation reaches the await inside the generator."""
     closed = []
 
     async def function():
@@ -179,8 +179,8 @@ def test_an_async_generator_that_is_cancelled_or_closed_cleans_up_in_the_context
     assert closed == ["cancelled", TRACE, TRACE]
 
 
-def test_two_generators_in_turns_keep_apart():
-    """Their steps may be mixed in one task."""
+def test_interleaved_generators_keep_their_contexts():
+    """Their steps alternate in one task."""
 
     async def function():
         for _ in range(3):
@@ -196,5 +196,5 @@ def test_two_generators_in_turns_keep_apart():
 
 
 async def anext_of(generator):
-    """The next value of an asynchronous generator."""
+    """Return the next value of an asynchronous generator."""
     return await generator.__anext__()

@@ -1,4 +1,4 @@
-"""What a job's workers are given: variables, without credentials in Ray's logs, and a setup hook."""
+"""The runtime_env of a job: variables, credentials hidden from Ray's logs, and a setup hook."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def variables(tracing, monkeypatch):
 
 
 def test_variables_are_copied_and_credentials_hidden(variables):
-    """Settings stand in the runtime_env, which Ray logs; what may be a credential does not."""
+    """Ray logs a runtime_env, so possible credentials are replaced there."""
     given = ray_runtime_env()["env_vars"]
     assert given["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
     assert given["OTEL_ROLLOUT_SPOOL_DIR"] == os.environ["OTEL_ROLLOUT_SPOOL_DIR"]
@@ -41,8 +41,8 @@ def test_variables_are_copied_and_credentials_hidden(variables):
     assert "sesame" not in json.dumps(given)
 
 
-def test_the_hook_puts_credentials_in_unless_an_actor_has_its_own(variables, monkeypatch):
-    """What stands as hidden is replaced in the worker; a task's or actor's own variable stays."""
+def test_hook_sets_credentials_unless_an_actor_has_its_own(variables, monkeypatch):
+    """Hidden values are replaced in the worker; variables of a task or actor stay."""
     hook = cloudpickle.loads(cloudpickle.dumps(ray_runtime_env()[HOOK]))
     monkeypatch.setattr("otel_rollout.propagation.instrument.instrument_worker", lambda: None)
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", HIDDEN)
@@ -52,8 +52,8 @@ def test_the_hook_puts_credentials_in_unless_an_actor_has_its_own(variables, mon
     assert os.environ["WANDB_BASE_URL"] == "of this actor"
 
 
-def test_the_users_variables_win(variables):
-    """A runtime_env of the user's keeps its values, and is not changed in place."""
+def test_variables_of_the_user_win(variables):
+    """The given runtime_env is not changed in place."""
     given = {"env_vars": {"MLFLOW_TRACKING_URI": "mine", "A": "1"}, "working_dir": "/tmp"}
     prepared = ray_runtime_env(given)
     assert prepared["working_dir"] == "/tmp"
@@ -62,8 +62,8 @@ def test_the_users_variables_win(variables):
     assert given == {"env_vars": {"MLFLOW_TRACKING_URI": "mine", "A": "1"}, "working_dir": "/tmp"}
 
 
-def test_a_runtime_env_object_stays_one(variables):
-    """Ray's own class is understood, and validates what is added."""
+def test_runtime_env_object_keeps_its_type(variables):
+    """Ray's own class validates the added entries."""
     given = RuntimeEnv(env_vars={"A": "1"})
     prepared = ray_runtime_env(given)
     assert isinstance(prepared, RuntimeEnv)
@@ -72,23 +72,23 @@ def test_a_runtime_env_object_stays_one(variables):
     assert RECEIVER_MARK not in given["env_vars"]
 
 
-def test_preparing_twice_is_preparing_once(variables):
-    """``instrument()``, the helper and RAY_RUNTIME_ENV_HOOK compose: one hook, and Ray refuses a second."""
+def test_prepared_runtime_env_is_returned_as_it_is(variables):
+    """``instrument()``, helper and RAY_RUNTIME_ENV_HOOK combine; Ray refuses a second hook."""
     prepared = ray_runtime_env({"env_vars": {}})
     assert ray_runtime_env(prepared) is prepared
     assert init_arguments({"runtime_env": prepared}, {})[0]["runtime_env"] is prepared
 
 
-def test_with_tracing_off_nothing_is_added(fresh_process):
-    """A job that does not trace is started as it would be without us."""
+def test_runtime_env_is_unchanged_when_tracing_is_off(fresh_process):
+    """The job is started as without this package."""
     given = {"env_vars": {"A": "1"}}
     assert ray_runtime_env(given) is given
     assert init_arguments({"num_cpus": 1}, {}) == ({"num_cpus": 1}, None)
 
 
 @pytest.mark.parametrize("hook", [user_hook, f"{__name__}.user_hook"])
-def test_the_users_hook_is_called(hook, variables, monkeypatch):
-    """A function or the name of one: called before ours, once."""
+def test_hook_of_the_user_is_called_first(hook, variables, monkeypatch):
+    """It is a function or the name of one, and is called once."""
     monkeypatch.setattr(
         "otel_rollout.propagation.instrument.instrument_worker", lambda: called.append("ours")
     )
@@ -97,14 +97,14 @@ def test_the_users_hook_is_called(hook, variables, monkeypatch):
     assert called == ["user's hook", "ours"]
 
 
-def test_a_failing_hook_of_the_users_fails(variables):
-    """Whether a worker may live without its setup is the user's decision."""
+def test_failing_hook_of_the_user_raises(variables):
+    """The user decides whether a worker may run without its setup."""
     with pytest.raises(ModuleNotFoundError):
         ray_runtime_env({HOOK: "no_such_module.setup"})[HOOK]()
 
 
-def test_the_hook_names_nothing_of_ours(variables):
-    """It is pickled by value: a worker without this package can load it."""
+def test_pickled_hook_names_no_module_of_this_package(variables):
+    """A worker without this package can load it."""
     pickled = cloudpickle.dumps(ray_runtime_env()[HOOK])
     assert b"otel_rollout_worker_setup" in pickled
     state = cloudpickle.loads(pickled).__globals__
@@ -112,8 +112,8 @@ def test_the_hook_names_nothing_of_ours(variables):
 
 
 @pytest.mark.parametrize("key", ["container", "image_uri"])
-def test_beside_a_container_only_variables_are_given(key, variables, caplog):
-    """Ray allows no hook there: workers still record, which is said, and no credential is logged by Ray."""
+def test_container_excludes_the_hook_and_gets_variables_without_credentials(key, variables, caplog):
+    """Ray allows no hook there: workers record, one warning tells so."""
     prepared = ray_runtime_env({key: "x"})
     assert HOOK not in prepared
     assert RECEIVER_MARK not in prepared["env_vars"]
@@ -122,15 +122,15 @@ def test_beside_a_container_only_variables_are_given(key, variables, caplog):
     assert key in caplog.text
 
 
-def test_a_hook_that_another_job_left_is_not_replaced(variables, caplog):
-    """Ray refuses a second hook; the job keeps the one it has."""
+def test_inherited_hook_of_another_job_is_kept(variables, caplog):
+    """Ray refuses a second hook."""
     given = {"env_vars": {"__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR": "other.hook"}}
     assert HOOK not in ray_runtime_env(given)
     assert "hook of another job" in caplog.text
 
 
-def test_a_submitted_job_has_no_key_twice(variables, monkeypatch):
-    """``ray job submit`` has a runtime_env of its own, which Ray merges in unless a key is in both."""
+def test_runtime_env_of_a_submitted_job_has_no_key_twice(variables, monkeypatch):
+    """Ray merges both runtime_envs, and refuses a key that is in both."""
     theirs = {"env_vars": {"MLFLOW_TRACKING_URI": "theirs"}, HOOK: f"{__name__}.user_hook", "pip": ["x"]}
     variable = json.dumps({"runtime_env": theirs, "metadata": {"a": "b"}})
     arguments, submitted = init_arguments({"num_cpus": 1}, {ray_worker_setup.SUBMITTED_JOB: variable})
@@ -145,15 +145,15 @@ def test_a_submitted_job_has_no_key_twice(variables, monkeypatch):
     assert called == ["user's hook"]
 
 
-def test_a_job_config_is_kept(variables):
-    """``ray.init(job_config=…)`` has a runtime_env of its own, to which ours is added."""
+def test_runtime_env_of_a_job_config_is_kept(variables):
+    """``ray.init(job_config=…)`` may contain a runtime_env."""
     config = ray.job_config.JobConfig(runtime_env={"env_vars": {"A": "1"}})
     arguments, _ = init_arguments({"job_config": config}, {})
     assert arguments["runtime_env"]["env_vars"]["A"] == "1"
 
 
-def test_a_ray_that_is_not_understood_gets_no_hook(variables, monkeypatch):
-    """Where a name is missing, nothing would take carriers off."""
+def test_unsupported_ray_gets_no_hook(variables, monkeypatch):
+    """Its workers could not remove carriers."""
 
     def missing() -> None:
         raise ray_private_api.UnsupportedRay("a name")
@@ -162,8 +162,8 @@ def test_a_ray_that_is_not_understood_gets_no_hook(variables, monkeypatch):
     assert HOOK not in ray_runtime_env()
 
 
-def test_the_hook_of_rays_environment_never_raises(variables, monkeypatch, caplog):
-    """``ray.init`` goes on with the runtime_env it had."""
+def test_runtime_env_hook_never_raises(variables, monkeypatch, caplog):
+    """``ray.init`` continues with the given runtime_env."""
     monkeypatch.setattr("otel_rollout.ray.instrument", lambda: None)
     monkeypatch.setattr("otel_rollout.ray.ray_runtime_env", lambda given: 1 / 0)
     given = {"env_vars": {}}

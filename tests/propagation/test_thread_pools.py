@@ -1,4 +1,4 @@
-"""The trajectory in thread pools; and not in forked children."""
+"""Trajectories in thread pools, and not in forked children."""
 
 import asyncio
 import contextvars
@@ -30,8 +30,8 @@ def installed():
     thread_pools.uninstall()
 
 
-def test_run_in_executor_keeps_the_trajectory(installed, recorded):
-    """verl computes rewards this way; to_thread goes the same road."""
+def test_run_in_executor_continues_the_trajectory(installed, recorded):
+    """verl computes rewards this way; ``asyncio.to_thread`` works too."""
 
     async def rollout() -> list[float]:
         loop = asyncio.get_running_loop()
@@ -48,7 +48,7 @@ def test_run_in_executor_keeps_the_trajectory(installed, recorded):
     assert all(span.attributes["rollout.step"] == 1 for span in rewards)
 
 
-def test_submit_and_map_keep_the_trajectory_and_exceptions(installed, recorded):
+def test_submit_and_map_continue_the_trajectory(installed, recorded):
     """Arguments, results and exceptions are the function's own."""
 
     def fails() -> None:
@@ -62,31 +62,31 @@ def test_submit_and_map_keep_the_trajectory_and_exceptions(installed, recorded):
     assert len({span.span.trace_id for span in recorded()}) == 1
 
 
-def test_a_thread_forgets_the_trajectory_afterwards(installed, tracing):
-    """The pool's thread goes on to other work."""
+def test_pool_thread_is_outside_the_trajectory_afterwards(installed, tracing):
+    """The pool's thread continues with other work."""
     with ThreadPoolExecutor(1) as pool:
         with rollout_trace_attr():
             assert pool.submit(inside_a_trajectory).result()
         assert not pool.submit(inside_a_trajectory).result()
 
 
-def test_not_recorded_holds_in_threads(installed, recorded):
-    """A sampled-out trajectory leaves no orphans of its rewards."""
+def test_sampled_out_trajectory_has_no_spans_in_threads(installed, recorded):
+    """Its rewards leave no orphan spans."""
     with ThreadPoolExecutor(1) as pool, rollout_trace_attr(trace=False):
         pool.submit(reward, "a").result()
     assert recorded() == []
 
 
-def test_variables_of_the_pools_initializer_stay(installed, tracing):
-    """Context variables other than OTel's are neither brought along nor hidden."""
+def test_context_variables_of_the_pools_initializer_stay(installed, tracing):
+    """The caller's context variables other than OTel's do not replace them."""
     pool = ThreadPoolExecutor(1, initializer=lambda: variable.set("pool") and None)
     with pool, rollout_trace_attr():
         assert pool.submit(variable.get).result() == "pool"
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # since Python 3.12, with threads
-def test_a_forked_child_is_not_inside_the_trajectory(installed, tracing):
-    """The parent's trajectory goes on in the parent only."""
+def test_forked_child_is_outside_the_trajectory(installed, tracing):
+    """The trajectory continues in the parent only."""
     with rollout_trace_attr():
         child = os.fork()
         if child == 0:
@@ -96,7 +96,7 @@ def test_a_forked_child_is_not_inside_the_trajectory(installed, tracing):
 
 
 def test_uninstall_restores_the_method():
-    """Installing twice is installing once, and uninstalling leaves no trace."""
+    """Installing twice equals installing once."""
     original = ThreadPoolExecutor.submit
     thread_pools.install()
     thread_pools.install()
@@ -106,8 +106,8 @@ def test_uninstall_restores_the_method():
     assert ThreadPoolExecutor.submit is original
 
 
-def test_a_later_patch_of_somebody_elses_stays(tracing, monkeypatch):
-    """Ours does nothing any more, below theirs."""
+def test_uninstall_keeps_a_later_patch_of_other_code(tracing, monkeypatch):
+    """The replacement below the later patch does nothing then."""
     monkeypatch.setattr(ThreadPoolExecutor, "submit", ThreadPoolExecutor.submit)  # restored afterwards
     thread_pools.install()
     ours = ThreadPoolExecutor.submit

@@ -1,4 +1,4 @@
-"""What a rollout of verl's leaves in the backends that ``trace.backend`` names, read back from them."""
+"""Contents of the backends that ``trace.backend`` names, after a rollout of verl's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DELIVERY_SECONDS = 120.0
 
 @pytest.fixture
 def project() -> str:
-    """A project of the test's own."""
+    """Return the name of a new project."""
     return f"verl-{uuid.uuid4().hex[:12]}"
 
 
@@ -123,7 +123,7 @@ async def test_weave_shows_every_trajectory(
 
 
 def _runs_of(roots: list[dict[str, Any]], feedback: list[dict[str, Any]]) -> Counter[str]:
-    """The W&B run of each root: its own, or told by feedback where it was there before the run."""
+    """Return the W&B run of each root: its own, or one linked by feedback."""
     later = {
         entry["weave_ref"].rpartition("/")[2]: entry["payload"]["value"]
         for entry in feedback
@@ -137,15 +137,15 @@ def _root_of(roots: list[dict[str, Any]], sample: int) -> dict[str, Any]:
 
 
 def _names_below(calls: list[dict[str, Any]], call: dict[str, Any]) -> dict[str, Any]:
-    """The names of the calls below one, as a tree; what comes several times counts once."""
+    """Return the names of the calls below one, as a tree without repetitions."""
     children = [child for child in calls if child["parent_id"] == call["id"]]
     return {child["display_name"]: _names_below(calls, child) for child in children}
 
 
-async def test_several_backends_each_get_everything(
+async def test_two_backends_get_equal_spans(
     rollout: Callable[..., Any], project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ``trace.backend='mlflow,otlp'`` both have every span, and show the same trees."""
+    """With ``trace.backend='mlflow,otlp'`` both have every span, in equal trees."""
     mlflow = MlflowAdapter(tmp_path)
     with receiver() as adapters:
         (otlp,) = [adapter for adapter in adapters if adapter.exporter == "otlp"]

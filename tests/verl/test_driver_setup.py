@@ -1,4 +1,4 @@
-"""What verl's driver does before it starts Ray: flags and environment become the job's set-up."""
+"""Set-up in verl's driver before it starts Ray, by flags and environment."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def _flag(config: Any, backend: str | None) -> Any:
     return config
 
 
-def test_the_flag_alone_sets_the_job_up(
+def test_flag_alone_configures_the_job(
     verl_config: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """trace.backend=mlflow makes verl's project the experiment, for the driver and all it starts."""
+    """With trace.backend=mlflow, verl's project is the experiment, for driver and workers."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     get_ppo_ray_runtime_env(_flag(verl_config, "mlflow"))
     configured = runtime.decide()
@@ -44,17 +44,19 @@ def test_the_flag_alone_sets_the_job_up(
     assert json.loads(os.environ[settings.CONFIG_VARIABLE])["project_name"] == "verl-tests"
 
 
-def test_flag_and_variable_agree_on_otel(verl_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """trace.backend=otel is what OTEL_TRACES_EXPORTER says."""
+def test_flag_otel_selects_the_exporters_of_the_variable(
+    verl_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OTEL_TRACES_EXPORTER names them."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     get_ppo_ray_runtime_env(_flag(verl_config, "otel"))
     assert list(runtime.decide().exporters) == ["console"]
 
 
-def test_the_flag_wins_and_says_so(
+def test_flag_wins_over_the_variable_with_a_warning(
     verl_config: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where flag and variable disagree, one line names both."""
+    """One line names both."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     get_ppo_ray_runtime_env(_flag(verl_config, "mlflow,console"))
@@ -64,50 +66,50 @@ def test_the_flag_wins_and_says_so(
     assert "OTEL_TRACES_EXPORTER=console" in line
 
 
-def test_a_backend_that_is_not_installed_is_said(verl_config: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Training starts, untraced, and the error names the flag."""
+def test_backend_that_is_not_installed_is_an_error_in_the_log(
+    verl_config: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Training starts without tracing, and the error names the flag."""
     get_ppo_ray_runtime_env(_flag(verl_config, "nowhere"))
     assert not runtime.decide().enabled
     assert [r for r in caplog.records if "trace.backend=nowhere" in r.getMessage()]
 
 
-def test_mlflow_without_a_target_goes_where_verls_runs_go(
+def test_mlflow_without_tracking_uri_gets_verls_default(
     verl_config: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """verl's default database, on the driver's machine alone, and it is said."""
+    """Traces go to verl's default database on the driver's machine, with a warning."""
     get_ppo_ray_runtime_env(_flag(verl_config, "mlflow"))
     assert runtime.decide().exporters["mlflow"]["tracking_uri"] == "sqlite:////tmp/mlruns.db"
     assert runtime.decide().home_node
     assert [r for r in caplog.records if backend_flag.DEFAULT_MLFLOW_URI in r.getMessage()]
 
 
-def test_our_variables_name_project_and_experiment_over_verls(
-    verl_config: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """verl always has a project name; who sets OTEL_ROLLOUT_PROJECT means it."""
+def test_project_variable_wins_over_verls_project(verl_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl has a default project name; OTEL_ROLLOUT_PROJECT is set on purpose."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "mine")
     get_ppo_ray_runtime_env(verl_config)
     assert (runtime.decide().project_name, runtime.decide().experiment_name) == ("mine", "scripted")
 
 
-def test_nothing_asked_for_nothing_changed(verl_config: Any) -> None:
-    """Without flag and variable verl's runtime environment and this process stay as they are."""
+def test_without_flag_and_variable_nothing_changes(verl_config: Any) -> None:
+    """verl's runtime environment and this process stay as they are."""
     made = get_ppo_ray_runtime_env(verl_config)
     assert made == get_ppo_ray_runtime_env.__wrapped__(verl_config)
     assert settings.CONFIG_VARIABLE not in os.environ
 
 
-def test_the_plugins_name_travels_to_workers(verl_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or workers of other nodes would lack it, in versions that need the variable."""
+def test_plugin_variable_is_forwarded_to_workers(verl_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of other nodes need it in versions that find plugins by the variable."""
     monkeypatch.setenv("VERL_USE_EXTERNAL_MODULES", "otel_rollout.integrations.verl")
     made = get_ppo_ray_runtime_env(verl_config)
     assert made["env_vars"]["VERL_USE_EXTERNAL_MODULES"] == "otel_rollout.integrations.verl"
 
 
 @pytest.mark.parametrize("configured", [True, False])
-def test_importing_verl(configured: bool, tmp_path: Path) -> None:
-    """Unconfigured, nothing of verl's or Ray's is replaced; configured, the plugin is in force at once."""
+def test_import_of_verl_patches_it_only_if_tracing_is_configured(configured: bool, tmp_path: Path) -> None:
+    """Without configuration neither verl nor Ray is patched."""
     environment = {**os.environ, "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path)}
     if configured:
         environment |= {"OTEL_TRACES_EXPORTER": "mlflow", "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db"}
@@ -143,7 +145,7 @@ ENDPOINT = {"otlp_traces_endpoint": "grpc://127.0.0.1:4317"}
         ({}, True, False),
     ],
 )
-def test_an_engine_without_statistics_is_warned_of_before_it_starts(
+def test_tracing_engine_without_statistics_is_a_warning_in_the_driver(
     verl_config: Any,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -151,7 +153,7 @@ def test_an_engine_without_statistics_is_warned_of_before_it_starts(
     disabled: bool,
     warned: bool,
 ) -> None:
-    """vLLM's tracing together with verl's disable_log_stats ends the engine: the driver says what to set."""
+    """vLLM's tracing with verl's disable_log_stats kills the engine; one warning has the remedy."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setattr(errors, "_reported", set())
     verl_config.actor_rollout_ref.rollout.disable_log_stats = disabled

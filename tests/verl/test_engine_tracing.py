@@ -1,4 +1,4 @@
-"""What joins the engine's own spans with a trajectory's."""
+"""The engine's own spans, which join the trajectory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from otel_rollout.integrations.verl import vllm
 
 
 class AsyncLLM:
-    """vLLM's class needs a GPU; one with the parameters of its ``generate`` stands in for it."""
+    """Stand-in for vLLM's class, which needs a GPU; ``generate`` has vLLM's parameters."""
 
     def __init__(self, endpoint: str | None, log_stats: bool = True) -> None:
         self.log_stats = log_stats
@@ -46,8 +46,8 @@ async def _call(engine: AsyncLLM, **more: Any) -> None:
     assert [token async for token in engine.generate("p", None, "id", **more)] == [1]
 
 
-async def test_a_request_of_a_trajectory_carries_its_trace(tracing: None) -> None:
-    """Where vLLM traces, its request span continues the trace; headers that are given stay."""
+async def test_request_of_a_trajectory_has_trace_headers(tracing: None) -> None:
+    """Where vLLM traces, its request span continues the trace; given headers stay."""
     engine = _patched("grpc://127.0.0.1:4317")
     with otel_rollout.rollout_trace_attr(step=1) as trajectory:
         await _call(engine)
@@ -59,18 +59,18 @@ async def test_a_request_of_a_trajectory_carries_its_trace(tracing: None) -> Non
     assert outside is None
 
 
-async def test_nothing_is_added_where_vllm_does_not_trace(tracing: None) -> None:
-    """vLLM warns of headers it has no use for."""
+async def test_request_gets_no_headers_if_vllm_does_not_trace(tracing: None) -> None:
+    """vLLM warns of headers that it does not use."""
     engine = _patched(None)
     with otel_rollout.rollout_trace_attr(step=1):
         await _call(engine)
     assert engine.seen == [None]
 
 
-async def test_an_engine_without_statistics_is_warned_of_once(
+async def test_tracing_engine_without_statistics_is_one_warning(
     tracing: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """vLLM makes spans of statistics, which verl switches off by default: one warning says what to set."""
+    """vLLM makes spans from statistics, which verl disables by default."""
     monkeypatch.setattr(errors, "_reported", set())
     for engine in (_patched(None, log_stats=False), _patched("grpc://127.0.0.1:4317")):
         await _call(engine)

@@ -1,4 +1,4 @@
-"""A version of verl that lacks what we add to."""
+"""Versions of verl that lack a patched name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from otel_rollout.integrations.verl.patched_modules import seams
 
 
 def _agent_loop_without(*names: str) -> Any:
-    """A module as ``verl.experimental.agent_loop.agent_loop`` is to us, without some of its names."""
+    """Return a module like ``verl.experimental.agent_loop.agent_loop`` without some names."""
 
     class AgentLoopWorker:
         async def _run_agent_loop(self, sampling_params: Any, trajectory: Any, **kwargs: Any) -> str:
@@ -36,8 +36,8 @@ def _agent_loop_without(*names: str) -> Any:
     return module
 
 
-def test_a_missing_name_is_said_and_the_rest_is_traced(caplog: pytest.LogCaptureFixture) -> None:
-    """One warning names verl's version, the seam and what it costs; the other seams are in force."""
+def test_missing_name_is_a_warning_and_other_seams_take_effect(caplog: pytest.LogCaptureFixture) -> None:
+    """The warning has verl's version, the name and what is not traced."""
     module = _agent_loop_without("_compute_score")
     seams.patch((".trajectory", ".rewards", ".sample_limit"), module)
     (line,) = [r.getMessage() for r in caplog.records if r.name == "otel_rollout"]
@@ -47,10 +47,10 @@ def test_a_missing_name_is_said_and_the_rest_is_traced(caplog: pytest.LogCapture
     assert hasattr(module.get_trajectory_info, "__wrapped__")
 
 
-def test_what_fails_in_adding_is_said_and_verl_goes_on(
+def test_failing_patch_is_logged_once_and_raises_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """verl hides errors of plugins at DEBUG; ours is in the log once, with its reason, and ends there."""
+    """verl would log errors of plugins at DEBUG."""
     monkeypatch.setattr(guard, "_reported", set())
     module = types.ModuleType("verl.experimental.agent_loop.tool_agent_loop")  # no class in it at all
     with caplog.at_level(logging.WARNING, "otel_rollout"):

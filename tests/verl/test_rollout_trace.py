@@ -1,4 +1,4 @@
-"""``verl.utils.rollout_trace`` with the plugin: what user code that imports it may rely on."""
+"""``verl.utils.rollout_trace`` with the plugin, as user code imports it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.verl.versions import needs_trackio
 
 
 class Traced:
-    """Decorated as user code decorates."""
+    """A class that is decorated as in user code."""
 
     @rollout_trace_op
     async def inner(self, a: str, b: str = "default") -> str:
@@ -48,8 +48,10 @@ def _init(backend: str | None, **more: Any) -> None:
     RolloutTraceConfig.init("project", "experiment", backend, **more)
 
 
-async def test_results_and_nesting(trace_config: Any, recorded: Callable[[], list[Recorded]]) -> None:
-    """Decorated methods give what they gave, and nest as they were called, inputs by name without self."""
+async def test_decorated_methods_return_their_results_and_nest(
+    trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """Spans have the inputs by name, without self."""
     _init("otel")
     with rollout_trace_attr(sample_index=2, step=1, rollout_n=3, name="mine", validate=True):
         assert await Traced().middle("x") == "x, given"
@@ -63,8 +65,10 @@ async def test_results_and_nesting(trace_config: Any, recorded: Callable[[], lis
     assert (root["rollout.project_name"], root["rollout.experiment_name"]) == ("project", "experiment")
 
 
-async def test_exceptions_pass_unchanged(trace_config: Any, recorded: Callable[[], list[Recorded]]) -> None:
-    """The exception that leaves a decorated method is the one it raised; its span is an error."""
+async def test_exception_of_a_decorated_method_is_raised_unchanged(
+    trace_config: Any, recorded: Callable[[], list[Recorded]]
+) -> None:
+    """The span has status ERROR."""
     _init("otel")
     with pytest.raises(ValueError, match="on purpose"):
         await Traced().fails()
@@ -72,10 +76,10 @@ async def test_exceptions_pass_unchanged(trace_config: Any, recorded: Callable[[
     assert span.span.status.code == 2
 
 
-async def test_trace_false_silences_everything_inside(
+async def test_trace_false_records_nothing_inside_the_block(
     trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """Also after an exception inside; afterwards tracing goes on."""
+    """Nor after an exception inside; tracing continues after the block."""
     _init("otel")
     with rollout_trace_attr(step=1, sample_index=0, rollout_n=0, trace=False):
         assert await Traced().middle("x") == "x, given"
@@ -86,10 +90,10 @@ async def test_trace_false_silences_everything_inside(
     assert [span.name for span in recorded()] == ["Traced.inner", "rollout_trace"]
 
 
-async def test_an_unknown_backend_traces_nothing_and_is_said(
+async def test_unknown_backend_is_an_error_in_the_log_and_traces_nothing(
     trace_config: Any, recorded: Callable[[], list[Recorded]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The flag wins over the environment, with one line that names it; results are as ever."""
+    """The flag wins over the environment; results do not change."""
     _init("dummy")
     with rollout_trace_attr(step=1):
         assert await Traced().inner("x") == "x, default"
@@ -98,10 +102,10 @@ async def test_an_unknown_backend_traces_nothing_and_is_said(
     assert [r.getMessage() for r in caplog.records if "trace.backend=dummy" in r.getMessage()]
 
 
-async def test_a_flag_the_driver_has_not_seen_wins(
+async def test_flag_that_the_driver_has_not_read_wins_in_the_worker(
     trace_config: Any, recorded: Callable[[], list[Recorded]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where a driver of one's own has started Ray, the worker follows the flag, in a run of its own."""
+    """The driver has started Ray itself; the worker records a run of its own."""
     before = runtime.decide().run_id
     _init("test-faulty")
     await Traced().inner("x")
@@ -111,10 +115,10 @@ async def test_a_flag_the_driver_has_not_seen_wins(
     assert [r for r in caplog.records if "the flag wins" in r.getMessage()]
 
 
-async def test_nothing_is_traced_where_nothing_says_so(
+async def test_without_flag_and_variable_nothing_is_traced(
     fresh_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without flag and variable, decorated methods are what they were, and the backend is None."""
+    """Decorated methods behave as before, and the backend is None."""
     RolloutTraceConfig.reset()
     _init(None)
     assert await Traced().inner("x") == "x, default"
@@ -123,8 +127,8 @@ async def test_nothing_is_traced_where_nothing_says_so(
     RolloutTraceConfig.reset()
 
 
-async def test_a_second_init_does_nothing_until_reset(trace_config: Any) -> None:
-    """As in verl: the first call holds; ``reset`` forgets it."""
+async def test_second_init_does_nothing_until_reset(trace_config: Any) -> None:
+    """``RolloutTraceConfig`` behaves as in verl."""
     _init("otel", token2text=True, max_samples_per_step_per_worker=3)
     RolloutTraceConfig.init("other", "other", "dummy")
     config = RolloutTraceConfig.get_instance()
@@ -138,10 +142,10 @@ async def test_a_second_init_does_nothing_until_reset(trace_config: Any) -> None
     assert RolloutTraceConfig.get_instance() is not config
 
 
-async def test_callables_without_a_name_can_be_decorated(
+async def test_callable_without_a_name_can_be_decorated(
     trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """A partial, say."""
+    """A partial has no name."""
     _init("otel")
     assert await rollout_trace_op(functools.partial(Traced().inner, b="bound"))("x") == "x, bound"
     assert rollout_trace_op(functools.partial(function.__wrapped__))(1) == 2
@@ -151,7 +155,7 @@ async def test_callables_without_a_name_can_be_decorated(
 def test_functions_and_generators_can_be_decorated(
     trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """A plain function is traced (verl's own decorator needs a method); a generator works as before."""
+    """A plain function is traced, unlike by verl's decorator; a generator works as before."""
 
     def counting() -> Any:
         yield from (1, 2)
@@ -190,8 +194,8 @@ async def test_trackio_is_left_to_verls_own_code(
     assert len([r for r in caplog.records if "trackio is left to verl" in r.getMessage()]) == 1
 
 
-def test_decorated_classes_travel_by_value() -> None:
-    """What is defined in ``__main__`` is pickled by value by Ray; decorated classes can be."""
+def test_decorated_class_can_be_pickled_by_value() -> None:
+    """Ray pickles what is defined in ``__main__`` by value."""
     module = types.ModuleType("__main__")
     source = "class Made:\n    @op\n    async def generate(self, prompt_ids): return prompt_ids\n"
     exec(source, {"op": rollout_trace_op, "__name__": "__main__"}, vars(module))

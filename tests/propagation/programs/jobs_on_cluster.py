@@ -1,7 +1,7 @@
-"""Drivers of jobs on a cluster that was started before: ``jobs_on_cluster.py <scenario> <address>``.
+"""Run a job on a cluster that was started before: ``jobs_on_cluster.py <scenario> <address>``.
 
-Remote functions are defined here, in ``__main__``, so that they are pickled by value and run in workers
-that cannot import anything of ours. Each scenario prints what it found as JSON.
+Remote functions are defined here, in ``__main__``. So they are pickled by value, and run in workers that
+cannot import this package. Each scenario prints its result as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ init_before_instrumenting = ray.init
 
 @ray.remote
 def active(*args: Any, **kwargs: Any) -> Any:
-    """What the worker sees: its trace, its arguments, its variables."""
+    """Return what the worker sees: its trace, its arguments, its variables."""
     from opentelemetry import trace
 
     names = (
@@ -98,20 +98,20 @@ def call_inside_a_trajectory() -> dict[str, Any]:
 
 
 def plain_call(address: str) -> Any:
-    """A job that is instrumented."""
+    """Run an instrumented job."""
     connect(address)
     return call_inside_a_trajectory()
 
 
 def own_runtime_env(address: str) -> Any:
-    """A job with a setup hook and variables of its own."""
+    """Run a job with its own setup hook and variables."""
     variables = {"USER_VARIABLE": "1", "MLFLOW_TRACKING_URI": "mine"}
     connect(address, runtime_env={"worker_process_setup_hook": user_hook, "env_vars": variables})
     return call_inside_a_trajectory()
 
 
 def without_the_package(address: str) -> Any:
-    """A job with an actor in whose worker the package cannot be imported."""
+    """Run a job with an actor whose worker cannot import the package."""
     from otel_rollout import rollout_trace_attr
 
     connect(address)
@@ -125,14 +125,14 @@ def without_the_package(address: str) -> Any:
 
 
 def make_a_detached_actor(address: str) -> Any:
-    """A job that knows nothing of us leaves an actor behind."""
+    """Leave a detached actor behind, in a job without this package."""
     ray.init(address=address, logging_level="ERROR", namespace="tests")
     actor = Plain.options(name="left", lifetime="detached", num_cpus=0).remote()
     return ray.get(actor.method.remote())
 
 
 def call_another_jobs_actor(address: str) -> Any:
-    """An instrumented job calls it."""
+    """Call the detached actor of the other job, in an instrumented job."""
     from otel_rollout import rollout_trace_attr
 
     connect(address)
@@ -142,7 +142,7 @@ def call_another_jobs_actor(address: str) -> Any:
 
 
 def call_other_languages(address: str) -> Any:
-    """Calls of a function, a class and a method in Java: what Ray makes of them, inside a trajectory."""
+    """Call a function, a class and a method in Java inside a trajectory."""
     from ray.job_config import JobConfig
 
     from otel_rollout import rollout_trace_attr
@@ -164,7 +164,7 @@ def call_other_languages(address: str) -> Any:
 
 
 def instrument_too_late(address: str) -> Any:
-    """instrument() after ray.init(): this job's workers take no carrier off."""
+    """Call instrument() after ray.init(): this job's workers do not remove carriers."""
     from otel_rollout.propagation.instrument import instrument
 
     configure()
@@ -173,8 +173,8 @@ def instrument_too_late(address: str) -> Any:
     return call_inside_a_trajectory()["args"]
 
 
-def a_job_that_is_not_prepared_after_one_that_is(address: str) -> Any:
-    """The second job was started by a name of ``ray.init`` that was taken before instrumenting."""
+def unprepared_job_after_a_prepared_one(address: str) -> Any:
+    """Start the second job by a reference to ``ray.init`` from before ``instrument()``."""
     connect(address)
     first = call_inside_a_trajectory()
     ray.shutdown()
@@ -185,7 +185,7 @@ def a_job_that_is_not_prepared_after_one_that_is(address: str) -> Any:
 
 @ray.remote(num_cpus=0)
 class Rollout:
-    """An actor that begins trajectories of its own, and runs parts of its caller's."""
+    """An actor that starts trajectories, and runs parts of its caller's."""
 
     def trajectory(self, name: str) -> str | None:
         from otel_rollout import rollout_trace_attr, rollout_trace_op
@@ -212,7 +212,7 @@ def report(timeout: float = 30) -> dict[str, Any]:
 
 
 def second_run(address: str) -> Any:
-    """A job that configures, ends its run, and configures anew on the same cluster."""
+    """Configure, end the run, and configure again on one cluster."""
     import otel_rollout
 
     connect(address)
@@ -246,13 +246,13 @@ def work_of_four_actors() -> dict[str, Any]:
 
 
 def imported_after_init(address: str) -> Any:
-    """A job that imports the library when Ray runs."""
+    """Import the library when Ray runs already."""
     ray.init(address=address, logging_level="ERROR", runtime_env=environment_of_job())
     return work_of_four_actors()
 
 
 def not_instrumented(address: str) -> Any:
-    """A job that imports the library first, and never calls instrument()."""
+    """Import the library first, and never call instrument()."""
     import otel_rollout  # noqa: F401 - it founds a run
 
     ray.init(address=address, logging_level="ERROR", runtime_env=environment_of_job())
@@ -260,7 +260,7 @@ def not_instrumented(address: str) -> Any:
 
 
 def carried_after_init(address: str) -> Any:
-    """The same, with an actor whose class is decorated: it needs no preparation of workers."""
+    """Use a decorated actor, which needs no prepared worker, in a job like the last one."""
     ray.init(address=address, logging_level="ERROR", runtime_env=environment_of_job())
     from otel_rollout import rollout_trace_attr, rollout_trace_op
     from otel_rollout.ray import carry_context
@@ -278,7 +278,7 @@ def carried_after_init(address: str) -> Any:
 
 
 def options_over_the_machines_variables(address: str) -> Any:
-    """A configured job on a cluster whose machines have variables for other jobs."""
+    """Run a configured job on machines whose variables are for other jobs."""
     import otel_rollout
 
     connect(address)
@@ -288,7 +288,7 @@ def options_over_the_machines_variables(address: str) -> Any:
 
 
 def runtime_envs_of_their_own(address: str) -> Any:
-    """A job with an actor and a task that have variables of their own, which the job does not name."""
+    """Run an actor and a task with variables that the job does not have."""
     import otel_rollout
 
     connect(address)

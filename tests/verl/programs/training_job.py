@@ -1,11 +1,9 @@
-"""A training job of verl's without training: its launcher, agent loops, tools, rewards; a scripted engine.
+"""Run a training job of verl's without training: ``python -m … DIRECTORY [OVERRIDE …]``.
 
-Each trainer has two steps and a validation, a trajectory that is cancelled while the engine works on it, a
-step in which the tokenizer that token2text uses raises, and one with twice as many groups. One of the tools
-raises all the time.
-
-Run as ``python -m tests.verl.programs.training_job DIRECTORY [OVERRIDE …]``. What the trainers got is written
-to ``DIRECTORY/outputs.json``.
+Launcher, agent loops, tools and rewards are verl's; the engine is scripted. Each trainer has two steps and a
+validation, a trajectory that is cancelled while the engine works on it, a step in which the tokenizer of
+token2text raises, and one with twice as many groups. One of the tools always raises. What the trainers got is
+written to ``DIRECTORY/outputs.json``.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ DEADLINE = 300.0
 
 
 class Server(RewardLoopWorker):
-    """In the place of an engine's server; computes rewards too, to be one process less."""
+    """Replace an engine's server, and compute rewards, which saves a process."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -39,7 +37,7 @@ class Server(RewardLoopWorker):
         self.unanswered = 0
 
     async def waiting(self) -> int:
-        """How many requests have come that are never answered."""
+        """Return how many requests have come that are never answered."""
         return self.unanswered
 
     async def generate(
@@ -64,7 +62,7 @@ class Server(RewardLoopWorker):
 
 
 def more_rows(step: int) -> list[dict[str, Any]]:
-    """Twice as many groups as a step has otherwise: each question is asked in two rows of the dataset."""
+    """Return rows for twice as many groups: each question is in two rows of the dataset."""
     again = [{**row, "index": row["index"] + 10, "uid": row["uid"] + "+"} for row in _asked(step)]
     return [*_asked(step), *again]
 
@@ -74,7 +72,7 @@ def _asked(step: int) -> list[dict[str, Any]]:
 
 
 def break_tokenizer(worker: Any) -> None:
-    """Have the tokenizer that token2text uses raise, and no other."""
+    """Have the tokenizer of token2text raise, and no other."""
 
     class Raising:
         @property
@@ -85,12 +83,12 @@ def break_tokenizer(worker: Any) -> None:
 
 
 def integrations_imported() -> list[str]:
-    """The modules of our integrations in a process."""
+    """Return the modules of integrations that this process has imported."""
     return sorted(name for name in sys.modules if name.startswith("otel_rollout.integrations."))
 
 
 def cancel_one(worker: Any, server: Any, step: int) -> str:
-    """In a worker: cancel a trajectory when the server has its request, and say how it ended."""
+    """Cancel a trajectory when the server has its request, and return the exception."""
 
     async def run() -> str:
         described = {"step": step, "sample_index": UNANSWERED, "rollout_n": 0, "validate": False}
@@ -108,7 +106,7 @@ def cancel_one(worker: Any, server: Any, step: int) -> str:
 
 @ray.remote
 class TaskRunner:
-    """Does what verl's does up to training: starts the workers, then the run, and has them generate."""
+    """Start workers and the run, and have the workers generate, as verl's class does."""
 
     def run(self, config: Any) -> None:
         from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
@@ -133,7 +131,7 @@ class TaskRunner:
 
 
 class Legacy:
-    """The legacy trainer's use of agent loops."""
+    """Use agent loops as the legacy trainer does."""
 
     def __init__(self, config: Any, client: Any, server: Any) -> None:
         from verl.experimental.agent_loop import AgentLoopManager
@@ -178,7 +176,7 @@ class Legacy:
 
 
 class V1:
-    """The v1 trainer's use of agent loops."""
+    """Use agent loops as the v1 trainer does."""
 
     def __init__(self, config: Any, client: Any, server: Any) -> None:
         import transfer_queue as tq
