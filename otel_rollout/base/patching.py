@@ -17,8 +17,8 @@ ImportCallback = Callable[[ModuleType], None]
 class Patches:
     """Replace attributes, and restore them later.
 
-    If other code has patched an attribute after us, :meth:`undo` leaves that patch in place. The later patch
-    still calls our replacement, so each replacement checks :attr:`active` before it does any work.
+    If other code has patched an attribute later, :meth:`undo` leaves that patch in place. The later patch
+    still calls the replacement, so each replacement checks :attr:`active` before it does any work.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Patches:
         self._replaced.append((owner, name, original, replacement))
 
     def undo(self) -> None:
-        """Restore each attribute that still holds our replacement."""
+        """Restore each attribute that still holds its replacement."""
         self.active = False
         while self._replaced:
             owner, name, original, replacement = self._replaced.pop()
@@ -77,7 +77,7 @@ def _reporting_finder() -> ReportingFinder:
 def _call(callback: ImportCallback, module: ModuleType) -> None:
     try:
         callback(module)
-    except Exception as error:  # noqa: BLE001 - the application's import succeeds without us
+    except Exception as error:  # noqa: BLE001 - the application's import succeeds
         fault(f"adding to {module.__name__}", error)
 
 
@@ -90,7 +90,7 @@ class ReportingFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module that somebody waits for; None for any other module."""
+        """Return the spec of a module with waiting callbacks; None for any other module."""
         if fullname not in self.waiting:
             return None
         for finder in sys.meta_path:

@@ -146,7 +146,7 @@ def _draining_nodes(patches: Patches, original: Callable[..., Any]) -> Callable[
             try:
                 runtime.drain_other_nodes()
                 ray_later_runs.remove_published()
-            except Exception as error:  # noqa: BLE001 - Ray shuts down all the same
+            except Exception as error:  # noqa: BLE001 - Ray shuts down
                 fault("waiting for delivery on other nodes", error)
         return original(*args, **kwargs)
 

@@ -140,7 +140,7 @@ def _can_have_hook(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> boo
     if obstacle is not None:
         _logger.warning(
             "otel-rollout: trajectories do not continue in this job's workers: %s, beside which Ray allows "
-            "no setup hook of ours. Credentials have to be given to the workers by other means.",
+            "no setup hook of otel-rollout. Credentials have to be given to the workers by other means.",
             obstacle,
         )
     return obstacle is None

@@ -55,7 +55,7 @@ def test_replaced_method_calls_the_replacement_until_it_is_undone() -> None:
 
 
 def test_undo_keeps_a_later_patch_of_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only attributes that still hold our replacement are restored."""
+    """Only attributes that still hold the replacement are restored."""
     monkeypatch.setattr(Target, "method", Target.method)  # restored afterwards
     patches = Patches()
     patches.replace(Target, "method", appending("!"))
@@ -117,7 +117,7 @@ def test_failing_module_raises_as_ever_and_is_reported_when_it_succeeds(module: 
 
 
 def test_missing_module_is_missing_as_ever() -> None:
-    """A module that somebody waits for may not exist."""
+    """A callback may wait for a module that does not exist."""
     when_imported("no_such_module_at_all", lambda _: None)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("no_such_module_at_all")

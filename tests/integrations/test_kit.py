@@ -104,7 +104,7 @@ def test_missing_name_is_a_warning_with_its_loss(
 def test_failing_patch_is_logged_and_the_next_one_takes_effect(
     seams: Seams, tracing: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The framework is imported all the same."""
+    """The framework is imported."""
     seams.install(TABLE, {})
     broken = importlib.import_module("fake_framework.broken")
     assert (broken.value, broken.hint) == (1, True)

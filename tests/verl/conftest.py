@@ -24,7 +24,7 @@ def _import_verl_as_if_tracing() -> None:
     """Import verl once for all tests, with its plugin as in a process that traces."""
     os.environ["OTEL_TRACES_EXPORTER"] = "mlflow"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what verl and its dependencies warn of is not ours to fix
+        warnings.simplefilter("ignore")  # warnings of verl and its dependencies cannot be mended here
         importlib.import_module("verl.experimental.agent_loop")
     for name in ("OTEL_TRACES_EXPORTER", settings.CONFIG_VARIABLE):
         os.environ.pop(name, None)

@@ -38,13 +38,13 @@ _NO_ANSWER = "wait: for what never comes"
 
 
 class Script:
-    """Reply to prompts, always in the same way."""
+    """Reply to prompts, in a fixed way."""
 
     def __init__(self) -> None:
         self._tokenizer = load_tokenizer()
 
     def reply(self, prompt_ids: list[int]) -> tuple[list[int], str] | None:
-        """The tokens that follow a prompt, and why they end; None if there will never be any.
+        """Return the tokens that follow a prompt, and their stop reason; None for no answer.
 
         A question with "twice" in it is aborted after its first two tokens and resumed by the client.
         """

@@ -34,9 +34,9 @@ def project() -> str:
 
 @pytest.fixture
 def rollout(fresh_process: None, verl_config: Any, project: str) -> Iterator[Callable[..., Any]]:
-    """A function: every sample with its siblings, and the validation, traced as ``trace.backend`` says.
+    """Return a function that runs every sample with its siblings, and the validation, traced.
 
-    It calls ``between`` after the samples, before the validation.
+    The function calls ``between`` before the validation.
     """
     RolloutTraceConfig.reset()
 
@@ -55,17 +55,14 @@ def rollout(fresh_process: None, verl_config: Any, project: str) -> Iterator[Cal
     RolloutTraceConfig.reset()
 
 
-async def test_weave_shows_every_trajectory(
+async def test_weave_has_one_tree_of_calls_per_trajectory(
     rollout: Callable[..., Any],
     project: str,
     local_weave: LocalWeave,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """With ``trace.backend=weave`` each trajectory is one tree of calls: identity, reward, errors, run.
-
-    The run is W&B's, which verl starts when there are traces already.
-    """
+    """Calls have identity, reward, errors and the W&B run, which verl starts after the first traces."""
     for name, value in local_weave.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("WANDB_ENTITY", ENTITY)
@@ -82,6 +79,19 @@ async def test_weave_shows_every_trajectory(
     calls = local_weave.calls(project)
     assert (len(calls), report.lost, report.undelivered) == (report.recorded, 0, 0)
     roots = [call for call in calls if call["parent_id"] is None]
+    feedback = local_weave.feedback(project)
+    _check_identities(roots)
+    _check_operations(calls, roots)
+    assert _runs_of(roots, feedback) == {f"{ENTITY}/{project}/{runs[0]}": len(roots)}
+    rewarded = [entry for entry in feedback if entry["feedback_type"] == "reward"]
+    assert Counter(entry["weave_ref"].rpartition("/")[2] for entry in rewarded) == Counter(
+        root["id"] for root in roots
+    )
+    assert {entry["payload"]["value"] for entry in rewarded} == {0.5}
+
+
+def _check_identities(roots: list[dict[str, Any]]) -> None:
+    """Check names and attributes of the root calls."""
     assert Counter(call["display_name"] for call in roots) == Counter(
         [f"{STEP}/{index}/{n}" for index in QUESTIONS for n in range(SIBLINGS)] + [f"validation/{STEP}/0/0"]
     )
@@ -90,18 +100,16 @@ async def test_weave_shows_every_trajectory(
         [(STEP, index, n, False) for index in QUESTIONS for n in range(SIBLINGS)] + [(STEP, 0, 0, True)]
     )
     for root in roots:
-        said = root["attributes"]
-        kind = "val" if said["validate"] else "train"
-        assert said["group_id"] == f"{kind}{STEP}q{said['sample_index']}"
-        assert said["agent_name"] == AGENTS[said["sample_index"]]
-        assert (said["policy_version_min"], said["policy_version_max"]) == (7, 7)
+        attributes = root["attributes"]
+        kind = "val" if attributes["validate"] else "train"
+        assert attributes["group_id"] == f"{kind}{STEP}q{attributes['sample_index']}"
+        assert attributes["agent_name"] == AGENTS[attributes["sample_index"]]
+        assert (attributes["policy_version_min"], attributes["policy_version_max"]) == (7, 7)
         assert root["output"]["reward"] == 0.5
-    assert _runs_of(roots, local_weave.feedback(project)) == {f"{ENTITY}/{project}/{runs[0]}": len(roots)}
-    rewarded = [entry for entry in local_weave.feedback(project) if entry["feedback_type"] == "reward"]
-    assert Counter(entry["weave_ref"].rpartition("/")[2] for entry in rewarded) == Counter(
-        root["id"] for root in roots
-    )
-    assert {entry["payload"]["value"] for entry in rewarded} == {0.5}
+
+
+def _check_operations(calls: list[dict[str, Any]], roots: list[dict[str, Any]]) -> None:
+    """Check the tree below a root, a model call, and the calls that failed."""
     assert _names_below(calls, _root_of(roots, 1)) == {
         "ToolAgentLoop.run": {
             "LLMServerClient.generate": {},

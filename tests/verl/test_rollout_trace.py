@@ -167,16 +167,13 @@ def test_functions_and_generators_can_be_decorated(
 
 
 @needs_trackio
-async def test_trackio_is_left_to_verls_own_code(
+async def test_backend_trackio_is_left_to_verls_own_code(
     trace_config: Any,
     recorded: Callable[[], list[Recorded]],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """verl logs its traces to trackio as it does without us; we record nothing and say so once.
-
-    trackio is stood in for by an object that keeps what it is given: the package would start a server.
-    """
+    """verl logs to trackio, here a stand-in that starts no server; one warning tells so."""
     logged: list[dict[str, Any]] = []
     trackio = types.ModuleType("trackio")
     trackio.init = lambda **_: None  # type: ignore[attr-defined]

@@ -209,13 +209,10 @@ async def test_model_call_with_token2text_shows_its_text(
     assert output.response_ids[0][: len(call["token_ids"])].tolist() == call["token_ids"]
 
 
-async def test_text_beside_the_tokens_of_an_agent_loop(
+async def test_agent_loop_with_token2text_shows_its_text(
     verl_config: Any, trace_config: Any, delivered: Callable[[], dict[str, list[Any]]]
 ) -> None:
-    """With token2text, agent loops show ``prompt_text`` and ``response_text``, and the root the answer.
-
-    What the model said is told apart from what the tool gave.
-    """
+    """Model and tool are told apart in it, and the root shows the answer."""
     verl_config.actor_rollout_ref.rollout.trace.token2text = True
     await _run(local.worker(verl_config), 1)
     told = delivered()

@@ -72,6 +72,6 @@ def _record_error(record: logging.LogRecord) -> bool:
         block = _innermost.get()
         if block is not None and record.levelno >= logging.WARNING:
             block.fail(record.getMessage())
-    except Exception as error:  # noqa: BLE001 - the record is logged all the same
+    except Exception as error:  # noqa: BLE001 - logging goes on
         fault("recording an error that a framework logged", error)
     return True

@@ -58,9 +58,9 @@ def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
         if decided is RecordedBy.VERL:
             original(cls, *args, **kwargs)
         else:
-            is_ours = decided is RecordedBy.OTEL_ROLLOUT
-            config.backend = given.arguments["backend"] or (backend_flag.ENVIRONMENT if is_ours else None)
-            config.client = otel_rollout if is_ours else None
+            is_recorded = decided is RecordedBy.OTEL_ROLLOUT
+            config.backend = given.arguments["backend"] or (backend_flag.ENVIRONMENT if is_recorded else None)
+            config.client = otel_rollout if is_recorded else None
             for name in _FIELDS:
                 setattr(config, name, given.arguments.get(name))
             config._initialized = True
