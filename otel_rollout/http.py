@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from opentelemetry.context import Context
 
-from otel_rollout import runtime
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.propagation import carrier
+from otel_rollout.runs import membership
 
 _HEADERS: Final = ("traceparent", "tracestate", carrier.IDENTITY_KEY)
 
@@ -36,12 +36,9 @@ def inject_headers(headers: MutableMapping[str, str], url: str) -> None:
         url: URL of the request. Its host decides whether the identity (step, sample, …) is added.
     """
     carried = carrier.inject() if _identity_allowed(url) else carrier.inject_span()
-    if carried is None:
-        return
-    try:
-        headers.update(carried)
-    except Exception as error:  # noqa: BLE001 - the mapping is the user's
-        fault("adding the trajectory to HTTP headers", error)
+    if carried is not None:
+        with internal_errors("adding the trajectory to HTTP headers"):
+            headers.update(carried)
 
 
 def extract_headers(headers: Mapping[str, str]) -> Context:
@@ -54,17 +51,15 @@ def extract_headers(headers: Mapping[str, str]) -> Context:
         token = opentelemetry.context.attach(extract_headers(request.headers))
     """
     carried: dict[str, str] = {}
-    try:
+    with internal_errors("reading the trajectory from HTTP headers"):
         for name, value in headers.items():
             if name.lower() in _HEADERS:
                 carried[name.lower()] = value
-    except Exception as error:  # noqa: BLE001 - the mapping is the user's
-        fault("reading the trajectory from HTTP headers", error)
     return carrier.extract(carried)
 
 
 def _identity_allowed(url: str) -> bool:
-    allowed = runtime.decide().identity_hosts
+    allowed = membership.decide().identity_hosts
     if not allowed:
         return False
     try:

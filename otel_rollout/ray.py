@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.propagation.instrument import instrument
 from otel_rollout.propagation.ray_decorator import carry_context
 from otel_rollout.propagation.ray_worker_setup import ray_runtime_env
@@ -30,9 +30,7 @@ def runtime_env_hook(runtime_env: Any) -> Any:
     Returns:
         A runtime_env that prepares the job's workers.
     """
-    try:
+    with internal_errors("preparing Ray's workers"):
         instrument()
         return ray_runtime_env(runtime_env)
-    except Exception as error:  # noqa: BLE001 - Ray starts without tracing
-        fault("preparing Ray's workers", error)
-        return runtime_env
+    return runtime_env

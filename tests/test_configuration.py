@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rollout
-from otel_rollout import SettingsError, rollout_trace_attr, runtime, settings
+from otel_rollout import SettingsError, configuration, rollout_trace_attr, settings
+from otel_rollout.runs import membership
 
 
 def test_defaults_leave_tracing_off():
     """Without any variable nothing is recorded."""
-    configured, problems = settings.from_environment({})
+    configured, problems = configuration.from_environment({})
     assert not configured.enabled
     assert problems == []
 
@@ -69,7 +70,7 @@ def test_every_setting_is_read_from_its_variable():
     fields = {field.name: field for field in dataclasses.fields(settings.Settings)}
     assert examples.keys() == fields.keys()
     environ = {settings.variable_of(fields[name]): raw for name, (raw, _) in examples.items()}
-    configured, problems = settings.from_environment(environ)
+    configured, problems = configuration.from_environment(environ)
     assert problems == []
     assert {name: getattr(configured, name) for name in examples} == {
         name: value for name, (_, value) in examples.items()
@@ -89,7 +90,7 @@ def test_every_setting_is_read_from_its_variable():
 )
 def test_a_wrong_variable_is_named_and_the_default_used(variable, value, message):
     """The message holds the variable, what is wrong and what happens."""
-    configured, (problem,) = settings.from_environment({variable: value})
+    configured, (problem,) = configuration.from_environment({variable: value})
     assert variable in problem
     assert message in problem
     assert configured == settings.Settings()
@@ -120,7 +121,7 @@ def test_no_variable_stops_a_program(environ, config):
     """Whatever variables hold, there are settings, with a sentence for each that could not be used."""
     if config is not None:
         environ["OTEL_ROLLOUT_CONFIG"] = config
-    configured, problems = settings.from_environment(environ)
+    configured, problems = configuration.from_environment(environ)
     assert isinstance(configured, settings.Settings)
     assert all(any(name in problem for name in environ) for problem in problems)
 
@@ -180,7 +181,7 @@ def test_every_argument_of_a_wrong_type_is_named(field, value):
     if field.name == "exporters" and value == []:  # no exporters: that is a value
         return
     with pytest.raises(SettingsError, match=rf"^configure\({field.name}="):
-        settings.checked_arguments({field.name: value})
+        configuration.checked_arguments({field.name: value})
 
 
 def test_arguments_that_are_text_or_numbers_take_both():
@@ -192,7 +193,7 @@ def test_arguments_that_are_text_or_numbers_take_both():
         "tokenizer": Path("b"),
         "sample_rate": 1,
     }
-    checked = settings.checked_arguments(given)
+    checked = configuration.checked_arguments(given)
     assert checked == {
         "sample_seed": "7",
         "sampler_arg": "0.5",
@@ -200,7 +201,7 @@ def test_arguments_that_are_text_or_numbers_take_both():
         "tokenizer": "b",
         "sample_rate": 1.0,
     }
-    assert settings.as_inherited(checked) == checked
+    assert configuration.as_inherited(checked) == checked
 
 
 def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
@@ -209,19 +210,20 @@ def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "from environment")
     monkeypatch.setenv("OTEL_ROLLOUT_EXPERIMENT", "kept")
     otel_rollout.configure(project_name="from argument")
-    configured = runtime.decide()
+    configured = membership.decide()
     assert (configured.project_name, configured.experiment_name) == ("from argument", "kept")
     assert list(configured.exporters) == ["console"]
 
 
 def test_child_processes_inherit_the_set_up(tracing):
     """A process started from here joins the run, with the arguments given here."""
-    runtime.decide()
+    membership.decide()
     code = (
-        "from otel_rollout import runtime as r; s = r.decide(); print(s.run_id, s.project_name, s.exporters)"
+        "from otel_rollout.runs.membership import decide\n"
+        "s = decide(); print(s.run_id, s.project_name, s.exporters)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    configured = runtime.decide()
+    configured = membership.decide()
     assert ran.stdout.split(" ", 2) == [
         configured.run_id,
         "project",
@@ -300,14 +302,14 @@ def test_the_table_in_the_docs_is_generated_from_the_settings():
 )
 def test_a_misspelt_variable_is_named_with_the_one_that_was_meant(variable, meant):
     """Names with our prefix, and those that differ from one of ours by a letter or two."""
-    (sentence,) = settings.unknown_variables({variable: "true"})
+    (sentence,) = configuration.unknown_variables({variable: "true"})
     assert variable in sentence
     assert f"Did you mean {meant!r}?" in sentence
 
 
 def test_a_variable_with_our_prefix_that_resembles_none_is_named_too():
     """It has no effect, whatever was meant."""
-    (sentence,) = settings.unknown_variables({"OTEL_ROLLOUT_XYZZY": "1"})
+    (sentence,) = configuration.unknown_variables({"OTEL_ROLLOUT_XYZZY": "1"})
     assert sentence == "OTEL_ROLLOUT_XYZZY is not a variable of otel-rollout and has no effect."
 
 
@@ -320,7 +322,7 @@ def test_variables_of_opentelemetry_and_our_own_are_not_called_unknown():
     internal = [settings.CONFIG_VARIABLE, settings.WARNED_VARIABLE]
     more = ["OTEL_PYTHON_TRACER_PROVIDER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER", "OTEL_CONFIG_FILE"]
     assert len(others) > 40
-    assert settings.unknown_variables(dict.fromkeys([*others, *ours, *internal, *more], "x")) == []
+    assert configuration.unknown_variables(dict.fromkeys([*others, *ours, *internal, *more], "x")) == []
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -378,7 +380,7 @@ def test_a_misspelt_exporter_in_the_environment_is_one_error_and_keeps_what_is_r
         "with otel_rollout.rollout_trace_attr(step=1): pass\n"
         "end = time.monotonic() + 60\n"
         "while not otel_rollout.status().exporters['mlfow'].problem: assert time.monotonic() < end\n"
-        "while not otel_rollout.runtime._state.runtime.keeper._reported: assert time.monotonic() < end\n"
+        "while not otel_rollout._state.process.runtime.keeper._reported: assert time.monotonic() < end\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program],

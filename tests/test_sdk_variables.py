@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout._state import process
 from otel_rollout.propagation import carrier
 from tests.spool_reader import Recorded, read_directory
 
@@ -36,7 +37,7 @@ def under(
         for index in range(trajectories):
             with rollout_trace_attr(step=1, sample_index=index):
                 op("x" * 1000)
-        active = runtime._state.runtime
+        active = process.runtime
         assert active is None or active.writer.flush(10)
         return read_directory(tmp_path / "spool") if active else []
 

@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 
 ImportCallback = Callable[[ModuleType], None]
 
@@ -75,10 +75,8 @@ def _reporting_finder() -> ReportingFinder:
 
 
 def _call(callback: ImportCallback, module: ModuleType) -> None:
-    try:
+    with internal_errors(f"adding to {module.__name__}"):
         callback(module)
-    except Exception as error:  # noqa: BLE001 - the application's import succeeds
-        fault(f"adding to {module.__name__}", error)
 
 
 class ReportingFinder(MetaPathFinder):

@@ -31,6 +31,7 @@ from typing import Any, cast
 
 import orjson
 
+from otel_rollout._state import process
 from otel_rollout.base.interrupts import pass_on
 
 MAX_DEPTH = 16
@@ -81,7 +82,6 @@ _INTEGER_BITS = 14_000
 _OBJECT = "Type is not JSON serializable"
 """What orjson says of an object that it has to be told the content of, and not of keys and the like."""
 _dumps = orjson.dumps
-_watched = 0
 
 
 def to_json(value: Any, limit: int) -> bytes:
@@ -91,17 +91,16 @@ def to_json(value: Any, limit: int) -> bytes:
     and infinities become null, as JSON has none. What is left out is said in place. Never raises, apart from
     the KeyboardInterrupt of a user.
     """
-    global _watched
     try:
-        if _watched or _seems_larger(value, limit):
-            _watched -= _watched > 0
+        if process.values_to_measure or _seems_larger(value, limit):
+            process.values_to_measure -= process.values_to_measure > 0
             larger = _is_larger(value, limit, _Work())
             if larger or (larger is None and _seems_larger(value, limit)):
                 return _piecewise(value, limit)
         encoded = _dumps(value)
         if len(encoded) <= limit:
             return encoded
-        _watched = _WATCHED
+        process.values_to_measure = _WATCHED
     except Exception as error:  # noqa: BLE001 - something in it is not for orjson, or has changed meanwhile
         pass_on(error)
         if _OBJECT in str(error):
@@ -111,12 +110,11 @@ def to_json(value: Any, limit: int) -> bytes:
 
 def _with_objects(value: Any, limit: int) -> bytes:
     """The same where orjson has to be told what objects hold."""
-    global _watched
     try:
         encoded = _dumps(value, _Work(steps=_FIRST_STEPS).held)
         if len(encoded) <= limit:
             return encoded
-        _watched = _WATCHED
+        process.values_to_measure = _WATCHED
     except Exception as error:  # noqa: BLE001 - user values: any of their methods may have been called
         pass_on(error)
     return _piecewise(value, limit)

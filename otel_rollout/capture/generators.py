@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
-from otel_rollout import runtime
+from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.capture import encoding, usage
@@ -52,7 +52,7 @@ def steps_of(
     """Begin a call of a generator function; called at its first step."""
     call = recording = None
     try:
-        call = None if runtime.off else begin(operation, args, kwargs)
+        call = None if process.off else begin(operation, args, kwargs)
         recording = None if call is None or type(call) is Unrecorded else _Recording(call)
     except Exception as error:  # noqa: BLE001
         fault("beginning a generator", error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from opentelemetry import context as otel_context
 
-from otel_rollout import runtime
+from otel_rollout._state import process
 from otel_rollout.capture.generated import generated
 from otel_rollout.capture.generator_driver import AsyncSteps, Steps
 
@@ -80,7 +80,7 @@ def _steps_of(
     **kwargs: Any,
 ) -> Steps | AsyncSteps:
     """Begin a call of a generator function; called at its first step. The consumer stays where it is."""
-    if runtime.off:
+    if process.off:
         return kind(function(*args, **kwargs), None)
     outside = otel_context.get_current()
     block = trajectory.another().__enter__()

@@ -16,7 +16,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 
 from otel_rollout import runtime
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault, warn
+from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.base.suggest import closest
 from otel_rollout.capture import content, encoding, per_call, received, span_io
 from otel_rollout.recording.identity import (
@@ -51,8 +51,6 @@ _IDENTITY: Final = {
 _ARGUMENTS: Final = (*_IDENTITY, "name", "token2text", "group_size")
 _MISSPELT: Final = 0.77
 """Similarity to an argument from which an extra may be a misspelling: "validation" is, "trace_id" is not."""
-_warned: set[str] = set()
-"""Arguments of which a misspelling was warned of."""
 PREVIEW_BYTES: Final = 16 << 10
 """JSON bytes of an operation's input or output that are shown on the root span as well."""
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -188,7 +186,7 @@ class Trajectory:
         """Begin the trajectory."""
         if self._entered:
             self._reentered += 1
-            warn(_ENTERED_TWICE)
+            warn_once(_ENTERED_TWICE)
             return self
         self._entered = True
         try:
@@ -209,7 +207,7 @@ class Trajectory:
             self._reentered -= 1
             return
         if not self._entered:
-            warn(_NOT_ENTERED)
+            warn_once(_NOT_ENTERED)
             return
         self.is_over = True
         # Not by `detach`: a coroutine or generator may be closed from another context than it ran in (by
@@ -296,11 +294,11 @@ class Trajectory:
         """Warn, once for each argument, of an extra that is named like an argument nobody gave."""
         value = self._identity.get(_IDENTITY.get(meant, ""))
         is_given = value is not None and value is not False
-        if meant not in _warned and not is_given:
-            _warned.add(meant)
-            warn(
+        if not is_given:
+            warn_once(
                 f"rollout_trace_attr has no argument {given!r}, which is recorded as "
-                f"{semconv.EXTRA_PREFIX}{given}; perhaps {meant!r} is meant"
+                f"{semconv.EXTRA_PREFIX}{given}; perhaps {meant!r} is meant",
+                once_for=f"a misspelling of {meant}",
             )
 
     def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: otel_context.Context) -> bool:
@@ -417,7 +415,9 @@ def _name_of_extra(extra: str) -> str:
     ):
         return name
     renamed = semconv.EXTRA_RENAMED + extra
-    warn(f"rollout_trace_attr: {extra!r} is recorded as {renamed}, because {name} has a meaning of its own")
+    warn_once(
+        f"rollout_trace_attr: {extra!r} is recorded as {renamed}, because {name} has a meaning of its own"
+    )
     return renamed
 
 

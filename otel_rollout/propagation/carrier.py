@@ -41,6 +41,8 @@ _ESSENTIAL: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semc
 _propagator: Final = TraceContextTextMapPropagator()
 _logger = logging.getLogger("otel_rollout")
 
+# Guards are written by hand here: these functions run for each call of Ray's and each submission to a pool.
+
 
 def active_context() -> Context | None:
     """Return the current OTel context; None if it has nothing to carry.

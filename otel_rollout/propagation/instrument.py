@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from otel_rollout import runtime, settings
-from otel_rollout.base.errors import fault
+from otel_rollout import configuration
+from otel_rollout._state import process
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches, when_imported
+from otel_rollout.launch import at_exit
+from otel_rollout.launch.shutdown import drain_other_nodes
 from otel_rollout.propagation import (
     process_pools,
     ray_incoming_calls,
@@ -24,11 +26,9 @@ from otel_rollout.propagation import (
     thread_pools,
 )
 from otel_rollout.propagation.ray_private_api import UnsupportedRay
-from otel_rollout.runs import ray_job
+from otel_rollout.runs import membership, ray_job
 
 _logger = logging.getLogger("otel_rollout")
-_lock = threading.Lock()
-_patches: Patches | None = None
 
 
 def instrument() -> None:
@@ -43,17 +43,12 @@ def instrument() -> None:
     them. A second call of ``instrument`` does nothing; :func:`uninstrument` undoes the first. Ray is patched
     once it is imported; a version of Ray that lacks a name is patched as far as possible. Never raises.
     """
-    global _patches
-    with _lock:
-        if _patches is not None:
-            return
-        _patches = Patches()
-        try:
+    with process.instrument_lock, internal_errors("instrumenting pools"):
+        if process.patches is None:
+            process.patches = Patches()
             thread_pools.install()
-            process_pools.install(_patches)
+            process_pools.install(process.patches)
             when_imported("ray", _instrument_driver)
-        except Exception as error:  # noqa: BLE001 - the program goes on without propagation
-            fault("instrumenting pools", error)
 
 
 def uninstrument() -> None:
@@ -61,11 +56,10 @@ def uninstrument() -> None:
 
     A running job's workers stay as they are.
     """
-    global _patches
-    with _lock:
-        if _patches is not None:
-            _patches.undo()
-            _patches = None
+    with process.instrument_lock:
+        if process.patches is not None:
+            process.patches.undo()
+            process.patches = None
         thread_pools.uninstall()
 
 
@@ -75,9 +69,8 @@ def instrument_worker() -> None:
     Raises:
         UnsupportedRay: when Ray lacks a name.
     """
-    global _patches
-    with _lock:
-        if _patches is not None:
+    with process.instrument_lock:
+        if process.patches is not None:
             return
         names = ray_private_api.look_up()
         patches = Patches()
@@ -86,22 +79,23 @@ def instrument_worker() -> None:
             ray_outgoing_calls.install(names, patches)
             process_pools.install(patches)
             thread_pools.install()
-            ray_later_runs.set_first_run(settings.inherited(os.environ).get("run_id", ""))
+            ray_later_runs.set_first_run(configuration.inherited(os.environ).get("run_id", ""))
         except Exception:
             patches.undo()
             raise
-        _patches = patches
+        process.patches = patches
 
 
+@internal_errors("instrumenting Ray")
 def _instrument_driver(ray: ModuleType) -> None:
-    patches = _patches
+    patches = process.patches
     if patches is None:  # uninstrument() was called before Ray was imported
         return
     try:
         patches.replace(ray, "init", functools.partial(_preparing_workers, patches))
         patches.replace(ray, "shutdown", functools.partial(_draining_nodes, patches))
         names = ray_private_api.look_up()
-        if ray.is_initialized() and runtime.decide().enabled and not ray_job.is_prepared():
+        if ray.is_initialized() and membership.decide().enabled and not ray_job.is_prepared():
             _logger.warning(
                 "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
                 "process's settings nor the trajectories of its calls. Workers whose own environment "
@@ -117,8 +111,6 @@ def _instrument_driver(ray: ModuleType) -> None:
             ray.__version__,
             missing,
         )
-    except Exception as error:  # noqa: BLE001 - the program goes on without propagation
-        fault("instrumenting Ray", error)
 
 
 def _preparing_workers(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,14 +118,12 @@ def _preparing_workers(patches: Patches, original: Callable[..., Any]) -> Callab
     def init(*args: Any, **kwargs: Any) -> Any:
         submitted = os.environ.get(ray_worker_setup.SUBMITTED_JOB)
         if patches.active and not _is_ray_client(*args, **kwargs):
-            try:
+            with internal_errors("preparing Ray's workers"):
                 kwargs, submitted = ray_worker_setup.init_arguments(kwargs, os.environ)
-            except Exception as error:  # noqa: BLE001 - Ray starts without tracing
-                fault("preparing Ray's workers", error)
         with _environment_variable(ray_worker_setup.SUBMITTED_JOB, submitted):
             result = original(*args, **kwargs)
-        if patches.active and runtime.decide().enabled:
-            runtime.register_exit()  # again, so that it runs before Ray's own exit function
+        if patches.active and membership.decide().enabled:
+            at_exit.register()  # again, so that it runs before Ray's own exit function
         return result
 
     return init
@@ -143,11 +133,9 @@ def _draining_nodes(patches: Patches, original: Callable[..., Any]) -> Callable[
     @functools.wraps(original)
     def shutdown(*args: Any, **kwargs: Any) -> Any:
         if patches.active:
-            try:
-                runtime.drain_other_nodes()
+            with internal_errors("waiting for delivery on other nodes"):
+                drain_other_nodes()
                 ray_later_runs.remove_published()
-            except Exception as error:  # noqa: BLE001 - Ray shuts down
-                fault("waiting for delivery on other nodes", error)
         return original(*args, **kwargs)
 
     return shutdown

@@ -14,18 +14,16 @@ from multiprocessing import util
 from multiprocessing.pool import Pool, ThreadPool
 from typing import Any
 
-from otel_rollout import runtime
-from otel_rollout.base.errors import fault
+from otel_rollout._state import process
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches
 from otel_rollout.capture import received
+from otel_rollout.launch import at_exit
 from otel_rollout.propagation import carrier
 from otel_rollout.propagation.thread_pools import run_in_context
 
 _POOL_METHODS = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
 """Methods of ``multiprocessing.Pool`` whose first argument is a function; ``apply`` calls ``apply_async``."""
-
-_flushing_process = 0
-"""Id of the process that flushes when it exits. A forked child has another id, and has to arrange for it."""
 
 
 def install(patches: Patches) -> None:
@@ -68,10 +66,7 @@ def run_with_carrier(
     carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     """Call ``function`` in a carrier's context, in a process of a pool."""
-    try:
-        _flush_at_exit()
-    except Exception as error:  # noqa: BLE001 - the call goes on
-        fault("preparing a process of a pool", error)
+    _flush_at_exit()
     context = received.begin(carrier.extract(carried))
     try:
         return run_in_context(context, function, *args, **kwargs)
@@ -79,12 +74,12 @@ def run_with_carrier(
         received.end(context)
 
 
+@internal_errors("preparing a process of a pool")
 def _flush_at_exit() -> None:
     """Have this process flush when it exits.
 
     Children of ``multiprocessing`` skip ``atexit`` functions.
     """
-    global _flushing_process
-    if _flushing_process != os.getpid():
-        _flushing_process = os.getpid()
-        util.Finalize(None, runtime.close_at_exit, exitpriority=0)
+    if process.flushing_pool_process != os.getpid():
+        process.flushing_pool_process = os.getpid()
+        util.Finalize(None, at_exit.close, exitpriority=0)

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout import runtime
+from otel_rollout._state import process
 from otel_rollout.base.environment import PREFIXES
+from otel_rollout.runs import membership
 from otel_rollout.settings import CONFIG_VARIABLE
 
 RUN_KEY: Final = "otel-rollout-run"
@@ -24,25 +25,18 @@ _NOT_SENT: Final = (CONFIG_VARIABLE, "OTEL_ROLLOUT_NODE")
 """Variables that are left out: the first is sent as an entry of its own, the second differs per machine."""
 
 _logger = logging.getLogger("otel_rollout")
-_first_run = ""
-"""Id of the run that this job's workers were started with."""
-_published: set[str] = set()
-"""Ids of runs whose settings are in Ray's control store."""
-_unknown: set[str] = set()
-"""Ids of runs whose settings were not found there."""
 
 
 def set_first_run(run_id: str) -> None:
     """Set the run that this job's workers are started with."""
-    global _first_run
-    _first_run = run_id
-    _published.clear()
+    process.run_of_workers = run_id
+    process.published_runs.clear()
 
 
 def is_later_run() -> bool:
     """Return whether this process records another run than workers were started with."""
-    run_id = runtime.run_id()
-    return bool(run_id and _first_run) and run_id != _first_run
+    run_id = membership.run_id()
+    return bool(run_id and process.run_of_workers) and run_id != process.run_of_workers
 
 
 def run_id_to_carry() -> str | None:
@@ -52,10 +46,10 @@ def run_id_to_carry() -> str | None:
     """
     if not is_later_run():
         return None
-    run_id = runtime.run_id()
-    if run_id not in _published:
-        run_id = runtime.settle_for_workers().run_id
-        _published.add(run_id)
+    run_id = membership.run_id()
+    if run_id not in process.published_runs:
+        run_id = membership.settle_for_workers().run_id
+        process.published_runs.add(run_id)
         _publish(run_id)
     return run_id
 
@@ -76,26 +70,26 @@ def remove_published() -> None:
     """Remove the settings of runs, with their credentials, from Ray's control store."""
     from ray.experimental import internal_kv
 
-    while _published:
-        internal_kv._internal_kv_del(_published.pop().encode(), namespace=_NAMESPACE)
+    while process.published_runs:
+        internal_kv._internal_kv_del(process.published_runs.pop().encode(), namespace=_NAMESPACE)
 
 
 def join(run_id: str) -> None:
     """Record into a run from now on, unless this process already does."""
-    if run_id == runtime.run_id() or run_id in _unknown:
+    if run_id == membership.run_id() or run_id in process.unknown_runs:
         return
     settings = _published_settings(run_id)
     if settings is None:
-        _unknown.add(run_id)
+        process.unknown_runs.add(run_id)
         _logger.warning(
             "otel-rollout: this worker was called from the run %s, of which Ray's control store has no "
             "settings; it goes on recording into %s. Call ray.shutdown() and ray.init() between two runs.",
             run_id,
-            runtime.run_id(),
+            membership.run_id(),
         )
         return
-    runtime.join(settings["config"], settings["variables"])
-    _published.add(run_id)  # by the driver; calls of this worker carry the id
+    membership.join(settings["config"], settings["variables"])
+    process.published_runs.add(run_id)  # by the driver; calls of this worker carry the id
 
 
 def _published_settings(run_id: str) -> Any:

@@ -20,10 +20,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from otel_rollout import runtime
 from otel_rollout.base.environment import PREFIXES, may_be_credential
 from otel_rollout.propagation import ray_later_runs, ray_private_api
 from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
+from otel_rollout.runs import membership
 from otel_rollout.runs.ray_job import RECEIVER_MARK
 from otel_rollout.settings import CONFIG_VARIABLE
 
@@ -92,7 +92,7 @@ def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
         given: runtime_env of the driver.
         submitted: runtime_env that Ray will merge into it.
     """
-    if not runtime.settle_for_workers().enabled:  # first: may start a run, whose variable is copied below
+    if not membership.settle_for_workers().enabled:  # first: may start a run, whose variable is copied below
         return given
     variables_of_driver = dict((given or {}).get("env_vars") or {})
     variables_of_job = {**dict(submitted.get("env_vars") or {}), **variables_of_driver}
@@ -111,7 +111,7 @@ def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
         copied = {name: value for name, value in copied.items() if name not in secrets}
         copied[CONFIG_VARIABLE] = os.environ[CONFIG_VARIABLE]  # without it workers would start runs
     prepared["env_vars"] = {**copied, **variables_of_driver}
-    ray_later_runs.set_first_run(runtime.run_id())
+    ray_later_runs.set_first_run(membership.run_id())
     return prepared
 
 

@@ -14,34 +14,27 @@ from typing import Any
 
 from opentelemetry import context as otel_context
 
-from otel_rollout.base.errors import fault
+from otel_rollout._state import process
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches
 from otel_rollout.propagation.carrier import active_context
 
 Submit = Callable[..., "Future[Any]"]
 
-_patches: Patches | None = None
-_has_fork_handler = False
-
 
 def install() -> None:
     """Patch ``ThreadPoolExecutor.submit``, unless it is patched already."""
-    global _patches, _has_fork_handler
-    if _patches is not None:
+    if process.thread_patches is not None:
         return
-    _patches = Patches()
-    _patches.replace(ThreadPoolExecutor, "submit", functools.partial(_with_context, _patches))
-    if not _has_fork_handler:  # once per process: a fork handler cannot be unregistered
-        _has_fork_handler = True
-        os.register_at_fork(after_in_child=_leave_trajectory)
+    patches = process.thread_patches = Patches()
+    patches.replace(ThreadPoolExecutor, "submit", functools.partial(_with_context, patches))
 
 
 def uninstall() -> None:
     """Undo :func:`install`."""
-    global _patches
-    if _patches is not None:
-        _patches.undo()
-        _patches = None
+    if process.thread_patches is not None:
+        process.thread_patches.undo()
+        process.thread_patches = None
 
 
 def _with_context(patches: Patches, original: Submit) -> Submit:
@@ -67,10 +60,11 @@ def run_in_context(
         otel_context.detach(token)
 
 
+@internal_errors("leaving the trajectory after a fork")
 def _leave_trajectory() -> None:
     """Empty a forked child's OTel context: it is not in the parent's trajectory."""
-    try:
-        if _patches is not None:
-            otel_context.attach(otel_context.Context())
-    except Exception as error:  # noqa: BLE001 - the child must start
-        fault("leaving the trajectory after a fork", error)
+    if process.thread_patches is not None:
+        otel_context.attach(otel_context.Context())
+
+
+os.register_at_fork(after_in_child=_leave_trajectory)  # at import: a handler cannot be unregistered

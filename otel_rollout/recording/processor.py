@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import StatusCode
 
+from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer as otlp_json
@@ -101,13 +102,11 @@ class _Known:
             self.dropped[2] += 1
 
 
-_known: dict[int, _Known] = {}
-
-
 def _remember(span: Span, identity: Identity, is_ours: bool) -> None:
-    while len(_known) >= MAX_OPEN:
-        _known.pop(next(iter(_known)), None)
-    known = _known[span.get_span_context().span_id] = _Known(identity, is_ours)
+    spans = process.sdk_spans
+    while len(spans) >= MAX_OPEN:
+        spans.pop(next(iter(spans)), None)
+    known = spans[span.get_span_context().span_id] = _Known(identity, is_ours)
     if is_ours:
         # All that is set on a span comes by one of these. By a weak reference: a span that referred to itself
         # would stay in memory where the garbage collector is switched off.
@@ -211,7 +210,7 @@ class SpoolSpanProcessor(IdentityProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Record the span, if it is a trajectory's or ours."""
         context = span.get_span_context()
-        known = _known.pop(context.span_id, None) if context is not None else None
+        known = process.sdk_spans.pop(context.span_id, None) if context is not None else None
         writer = self._current_writer() if known is not None else None
         if known is None or writer is None:
             return
@@ -237,7 +236,7 @@ def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
         longest: characters of texts in a line that has nothing but what the trajectory is known by.
     """
     context = span.get_span_context()
-    known = _known.get(context.span_id) if context is not None else None
+    known = process.sdk_spans.get(context.span_id) if context is not None else None
     if known is None:
         known = _Known(NO_IDENTITY, False)
     if longest is None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from opentelemetry import context as otel_context
 
 from otel_rollout.base import semconv
+from otel_rollout.base.errors import warn_once
 from otel_rollout.recording.identity import scalar
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ ENTRY_POINTS = "opentelemetry_traces_sampler"
 CHOSEN = otel_context.create_key("otel-rollout-chosen")
 """Under what a context holds the rows of a step that are chosen."""
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+_GROUPS_PER_STEP_NEEDED = (
+    "OTEL_ROLLOUT_SAMPLE_GROUPS has no effect here, where nobody sees a whole step: say in "
+    "OTEL_ROLLOUT_GROUPS_PER_STEP how many groups a step has"
+)
 _logger = logging.getLogger("otel_rollout")
 Decision = Callable[[int, str], bool]
 """Whether the trace with this id, whose first span has this name, is recorded."""
@@ -162,18 +167,9 @@ class GroupSampling:
         if not self.most:
             return self.rate
         if not self.out_of:
-            _tell_that_nobody_counts()
+            warn_once(_GROUPS_PER_STEP_NEEDED)
             return self.rate
         return min(self.rate, self.most / self.out_of)
-
-
-@functools.cache
-def _tell_that_nobody_counts() -> None:
-    """Once in a process."""
-    _logger.warning(
-        "otel-rollout: OTEL_ROLLOUT_SAMPLE_GROUPS has no effect here, where nobody sees a whole step: say in "
-        "OTEL_ROLLOUT_GROUPS_PER_STEP how many groups a step has."
-    )
 
 
 def with_chosen(rows: frozenset[Any] | None, context: otel_context.Context) -> otel_context.Context:

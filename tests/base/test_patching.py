@@ -89,6 +89,7 @@ def test_callback_for_an_imported_module_is_called_at_once() -> None:
     assert found == [sys.modules["json"]]
 
 
+@pytest.mark.internal_errors
 def test_failing_callback_is_logged_and_the_import_succeeds(
     module: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -331,4 +331,4 @@ def test_a_fault_that_cannot_be_reported_is_harmless(monkeypatch):
     """A logging handler that fails is no reason either."""
     monkeypatch.setattr(errors, "_logger", None)
     errors.fault("a place that was not reported", ValueError())
-    errors.warn("a mistake that was not reported")
+    errors.warn_once("a mistake that was not reported")

@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from benchmarks.counts import instructions
+from otel_rollout._state import process
 from otel_rollout.capture import encoding
 from otel_rollout.capture.encoding import to_json
 
@@ -123,7 +124,7 @@ ROWS = re.findall(r"^\| (.*) \| `(.*)` \| `(.*)` \|$", PAGE.read_text("utf-8"), 
 @pytest.fixture(autouse=True)
 def nothing_large_before(monkeypatch):
     """As in a process that has not seen a large value yet."""
-    monkeypatch.setattr(encoding, "_watched", 0)
+    monkeypatch.setattr(process, "values_to_measure", 0)
 
 
 def test_the_page_has_its_table():

@@ -17,7 +17,6 @@ from opentelemetry import context as otel_context
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
-from otel_rollout.base import errors
 from otel_rollout.capture import encoding
 from otel_rollout.capture.trajectory import _name_of_extra
 from tests.spool_reader import read_directory
@@ -237,7 +236,6 @@ async def test_trace_false_ends_with_its_block_however_that_ends(recorded):
 
 def test_a_trajectory_is_entered_once(recorded, caplog, monkeypatch):
     """Entering it again, inside or afterwards, records nothing more, and one warning says so."""
-    monkeypatch.setattr(errors, "_reported", set())
     trajectory = rollout_trace_attr(name="trajectory")
     with trajectory:
         with trajectory:
@@ -254,7 +252,6 @@ def test_a_trajectory_is_entered_once(recorded, caplog, monkeypatch):
 
 def test_a_trajectory_ended_without_having_begun_is_harmless(recorded, caplog, monkeypatch):
     """Nothing is recorded, and a warning says so."""
-    monkeypatch.setattr(errors, "_reported", set())
     rollout_trace_attr().__exit__(None, None, None)
     turn("x")
     assert [s.name for s in recorded()] == ["turn"]
@@ -373,12 +370,8 @@ def test_an_ended_operation_keeps_no_content(recorded):
 @pytest.mark.parametrize(
     ("extra", "meant"), [("stepp", "step"), ("sample_idx", "sample_index"), ("validation", "validate")]
 )
-def test_an_extra_that_is_named_almost_like_an_argument_is_warned_of_once(
-    recorded, caplog, monkeypatch, extra, meant
-):
+def test_an_extra_that_is_named_almost_like_an_argument_is_warned_of_once(recorded, caplog, extra, meant):
     """It is recorded as a further fact all the same: it may be one."""
-    monkeypatch.setattr("otel_rollout.capture.trajectory._warned", set())
-    monkeypatch.setattr("otel_rollout.base.errors._reported", set())
     for _ in range(3):
         with rollout_trace_attr(**{extra: 7}):
             pass
@@ -406,7 +399,6 @@ def test_extra_named_like_an_attribute_of_ours_is_recorded_under_another_name(
     recorded, caplog, monkeypatch, name
 ):
     """What exporters act on keeps its meaning; the fact is kept, and one warning says where."""
-    monkeypatch.setattr("otel_rollout.base.errors._reported", set())
     _name_of_extra.cache_clear()
     for _ in range(2):
         with rollout_trace_attr(step=1, **{name: "outside"}):
@@ -444,9 +436,8 @@ def test_extra_that_is_a_float_stays_a_float(recorded):
     assert {name: repr(root.attributes[f"rollout.{name}"]) for name in expected} == expected
 
 
-def test_extras_that_are_facts_of_their_own_are_not_warned_of(recorded, caplog, monkeypatch):
+def test_extras_that_are_facts_of_their_own_are_not_warned_of(recorded, caplog):
     """Nor is one that resembles an argument which was given as well."""
-    monkeypatch.setattr("otel_rollout.capture.trajectory._warned", set())
     with rollout_trace_attr(step=0, steps=5, trace_id="t", agent_name="a", group_size=8, policy_version=3):
         pass
     assert caplog.records == []

@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, runtime, settings
+from otel_rollout import rollout_trace_attr, settings
 from otel_rollout.account import ledger, node_report
 from otel_rollout.cli import forwarding
 from otel_rollout.launch import drain, launcher, transfer
+from otel_rollout.runs import directory, membership
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
-from otel_rollout.spool.private_files import ForeignFileError, say_left_alone
+from otel_rollout.spool.private_files import ForeignFileError
 from otel_rollout.viewer.from_spool import Kept
 from tests.faults import hostile
 from tests.waiting import wait_for
@@ -228,7 +229,6 @@ def test_a_directory_that_others_can_write_to_is_left_alone(
     shared: Path, secret: Path, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Others could put links there while we work; the line says how to change that."""
-    say_left_alone.cache_clear()
     node_dir = hostile.node_directory(shared / "spool")
     node_dir.chmod(0o777)
     assert layout.node_directories(shared / "spool") == []
@@ -283,7 +283,7 @@ def test_a_directory_swapped_under_way_gets_nothing(
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, spool_dir=str(spool_dir))
     with rollout_trace_attr():
         pass
-    node_dir = runtime.node_directory(runtime.decide())
+    node_dir = directory.node_directory(membership.decide())
     wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 1, what="delivery")
     node_dir.parent.rename(tmp_path / "away")
     node_dir.mkdir(parents=True)

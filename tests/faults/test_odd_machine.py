@@ -18,6 +18,8 @@ import otel_rollout
 from otel_rollout import SettingsError, rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.doctor.filesystem import spool_place
 from otel_rollout.doctor.report import Verdict
+from otel_rollout.launch import status
+from otel_rollout.runs import directory, membership
 from otel_rollout.spool import layout
 from tests.faults.job import ROOT
 from tests.waiting import wait_for
@@ -239,8 +241,9 @@ os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 
 PREPARED = """
 import logging, os, pathlib, shutil, sqlite3, sys
 import otel_rollout
-from otel_rollout import runtime
-from otel_rollout.forwarder import delivery, drain, election, ledger, report
+from otel_rollout.account import ledger, node_report, report
+from otel_rollout.forwarder import delivery, lock
+from otel_rollout.launch import at_exit, drain, launcher, shutdown, status
 otel_rollout.configure("console", spool_dir=SPOOL, run_id=RUN, node="node")
 spool, run, node = (pathlib.Path(SPOOL), pathlib.Path(SPOOL, RUN), pathlib.Path(SPOOL, RUN, "node"))
 old = str(spool) + ".old"
@@ -329,11 +332,11 @@ def test_what_a_process_knows_is_told_where_the_spool_cannot_be_read(
     """Counts of this process, nothing claimed as delivered, the reason; one warning however often asked."""
     with rollout_trace_attr(step=1):
         rollout_trace_op(lambda: None)()
-    node_dir = runtime.node_directory(runtime.decide())
+    node_dir = directory.node_directory(membership.decide())
     wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 2, what="delivery")
-    assert runtime._delivered_here()["test-file"].delivered == 2
+    assert status.delivered_here()["test-file"].delivered == 2
     node_dir.chmod(0o777)
-    assert runtime._delivered_here() == {}  # a counter does not go back
+    assert status.delivered_here() == {}  # a counter does not go back
     reports = [otel_rollout.status(), otel_rollout.status(), otel_rollout.shutdown(1)]
     node_dir.chmod(0o700)
     for report in reports:

@@ -88,9 +88,10 @@ def test_forks_in_the_middle_of_writes(variables: dict[str, str], receiver: Rece
 SIXTY_FOUR_WRITERS = """
 import os, signal
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.runs import membership
 
-runtime.decide()
+membership.decide()
 children = []
 for number in range(64):
     child = os.fork()
@@ -120,10 +121,11 @@ OUTLIVED = """
 import os, signal, sys, time
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.launch import launcher
+from otel_rollout.runs import directory
 trajectory = rollout_trace_attr(name="parent", step=1)
 trajectory.__enter__()
 rollout_trace_op(name="parent.0")(lambda: None)()
-while not launcher.forwarder_runs(runtime.node_directory(runtime.current().settings)):
+while not launcher.forwarder_runs(directory.node_directory(runtime.current().settings)):
     # Else nobody is there to see the parent's end.
     time.sleep(0.02)
 if os.fork() == 0:

@@ -101,6 +101,7 @@ def test_missing_name_is_a_warning_with_its_loss(
     )
 
 
+@pytest.mark.internal_errors
 def test_failing_patch_is_logged_and_the_next_one_takes_effect(
     seams: Seams, tracing: None, caplog: pytest.LogCaptureFixture
 ) -> None:

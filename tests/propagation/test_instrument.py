@@ -108,6 +108,7 @@ def test_ray_is_patched_when_the_program_imports_it():
     }
 
 
+@pytest.mark.internal_errors
 def test_failing_patch_of_ray_is_logged_and_raises_nothing(monkeypatch, caplog):
     """``instrument()`` never raises."""
     monkeypatch.setattr(ray_outgoing_calls, "install", lambda *args: 1 / 0)
@@ -160,6 +161,7 @@ def test_variable_of_a_submitted_job_changes_during_ray_init_only(init, tracing,
     assert os.environ[ray_worker_setup.SUBMITTED_JOB] == before
 
 
+@pytest.mark.internal_errors
 def test_ray_starts_when_preparing_workers_fails(init, tracing, monkeypatch, caplog):
     """Invalid JSON in the variable of a submitted job is left for Ray to report."""
     monkeypatch.setenv(ray_worker_setup.SUBMITTED_JOB, "{")
@@ -169,6 +171,7 @@ def test_ray_starts_when_preparing_workers_fails(init, tracing, monkeypatch, cap
     assert "internal error while preparing Ray's workers" in caplog.text
 
 
+@pytest.mark.internal_errors
 def test_call_is_sent_when_adding_the_carrier_fails(tracing, monkeypatch, caplog):
     """The sending side never raises into ``.remote()``."""
     import otel_rollout
@@ -186,6 +189,7 @@ def test_call_is_sent_when_adding_the_carrier_fails(tracing, monkeypatch, caplog
     assert "internal error while preparing a call" in caplog.text
 
 
+@pytest.mark.internal_errors
 def test_call_runs_when_its_carrier_cannot_be_read(caplog):
     """The receiving side never raises into the user's function."""
     from otel_rollout.propagation.ray_incoming_calls import receiving

@@ -39,7 +39,7 @@ EXECUTED = {
 
 
 @pytest.fixture(autouse=True)
-def instrumented():
+def instrumented(fresh_process):
     instrument.instrument()
     yield
     instrument.uninstrument()

@@ -24,7 +24,7 @@ def inside_a_trajectory() -> bool:
 
 
 @pytest.fixture
-def installed():
+def installed(fresh_process):
     thread_pools.install()
     yield
     thread_pools.uninstall()

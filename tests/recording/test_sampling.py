@@ -24,10 +24,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, settings
+from otel_rollout import configuration, rollout_trace_attr, rollout_trace_op, runtime, score, settings
 from otel_rollout.base import semconv
 from otel_rollout.propagation import carrier
-from otel_rollout.recording import sampling
 from otel_rollout.recording.sampling import Group, GroupSampling, place_of_group, with_chosen
 from tests.spool_reader import Recorded, tree
 
@@ -101,7 +100,6 @@ def test_a_limit_is_an_expected_number_where_the_step_s_size_is_given() -> None:
 
 def test_a_limit_of_nobody_knows_what_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """Everything is recorded then, and one warning names the variable that is missing."""
-    sampling._tell_that_nobody_counts.cache_clear()
     assert taken(GroupSampling(most=3)) == set(ROWS)
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "OTEL_ROLLOUT_GROUPS_PER_STEP" in warning
@@ -325,7 +323,7 @@ def test_what_was_chosen_travels_to_other_processes_and_ends_with_the_trajectory
 )
 def test_wrong_values_are_said_with_their_variable(variable: str, value: str, problem: str) -> None:
     """One sentence says which variable, which value and what is wrong; the default is used."""
-    configured, (said,) = settings.from_environment({variable: value})
+    configured, (said,) = configuration.from_environment({variable: value})
     assert said == f"{variable}={value!r} {said.split(' ', 1)[1]}"
     assert problem in said
     assert configured == settings.Settings()

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.launch import at_exit
+from otel_rollout.runs import membership
 from otel_rollout.settings import CONFIG_VARIABLE
 from otel_rollout.spool import layout
 from tests.runs.test_targets import operations
@@ -50,7 +52,7 @@ def test_configuring_again_with_the_same_arguments_does_nothing(cell: Any, tmp_p
         cell(project_name="p")
         cell(project_name="p")
         record(f"op {number}")
-        runs.add(runtime.decide().run_id)
+        runs.add(membership.decide().run_id)
     assert len(runs) == 1
     assert otel_rollout.shutdown(30).recorded == 6
     assert operations(tmp_path / "a") == ["op 0", "op 1", "op 2"]
@@ -63,24 +65,24 @@ def test_same_arguments_written_otherwise_are_the_same(
     monkeypatch.chdir(tmp_path)
     otel_rollout.configure({"test-file": {"path": tmp_path / "a"}}, spool_dir="relative", value_limit=100)
     record("op")
-    run = runtime.decide().run_id
+    run = membership.decide().run_id
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "a")}}, spool_dir=Path("relative"))
     otel_rollout.configure(value_limit="100")
     otel_rollout.configure("test-file")
-    assert runtime.decide().run_id == run
+    assert membership.decide().run_id == run
 
 
 def test_configuring_otherwise_ends_the_run_and_begins_another(cell: Any, tmp_path: Path) -> None:
     """What was recorded goes to the first target, what follows to the second, without a wait in between."""
     cell("a")
     record("first")
-    first = runtime.decide().run_id
+    first = membership.decide().run_id
     cell("b")
-    assert runtime.decide().run_id != first
+    assert membership.decide().run_id != first
     record("second")
     assert otel_rollout.shutdown(30).recorded == 2
     assert operations(tmp_path / "b") == ["second"]
-    runtime._at_exit()
+    at_exit.run()
     assert operations(tmp_path / "a") == ["first"]
 
 
@@ -101,7 +103,7 @@ def test_what_another_configure_does_not_name_stays(cell: Any) -> None:
     cell("a", value_limit=100)
     record("first")
     otel_rollout.configure(experiment_name="second")
-    configured = runtime.decide()
+    configured = membership.decide()
     assert list(configured.exporters) == ["test-file"]
     assert (configured.value_limit, configured.experiment_name) == (100, "second")
 
@@ -112,7 +114,7 @@ def test_after_shutdown_nothing_stays(cell: Any, monkeypatch: pytest.MonkeyPatch
     record("first")
     otel_rollout.shutdown(30)
     cell("b")
-    assert runtime.decide().value_limit != 100
+    assert membership.decide().value_limit != 100
     assert "value_limit" not in json.loads(os.environ[CONFIG_VARIABLE])
 
 
@@ -174,8 +176,8 @@ def test_second_run_is_delivered_when_the_program_exits(test_exporters: None, tm
 def test_unlimited_timeouts_reach_children(cell: Any) -> None:
     """JSON has no infinity; what configure() was given counts here and in processes started from here."""
     cell("a", shutdown_timeout=float("inf"))
-    assert runtime.decide().shutdown_timeout == float("inf")
-    code = "from otel_rollout import runtime; print(runtime.decide().shutdown_timeout)"
+    assert membership.decide().shutdown_timeout == float("inf")
+    code = "from otel_rollout.runs import membership; print(membership.decide().shutdown_timeout)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "inf\n"
 
@@ -190,12 +192,12 @@ with rollout_trace_attr():
 def test_run_that_only_children_record_is_ended_as_well(cell: Any, tmp_path: Path) -> None:
     """A driver that records nothing configures again: its workers' spans stay with the first target."""
     cell("a")
-    first = runtime.decide().run_id
+    first = membership.decide().run_id
     subprocess.run([sys.executable, "-c", CHILD], check=True)
     cell("b")
-    assert runtime.decide().run_id != first
+    assert membership.decide().run_id != first
     assert otel_rollout.shutdown(30).recorded == 0
-    runtime._at_exit()
+    at_exit.run()
     assert operations(tmp_path / "a") == ["of child"]
     assert not (tmp_path / "b").exists()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout import runtime
+from otel_rollout.runs import membership
 from tests.waiting import wait_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"
@@ -39,18 +39,19 @@ def test_cells_may_be_run_again(
     namespace: dict[str, object] = {"__name__": "__main__"}
     for cell in (set_up, set_up, work, set_up, work):
         exec(cell, namespace)
-    first = runtime.decide().run_id
+    first = membership.decide().run_id
     exec(end, namespace)
     assert "4 spans recorded; 4 delivered to mlflow" in capsys.readouterr().out
     for cell in (set_up, work, end):
         exec(cell, namespace)
     assert "2 spans recorded; 2 delivered to mlflow" in capsys.readouterr().out
-    assert runtime.decide().run_id != first
+    assert membership.decide().run_id != first
     assert traces(tmp_path / "mlflow.db") == 3
 
 
 TEST = """
 import otel_rollout
+from otel_rollout.runs import membership
 
 def test_something():
     otel_rollout.configure({exporters})

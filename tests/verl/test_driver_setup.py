@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
-from otel_rollout import runtime, settings
-from otel_rollout.base import errors
+from otel_rollout import settings
 from otel_rollout.integrations.verl import backend_flag
+from otel_rollout.runs import membership
 
 IMPORT_VERL = Path(__file__).parent / "programs" / "import_verl.py"
 
@@ -38,7 +38,7 @@ def test_flag_alone_configures_the_job(
     """With trace.backend=mlflow, verl's project is the experiment, for driver and workers."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     get_ppo_ray_runtime_env(_flag(verl_config, "mlflow"))
-    configured = runtime.decide()
+    configured = membership.decide()
     assert (list(configured.exporters), configured.project_name) == (["mlflow"], "verl-tests")
     assert configured.experiment_name == "scripted"
     assert json.loads(os.environ[settings.CONFIG_VARIABLE])["project_name"] == "verl-tests"
@@ -50,7 +50,7 @@ def test_flag_otel_selects_the_exporters_of_the_variable(
     """OTEL_TRACES_EXPORTER names them."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     get_ppo_ray_runtime_env(_flag(verl_config, "otel"))
-    assert list(runtime.decide().exporters) == ["console"]
+    assert list(membership.decide().exporters) == ["console"]
 
 
 def test_flag_wins_over_the_variable_with_a_warning(
@@ -60,7 +60,7 @@ def test_flag_wins_over_the_variable_with_a_warning(
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     get_ppo_ray_runtime_env(_flag(verl_config, "mlflow,console"))
-    assert list(runtime.decide().exporters) == ["mlflow", "console"]
+    assert list(membership.decide().exporters) == ["mlflow", "console"]
     (line,) = [r.getMessage() for r in caplog.records if "the flag wins" in r.getMessage()]
     assert "mlflow,console" in line
     assert "OTEL_TRACES_EXPORTER=console" in line
@@ -71,7 +71,7 @@ def test_backend_that_is_not_installed_is_an_error_in_the_log(
 ) -> None:
     """Training starts without tracing, and the error names the flag."""
     get_ppo_ray_runtime_env(_flag(verl_config, "nowhere"))
-    assert not runtime.decide().enabled
+    assert not membership.decide().enabled
     assert [r for r in caplog.records if "trace.backend=nowhere" in r.getMessage()]
 
 
@@ -80,8 +80,8 @@ def test_mlflow_without_tracking_uri_gets_verls_default(
 ) -> None:
     """Traces go to verl's default database on the driver's machine, with a warning."""
     get_ppo_ray_runtime_env(_flag(verl_config, "mlflow"))
-    assert runtime.decide().exporters["mlflow"]["tracking_uri"] == "sqlite:////tmp/mlruns.db"
-    assert runtime.decide().home_node
+    assert membership.decide().exporters["mlflow"]["tracking_uri"] == "sqlite:////tmp/mlruns.db"
+    assert membership.decide().home_node
     assert [r for r in caplog.records if backend_flag.DEFAULT_MLFLOW_URI in r.getMessage()]
 
 
@@ -90,7 +90,7 @@ def test_project_variable_wins_over_verls_project(verl_config: Any, monkeypatch:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "mine")
     get_ppo_ray_runtime_env(verl_config)
-    assert (runtime.decide().project_name, runtime.decide().experiment_name) == ("mine", "scripted")
+    assert (membership.decide().project_name, membership.decide().experiment_name) == ("mine", "scripted")
 
 
 def test_without_flag_and_variable_nothing_changes(verl_config: Any) -> None:
@@ -155,7 +155,6 @@ def test_tracing_engine_without_statistics_is_a_warning_in_the_driver(
 ) -> None:
     """vLLM's tracing with verl's disable_log_stats kills the engine; one warning has the remedy."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    monkeypatch.setattr(errors, "_reported", set())
     verl_config.actor_rollout_ref.rollout.disable_log_stats = disabled
     verl_config.actor_rollout_ref.rollout.engine_kwargs = {"vllm": engine}
     get_ppo_ray_runtime_env(_flag(verl_config, "otel"))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import verl
-from otel_rollout.base import errors as guard
 from otel_rollout.integrations.verl.patched_modules import seams
 
 
@@ -47,11 +46,11 @@ def test_missing_name_is_a_warning_and_other_seams_take_effect(caplog: pytest.Lo
     assert hasattr(module.get_trajectory_info, "__wrapped__")
 
 
+@pytest.mark.internal_errors
 def test_failing_patch_is_logged_once_and_raises_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """verl would log errors of plugins at DEBUG."""
-    monkeypatch.setattr(guard, "_reported", set())
     module = types.ModuleType("verl.experimental.agent_loop.tool_agent_loop")  # no class in it at all
     with caplog.at_level(logging.WARNING, "otel_rollout"):
         seams.patch((".tools",), module)

@@ -15,7 +15,7 @@ from types import ModuleType
 from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 
 
 def install(module: ModuleType) -> None:
@@ -68,10 +68,8 @@ def _record_error(record: logging.LogRecord) -> bool:
 
     This is a logging filter that passes every record.
     """
-    try:
+    with internal_errors("recording an error that a framework logged"):
         block = _innermost.get()
         if block is not None and record.levelno >= logging.WARNING:
             block.fail(record.getMessage())
-    except Exception as error:  # noqa: BLE001 - logging goes on
-        fault("recording an error that a framework logged", error)
     return True

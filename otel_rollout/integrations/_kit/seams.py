@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from otel_rollout import runtime
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches, when_imported
+from otel_rollout.runs import membership
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -56,29 +56,20 @@ class Seams:
             table: what to patch where tracing is configured.
             unconfigured: what to patch where it is not.
         """
-        try:
-            if not runtime.decide().enabled:
-                self._patch_when_imported(unconfigured)
-                return
-            self._patch_when_imported(table)
-            if not _is_ray_worker():
+        with internal_errors(f"preparing to trace {self.framework}"):
+            is_configured = membership.decide().enabled
+            for name, patching in (table if is_configured else unconfigured).items():
+                when_imported(name, functools.partial(self.patch, patching))
+            if is_configured and not _is_ray_worker():
                 from otel_rollout.propagation.instrument import instrument
 
                 instrument()
-        except Exception as error:  # noqa: BLE001 - a framework may swallow errors of plugins, or fail of them
-            fault(f"preparing to trace {self.framework}", error)
-
-    def _patch_when_imported(self, table: Table) -> None:
-        for name, patching in table.items():
-            when_imported(name, functools.partial(self.patch, patching))
 
     def patch(self, patching: tuple[str, ...], module: ModuleType) -> None:
         """Have each of the modules ``patching`` patch ``module``. Never raises."""
         for name in patching:
-            try:
+            with internal_errors(f"patching {module.__name__} of {self.framework} {self.version}"):
                 importlib.import_module(name, self._package).install(module)
-            except Exception as error:  # noqa: BLE001 - the framework works without this patch
-                fault(f"patching {module.__name__} of {self.framework} {self.version}", error)
 
     def wrap(self, module: ModuleType, path: str, wrapper: Wrapper, loss: str) -> None:
         """Replace a function or method by ``wrapper(original)``.

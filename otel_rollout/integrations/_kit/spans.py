@@ -10,7 +10,7 @@ from opentelemetry.trace import Span
 
 from otel_rollout import runtime
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 
 
 def set_attributes(span: Span, attributes: Mapping[str, Any]) -> None:
@@ -20,6 +20,7 @@ def set_attributes(span: Span, attributes: Mapping[str, Any]) -> None:
             span.set_attribute(name, value)
 
 
+@internal_errors("showing an operation's output")
 def set_output(value: Any) -> None:
     """Show ``value`` as the current span's output, instead of the function's result.
 
@@ -27,10 +28,7 @@ def set_output(value: Any) -> None:
     """
     from otel_rollout.capture import encoding, span_io
 
-    try:
-        active = runtime.current()
-        if active is not None:
-            encoded = encoding.to_json(value, active.settings.value_limit)
-            span_io.put_json(trace.get_current_span(), semconv.OUTPUT_VALUE, encoded)
-    except Exception as error:  # noqa: BLE001 - the function's result goes to its caller
-        fault("showing an operation's output", error)
+    active = runtime.current()
+    if active is not None:
+        encoded = encoding.to_json(value, active.settings.value_limit)
+        span_io.put_json(trace.get_current_span(), semconv.OUTPUT_VALUE, encoded)

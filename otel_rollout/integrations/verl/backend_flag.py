@@ -11,8 +11,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from otel_rollout import settings
-from otel_rollout.launch import launcher
+from otel_rollout import configuration
+from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
 
 _logger = logging.getLogger("otel_rollout")
@@ -33,7 +33,7 @@ def exporters_for(backend: str | None) -> Exporters:
 
     The flag wins over the environment. Logs what is not available, and where the two disagree.
     """
-    configured, _ = settings.from_environment(os.environ)
+    configured, _ = configuration.from_environment(os.environ)
     environment = {name: dict(options) for name, options in configured.exporters.items()}
     if configured.sdk_disabled:
         return {}
@@ -58,7 +58,7 @@ def _exporters_named(flag: str, environment: Exporters) -> Exporters:
     names = [name.strip() for name in flag.split(",")]
     chosen = {name: environment.get(name, {}) for name in names if name}
     try:
-        launcher.check_exporters(chosen)
+        membership.check_exporters(chosen)
     except SettingsError as error:
         _logger.error("otel-rollout: nothing is traced by trace.backend=%s: %s", flag, error)
         return {}

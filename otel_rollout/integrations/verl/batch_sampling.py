@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from opentelemetry.context import attach, get_current
 
-from otel_rollout import runtime
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.recording.sampling import Group, GroupSampling, with_chosen
+from otel_rollout.runs import membership
 
 _LOSS: Final = "OTEL_ROLLOUT_SAMPLE_GROUPS needs OTEL_ROLLOUT_GROUPS_PER_STEP"
 
@@ -83,24 +83,21 @@ def _chosen_rows_in_context(prompts: Any) -> Iterator[None]:
             attach(outside)
 
 
+@internal_errors("choosing the groups of a batch")
 def _chosen_rows(prompts: Any) -> frozenset[Any] | None:
     """Return the rows of a batch to record; None if no setting limits them.
 
     Never raises.
     """
-    try:
-        settings = runtime.decide()
-        sampling = GroupSampling.of(settings) if settings.enabled else None
-        if sampling is None or not sampling.most:
-            return None
-        information = getattr(prompts, "meta_info", prompts)  # of a DataProto, or a TensorDict itself
-        rows = getattr(prompts, "non_tensor_batch", prompts)
-        if "index" not in rows:
-            return None
-        step = information["global_steps"]
-        validate = bool(information["validate"]) if "validate" in information else False
-        indices = map(plain_index, rows["index"])
-        return sampling.chosen(Group.named(settings.experiment, step, index, validate) for index in indices)
-    except Exception as error:  # noqa: BLE001 - each worker samples on its own
-        fault("choosing the groups of a batch", error)
+    settings = membership.decide()
+    sampling = GroupSampling.of(settings) if settings.enabled else None
+    if sampling is None or not sampling.most:
         return None
+    information = getattr(prompts, "meta_info", prompts)  # of a DataProto, or a TensorDict itself
+    rows = getattr(prompts, "non_tensor_batch", prompts)
+    if "index" not in rows:
+        return None
+    step = information["global_steps"]
+    validate = bool(information["validate"]) if "validate" in information else False
+    indices = map(plain_index, rows["index"])
+    return sampling.chosen(Group.named(settings.experiment, step, index, validate) for index in indices)

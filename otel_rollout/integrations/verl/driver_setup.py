@@ -9,11 +9,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rollout import runtime
-from otel_rollout.base.errors import fault, warn
+from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.verl import vllm
 from otel_rollout.integrations.verl.backend_flag import exporters_for, unless_set, with_default_target
 from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
 
 _logger = logging.getLogger("otel_rollout")
@@ -35,17 +35,13 @@ def install(module: ModuleType) -> None:
 def _after_setup(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def get_ppo_ray_runtime_env(*args: Any, **kwargs: Any) -> Any:
-        try:
+        with internal_errors("setting tracing up from verl's configuration"):
             set_up(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - training starts without tracing
-            fault("setting tracing up from verl's configuration", error)
         runtime_env = original(*args, **kwargs)
-        try:
+        with internal_errors("forwarding variables to verl's workers"):
             for name in _PLUGIN_VARIABLES:
                 if name in os.environ:
                     runtime_env["env_vars"].setdefault(name, os.environ[name])
-        except Exception as error:  # noqa: BLE001 - training starts
-            fault("forwarding variables to verl's workers", error)
         return runtime_env
 
     return get_ppo_ray_runtime_env
@@ -58,7 +54,7 @@ def set_up(config: Any = None) -> None:
     if not exporters:
         return
     try:
-        runtime.configure(
+        membership.configure(
             {
                 "exporters": with_default_target(exporters),
                 "project_name": unless_set("OTEL_ROLLOUT_PROJECT", flags.get("project_name")),
@@ -72,7 +68,7 @@ def set_up(config: Any = None) -> None:
 
     instrument()
     if vllm.lacks_statistics(config):
-        warn(vllm.NEEDS_STATISTICS)
+        warn_once(vllm.NEEDS_STATISTICS)
 
 
 def _trace_flags(config: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import otel_rollout
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations._kit.spans import set_output
 from otel_rollout.integrations.verl import trajectory
 from otel_rollout.integrations.verl.patched_modules import seams
@@ -73,21 +73,19 @@ def _extra_information(scored: Any) -> dict[str, Any]:
     return information if isinstance(information, dict) else {}
 
 
+@internal_errors("recording a reward")
 def _record_scores(scored: Any) -> None:
     """Record as scores the reward, and the numbers and short texts beside it.
 
     Never raises.
     """
-    try:
-        reward = getattr(scored, "reward_score", None)
-        if reward is not None:
-            otel_rollout.score("reward", reward)
-        for name, value in _extra_information(scored).items():
-            if name != "reward" and _is_score(value):
-                otel_rollout.score(str(name), value)
-        trajectory.note_reward(reward)
-    except Exception as error:  # noqa: BLE001 - training has its reward
-        fault("recording a reward", error)
+    reward = getattr(scored, "reward_score", None)
+    if reward is not None:
+        otel_rollout.score("reward", reward)
+    for name, value in _extra_information(scored).items():
+        if name != "reward" and _is_score(value):
+            otel_rollout.score(str(name), value)
+    trajectory.note_reward(reward)
 
 
 def _is_score(value: Any) -> bool:

@@ -17,11 +17,11 @@ from types import ModuleType
 from typing import Any, Final
 
 import otel_rollout
-from otel_rollout import runtime
 from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl import backend_flag, traced_functions, trajectory
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import RecordedBy, recorded_by, set_recorded_by
+from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
 
 _logger = logging.getLogger("otel_rollout")
@@ -79,7 +79,7 @@ def _decide(flags: dict[str, Any]) -> RecordedBy:
         if backend == backend_flag.VERLS_OWN:
             backend_flag.exporters_for(backend)  # for its warning
             return RecordedBy.VERL
-        inherited = runtime.decide()
+        inherited = membership.decide()
         exporters = backend_flag.exporters_for(backend)
         if not exporters or not inherited.enabled:
             return RecordedBy.NOBODY
@@ -92,7 +92,7 @@ def _decide(flags: dict[str, Any]) -> RecordedBy:
             wanted["exporters"] = backend_flag.with_default_target(exporters)
             wanted["run_id"] = "-".join([inherited.run_id, *exporters])  # a run has one set of targets
         if any(getattr(inherited, name) != value for name, value in wanted.items()):
-            runtime.configure(wanted, joins="exporters" not in wanted)
+            membership.configure(wanted, joins="exporters" not in wanted)
     except SettingsError as error:
         _logger.warning("otel-rollout: project and experiment stay what they were: %s", error)
     except Exception as error:  # noqa: BLE001 - training goes on

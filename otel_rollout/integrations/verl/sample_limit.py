@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.verl.batch_sampling import plain_index
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import config, is_recorded_here
@@ -43,11 +43,9 @@ def _choosing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def get_trajectory_info(*args: Any, **kwargs: Any) -> Any:
         information = await original(*args, **kwargs)
-        try:
+        with internal_errors("choosing which samples are traced"):
             return _with_choice(information) if is_recorded_here() else information
-        except Exception as error:  # noqa: BLE001 - all trajectories are recorded
-            fault("choosing which samples are traced", error)
-            return information
+        return information
 
     return get_trajectory_info
 

@@ -11,7 +11,7 @@ from typing import Any
 from opentelemetry import trace
 
 from otel_rollout import runtime
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.capture import token_text
 from otel_rollout.integrations.verl.trace_config import config
 
@@ -27,11 +27,8 @@ def show_text(args: tuple[Any, ...]) -> bool:
     Returns:
         Whether the span will show text.
     """
-    try:
-        if not args or not getattr(config(), "token2text", False):
-            return False
-        active, span = runtime.current(), trace.get_current_span()
-        return active is not None and span.is_recording() and token_text.mark(active, span, args[0])
-    except Exception as error:  # noqa: BLE001 - the operation goes on without text
-        fault("arranging for token2text", error)
-        return False
+    with internal_errors("arranging for token2text"):
+        if args and getattr(config(), "token2text", False):
+            active, span = runtime.current(), trace.get_current_span()
+            return active is not None and span.is_recording() and token_text.mark(active, span, args[0])
+    return False

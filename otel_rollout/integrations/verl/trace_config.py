@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Final
 
 from otel_rollout import runtime
+from otel_rollout._state import process
 
 _MODULE: Final = "verl.utils.rollout_trace"
 _ATTRIBUTE: Final = "_otel_rollout_recorded_by"
@@ -38,7 +39,7 @@ def recorded_by() -> RecordedBy:
     Before verl's configuration is read, the environment decides.
     """
     decided = getattr(config(), _ATTRIBUTE, RecordedBy.OTEL_ROLLOUT)
-    if decided is RecordedBy.OTEL_ROLLOUT and runtime.off:
+    if decided is RecordedBy.OTEL_ROLLOUT and process.off:
         return RecordedBy.NOBODY
     return decided if isinstance(decided, RecordedBy) else RecordedBy.OTEL_ROLLOUT
 

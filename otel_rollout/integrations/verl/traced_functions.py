@@ -13,7 +13,7 @@ from typing import Any
 from opentelemetry import trace
 
 import otel_rollout
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations._kit.logged_errors import LoggedErrors
 from otel_rollout.integrations.verl import model_calls, trajectory
 from otel_rollout.integrations.verl.roles import Role, name_of, role_of
@@ -51,26 +51,22 @@ def _logged_errors_of(role: Role) -> AbstractContextManager[Any]:
     return LoggedErrors() if role is Role.PARSER else nullcontext()
 
 
+@internal_errors("describing an operation of verl's")
 def describe_arguments(role: Role, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Describe the operation of the current span by its arguments. Never raises."""
-    try:
-        span = trace.get_current_span()
-        if role is Role.GENERATE and span.is_recording():
-            model_calls.describe_request(span, args[0] if args else None, kwargs)
-    except Exception as error:  # noqa: BLE001 - the operation goes on
-        fault("describing an operation of verl's", error)
+    span = trace.get_current_span()
+    if role is Role.GENERATE and span.is_recording():
+        model_calls.describe_request(span, args[0] if args else None, kwargs)
 
 
+@internal_errors("describing an operation of verl's")
 def describe_result(role: Role, result: Any) -> None:
     """Describe the operation of the current span by its result. Never raises."""
-    try:
-        span = trace.get_current_span()
-        if role is Role.GENERATE and span.is_recording():
-            model_calls.describe_response(span, result)
-        elif role is Role.RUN:
-            trajectory.note_outputs(result)
-    except Exception as error:  # noqa: BLE001 - the operation goes on
-        fault("describing an operation of verl's", error)
+    span = trace.get_current_span()
+    if role is Role.GENERATE and span.is_recording():
+        model_calls.describe_response(span, result)
+    elif role is Role.RUN:
+        trajectory.note_outputs(result)
 
 
 # --- one span per operation --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import otel_rollout
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.verl.patched_modules import seams
 
 
@@ -27,12 +27,10 @@ def _publishing_runs(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        try:
+        with internal_errors("linking traces to verl's run"):
             runs = _runs_of(getattr(self, "logger", {}))
             if runs:
                 otel_rollout.publish_run(**runs)
-        except Exception as error:  # noqa: BLE001 - training goes on, its traces unlinked
-            fault("linking traces to verl's run", error)
 
     return __init__
 

@@ -21,7 +21,7 @@ from opentelemetry.trace import Span
 
 import otel_rollout
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.integrations.verl.patched_modules import seams
 from otel_rollout.integrations.verl.trace_config import is_recorded_here
 
@@ -96,7 +96,7 @@ def _rollout_of(trajectory: otel_rollout.Trajectory, kwargs: dict[str, Any]) -> 
 
 def _start(worker: Any, trajectory: Any, kwargs: dict[str, Any]) -> otel_rollout.Trajectory:
     """Return the trajectory's block, with the identity that verl's arguments contain."""
-    try:
+    with internal_errors("identifying a trajectory of verl's"):
         extra: dict[str, Any] = {
             semconv.AGENT_NAME: kwargs.get("agent_name"),
             semconv.GROUP_ID: kwargs.get("uid"),
@@ -115,9 +115,7 @@ def _start(worker: Any, trajectory: Any, kwargs: dict[str, Any]) -> otel_rollout
                 if value is not None
             },
         )
-    except Exception as error:  # noqa: BLE001 - the trajectory runs unidentified
-        fault("identifying a trajectory of verl's", error)
-        return otel_rollout.rollout_trace_attr(name="agent_loop")
+    return otel_rollout.rollout_trace_attr(name="agent_loop")
 
 
 def _is_wanted(trajectory: Any, kwargs: dict[str, Any]) -> bool:
@@ -155,6 +153,7 @@ def _group_size(worker: Any, validate: bool) -> int:
 # --- what becomes known on the way -------------------------------------------------------------------------
 
 
+@internal_errors("reading the output of an agent loop")
 def note_outputs(result: Any) -> None:
     """Record what came of the running trajectory, on its root span. Never raises.
 
@@ -165,13 +164,6 @@ def note_outputs(result: Any) -> None:
     outputs = result if isinstance(result, list) else [result]
     if rollout is None or not outputs or not rollout.root.is_recording():
         return
-    try:
-        _note_outputs(rollout, outputs)
-    except Exception as error:  # noqa: BLE001 - the result goes to verl
-        fault("reading the output of an agent loop", error)
-
-
-def _note_outputs(rollout: _Rollout, outputs: list[Any]) -> None:
     for extra in (getattr(output, "extra_fields", None) or {} for output in outputs):
         note_policy_versions(extra.get("min_global_steps"), extra.get("max_global_steps"))
     if rollout.policy_versions:

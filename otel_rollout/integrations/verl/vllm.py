@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_rollout.base.errors import fault, warn
+from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.integrations.verl.patched_modules import seams
 
 _LOSS: Final = "vLLM's own spans do not join trajectories, but for gen_ai.request.id on both"
@@ -51,14 +51,12 @@ def _with_headers(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
+        with internal_errors("adding trace headers to a request of vLLM's"):
             given = signature.bind_partial(self, *args, **kwargs).arguments
             if _is_tracing(self) and given.get("trace_headers") is None:
                 headers: dict[str, str] = {}
                 _propagator.inject(headers)
                 kwargs |= {"trace_headers": headers} if headers else {}
-        except Exception as error:  # noqa: BLE001 - the request goes out without headers
-            fault("adding trace headers to a request of vLLM's", error)
         return original(self, *args, **kwargs)
 
     return generate
@@ -72,5 +70,5 @@ def _is_tracing(engine: Any) -> bool:
     if getattr(config, "otlp_traces_endpoint", None) is None:
         return False
     if getattr(engine, "log_stats", None) is False:
-        warn(NEEDS_STATISTICS)
+        warn_once(NEEDS_STATISTICS)
     return True
