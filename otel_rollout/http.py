@@ -21,9 +21,7 @@ _HEADERS: Final = ("traceparent", "tracestate", carrier.IDENTITY_KEY)
 
 
 def inject_headers(headers: MutableMapping[str, str], url: str) -> None:
-    """Add the current trajectory to a request's headers; the server's spans join it.
-
-    Never raises.
+    """Add the current trajectory to a request's headers. Never raises.
 
     Without a current span nothing is added::
 
@@ -42,9 +40,7 @@ def inject_headers(headers: MutableMapping[str, str], url: str) -> None:
 
 
 def extract_headers(headers: Mapping[str, str]) -> Context:
-    """Return the context of a received request; an empty one if it has none.
-
-    Never raises.
+    """Return the context of a received request, maybe empty. Never raises.
 
     Attach the context while the request is served::
 

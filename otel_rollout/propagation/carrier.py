@@ -45,10 +45,7 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def active_context() -> Context | None:
-    """Return the current OTel context; None if it has nothing to carry.
-
-    Never raises.
-    """
+    """Return the current OTel context, None if it carries nothing. Never raises."""
     try:
         context = otel_context.get_current()
         is_inside = trace.get_current_span(context).get_span_context().is_valid
@@ -59,10 +56,7 @@ def active_context() -> Context | None:
 
 
 def inject() -> dict[str, str] | None:
-    """Return the current context as a carrier; None if it has nothing to carry.
-
-    Never raises.
-    """
+    """Return the current context as a carrier, if not empty. Never raises."""
     context = active_context()
     if context is None:
         return None
@@ -95,10 +89,7 @@ def inject_span() -> dict[str, str] | None:
 
 
 def extract(carrier: Mapping[str, str]) -> Context:
-    """Return the context that a carrier describes; an empty one if it has none.
-
-    Never raises.
-    """
+    """Return the context that a carrier describes, maybe empty. Never raises."""
     context = Context()
     try:
         context = _propagator.extract(carrier, context)

@@ -68,9 +68,7 @@ def receiving(function: Function) -> Function:
 
 
 def decode(encoded: bytes) -> otel_context.Context | None:
-    """Return the context of a call, and join the run that its carrier names.
-
-    Never raises.
+    """Return the context of a call, and join the carrier's run. Never raises.
 
     Returns:
         None if the carrier has nothing but the name of a run.

@@ -101,6 +101,47 @@ class Seams:
         )
 
 
+def before(observe: Callable[..., Any], doing: str) -> Wrapper:
+    """Return a wrapper that calls ``observe(*args, **kwargs)`` before the function.
+
+    Args:
+        observe: gets the function's arguments. What it raises is logged.
+        doing: completes "internal error while …".
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with internal_errors(doing):
+                observe(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return call
+
+    return wrapper
+
+
+def after(observe: Callable[..., Any], doing: str) -> Wrapper:
+    """Return a wrapper that calls ``observe(result, *args, **kwargs)`` after the function.
+
+    Args:
+        observe: gets the function's result and arguments. What it raises is logged.
+        doing: completes "internal error while …".
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            with internal_errors(doing):
+                observe(result, *args, **kwargs)
+            return result
+
+        return call
+
+    return wrapper
+
+
 def _is_ray_worker() -> bool:
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():

@@ -22,10 +22,7 @@ def set_attributes(span: Span, attributes: Mapping[str, Any]) -> None:
 
 @internal_errors("showing an operation's output")
 def set_output(value: Any) -> None:
-    """Show ``value`` as the current span's output, instead of the function's result.
-
-    Never raises.
-    """
+    """Show ``value`` as the current span's output. Never raises."""
     from otel_rollout.capture import encoding, span_io
 
     active = runtime.current()

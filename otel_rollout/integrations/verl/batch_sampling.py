@@ -85,10 +85,7 @@ def _chosen_rows_in_context(prompts: Any) -> Iterator[None]:
 
 @internal_errors("choosing the groups of a batch")
 def _chosen_rows(prompts: Any) -> frozenset[Any] | None:
-    """Return the rows of a batch to record; None if no setting limits them.
-
-    Never raises.
-    """
+    """Return the rows to record; None for no limit. Never raises."""
     settings = membership.decide()
     sampling = GroupSampling.of(settings) if settings.enabled else None
     if sampling is None or not sampling.most:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.errors import warn_once
+from otel_rollout.integrations._kit.seams import after, before
 from otel_rollout.integrations.verl import vllm
 from otel_rollout.integrations.verl.backend_flag import exporters_for, unless_set, with_default_target
 from otel_rollout.integrations.verl.patched_modules import seams
@@ -24,27 +23,16 @@ _PLUGIN_VARIABLES: Final = ("VERL_USE_EXTERNAL_MODULES", "VERL_USE_EXTERNAL_PLUG
 
 def install(module: ModuleType) -> None:
     """Wrap the function that verl calls right before ``ray.init``."""
-    seams.wrap(
-        module,
-        "get_ppo_ray_runtime_env",
-        _after_setup,
-        "trace.backend has no effect on otel-rollout; set OTEL_TRACES_EXPORTER",
-    )
+    first = before(set_up, "setting tracing up from verl's configuration")
+    last = after(_forward_plugin, "forwarding variables to verl's workers")
+    loss = "trace.backend has no effect on otel-rollout; set OTEL_TRACES_EXPORTER"
+    seams.wrap(module, "get_ppo_ray_runtime_env", lambda original: last(first(original)), loss)
 
 
-def _after_setup(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def get_ppo_ray_runtime_env(*args: Any, **kwargs: Any) -> Any:
-        with internal_errors("setting tracing up from verl's configuration"):
-            set_up(*args, **kwargs)
-        runtime_env = original(*args, **kwargs)
-        with internal_errors("forwarding variables to verl's workers"):
-            for name in _PLUGIN_VARIABLES:
-                if name in os.environ:
-                    runtime_env["env_vars"].setdefault(name, os.environ[name])
-        return runtime_env
-
-    return get_ppo_ray_runtime_env
+def _forward_plugin(runtime_env: Any, *_: Any, **__: Any) -> None:
+    for name in _PLUGIN_VARIABLES:
+        if name in os.environ:
+            runtime_env["env_vars"].setdefault(name, os.environ[name])
 
 
 def set_up(config: Any = None) -> None:

@@ -75,10 +75,7 @@ def _extra_information(scored: Any) -> dict[str, Any]:
 
 @internal_errors("recording a reward")
 def _record_scores(scored: Any) -> None:
-    """Record as scores the reward, and the numbers and short texts beside it.
-
-    Never raises.
-    """
+    """Record the reward and the values beside it as scores. Never raises."""
     reward = getattr(scored, "reward_score", None)
     if reward is not None:
         otel_rollout.score("reward", reward)

@@ -70,10 +70,7 @@ def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _decide(flags: dict[str, Any]) -> RecordedBy:
-    """Decide whose code records, and complete the settings that were inherited.
-
-    Never raises.
-    """
+    """Decide whose code records, and complete the settings. Never raises."""
     try:
         backend = flags["backend"]
         if backend == backend_flag.VERLS_OWN:

@@ -17,9 +17,7 @@ from otel_rollout.integrations.verl.trace_config import config
 
 
 def show_text(args: tuple[Any, ...]) -> bool:
-    """Have the current span show prompt and response text, if the flag is set.
-
-    Never raises.
+    """Have the current span show text, if the flag is set. Never raises.
 
     Args:
         args: arguments of the operation, its object first.

@@ -45,8 +45,5 @@ def recorded_by() -> RecordedBy:
 
 
 def is_recorded_here() -> bool:
-    """Return whether this package records, and recording works in this process.
-
-    Never raises.
-    """
+    """Return whether this package records in this process. Never raises."""
     return recorded_by() is RecordedBy.OTEL_ROLLOUT and runtime.current() is not None

@@ -5,34 +5,25 @@ verl starts that run in the trainer's process, after it has started its workers,
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import otel_rollout
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.integrations._kit.seams import after
 from otel_rollout.integrations.verl.patched_modules import seams
 
 
 def install(module: ModuleType) -> None:
     """Wrap the constructor that starts runs (``verl.utils.tracking``)."""
-    seams.wrap(
-        module, "Tracking.__init__", _publishing_runs, "traces are not linked to the MLflow or W&B run"
-    )
+    publishing = after(_publish_runs, "linking traces to verl's run")
+    seams.wrap(module, "Tracking.__init__", publishing, "traces are not linked to the MLflow or W&B run")
 
 
-def _publishing_runs(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        with internal_errors("linking traces to verl's run"):
-            runs = _runs_of(getattr(self, "logger", {}))
-            if runs:
-                otel_rollout.publish_run(**runs)
-
-    return __init__
+def _publish_runs(_: None, tracking: Any, *__: Any, **___: Any) -> None:
+    runs = _runs_of(getattr(tracking, "logger", {}))
+    if runs:
+        otel_rollout.publish_run(**runs)
 
 
 def _runs_of(loggers: dict[str, Any]) -> dict[str, str]:
