@@ -69,9 +69,7 @@ def inject() -> dict[str, str] | None:
                 carrier[IDENTITY_KEY] = _to_json(identity)
         chosen = chosen_in(context)
         if chosen is not None:
-            with contextlib.suppress(
-                TypeError
-            ):  # rows that JSON cannot hold: the receiver samples on its own
+            with contextlib.suppress(TypeError):  # JSON cannot hold such rows: the receiver samples itself
                 carrier[CHOSEN_KEY] = orjson.dumps(list(chosen)).decode()
         return carrier
     except Exception as error:  # noqa: BLE001 - the call goes out without context

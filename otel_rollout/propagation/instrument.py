@@ -34,10 +34,9 @@ _logger = logging.getLogger("otel_rollout")
 def instrument() -> None:
     """Continue trajectories in Ray's tasks and actors, and in pools.
 
-    Call it before ``ray.init``.
-
-    Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and ``multiprocessing.Pool``. Create pools of
-    processes after :func:`otel_rollout.configure`: their processes know the settings from before their start.
+    Call it before ``ray.init``. Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and
+    ``multiprocessing.Pool``. Create pools of processes after :func:`otel_rollout.configure`: their processes
+    know the settings from before their start.
 
     Calls stay as they are. ``ray.init`` passes this process's settings to the job's workers and instruments
     them. A second call of ``instrument`` does nothing; :func:`uninstrument` undoes the first. Ray is patched

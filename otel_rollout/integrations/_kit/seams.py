@@ -78,7 +78,7 @@ class Seams:
             module: module of the framework.
             path: name of the function, or ``Class.method``.
             wrapper: takes the function and returns its replacement.
-            loss: what is not traced if the name does not exist; a clause.
+            loss: a clause that tells what is not traced if the name does not exist.
         """
         owner: Any = module
         *classes, name = path.split(".")
