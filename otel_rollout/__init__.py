@@ -87,10 +87,10 @@ def configure(
 def instrument() -> None:
     """Let trajectories continue in Ray tasks and actors, and in pools. Call it before ``ray.init``.
 
-    Code that calls tasks and actors stays unchanged. ``ray.init`` gives the job's workers the settings of this
-    process. ``ray.shutdown`` first waits until the cluster's other nodes have delivered. A second call has no
-    effect; :func:`uninstrument` undoes the first. Without Ray, pools are instrumented; on a version of Ray
-    that is not supported, a warning says what does not work. Never raises.
+    Code that calls tasks and actors stays unchanged. ``ray.init`` gives the job's workers the settings of
+    this process. ``ray.shutdown`` first waits until the cluster's other nodes have delivered. A second call
+    has no effect; :func:`uninstrument` undoes the first. Without Ray, pools are instrumented; on a version of
+    Ray that is not supported, a warning says what does not work. Never raises.
     """
     from otel_rollout.propagation import instrument as propagation  # here: most workers do not need it
 
@@ -107,13 +107,13 @@ def uninstrument() -> None:
 def publish_run(**runs: str) -> None:
     """Link the rollout's traces to a tracker's run, including traces that were delivered before.
 
-    Use it for runs that start after the first trajectory; for a run that starts earlier, set ``MLFLOW_RUN_ID``
-    or ``WANDB_RUN_ID``. Any process of the rollout may call it, on any Ray node. It does not wait, and never
-    raises.
+    Use it for runs that start after the first trajectory; for a run that starts earlier, set
+    ``MLFLOW_RUN_ID`` or ``WANDB_RUN_ID``. Any process of the rollout may call it, on any Ray node. It neither
+    waits nor raises.
 
     Args:
-        runs: exporter and run: ``mlflow="<run id>"``, ``weave="<entity>/<project>/<run>"``. Exporters that the
-            rollout does not use are ignored.
+        runs: exporter and run: ``mlflow="<run id>"``, ``weave="<entity>/<project>/<run>"``. Exporters that
+            the rollout does not use are ignored.
     """
     _trackers.publish_run(runs)
 

@@ -88,7 +88,7 @@ def test_every_setting_is_read_from_its_variable():
         ("OTEL_ROLLOUT_CONFIG", "{", "cannot be read"),
     ],
 )
-def test_a_wrong_variable_is_named_and_the_default_used(variable, value, message):
+def test_wrong_variable_is_named_and_its_default_used(variable, value, message):
     """The message holds the variable, what is wrong and what happens."""
     configured, (problem,) = configuration.from_environment({variable: value})
     assert variable in problem
@@ -127,7 +127,7 @@ def test_no_variable_stops_a_program(environ, config):
 
 
 @pytest.mark.parametrize("place", ["~no-such-user/spool", "relative"])
-def test_a_program_in_a_deleted_directory_runs(place, tmp_path):
+def test_program_in_deleted_directory_runs(place, tmp_path):
     """Neither that, nor a spool in a home that does not exist, stops a program; its calls go through."""
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -163,7 +163,7 @@ def test_a_program_in_a_deleted_directory_runs(place, tmp_path):
         ({"resource_attributes": {5: "b"}}, "must map text to text, numbers or booleans"),
     ],
 )
-def test_a_wrong_argument_raises_and_says_which(fresh_process, arguments, message):
+def test_wrong_argument_raises_error_that_names_it(fresh_process, arguments, message):
     """configure() is called by a person at the start of a program: it may be strict."""
     with pytest.raises(SettingsError, match=message):
         otel_rollout.configure(**arguments)
@@ -176,7 +176,7 @@ WRONG = (
 
 @pytest.mark.parametrize("field", dataclasses.fields(settings.Settings), ids=lambda field: field.name)
 @given(value=WRONG)
-def test_every_argument_of_a_wrong_type_is_named(field, value):
+def test_argument_of_wrong_type_raises_error_that_names_it(field, value):
     """Bytes, lists, objects and complex numbers are no value of any setting; the error names the argument."""
     if field.name == "exporters" and value == []:  # no exporters: that is a value
         return
@@ -184,7 +184,7 @@ def test_every_argument_of_a_wrong_type_is_named(field, value):
         configuration.checked_arguments({field.name: value})
 
 
-def test_arguments_that_are_text_or_numbers_take_both():
+def test_argument_that_may_be_text_or_number_accepts_both():
     """A seed and a sampler's argument are text that people write as numbers; paths may be Paths."""
     given = {
         "sample_seed": 7,
@@ -215,7 +215,7 @@ def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
     assert list(configured.exporters) == ["console"]
 
 
-def test_child_processes_inherit_the_set_up(tracing):
+def test_child_process_joins_the_run_with_its_arguments(tracing):
     """A process started from here joins the run, with the arguments given here."""
     membership.decide()
     code = (
@@ -231,7 +231,7 @@ def test_child_processes_inherit_the_set_up(tracing):
     ]
 
 
-def test_importing_announces_the_run_when_the_environment_configures_it():
+def test_import_founds_the_run_if_variables_switch_tracing_on():
     """A driver that only imports the library founds the run its workers join."""
     code = "import otel_rollout, os; print('run_id' in os.environ.get('OTEL_ROLLOUT_CONFIG', ''))"
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "0"}
@@ -246,7 +246,7 @@ def test_importing_announces_the_run_when_the_environment_configures_it():
         assert ran.stdout.strip() == announced
 
 
-def test_sdk_disabled_wins(fresh_process, monkeypatch, tmp_path):
+def test_sdk_disabled_switches_tracing_off(fresh_process, monkeypatch, tmp_path):
     """OTEL_SDK_DISABLED=true switches everything off, exporters or not."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
@@ -256,9 +256,7 @@ def test_sdk_disabled_wins(fresh_process, monkeypatch, tmp_path):
     assert not (tmp_path / "spool").exists()
 
 
-def test_a_spool_that_cannot_be_used_switches_off_with_one_message(
-    fresh_process, monkeypatch, tmp_path, caplog
-):
+def test_unusable_spool_switches_tracing_off_with_one_error(fresh_process, monkeypatch, tmp_path, caplog):
     """Training goes on when the spool directory cannot be made; one error says that tracing is off."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "file" / "spool"))
@@ -271,7 +269,7 @@ def test_a_spool_that_cannot_be_used_switches_off_with_one_message(
     assert "tracing is OFF" in caplog.text
 
 
-def test_importing_is_light():
+def test_import_loads_no_heavy_module():
     """A worker that imports the library loads no backend, no framework and no SDK."""
     code = (
         "import sys, otel_rollout; heavy = {'mlflow', 'weave', 'ray', 'torch', 'transformers', 'numpy', "
@@ -282,7 +280,7 @@ def test_importing_is_light():
     assert ran.stdout.strip() == "[]"
 
 
-def test_the_table_in_the_docs_is_generated_from_the_settings():
+def test_table_in_docs_is_generated_from_settings():
     """docs/configuration.md lists every setting with its variable, default and meaning."""
     from otel_rollout.settings import markdown_table
 
@@ -300,20 +298,20 @@ def test_the_table_in_the_docs_is_generated_from_the_settings():
         ("OTEL_TRACES_EXPORTERS", "OTEL_TRACES_EXPORTER"),
     ],
 )
-def test_a_misspelt_variable_is_named_with_the_one_that_was_meant(variable, meant):
+def test_misspelt_variable_is_named_with_the_closest_one(variable, meant):
     """Names with our prefix, and those that differ from one of ours by a letter or two."""
     (sentence,) = configuration.unknown_variables({variable: "true"})
     assert variable in sentence
     assert f"Did you mean {meant!r}?" in sentence
 
 
-def test_a_variable_with_our_prefix_that_resembles_none_is_named_too():
+def test_unknown_variable_with_prefix_is_named():
     """It has no effect, whatever was meant."""
     (sentence,) = configuration.unknown_variables({"OTEL_ROLLOUT_XYZZY": "1"})
     assert sentence == "OTEL_ROLLOUT_XYZZY is not a variable of otel-rollout and has no effect."
 
 
-def test_variables_of_opentelemetry_and_our_own_are_not_called_unknown():
+def test_known_variables_are_not_reported_as_unknown():
     """Every variable that the SDK knows, every setting, and what we leave to child processes."""
     from opentelemetry.sdk import environment_variables
 
@@ -340,7 +338,7 @@ def test_unknown_variables_are_warned_of_once_in_a_tree_of_processes(tmp_path, e
     assert "Did you mean 'OTEL_ROLLOUT_KEEP'?" in ended.stderr
 
 
-def test_a_misspelt_argument_of_configure_is_answered_with_the_one_that_was_meant(fresh_process):
+def test_misspelt_argument_raises_error_with_the_closest_one(fresh_process):
     """The error says what exists, too."""
     with pytest.raises(
         SettingsError, match=r"no setting 'projct_name'\. Did you mean 'project_name'\? Settings"
@@ -348,7 +346,7 @@ def test_a_misspelt_argument_of_configure_is_answered_with_the_one_that_was_mean
         otel_rollout.configure("spool", projct_name="p")
 
 
-def test_a_misspelt_exporter_is_answered_with_the_one_that_was_meant(fresh_process):
+def test_misspelt_exporter_raises_error_with_the_closest_one(fresh_process):
     """configure() raises before anything is recorded."""
     with pytest.raises(SettingsError, match=r"'mlfow'.*Did you mean 'mlflow'\?"):
         otel_rollout.configure("mlfow")
@@ -373,7 +371,7 @@ def test_a_misspelt_option_of_an_exporter_is_answered_with_the_one_that_was_mean
         otel_rollout.configure({exporter: {option: "x"}})
 
 
-def test_a_misspelt_exporter_in_the_environment_is_one_error_and_keeps_what_is_recorded(tmp_path):
+def test_misspelt_exporter_in_variable_is_one_error_and_spans_are_kept(tmp_path):
     """The program goes on; its last line says what to correct and how to deliver then."""
     program = (
         "import otel_rollout, time\n"

@@ -70,18 +70,18 @@ NUM_PREEMPTED: Final = "rollout.num_preempted"
 
 # --- Token ids (ours) --------------------------------------------------------------------------------------
 TOKENIZER: Final = "rollout.tokenizer"
-"""str. Name, in the run's directory, of the tokenizer whose text of the span's token ids is to be shown
+"""str. Tokenizer of the span's token ids, by its name in the run's directory; their text is to be shown
 (``token2text``)."""
 TEXT_OF: Final = "rollout.text_of"
 """str. On a recorded root span: the span (16 hex digits) whose ``response_text`` the root is to show."""
 TURN_CONTINUES: Final = "rollout.turn.continues"
-"""str. An earlier span of the trace (16 hex digits), with whose tokens or messages, its answer included, those
-of this span begin. The forwarder adds this attribute and the next two."""
+"""str. An earlier span of the trace (16 hex digits), with whose tokens or messages, and answer, those of this
+span begin. The forwarder adds this attribute and the next two."""
 TURN_SHARED: Final = "rollout.turn.shared"
 """int. Number of tokens or messages in that shared prefix."""
 TURN_LENGTH: Final = "rollout.turn.length"
-"""int. Number of tokens or messages in the turn, without its answer. On a span with both, all three attributes
-are about messages."""
+"""int. Number of tokens or messages in the turn, without its answer. On a span with both, the three
+attributes are about messages."""
 
 # --- Generators (ours). On the span of a generator's operation. --------------------------------------------
 GENERATOR_ITEMS: Final = "rollout.generator.items"

@@ -70,14 +70,14 @@ def run_pytest(directory: Path, conftest: str, exporters: str = "") -> str:
     return ran.stdout
 
 
-def test_pytest_untraced(tmp_path: Path) -> None:
+def test_pytest_with_lines_against_tracing_records_nothing(tmp_path: Path) -> None:
     """With the page's first lines nothing is recorded, though code under test configures."""
     untraced, _ = code_in(PYTEST)
     assert "TRACE None" in run_pytest(tmp_path, untraced, '"console"')
     assert not (tmp_path / "spool").exists()
 
 
-def test_pytest_traced(tmp_path: Path) -> None:
+def test_pytest_with_fixture_delivers_one_run(tmp_path: Path) -> None:
     """With the page's fixture a run holds what tests did, and has arrived when they end."""
     _, traced = code_in(PYTEST)
     assert re.search(r"TRACE [0-9a-f]{32}", run_pytest(tmp_path, traced))
@@ -99,7 +99,9 @@ with rollout_trace_attr(step=1):
 
 
 @pytest.mark.parametrize("timeout", ["30", "0"])
-def test_ctrl_c_loses_nothing(test_exporters: None, tmp_path: Path, timeout: str) -> None:
+def test_ctrl_c_delivers_the_interrupted_trajectory(
+    test_exporters: None, tmp_path: Path, timeout: str
+) -> None:
     """The interrupted trajectory arrives as an error, whether the program waits for that or not."""
     target = tmp_path / "delivered"
     environment = {
