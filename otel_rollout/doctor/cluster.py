@@ -129,11 +129,11 @@ def _check_cluster(nodes: Sequence[Node], version: str, environ: Mapping[str, st
 
 def _missing_name() -> str | None:
     """Return the name that propagation needs and this Ray lacks; None if it has all."""
-    from otel_rollout.propagation import ray_names
+    from otel_rollout.propagation import ray_private_api
 
     try:
-        ray_names.look_up()
-    except ray_names.UnsupportedRay as missing:
+        ray_private_api.look_up()
+    except ray_private_api.UnsupportedRay as missing:
         return str(missing)
     return None
 
