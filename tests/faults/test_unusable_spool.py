@@ -193,7 +193,7 @@ def test_file_system_that_reports_no_free_space_is_recorded_in(
     assert active is not None
     assert active.writer._spool_limit == layout.LIMIT_OF_UNKNOWN_SPACE
     report = otel_rollout.shutdown(30)
-    assert (report.recorded, report.dropped, report.left_out) == (20, {}, {})
+    assert (report.recorded, report.dropped, report.sampled_out) == (20, {}, {})
     assert report.exporters["test-file"].delivered == 20
     finding = check_spool_directory(unlimited, "the spool")
     assert finding.verdict is Verdict.OK
