@@ -14,7 +14,7 @@ from opentelemetry.trace import Span
 from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.capture import span_io, token_text, usage
-from otel_rollout.capture.content import ENCODERS, Encoder
+from otel_rollout.capture.encoding import ENCODERS, Encoder
 from otel_rollout.capture.signature import Binder, Parameters, make_binder
 from otel_rollout.capture.trajectory import RUNNING, SPAN, Trajectory, trajectory_in
 from otel_rollout.otlp.writer import json_string

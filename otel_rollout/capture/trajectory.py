@@ -18,7 +18,7 @@ from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault, warn
 from otel_rollout.base.suggest import closest
-from otel_rollout.capture import content, encoding, per_call, received, span_io
+from otel_rollout.capture import encoding, per_call, received, span_io
 from otel_rollout.recording.identity import (
     NO_IDENTITY,
     PLAIN,
@@ -388,7 +388,7 @@ class Trajectory:
     def _set(self, key: str, value: Any) -> None:
         active = runtime.current()
         if active is not None and self._span is not None and self._span.is_recording():
-            encode = content.ENCODERS[active.settings.capture_content]
+            encode = encoding.ENCODERS[active.settings.capture_content]
             if encode is not None:
                 span_io.put_json(self._span, key, encode(value, active.settings.value_limit))
 

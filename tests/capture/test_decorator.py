@@ -271,10 +271,10 @@ def test_wrong_use_is_told_at_decoration(decorate, error, message):
 def test_an_internal_fault_never_surfaces(recorded, monkeypatch, caplog):
     """When recording itself breaks, the call goes through, and one error says so."""
     from otel_rollout.base import errors
-    from otel_rollout.capture import content
+    from otel_rollout.capture import encoding
 
     monkeypatch.setattr(errors, "_reported", set())
-    monkeypatch.setitem(content.ENCODERS, "full", lambda *_: 1 / 0)
+    monkeypatch.setitem(encoding.ENCODERS, "full", lambda *_: 1 / 0)
     with rollout_trace_attr():
         assert [Tool().execute("1") for _ in range(3)] == [{"value": 1.0}] * 3
     assert len([r for r in caplog.records if "internal error" in r.message]) == 1

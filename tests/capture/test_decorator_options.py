@@ -13,7 +13,7 @@ import pytest
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.base import errors
-from otel_rollout.capture import content, encoding
+from otel_rollout.capture import encoding
 from tests.spool_reader import tree
 
 
@@ -317,7 +317,7 @@ def test_a_time_limit_by_signal_holds_while_we_run(recorded, monkeypatch, during
             signal.raise_signal(signal.SIGALRM)
         return to_json(value, limit)
 
-    monkeypatch.setitem(content.ENCODERS, "full", interrupted)
+    monkeypatch.setitem(encoding.ENCODERS, "full", interrupted)
     before = signal.signal(signal.SIGALRM, ring)
     try:
         with pytest.raises(TimeUp):

@@ -32,7 +32,9 @@ from PIL import Image
 
 from benchmarks.counts import instructions
 from otel_rollout.capture import encoding
-from otel_rollout.capture.encoding import to_json
+from otel_rollout.capture.encoding import size, to_json
+from otel_rollout.capture.encoding.bounded import BoundedEncoder
+from otel_rollout.capture.encoding.work import Work
 
 LIMIT = 1 << 20
 
@@ -123,7 +125,7 @@ ROWS = re.findall(r"^\| (.*) \| `(.*)` \| `(.*)` \|$", PAGE.read_text("utf-8"), 
 @pytest.fixture(autouse=True)
 def nothing_large_before(monkeypatch):
     """As in a process that has not seen a large value yet."""
-    monkeypatch.setattr(encoding, "_watched", 0)
+    monkeypatch.setattr(encoding, "_to_measure", 0)
 
 
 def test_the_page_has_its_table():
@@ -352,14 +354,15 @@ def test_what_shares_its_parts_many_times_over_is_bounded():
 def test_the_look_at_what_shares_its_parts_does_not_multiply(width, monkeypatch):
     """With several parts on each level, the level below is not looked at for each of them."""
     looks = 0
-    look = encoding._seems_larger
+    look = size.seems_larger
 
     def counted(*arguments):
         nonlocal looks
         looks += 1
         return look(*arguments)
 
-    monkeypatch.setattr(encoding, "_seems_larger", counted)
+    monkeypatch.setattr(encoding, "seems_larger", counted)
+    monkeypatch.setattr(size, "seems_larger", counted)
     value = {}
     for _ in range(8):
         value = dict.fromkeys("abcdef"[:width], value)
@@ -538,4 +541,4 @@ def test_plain_values_round_trip(value):
 @given(value=plain)
 def test_written_piece_by_piece_a_value_is_the_same(value):
     """Which of the two ways a value takes is not seen in what is recorded."""
-    assert json.loads(encoding._Pieces(LIMIT, encoding._Work()).json(value, 100)) == value
+    assert json.loads(BoundedEncoder(LIMIT, Work()).encode(value, 100)) == value
