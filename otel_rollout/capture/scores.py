@@ -88,9 +88,9 @@ def _score_by_id(active: runtime.Runtime, id_: str, name: str, value: Score, com
     context = _traceparent.extract({"traceparent": str(id_)}, Context())
     scored = trace.get_current_span(context)
     if not scored.get_span_context().is_valid:
-        active.writer.skip("score_of_unknown")
+        active.writer.counters.skip("score_of_unknown")
     elif not scored.get_span_context().trace_flags.sampled:
-        active.writer.skip("score_of_unrecorded")
+        active.writer.counters.skip("score_of_unrecorded")
     else:
         settings = active.settings
         project = {semconv.PROJECT_NAME: settings.project_name, semconv.EXPERIMENT_NAME: settings.experiment}

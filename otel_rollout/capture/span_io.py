@@ -51,11 +51,11 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
             # Again: what a span has from its start is cut by the application's limits.
             span.set_attribute(semconv.SPAN_KIND, kind)
         elif not above.is_valid:
-            runtime.writer.skip("application_sampler")
+            runtime.writer.counters.skip("application_sampler")
         return span
     recording = runtime.tracer.start(name, parent, context, encoded)
     if recording is None:
-        runtime.writer.skip("sampled_out")
+        runtime.writer.counters.skip("sampled_out")
         return runtime.tracer.unrecorded(parent)
     return recording
 

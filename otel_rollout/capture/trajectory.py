@@ -248,13 +248,13 @@ class Trajectory:
         context = outside if over is None else _apart_from_all(outside)
         parent = trace.get_current_span(context)
         if not self._recorded:
-            active.writer.skip("switched_off")
+            active.writer.counters.skip("switched_off")
             self._span = active.tracer.unrecorded(parent)
             self._step_inside(outside, context, self._span)
             return
         settings = active.settings
         if self._is_sampled_out(active, parent, context):
-            active.writer.skip("sampled_out")
+            active.writer.counters.skip("sampled_out")
             self._span = active.tracer.unrecorded(parent)
             self._step_inside(outside, context, self._span)
             return
@@ -267,7 +267,7 @@ class Trajectory:
             self._token2text,
         )
         if self._makes_room(active, parent, identity):
-            active.writer.skip("spool_full")
+            active.writer.counters.skip("spool_full")
             self._step_inside(outside, context, active.tracer.unrecorded(parent))
             return
         identified = with_identity(identity, context)
@@ -275,7 +275,7 @@ class Trajectory:
         if span is None:
             self._span = active.tracer.unrecorded(parent)
             if parent.get_span_context().is_remote:
-                active.writer.skip("caller")
+                active.writer.counters.skip("caller")
             return
         self._span = span
         if type(span) is RecordingSpan:
@@ -290,7 +290,7 @@ class Trajectory:
                     self._warn_if_misspelt(key, meant)
                 span.set_attribute(_name_of_extra(key), _fact(key, value))
             self._writer = active.writer
-            self._slot = active.writer.trajectory_began(functools.partial(span_io.unfinished_line, span))
+            self._slot = active.writer.start_trajectory(functools.partial(span_io.unfinished_line, span))
 
     def _warn_if_misspelt(self, given: str, meant: str) -> None:
         """Warn, once for each argument, of an extra that is named like an argument nobody gave."""
@@ -356,7 +356,7 @@ class Trajectory:
                 span.end()
             finally:
                 if self._writer is not None and self._slot is not None:
-                    self._writer.trajectory_ended(self._slot)
+                    self._writer.end_trajectory(self._slot)
                     self._slot = None
 
     def _conclude(self, span: Span, error: BaseException | None) -> None:

@@ -220,7 +220,7 @@ class SpoolSpanProcessor(IdentityProcessor):
             status = span.status
             body = _line(span, known, span.end_time, status.status_code.value, status.description)
         except Exception as error:  # noqa: BLE001 - we are inside user code
-            writer.drop("encoding", known.identity)
+            writer.counters.drop("encoding", known.identity)
             pass_on(error)
         else:
             writer.write(body, known.identity)

@@ -242,7 +242,7 @@ class RecordingSpan(Span):
             pieces = self._line(end_ns, b"" if details is None else details.encoded())
             body = pieces if self.long else b"".join(pieces)
         except Exception as error:  # noqa: BLE001 - we are inside user code
-            self.tracer.writer.drop("encoding", self.identity)
+            self.tracer.writer.counters.drop("encoding", self.identity)
             pass_on(error)
         else:
             self.tracer.writer.write(body, self.identity)

@@ -31,7 +31,7 @@ MAX_LINE = SLOT_BYTES - _HEAD.size
 """Bytes of the longest line."""
 
 
-class OpenTrajectories:
+class RootTable:
     """The writing end, usable from several threads; :meth:`grow` and :meth:`begin_anew` from one at a time.
 
     Args:

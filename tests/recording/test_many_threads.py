@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.recording import writer as segment
-from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.recording import flusher
+from otel_rollout.recording import writer as caller
+from otel_rollout.recording.writer import MAX_WAIT, SegmentWriter
 from otel_rollout.spool import journal
 from tests.spool.test_journal import bodies, writer_in
 
@@ -83,13 +84,13 @@ def test_a_thread_that_writes_and_is_starved_is_waited_for(tmp_path, monkeypatch
     def slowly(self: journal.Journal, written: int, lines: int = 0) -> None:
         if threading.current_thread().name == "holder":
             entered.set()
-            end = time.monotonic() + 5 * segment.MAX_WAIT
+            end = time.monotonic() + 5 * MAX_WAIT
             while time.monotonic() < end:  # Python all the while, which others' Python delays
                 pass
         publish(self, written, lines)
 
     monkeypatch.setattr(journal.Journal, "publish", slowly)
-    monkeypatch.setattr(segment, "MIN_TURNS", 1 << 30)  # how many turns a caller gets here depends on luck
+    monkeypatch.setattr(caller, "MIN_CHECKS", 1 << 30)  # how many checks a caller makes here depends on luck
     holder = threading.Thread(target=writer.write, args=(b"first\n",), name="holder")
     holder.start()
     assert entered.wait(10)
@@ -126,7 +127,7 @@ def test_what_a_signal_handler_records_inside_a_write_is_recorded(tmp_path, monk
     """It does not wait for its own thread, whatever that holds; its span comes right after."""
     writer = writer_in(tmp_path)
     for number in range(20):
-        assert recorded_by_a_handler(writer, monkeypatch, b"%d\n" % number) < segment.MAX_WAIT
+        assert recorded_by_a_handler(writer, monkeypatch, b"%d\n" % number) < MAX_WAIT
         assert writer.flush(10)
     writer.close(10)
     lines = bodies(tmp_path)
@@ -136,15 +137,15 @@ def test_what_a_signal_handler_records_inside_a_write_is_recorded(tmp_path, monk
 
 def test_a_disk_that_is_slow_but_works_loses_nothing(tmp_path, monkeypatch):
     """Threads that together record more than the disk takes wait for it, and every span is recorded."""
-    real_write = segment.os.write
+    real_write = flusher.os.write
 
     def write(descriptor: int, data: bytes) -> int:
-        time.sleep(segment.MAX_WAIT / 4)
+        time.sleep(MAX_WAIT / 4)
         return real_write(descriptor, data)
 
-    monkeypatch.setattr(segment.os, "write", write)
-    monkeypatch.setattr(segment, "FLUSH_CHUNK", 4096)
-    monkeypatch.setattr(segment, "CATCH_UP_CHUNK", 8192)
+    monkeypatch.setattr(flusher.os, "write", write)
+    monkeypatch.setattr(flusher, "FLUSH_CHUNK", 4096)
+    monkeypatch.setattr(flusher, "CATCH_UP_CHUNK", 8192)
     writer = writer_in(tmp_path, journal_bytes=1 << 14)
     written: list[bool] = []
 

@@ -9,8 +9,8 @@ docs/values.md lists what is recorded of each type. There are two ways:
 A quick estimate says whether a value may be too large; then it is measured. Both give lower bounds, so that a
 value found too large is too large: the estimate decides how much time is spent, never what is recorded.
 
-The event loop waits while a value is encoded. So Python's work is bounded by counts (:mod:`.limits`): of values
-visited, and of steps spent on what orjson refuses. What orjson itself does is fast and is not counted.
+The event loop waits while a value is encoded. So Python's work is bounded by counts (:mod:`.limits`): of
+values visited, and of steps spent on what orjson refuses. What orjson does is fast and is not counted.
 """
 
 from __future__ import annotations

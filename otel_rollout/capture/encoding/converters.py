@@ -1,7 +1,7 @@
 """Convert objects that are not JSON to something nearer to JSON, by their type.
 
-docs/values.md lists what becomes of each type. As little as possible of a user's object is called: its methods
-may do anything, and a remote proxy answers to every name over the network.
+docs/values.md lists what becomes of each type. As little as possible of a user's object is called: its
+methods may do anything, and a remote proxy answers to every name over the network.
 """
 
 from __future__ import annotations
