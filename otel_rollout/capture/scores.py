@@ -19,8 +19,9 @@ from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture import encoding, span_io
 from otel_rollout.capture.trajectory import PREVIEW_BYTES, trajectory_in
 from otel_rollout.otlp import evaluations
-from otel_rollout.recording import redaction, secret_finder
+from otel_rollout.recording import redaction
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
+from otel_rollout.recording.secret_patterns import MARK
 
 Score = float | bool | str
 _SHOWN_CHARS: Final = 60
@@ -55,7 +56,7 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
         if given is None:
             return
         if isinstance(given, str) and redaction.hides(active.settings.redact, name):
-            given = secret_finder.MARK  # the score's own span has it in attributes of other names
+            given = MARK  # the score's own span has it in attributes of other names
         if trajectory is not None:
             _score_by_id(active, trajectory, name, given, comment)
             return

@@ -18,6 +18,7 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
 from otel_rollout.recording import secret_finder
+from otel_rollout.recording.secret_patterns import MARK, is_secret_name
 
 if TYPE_CHECKING:
     from otel_rollout.otlp.writer import AttributeInput
@@ -60,7 +61,7 @@ def _step(name: str) -> Redaction:
 
 def hides(names: str, name: str) -> bool:
     """Whether text by a name is replaced, by the value of ``OTEL_ROLLOUT_REDACT``."""
-    return SHIPPED in (step.strip() for step in names.split(",")) and secret_finder.is_telling(name)
+    return SHIPPED in (step.strip() for step in names.split(",")) and is_secret_name(name)
 
 
 def redact_secrets(line: bytes) -> bytes:
@@ -69,8 +70,8 @@ def redact_secrets(line: bytes) -> bytes:
     if not secret_finder.may_hold_secrets(text):
         return line
     is_line = secret_finder.is_json(_BEFORE + line) or secret_finder.is_json(line)
-    found = secret_finder.in_json(text, is_line=True) if is_line else secret_finder.in_text(text)
-    return secret_finder.replaced(text, found).encode("utf-8", "surrogateescape")
+    found = secret_finder.find_in_json(text, is_line=True) if is_line else secret_finder.find_in_text(text)
+    return secret_finder.replace(text, found).encode("utf-8", "surrogateescape")
 
 
 def redacted_attributes(
@@ -176,13 +177,13 @@ def _hide_content(span: dict[str, Any]) -> None:
             if attribute["key"] not in _KEPT_KEYS:
                 _hide_text(attribute["value"])
     if "message" in span.get("status", {}):
-        span["status"]["message"] = secret_finder.MARK
+        span["status"]["message"] = MARK
 
 
 def _hide_text(value: dict[str, Any]) -> None:
     """Replace text and bytes in an OTLP value."""
     if "stringValue" in value:
-        value["stringValue"] = secret_finder.MARK
+        value["stringValue"] = MARK
     value.pop("bytesValue", None)
     for entry in value.get("arrayValue", {}).get("values", ()):
         _hide_text(entry)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_rollout.otlp import writer
-from otel_rollout.recording import redaction, secret_finder
+from otel_rollout.recording import redaction, secret_patterns
 from otel_rollout.recording.redaction import redact_secrets
 
 READABLE = 7
@@ -489,8 +489,8 @@ def test_every_kind_of_secret_is_tested() -> None:
     """No kind is without a sample."""
     samples = "\n".join(secret.text for secret in SECRETS.values())
     cut = f"{SECRETS['url'].text[:30]}… (9 more characters) …abcdefgh"
-    found = {name for name, kind in secret_finder.KINDS.items() for _ in kind.find(f"{samples}\n{cut}")}
-    assert found == set(secret_finder.KINDS)
+    found = {name for name, kind in secret_patterns.KINDS.items() for _ in kind.find(f"{samples}\n{cut}")}
+    assert found == set(secret_patterns.KINDS)
 
 
 GATEWAY = Path(__file__).parents[2] / "collector-config" / "gateway.yaml"

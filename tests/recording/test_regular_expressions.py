@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from otel_rollout.recording import secret_finder
+from otel_rollout.recording import secret_patterns
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import sre_constants
     import sre_parse
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LARGEST = 1 << 14
 """Characters of the largest input that is timed."""
 GROWTH = 2.8
@@ -58,8 +58,8 @@ def expressions() -> Iterator[Expression]:
                     where = f"{path.relative_to(ROOT)}:{node.lineno}"
                     used = methods(tree, names.get(id(node), "")) or {node.func.attr}
                     yield Expression(where, re.compile(pattern, flags_of(node, path)), used <= ANCHORED)
-    for name, kind in secret_finder.KINDS.items():
-        yield Expression(f"secret_finder.KINDS[{name!r}]", kind.pattern)
+    for name, kind in secret_patterns.KINDS.items():
+        yield Expression(f"secret_patterns.KINDS[{name!r}]", kind.pattern)
 
 
 def assignments(tree: ast.AST) -> Iterator[tuple[ast.Assign | ast.AnnAssign, ast.expr]]:

@@ -197,6 +197,32 @@ def test_nothing_a_caller_hands_in_raises(tracer, recorded):
     assert recorded()[0].attributes == {"1": "numeric key"}
 
 
+@pytest.mark.parametrize(
+    ("call", "dropped"),
+    [
+        (lambda span: span.set_attribute("bad", Hostile()), (1, 0, 0)),
+        (lambda span: span.set_attributes(None), (1, 0, 0)),
+        (lambda span: span.add_event("e", {"bad": Hostile()}), (0, 1, 0)),
+        (lambda span: span.record_exception(None), (0, 1, 0)),
+        (lambda span: span.add_link(None), (0, 0, 1)),
+        (lambda span: span.update_name(Hostile()), (0, 0, 0)),
+        (lambda span: span.set_status("ERROR"), (0, 0, 0)),
+    ],
+)
+def test_failing_call_counts_as_dropped_what_it_would_have_added(tracer, recorded, call, dropped):
+    """A dropped attribute, event or link is counted as what it is; a name or a status is not counted."""
+    span = tracer.start_span("s")
+    call(span)
+    span.end()
+    (found,) = recorded()
+    counts = (
+        found.span.dropped_attributes_count,
+        found.span.dropped_events_count,
+        found.span.dropped_links_count,
+    )
+    assert counts == dropped
+
+
 def test_a_huge_exception_is_cut(tracer, recorded):
     """An exception with megabytes of text keeps the beginning and the end of it."""
     span = tracer.start_span("s")
