@@ -17,7 +17,7 @@ from typing import Any
 from otel_rollout import runtime
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
-from otel_rollout.capture import received
+from otel_rollout.capture import remote_call
 from otel_rollout.propagation import carrier, threads
 
 _POOL_METHODS = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
@@ -69,11 +69,11 @@ def run(carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **
         _close_at_exit()
     except Exception as error:  # noqa: BLE001 - the call goes on
         fault("preparing a process of a pool", error)
-    context = received.begin(carrier.extract(carried))
+    context = remote_call.start(carrier.extract(carried))
     try:
         return threads.run(context, function, *args, **kwargs)
     finally:
-        received.end(context)
+        remote_call.end(context)
 
 
 def _close_at_exit() -> None:

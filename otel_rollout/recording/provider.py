@@ -61,7 +61,7 @@ class RecordingTracerProvider(TracerProvider):
 
 
 class UnrecordedSpan(NonRecordingSpan):
-    """A span of a trace that we have left out."""
+    """A span of a trace that is sampled out, or left out by the user."""
 
 
 class RecordingTracer(Tracer):

@@ -19,10 +19,10 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
 from otel_rollout.base import errors
 
 PACKAGE = str(Path(otel_rollout.__file__).parent)
-CARRIERS = {"steps_of"}
+CARRIERS = {"start_steps"}
 """It and ``capture/generator_driver.py`` are what a generator runs in; without them there is none."""
 
-SETTING_UP = {"_traced", "rollout_trace_op", "rollout_trace_attr"}
+SETTING_UP = {"_check_options", "_traced", "rollout_trace_op", "rollout_trace_attr"}
 """Decoration and the making of a trajectory may say what is wrong; they record nothing."""
 
 

@@ -19,7 +19,7 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
 from otel_rollout.base import errors
 from otel_rollout.capture import encoding
-from otel_rollout.capture.trajectory import _name_of_extra
+from otel_rollout.capture.trajectory_attributes import _name_of_extra
 from tests.spool_reader import read_directory
 
 IDENTITY = {
@@ -377,7 +377,7 @@ def test_an_extra_that_is_named_almost_like_an_argument_is_warned_of_once(
     recorded, caplog, monkeypatch, extra, meant
 ):
     """It is recorded as a further fact all the same: it may be one."""
-    monkeypatch.setattr("otel_rollout.capture.trajectory._warned", set())
+    monkeypatch.setattr("otel_rollout.capture.trajectory_attributes._warned", set())
     monkeypatch.setattr("otel_rollout.base.errors._reported", set())
     for _ in range(3):
         with rollout_trace_attr(**{extra: 7}):
@@ -446,7 +446,7 @@ def test_extra_that_is_a_float_stays_a_float(recorded):
 
 def test_extras_that_are_facts_of_their_own_are_not_warned_of(recorded, caplog, monkeypatch):
     """Nor is one that resembles an argument which was given as well."""
-    monkeypatch.setattr("otel_rollout.capture.trajectory._warned", set())
+    monkeypatch.setattr("otel_rollout.capture.trajectory_attributes._warned", set())
     with rollout_trace_attr(step=0, steps=5, trace_id="t", agent_name="a", group_size=8, policy_version=3):
         pass
     assert caplog.records == []

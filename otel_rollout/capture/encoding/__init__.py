@@ -1,4 +1,4 @@
-"""Encode any Python value as JSON of bounded size, in bounded time, without ever raising.
+"""Encode any Python value as JSON, of bounded size and in bounded time.
 
 docs/values.md lists what is recorded of each type. There are two ways:
 

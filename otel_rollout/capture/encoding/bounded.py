@@ -143,7 +143,7 @@ class BoundedEncoder:
     # --- Several members at once ----------------------------------------------------------------------------
 
     def _whole(self, members: Any) -> bytes | None:
-        """Encode members at once, without brackets; None if orjson refuses them or they do not fit."""
+        """Encode members at once, without brackets; None if that is impossible."""
         work = self._work
         try:
             if not SCALARS.issuperset(map(type, members)):
@@ -161,7 +161,10 @@ class BoundedEncoder:
         return self._spend(encoded[1:-1])
 
     def _may_not_fit(self, members: Any) -> bool:
-        """Measure whether members are larger than the bytes left; of too many members measure a sample."""
+        """Return whether members may be larger than the bytes left.
+
+        Of too many members to measure, a sample is measured.
+        """
         # Few large members are split at once: trying to encode them whole on each level takes long.
         are_few = len(members) <= SPLIT_PARTS
         size = min(self._bytes_left, MAX_WHOLE_BYTES) if are_few else self._bytes_left
@@ -215,7 +218,7 @@ class BoundedEncoder:
                     yield self._sharing(item, count - done, depth)
 
     def _simplified(self, members: Any) -> Any:
-        """Convert members for orjson if all are numpy's numbers, or dicts with integers as keys."""
+        """Convert numpy's numbers, or dicts with integer keys, to values for orjson."""
         type_ = type(members[0])
         if type_ is dict:
             if len(members) > MAX_CONVERTED_MEMBERS or type(next(iter(members[0]), "")) is not int:
@@ -268,7 +271,7 @@ class BoundedEncoder:
                     yield name + b":" + self._sharing(item, count - done, depth)
 
     def _named(self, entries: list[tuple[Any, Any]]) -> dict[Any, Any]:
-        """Return entries as a dict; with text keys if all keys are integers, or all are short tuples."""
+        """Return entries as a dict; integer keys, or short tuples as keys, become text."""
         members = self._with_text_keys(dict(entries))
         if set(map(type, members)) == {tuple} and not self._is_used_up() and all(map(is_plain_key, members)):
             self._work.steps -= len(members)

@@ -37,7 +37,7 @@ Converter = Callable[[Any], Any]
 
 
 class TooLarge(Exception):
-    """The content of an object is too large to hand to orjson: the value is encoded in parts."""
+    """The content of an object is too large for orjson; it is encoded in parts."""
 
 
 # --- Names and reprs ----------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ _QUALNAME_OF_TYPE: Final = type.__dict__["__qualname__"].__get__
 
 
 def safe_repr(value: Any, limit: int = MAX_REPR_CHARS) -> str:
-    """Return the ``repr`` of any object, cut to ``limit`` characters and without its memory address.
+    """Return the ``repr`` of any object, cut, and without memory addresses.
 
     An object whose class defines no ``__repr__`` is described by its class, without a call of any method.
     """
@@ -97,7 +97,7 @@ def _copy_members(value: Any) -> Any:
 
 
 def in_stable_order(members: list[Any], type_: type) -> list[Any]:
-    """Sort the members of a set if they have an order, so that every process records them alike."""
+    """Sort a set's members if they have an order, so that all processes agree."""
     member_types = set(map(type, members))
     if type_ is not deque and (member_types <= {str} or member_types <= {int, float}):
         return sorted(members)
@@ -105,7 +105,7 @@ def in_stable_order(members: list[Any], type_: type) -> list[Any]:
 
 
 def _stored_attributes(value: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return attributes as they are stored, without a call of the class's own ``__getattr__``."""
+    """Return attributes as they are stored, without a call of ``__getattr__``."""
     stored = {}
     for name in names:
         try:
@@ -116,7 +116,7 @@ def _stored_attributes(value: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def dataclass_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass as orjson sees them: what is stored, without private names."""
+    """Return a dataclass's stored fields without private names, as orjson does."""
     try:
         stored = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -146,7 +146,7 @@ def _partial(value: Any) -> dict[str, Any]:
 
 
 def convert_integer(value: int) -> Any:
-    """Return an integer of JSON, or a large integer's digits as text: JSON readers would round it."""
+    """Return an integer, or a large one's digits: readers of JSON would round it."""
     bits = int.bit_length(value)
     if bits > MAX_INTEGER_BITS:
         return f"<an integer of {bits} bits>"
@@ -193,7 +193,7 @@ def _shape_and_type(noun: str, value: Any) -> str:
 
 
 def _tensor(value: Any) -> Any:
-    """Return the numbers of a small tensor in main memory; describe any other, as a device is slow."""
+    """Return the numbers of a small tensor in main memory; describe any other one."""
     device = value.device
     try:
         if (
@@ -246,7 +246,7 @@ def _is_a(*types_: type) -> Callable[[type], bool]:
 
 
 def _is_of(module: str, name: str) -> Callable[[type], bool]:
-    """Match subclasses of a module's class; the module is one that the application may have imported."""
+    """Match subclasses of a class of a module that may have been imported."""
 
     def matches(type_: type) -> bool:
         class_ = getattr(sys.modules.get(module), name, None)
@@ -256,7 +256,7 @@ def _is_of(module: str, name: str) -> Callable[[type], bool]:
 
 
 def _has(name: str) -> Callable[[type], bool]:
-    """Match classes with an attribute; not objects, because a remote proxy has every attribute."""
+    """Match classes with an attribute; not objects, as a remote proxy has all."""
     return lambda type_: hasattr(type_, name)
 
 

@@ -1,4 +1,4 @@
-"""Bounds on the size of recorded values, and on the time that the encoding of one value takes.
+"""Limit the size of recorded values, and the time that encoding one takes.
 
 The time is bounded by counts, not by a clock: a count gives the same recording on every machine.
 """

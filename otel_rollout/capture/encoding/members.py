@@ -1,4 +1,4 @@
-"""Iterate over the members of large containers in chunks, and name the entries of mappings.
+"""Iterate over large containers in chunks, and name the entries of mappings.
 
 The iterators here are no generators: what a signal handler raises while a generator is closed would be lost.
 """
@@ -17,17 +17,17 @@ from otel_rollout.capture.encoding.size import KEYS
 
 
 def slices(members: Any, type_: type[Any], size: int = CHUNK_MEMBERS) -> Iterator[Any]:
-    """Slice a list or tuple by the methods of ``type_``, whatever the object's own class has overridden."""
+    """Slice a list or tuple by the methods of ``type_``, not by overriding ones."""
     ranges = [slice(start, start + size) for start in range(0, type_.__len__(members), size)]
     return map(functools.partial(type_.__getitem__, members), ranges)
 
 
 class Chunks:
-    """Iterate over a container's members in lists; note as the last member that the iteration raised.
+    """Iterate over a container's members in lists, and note if the iteration raises.
 
     Args:
         members: what is iterated over.
-        note: makes a member of a text.
+        note: makes the last member, a note, from a text.
     """
 
     def __init__(self, members: Iterable[Any], note: Callable[[str], Any]) -> None:
@@ -51,7 +51,7 @@ class Chunks:
 
 
 def is_plain_key(key: tuple[Any, ...]) -> bool:
-    """Return whether a tuple holds a few numbers and short strings, so that its ``repr`` names an entry."""
+    """Return whether a tuple of numbers and short strings is a key by its ``repr``."""
     return (
         len(key) <= MAX_TUPLE_KEY_PARTS
         and KEYS.issuperset(map(type, key))
@@ -60,7 +60,7 @@ def is_plain_key(key: tuple[Any, ...]) -> bool:
 
 
 def unique_key(key: str, seen: set[Any]) -> str:
-    """Return a key that is not in ``seen``, and add it: ``1`` and ``"1"`` are two keys in Python."""
+    """Add a key that is not in ``seen`` yet: 1 and "1" are two keys in Python."""
     unique, number = key, 2
     while unique in seen:
         unique, number = f"{key} ({number})", number + 1

@@ -1,4 +1,4 @@
-"""Describe values by type and size, without their content: ``OTEL_ROLLOUT_CAPTURE_CONTENT=metadata``."""
+"""Describe values by type and size: ``OTEL_ROLLOUT_CAPTURE_CONTENT=metadata``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIZED: Final = (str, bytes, bytearray, list, tuple, dict, set, frozenset)
 
 
 def outline(value: Any, limit: int) -> bytes:
-    """Describe a value by its type and size; a dict by the type and size of each of its values."""
+    """Describe a value by type and size; a dict by those of each of its values."""
     if type(value) is dict and value and all(type(key) is str for key in value):
         names = list(value)[:_MAX_ENTRIES]
         return orjson.dumps({name: _description(value[name]) for name in names})

@@ -1,4 +1,4 @@
-"""Estimate and measure how many bytes of JSON a value takes, before it is encoded."""
+"""Estimate and measure how many bytes of JSON a value takes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MEASURED: Final = KEYS | _CONTAINERS
 
 
 def seems_larger(value: Any, size: int, levels: int = MAX_ESTIMATED_LEVELS) -> bool:
-    """Estimate, in a few hundred nanoseconds, whether a value takes more than ``size`` bytes.
+    """Estimate quickly whether a value takes more than ``size`` bytes.
 
-    The values of narrow dicts are visited. Of a list only the last member is, which stands for all: it is the
-    newest message of a conversation.
+    It takes a few hundred nanoseconds. The values of narrow dicts are visited. Of a list only the last member
+    is, which stands for all: it is the newest message of a conversation.
     """
     # On the hot path. A loop with a queue, and fewer levels, were both tried and are no faster.
     type_ = type(value)
@@ -52,7 +52,7 @@ def seems_larger(value: Any, size: int, levels: int = MAX_ESTIMATED_LEVELS) -> b
 
 
 def is_larger(value: Any, size: int, work: Work) -> bool | None:
-    """Measure whether a value takes more than ``size`` bytes; None when it has too many parts to tell.
+    """Measure whether a value takes more than ``size`` bytes; None: too many parts.
 
     The measure is a lower bound, so True is certain. It goes level by level, in loops that run in C.
     """
@@ -84,7 +84,7 @@ def is_larger(value: Any, size: int, work: Work) -> bool | None:
 
 
 def _measure_other(part: Any, lists: list[Any], dicts: list[Any]) -> int:
-    """Measure a value of another type; append its content, if it has some, to ``lists`` or ``dicts``."""
+    """Measure a value of another type; append its content to ``lists`` or ``dicts``."""
     type_ = type(part)
     if issubclass(type_, str):
         return str.__len__(part)
@@ -102,5 +102,5 @@ def _measure_other(part: Any, lists: list[Any], dicts: list[Any]) -> int:
 
 
 def _begins_with_numbers(members: Any) -> bool:
-    """Return whether the first members are numbers: 100 000 token ids are not visited one by one."""
+    """Return whether the first members are numbers; token ids are not visited each."""
     return SCALARS.issuperset(map(type, islice(members, TYPED_MEMBERS)))

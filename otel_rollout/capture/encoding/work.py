@@ -1,4 +1,4 @@
-"""Count what Python does for one value, and convert objects for orjson as long as the count allows."""
+"""Count Python's work on one value, and convert its objects for orjson meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Work:
         self.reserved = 0
 
     def convert(self, value: Any) -> Any:
-        """Return the content of an object as something nearer to JSON; orjson's ``default``.
+        """Convert an object to something nearer to JSON; this is orjson's ``default``.
 
         Raises:
             TooLarge: when the content is large, or the steps are used up.

@@ -11,7 +11,7 @@ from opentelemetry import trace
 
 from otel_rollout import runtime
 from otel_rollout.base.errors import fault
-from otel_rollout.capture import token_text
+from otel_rollout.capture import token2text
 from otel_rollout.integrations.verl.recorder import config
 
 
@@ -25,7 +25,7 @@ def show(args: tuple[Any, ...]) -> bool:
         if not args or not getattr(config(), "token2text", False):
             return False
         active, span = runtime.current(), trace.get_current_span()
-        return active is not None and span.is_recording() and token_text.mark(active, span, args[0])
+        return active is not None and span.is_recording() and token2text.mark(active, span, args[0])
     except Exception as error:  # noqa: BLE001
         fault("arranging for token2text", error)
         return False
