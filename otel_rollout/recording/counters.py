@@ -74,7 +74,7 @@ class Counters:
         return Counts(self._journal.started[0], self._journal.recorded, dict(self._drops), dict(self._skips))
 
     def abandon(self) -> None:
-        """In a forked child: stop counting in the journal, which is the parent's."""
+        """Stop counting in the journal, which is the parent's, in a forked child."""
         self._is_abandoned = True
         self.lock = threading.RLock()  # a thread of the parent may have held it
         self._journal.started = memoryview(bytearray(8)).cast("Q")

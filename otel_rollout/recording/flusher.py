@@ -34,7 +34,7 @@ Line = bytes | tuple[bytes, ...]
 
 
 class Flusher:
-    """Moves lines to segment files in a thread of its own, about every FLUSH_INTERVAL.
+    """Moves lines to segment files, about every FLUSH_INTERVAL, in its own thread.
 
     Args:
         node_dir: the directory of the files.
@@ -136,7 +136,7 @@ class Flusher:
             self._journal.release()
 
     def _wait_for_lines(self) -> None:
-        """Sleep while there is nothing to do, then a little longer for more lines, unless hurried."""
+        """Sleep while there are no lines, then FLUSH_INTERVAL longer unless hurried."""
         self.is_idle = True  # from now on a caller wakes this thread; lines from before are seen below
         if self._journal.written == self._journal.flushed and not self.postponed and not self.is_closing:
             self._signals.get()
@@ -229,11 +229,11 @@ class Flusher:
         os.close(before)
 
     def _is_removed(self) -> bool:
-        """Return whether somebody has removed our files, a cleanup of the temporary directory for example."""
+        """Return whether our files were removed, for example with a temporary directory."""
         return self._segment.is_removed() or self._journal.is_removed()
 
     def _begin_anew(self) -> bool:
-        """Go on in new files, with what is still in the journal; False when they cannot be created."""
+        """Continue in new files with the journal's lines; False if none can be created."""
         segment = self._segment
         is_directory_gone = not os.path.exists(self._node_dir)
         try:

@@ -1,4 +1,4 @@
-"""Find secrets in text, wherever they stand and however often the text was encoded.
+"""Find secrets in text, also where the text was encoded several times.
 
 Secrets are looked for in values. A value that is JSON is taken apart, and each string in it is a value again,
 at any depth. Other text is searched as it is, and again with its escapes (``\\n``, ``\\"``, ``\\u0041``)
@@ -30,7 +30,7 @@ _ESCAPES_OF_SIGNS = ("\\u00", "\\x", "\\/")
 
 
 def may_hold_secrets(text: str) -> bool:
-    """Return whether a text may hold secrets: quick, and never False for a text that does."""
+    """Return quickly whether a text may hold secrets; True for each that does."""
     lowered = text.lower()
     return any(sign in lowered for sign in _ALL_SIGNS)
 
@@ -112,7 +112,7 @@ def _unescaped(encoded: str) -> str:
 
 
 def _in_encoded(encoded: str, found: Iterable[TextSpan], offset: int) -> Iterator[TextSpan]:
-    """Map ranges of unescaped text to its encoded form, which begins at an offset of the outer text."""
+    """Map ranges of unescaped text to its encoded form at an offset of a text."""
     found = list(found)
     escapes = list(_ESCAPE.finditer(encoded)) if found else []
     shifts = [0, *accumulate(len(escape[0]) - 1 for escape in escapes)]
@@ -166,7 +166,7 @@ class _Container:
 
 
 def find_in_json(text: str, is_line: bool = False) -> Iterator[TextSpan]:
-    """Find secrets in the strings of JSON, and all strings under the name of a secret.
+    """Find secrets in strings of JSON, and all strings under names of secrets.
 
     Args:
         text: JSON.
@@ -207,7 +207,7 @@ def _end_value(here: _Container, strings: int) -> None:
 
 
 def _strings_within(strings: list[TextSpan], ranges: list[tuple[int, int]]) -> Iterator[TextSpan]:
-    """Return the strings in ranges of their numbers, each once, without empty strings."""
+    """Return strings by ranges of their numbers, each once, without empty ones."""
     done = 0
     for first, end in sorted(ranges):
         yield from (span for span in strings[max(first, done) : end] if span.start < span.end)

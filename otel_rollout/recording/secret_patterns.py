@@ -1,4 +1,4 @@
-"""Describe each kind of secret: the patterns that find it, and the part of a match that is secret.
+"""Describe each kind of secret: its pattern, and the secret part of a match.
 
 Every pattern takes time proportional to the text at most, because a caller waits and nothing can interrupt a
 regular expression: tests/recording/test_regular_expressions.py.
@@ -103,7 +103,7 @@ def _assigned(match: re.Match[str]) -> TextSpan | None:
 
 
 def _is_a_value(match: re.Match[str]) -> bool:
-    """Return whether text without quotes is a value, rather than the continuation of prose or code."""
+    """Return whether text without quotes is a value, rather than prose or code."""
     if match["operator"] == "==":
         return False
     if match["operator"] != ":" or match["scheme"]:
@@ -138,7 +138,7 @@ _PARTS = ("double", "single", "quoted", "quoted_single", "plain")
 
 
 def _of_option(match: re.Match[str]) -> TextSpan | None:
-    """Return the value of a command-line option, unless it is another option or prose."""
+    """Return the value of a command-line option; None for an option or prose."""
     groups = match.groupdict()
     part = next(name for name in _PARTS if groups.get(name) is not None)
     return (
@@ -238,7 +238,7 @@ _PEM = r"-{4,5} ?%s [A-Z0-9 ]{0,40}PRIVATE KEY"
 
 
 def _rest(character: str, shortest: int, like_a_word: bool = False) -> str:
-    """Match the rest of a key: at least ``shortest`` characters, or fewer if a limit cut the text.
+    """Match the rest of a key, also if a limit cut it to fewer characters.
 
     Our own limits leave an ellipsis. Those of OpenTelemetry's SDK leave nothing: any end of a text may be a
     cut. There, text that looks like a word (``hf_datasets``) is a key only if it has a digit.
@@ -250,7 +250,7 @@ def _rest(character: str, shortest: int, like_a_word: bool = False) -> str:
 def _kind(
     *signs: str, pattern: str, flags: int = 0, group: str | int = 0, needs: str | int = 0
 ) -> SecretKind:
-    """Return a kind whose secrets are one group of a pattern, if group ``needs`` takes part in the match."""
+    """Return a kind whose secrets are a group of a pattern, if ``needs`` matched."""
 
     def secret(match: re.Match[str]) -> TextSpan | None:
         return TextSpan(*match.span(group)) if match[needs] is not None else None

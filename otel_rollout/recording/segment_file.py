@@ -1,4 +1,4 @@
-"""The segment files of one writer: each is created, locked, filled and followed by the next."""
+"""Create, lock and fill the segment files of one writer, one after the other."""
 
 from __future__ import annotations
 

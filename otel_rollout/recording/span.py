@@ -67,7 +67,7 @@ def _harmless(dropped: int | None) -> Callable[[Method], Method]:
         def guarded(self: RecordingSpan, *args: Any, **kwargs: Any) -> None:
             try:
                 method(self, *args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - a mistake of the user's value, not of ours: not reported
+            except Exception as error:  # noqa: BLE001 - the user's mistake, not ours: not reported
                 pass_on(error)
                 if dropped is not None:
                     self._count_dropped(dropped)
@@ -205,7 +205,7 @@ class RecordingSpan(Span):
 
     @_harmless(None)
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Set the status (OTel API: OK is final, UNSET is ignored, only ERROR keeps a description)."""
+        """Set the status: OK is final, UNSET ignored, only ERROR has a description."""
         if self.ended or (self._details is not None and self._details.status == StatusCode.OK.value):
             return
         if isinstance(status, Status):
@@ -266,7 +266,7 @@ class RecordingSpan(Span):
             vars(self).pop(_DETAILS_KEY, None)
 
     def unfinished_line(self, longest: int | None = None) -> bytes:
-        """Return the line to be recorded if the process dies before the span ends; it has no end time.
+        """Return the line to be recorded, without end time, if the process dies.
 
         Args:
             longest: for a line with nothing but the trajectory's identity: characters that texts are cut to.
@@ -327,7 +327,7 @@ class RecordingSpan(Span):
 
 
 def _list_of(attributes: Iterable[tuple[bytes, ...]]) -> tuple[bytes, ...]:
-    """Return the attributes of a span that belongs to no trajectory, without the first comma."""
+    """Return the attributes of a span without identity, without the first comma."""
     return b"[", b"".join(chain.from_iterable(attributes))[1:], b"]"
 
 
@@ -352,7 +352,7 @@ def status_message(exception: BaseException) -> str:
 
 
 def message_of(exception: BaseException) -> str:
-    """Return an exception's message, cut to MAX_EXCEPTION_TEXT, whatever its ``__str__`` does."""
+    """Return an exception's message, cut, whatever its ``__str__`` does."""
     try:
         return _cut(str(exception))
     except Exception as error:  # noqa: BLE001 - a user's __str__ may do anything

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from otel_rollout.recording.sampling import Group, place_of_group
+from otel_rollout.recording.sampling import Group, group_hash
 from otel_rollout.spool import layout
 
 CHECK_INTERVAL: Final = 1.0
@@ -58,6 +58,9 @@ class SpoolUsage:
         return self._whole_trajectories and self.used / self.limit >= _SHEDDING_STARTS
 
     def sheds(self, group: Group) -> bool:
-        """Return whether a group is left out: the fuller the spool, the more; every process decides alike."""
+        """Return whether a group is left out, more of them the fuller the spool is.
+
+        Every process that measures the same directory decides alike.
+        """
         share = (self.used / self.limit - _SHEDDING_STARTS) / (_SHEDDING_IS_COMPLETE - _SHEDDING_STARTS)
-        return place_of_group(group) < share
+        return group_hash(group) < share

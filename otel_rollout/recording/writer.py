@@ -1,4 +1,4 @@
-"""Record spans as lines in a journal, from which a thread moves them to segment files.
+"""Record spans as lines in a journal; a thread moves them to segment files.
 
 :meth:`SegmentWriter.write` runs inside user code. It copies a line and returns: it makes no system call,
 never raises, and waits only when the journal is full, for a bounded time, once per stall.
@@ -183,7 +183,7 @@ class SegmentWriter:
         return True
 
     def _append_when_possible(self, line: bytes, identity: Identity) -> bool:
-        """Append a line for which the journal had no room; False when it had to be dropped."""
+        """Append a line for which the journal had no room; False if it was dropped."""
         journal = self._journal
         self._wait_for_room(min(len(line), journal.size))
         if len(line) > journal.size:
@@ -192,14 +192,17 @@ class SegmentWriter:
         return journal.append_long((line,)) or self.counters.drop(reason, identity)
 
     def _wait_for_room(self, size: int) -> None:
-        """Wait for the flusher to free ``size`` bytes: not for long, and not at all while it is stalled."""
+        """Wait a bounded time for the flusher to free bytes; not while it is stalled."""
         flusher, patience = self._flusher, _Patience(self._journal)
         while not flusher.is_stalled and self._journal.room < size:
             flusher.hurry()
             flusher.is_stalled = not patience.sleep() and self._journal.room < size
 
     def _write_past_journal(self, line: bytes, identity: Identity) -> bool:
-        """Write a line larger than the journal straight to the segment file, when the journal is empty."""
+        """Write a line larger than the journal straight to the segment file.
+
+        The journal has to be empty, because lines stay in order.
+        """
         journal, segment = self._journal, self._segment
         if journal.room < journal.size:
             return self.counters.drop("journal_full", identity)
@@ -221,7 +224,7 @@ class SegmentWriter:
     # --- Trajectories ---------------------------------------------------------------------------------------
 
     def has_room_for(self, identity: Identity) -> bool:
-        """Return whether a trajectory may begin: near the limit some groups are left out to make room."""
+        """Return whether a trajectory may start: near the limit some groups may not."""
         usage = self._usage
         if not usage.is_shedding:
             return True
@@ -230,7 +233,7 @@ class SegmentWriter:
         return not usage.sheds(Group.of(identity.attributes))
 
     def start_trajectory(self, body_of: Callable[[int | None], bytes]) -> int | None:
-        """Note a trajectory that is running, by the line to be recorded if this process dies.
+        """Note a running trajectory by the line to be recorded if this process dies.
 
         Args:
             body_of: gives that line without its resource head; for a number, with nothing but what the
@@ -257,7 +260,7 @@ class SegmentWriter:
         return None
 
     def _enter_when_possible(self, line: bytes) -> int | None:
-        """Note a running trajectory for which the table had no room: the flusher makes some."""
+        """Note a running trajectory after the flusher has made room in the table."""
         table, patience = self._table, _Patience(self._journal)
         while table.is_short and not self._flusher.is_stalled and not self._flusher.is_closing:
             self._flusher.hurry()
@@ -269,7 +272,7 @@ class SegmentWriter:
         return table.enter(line)
 
     def end_trajectory(self, slot: int) -> None:
-        """Note that a trajectory has ended, by the slot that :meth:`start_trajectory` gave.
+        """Note that a trajectory has ended, by its slot of :meth:`start_trajectory`.
 
         After :meth:`close` its line has not been written: it stays for the forwarder to end as an error.
         """
@@ -283,7 +286,7 @@ class SegmentWriter:
         return self.counters.read()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until everything written so far is in segment files, at most ``timeout`` seconds."""
+        """Wait until all lines written so far are in segment files, or the timeout ends."""
         target = self._journal.written
         deadline = time.monotonic() + timeout
         while self._flusher.postponed or self._journal.flushed < target:
@@ -294,7 +297,7 @@ class SegmentWriter:
         return True
 
     def close(self, timeout: float) -> None:
-        """Flush, and end the flusher, which frees the segment's lock; at most ``timeout`` seconds.
+        """Flush and end the flusher, which frees the segment's lock, within the timeout.
 
         What cannot be flushed stays in the journal. A flusher that is stuck in the disk goes on by itself.
         """
@@ -307,7 +310,7 @@ class SegmentWriter:
         self._flusher.close(max(0.0, deadline - time.monotonic()))
 
     def abandon(self) -> None:
-        """In a forked child: close the copies of the parent's files.
+        """Close the copies of the parent's files in a forked child.
 
         Locks are held as long as any process has the descriptors open. Journal and table are shared memory:
         spans inherited from the parent must not write there when they end here. The parent ends them itself.
@@ -321,7 +324,7 @@ class SegmentWriter:
 
 
 class _Patience:
-    """Bounds a caller's wait: MAX_WAIT and MIN_CHECKS without progress, or MAX_CHECKS."""
+    """Bounds a wait: MAX_WAIT and MIN_CHECKS without progress, or MAX_CHECKS."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -350,7 +353,10 @@ _LOCK_HOLDERS: Final = frozenset(
 
 
 def _is_inside_write() -> bool:
-    """Return whether the caller of ``write`` interrupted a write of its own thread, as signal handlers do."""
+    """Return whether ``write`` interrupted another write of its thread.
+
+    A signal handler or a finalizer that records a span does so.
+    """
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if frame.f_code in _LOCK_HOLDERS:

@@ -28,7 +28,7 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, s
 from otel_rollout.base import semconv
 from otel_rollout.propagation import carrier
 from otel_rollout.recording import sampling
-from otel_rollout.recording.sampling import Group, GroupSampling, place_of_group, with_chosen
+from otel_rollout.recording.sampling import Group, GroupSampling, group_hash, with_chosen
 from tests.spool_reader import Recorded, tree
 
 ROWS = range(200)
@@ -116,7 +116,7 @@ def test_any_identity_is_decided(
 ) -> None:
     """Whatever a trajectory is called, its group has a number from 0 to 1, the same each time."""
     name = Group("e", step, row, validate)
-    assert 0 <= place_of_group(name, seed) == place_of_group(name, seed) < 1
+    assert 0 <= group_hash(name, seed) == group_hash(name, seed) < 1
     sampler = GroupSampling(rate, 2, "sampled", most, 9, seed)
     assert sampler.takes(name, with_chosen(sampler.chosen([name]), Context())) in (True, False)
 
@@ -154,8 +154,8 @@ def test_a_whole_number_is_one_name_however_it_is_written(seven: Any) -> None:
 @pytest.mark.parametrize("other", [True, "07", "7.0", "+7", 7.5, -7, 7e22, "seven", None], ids=repr)
 def test_other_names_are_other_groups(other: Any) -> None:
     """Text that merely reads like a number, a bool, a fraction: listings show them as something else."""
-    assert place_of_group(Group.named("e", other, 1, False)) != place_of_group(Group.named("e", 7, 1, False))
-    assert place_of_group(Group.named("e", True, 1, False)) != place_of_group(Group.named("e", 1, 1, False))
+    assert group_hash(Group.named("e", other, 1, False)) != group_hash(Group.named("e", 7, 1, False))
+    assert group_hash(Group.named("e", True, 1, False)) != group_hash(Group.named("e", 1, 1, False))
 
 
 def test_identity_is_recorded_as_builtin_types(recorded: Callable[[], list[Recorded]]) -> None:

@@ -148,7 +148,7 @@ def dying_publish(self, written, lines=0, publish=journal.Journal.publish):
 class Places:
     def pack(self, written, recorded, pack=journal._published.pack):
         if recorded == 50:  # a half of the place that does not hold yet
-            at = journal._PLACES[1 - writer._journal._active]
+            at = journal._SLOTS[1 - writer._journal._active]
             writer._journal._map[at : at + 8] = b"?" * 8
             die()
         return pack(written, recorded)
