@@ -26,6 +26,7 @@ VERL := .venv-verl
 VERL_BENCH := .venv-verl-bench
 VERL_VERSION ?= 0.7.1
 VERL_OLDER := .venv-verl-$(VERL_VERSION)
+MUTANTS := .venv-mutants
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
@@ -38,7 +39,7 @@ BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(OLDEST_RAY)/.ready
 SERVERS := tests/mlflow tests/weave tests/conformance
 RAY := tests/demo tests/doctor tests/endings tests/propagation
 
-.PHONY: demo test test-all built-for-tests built-for-other-tests soak bench bench-verl collector tailing-collector clean \
+.PHONY: demo test test-all built-for-tests built-for-other-tests soak mutants bench bench-verl collector tailing-collector clean \
 	$(TESTS) $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
@@ -59,6 +60,9 @@ built-for-other-tests: $(BUILT_FOR_OTHER_TESTS)
 
 soak: $(VENV)/.dev $(WEAVE)/.ready  ## Ten rounds of outages, of random kills and faults, and of fuzzing: two hours
 	$(call part,soak,$(BIN)/python -m tests.soak $(ARGS))
+
+mutants: $(VENV)/.dev $(MUTANTS)/.ready  ## Of a sample of changes to the product, those that no test notices
+	$(call part,mutants,$(MUTANTS)/bin/python -m tests.mutants $(ARGS))
 
 bench: $(VENV)/.dev $(WEAVE)/.ready $(VERL_BENCH)/.ready $(LOGFIRE)/.ready collector  ## What tracing costs, beside what others cost, in one run
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -142,6 +146,8 @@ $(eval $(call environment,$(VERL_OLDER),--editable '.[verl-older-tests]' verl==$
 # Weave's client and trace server, for tests to talk to: 0.53.0 is the last with the server.
 $(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect confluent-kafka fastapi \
 	python-multipart redis sqlparse uvicorn))
+
+$(eval $(call environment,$(MUTANTS),cosmic-ray))
 
 # Peers of the benchmark.
 $(eval $(call environment,$(LOGFIRE),--editable . logfire opentelemetry-exporter-otlp-proto-http))

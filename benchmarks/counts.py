@@ -24,7 +24,8 @@ from typing import Any
 
 import otel_rollout
 from benchmarks.tracers import PAYLOAD, RESULT
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout._state import process
 
 BASELINE = Path(__file__).parent / "results" / "counts.json"
 Counts = dict[str, dict[str, int]]
@@ -102,9 +103,9 @@ def measure() -> Counts:
     with recording():
         with rollout_trace_attr(step=1, sample_index=3, rollout_n=0):
             on = counts_of(call)
-            runtime.off = True
+            process.off = True
             off = counts_of(call)
-            runtime.off = False
+            process.off = False
         with rollout_trace_attr(trace=False):
             not_traced = counts_of(call)
         whole = counts_of(trajectory)

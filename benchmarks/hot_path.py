@@ -20,7 +20,8 @@ from typing import Any
 
 import otel_rollout
 from benchmarks.tracers import PAYLOAD, RESULT
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout._state import process
 
 IDENTITY: dict[str, str | int | bool] = {
     "rollout.project_name": "bench",
@@ -121,11 +122,11 @@ def _nothing() -> Iterator[None]:
 @contextmanager
 def _switched_off() -> Iterator[None]:
     """As in a process without configuration."""
-    runtime.off, before = True, runtime.off
+    process.off, before = True, process.off
     try:
         yield
     finally:
-        runtime.off = before
+        process.off = before
 
 
 def _not_recorded() -> Any:

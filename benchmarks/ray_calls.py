@@ -113,12 +113,13 @@ def take_turns(rounds: int, variants: dict[str, tuple[Callable[[], None], Around
 
 def ours(rounds: int) -> dict[str, Any]:
     """Plain, idle and active, in one job whose workers take part."""
-    from otel_rollout import rollout_trace_attr, runtime
+    from otel_rollout import rollout_trace_attr
     from otel_rollout.propagation.instrument import instrument, uninstrument
+    from otel_rollout.runs import membership
 
     with tempfile.TemporaryDirectory() as spool:
         os.environ |= {"OTEL_TRACES_EXPORTER": "console", "OTEL_ROLLOUT_SPOOL_DIR": spool}
-        runtime.decide()
+        membership.decide()
         instrument()
         start_ray()
 

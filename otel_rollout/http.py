@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from opentelemetry.context import Context
 
-from otel_rollout import runtime
 from otel_rollout.base.errors import fault
 from otel_rollout.propagation import carrier
+from otel_rollout.runs import membership
 
 _HEADERS: Final = ("traceparent", "tracestate", carrier.IDENTITY_KEY)
 
@@ -60,7 +60,7 @@ def extract_headers(headers: Mapping[str, str]) -> Context:
 
 
 def _identity_allowed(url: str) -> bool:
-    allowed = runtime.decide().identity_hosts
+    allowed = membership.decide().identity_hosts
     if not allowed:
         return False
     try:

@@ -11,8 +11,10 @@ import hypothesis
 import pytest
 
 import otel_rollout
-from otel_rollout import runtime, settings
+from otel_rollout import settings
+from otel_rollout._state import process
 from tests.exporters import install
+from tests.fresh_process import fresh_process as new_process
 from tests.local_weave import LocalWeave
 from tests.mlflow_server import server_uri as server_uri
 from tests.spool_reader import Recorded, read_directory
@@ -36,6 +38,22 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OTEL_ROLLOUT_KEEP", "true")  # tests look at what was delivered, too
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker of :func:`no_internal_errors`."""
+    config.addinivalue_line("markers", "internal_errors: the test provokes internal errors")
+
+
+@pytest.fixture(autouse=True)
+def no_internal_errors(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Fail a test in which an internal error was logged, unless it is marked ``internal_errors``."""
+    process.reported.clear()  # each error is logged once in a process; here, once in a test
+    yield
+    if request.node.get_closest_marker("internal_errors") is None:
+        records = [*caplog.get_records("setup"), *caplog.get_records("call")]
+        errors = [record.getMessage() for record in records if "internal error while" in record.getMessage()]
+        assert not errors, errors
+
+
 @pytest.fixture(scope="session")
 def local_weave(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalWeave]:
     """Weave's own server on ClickHouse; it takes some ten seconds to start."""
@@ -55,13 +73,8 @@ def test_exporters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let this process decide anew whether and how it traces; afterwards it is off again."""
     monkeypatch.delenv(settings.CONFIG_VARIABLE, raising=False)
-    monkeypatch.setattr(runtime, "_state", runtime._State())
-    monkeypatch.setattr(runtime, "off", False)
-    yield
-    active = runtime._state.runtime
-    if active is not None:
-        active.close(5)
-    os.environ.pop(settings.CONFIG_VARIABLE, None)
+    with new_process():
+        yield
 
 
 @pytest.fixture
@@ -79,7 +92,7 @@ def recorded(tracing: None, tmp_path: Path) -> Callable[[], list[Recorded]]:
     """A function that returns the spans recorded so far."""
 
     def read() -> list[Recorded]:
-        active = runtime._state.runtime
+        active = process.runtime
         assert active is None or active.writer.flush(10)
         return read_directory(tmp_path / "spool")
 

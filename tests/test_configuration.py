@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rollout
-from otel_rollout import SettingsError, rollout_trace_attr, runtime, settings
+from otel_rollout import SettingsError, configuration, rollout_trace_attr, settings
+from otel_rollout.runs import membership
 
 
 def test_defaults_leave_tracing_off():
     """Without any variable nothing is recorded."""
-    configured, problems = settings.from_environment({})
+    configured, problems = configuration.from_environment({})
     assert not configured.enabled
     assert problems == []
 
@@ -69,7 +70,7 @@ def test_every_setting_is_read_from_its_variable():
     fields = {field.name: field for field in dataclasses.fields(settings.Settings)}
     assert examples.keys() == fields.keys()
     environ = {settings.variable_of(fields[name]): raw for name, (raw, _) in examples.items()}
-    configured, problems = settings.from_environment(environ)
+    configured, problems = configuration.from_environment(environ)
     assert problems == []
     assert {name: getattr(configured, name) for name in examples} == {
         name: value for name, (_, value) in examples.items()
@@ -87,9 +88,9 @@ def test_every_setting_is_read_from_its_variable():
         ("OTEL_ROLLOUT_CONFIG", "{", "cannot be read"),
     ],
 )
-def test_a_wrong_variable_is_named_and_the_default_used(variable, value, message):
+def test_wrong_variable_is_named_and_its_default_used(variable, value, message):
     """The message holds the variable, what is wrong and what happens."""
-    configured, (problem,) = settings.from_environment({variable: value})
+    configured, (problem,) = configuration.from_environment({variable: value})
     assert variable in problem
     assert message in problem
     assert configured == settings.Settings()
@@ -120,13 +121,13 @@ def test_no_variable_stops_a_program(environ, config):
     """Whatever variables hold, there are settings, with a sentence for each that could not be used."""
     if config is not None:
         environ["OTEL_ROLLOUT_CONFIG"] = config
-    configured, problems = settings.from_environment(environ)
+    configured, problems = configuration.from_environment(environ)
     assert isinstance(configured, settings.Settings)
     assert all(any(name in problem for name in environ) for problem in problems)
 
 
 @pytest.mark.parametrize("place", ["~no-such-user/spool", "relative"])
-def test_a_program_in_a_deleted_directory_runs(place, tmp_path):
+def test_program_in_deleted_directory_runs(place, tmp_path):
     """Neither that, nor a spool in a home that does not exist, stops a program; its calls go through."""
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -162,7 +163,7 @@ def test_a_program_in_a_deleted_directory_runs(place, tmp_path):
         ({"resource_attributes": {5: "b"}}, "must map text to text, numbers or booleans"),
     ],
 )
-def test_a_wrong_argument_raises_and_says_which(fresh_process, arguments, message):
+def test_wrong_argument_raises_error_that_names_it(fresh_process, arguments, message):
     """configure() is called by a person at the start of a program: it may be strict."""
     with pytest.raises(SettingsError, match=message):
         otel_rollout.configure(**arguments)
@@ -175,15 +176,15 @@ WRONG = (
 
 @pytest.mark.parametrize("field", dataclasses.fields(settings.Settings), ids=lambda field: field.name)
 @given(value=WRONG)
-def test_every_argument_of_a_wrong_type_is_named(field, value):
+def test_argument_of_wrong_type_raises_error_that_names_it(field, value):
     """Bytes, lists, objects and complex numbers are no value of any setting; the error names the argument."""
     if field.name == "exporters" and value == []:  # no exporters: that is a value
         return
     with pytest.raises(SettingsError, match=rf"^configure\({field.name}="):
-        settings.checked_arguments({field.name: value})
+        configuration.checked_arguments({field.name: value})
 
 
-def test_arguments_that_are_text_or_numbers_take_both():
+def test_argument_that_may_be_text_or_number_accepts_both():
     """A seed and a sampler's argument are text that people write as numbers; paths may be Paths."""
     given = {
         "sample_seed": 7,
@@ -192,7 +193,7 @@ def test_arguments_that_are_text_or_numbers_take_both():
         "tokenizer": Path("b"),
         "sample_rate": 1,
     }
-    checked = settings.checked_arguments(given)
+    checked = configuration.checked_arguments(given)
     assert checked == {
         "sample_seed": "7",
         "sampler_arg": "0.5",
@@ -200,7 +201,7 @@ def test_arguments_that_are_text_or_numbers_take_both():
         "tokenizer": "b",
         "sample_rate": 1.0,
     }
-    assert settings.as_inherited(checked) == checked
+    assert configuration.as_inherited(checked) == checked
 
 
 def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
@@ -209,19 +210,20 @@ def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "from environment")
     monkeypatch.setenv("OTEL_ROLLOUT_EXPERIMENT", "kept")
     otel_rollout.configure(project_name="from argument")
-    configured = runtime.decide()
+    configured = membership.decide()
     assert (configured.project_name, configured.experiment_name) == ("from argument", "kept")
     assert list(configured.exporters) == ["console"]
 
 
-def test_child_processes_inherit_the_set_up(tracing):
+def test_child_process_joins_the_run_with_its_arguments(tracing):
     """A process started from here joins the run, with the arguments given here."""
-    runtime.decide()
+    membership.decide()
     code = (
-        "from otel_rollout import runtime as r; s = r.decide(); print(s.run_id, s.project_name, s.exporters)"
+        "from otel_rollout.runs.membership import decide\n"
+        "s = decide(); print(s.run_id, s.project_name, s.exporters)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    configured = runtime.decide()
+    configured = membership.decide()
     assert ran.stdout.split(" ", 2) == [
         configured.run_id,
         "project",
@@ -229,7 +231,7 @@ def test_child_processes_inherit_the_set_up(tracing):
     ]
 
 
-def test_importing_announces_the_run_when_the_environment_configures_it():
+def test_import_founds_the_run_if_variables_switch_tracing_on():
     """A driver that only imports the library founds the run its workers join."""
     code = "import otel_rollout, os; print('run_id' in os.environ.get('OTEL_ROLLOUT_CONFIG', ''))"
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "0"}
@@ -244,7 +246,7 @@ def test_importing_announces_the_run_when_the_environment_configures_it():
         assert ran.stdout.strip() == announced
 
 
-def test_sdk_disabled_wins(fresh_process, monkeypatch, tmp_path):
+def test_sdk_disabled_switches_tracing_off(fresh_process, monkeypatch, tmp_path):
     """OTEL_SDK_DISABLED=true switches everything off, exporters or not."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
@@ -254,9 +256,7 @@ def test_sdk_disabled_wins(fresh_process, monkeypatch, tmp_path):
     assert not (tmp_path / "spool").exists()
 
 
-def test_a_spool_that_cannot_be_used_switches_off_with_one_message(
-    fresh_process, monkeypatch, tmp_path, caplog
-):
+def test_unusable_spool_switches_tracing_off_with_one_error(fresh_process, monkeypatch, tmp_path, caplog):
     """Training goes on when the spool directory cannot be made; one error says that tracing is off."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "file" / "spool"))
@@ -269,7 +269,7 @@ def test_a_spool_that_cannot_be_used_switches_off_with_one_message(
     assert "tracing is OFF" in caplog.text
 
 
-def test_importing_is_light():
+def test_import_loads_no_heavy_module():
     """A worker that imports the library loads no backend, no framework and no SDK."""
     code = (
         "import sys, otel_rollout; heavy = {'mlflow', 'weave', 'ray', 'torch', 'transformers', 'numpy', "
@@ -280,7 +280,7 @@ def test_importing_is_light():
     assert ran.stdout.strip() == "[]"
 
 
-def test_the_table_in_the_docs_is_generated_from_the_settings():
+def test_table_in_docs_is_generated_from_settings():
     """docs/configuration.md lists every setting with its variable, default and meaning."""
     from otel_rollout.settings import markdown_table
 
@@ -298,20 +298,20 @@ def test_the_table_in_the_docs_is_generated_from_the_settings():
         ("OTEL_TRACES_EXPORTERS", "OTEL_TRACES_EXPORTER"),
     ],
 )
-def test_a_misspelt_variable_is_named_with_the_one_that_was_meant(variable, meant):
+def test_misspelt_variable_is_named_with_the_closest_one(variable, meant):
     """Names with our prefix, and those that differ from one of ours by a letter or two."""
-    (sentence,) = settings.unknown_variables({variable: "true"})
+    (sentence,) = configuration.unknown_variables({variable: "true"})
     assert variable in sentence
     assert f"Did you mean {meant!r}?" in sentence
 
 
-def test_a_variable_with_our_prefix_that_resembles_none_is_named_too():
+def test_unknown_variable_with_prefix_is_named():
     """It has no effect, whatever was meant."""
-    (sentence,) = settings.unknown_variables({"OTEL_ROLLOUT_XYZZY": "1"})
+    (sentence,) = configuration.unknown_variables({"OTEL_ROLLOUT_XYZZY": "1"})
     assert sentence == "OTEL_ROLLOUT_XYZZY is not a variable of otel-rollout and has no effect."
 
 
-def test_variables_of_opentelemetry_and_our_own_are_not_called_unknown():
+def test_known_variables_are_not_reported_as_unknown():
     """Every variable that the SDK knows, every setting, and what we leave to child processes."""
     from opentelemetry.sdk import environment_variables
 
@@ -320,7 +320,7 @@ def test_variables_of_opentelemetry_and_our_own_are_not_called_unknown():
     internal = [settings.CONFIG_VARIABLE, settings.WARNED_VARIABLE]
     more = ["OTEL_PYTHON_TRACER_PROVIDER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER", "OTEL_CONFIG_FILE"]
     assert len(others) > 40
-    assert settings.unknown_variables(dict.fromkeys([*others, *ours, *internal, *more], "x")) == []
+    assert configuration.unknown_variables(dict.fromkeys([*others, *ours, *internal, *more], "x")) == []
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -338,7 +338,7 @@ def test_unknown_variables_are_warned_of_once_in_a_tree_of_processes(tmp_path, e
     assert "Did you mean 'OTEL_ROLLOUT_KEEP'?" in ended.stderr
 
 
-def test_a_misspelt_argument_of_configure_is_answered_with_the_one_that_was_meant(fresh_process):
+def test_misspelt_argument_raises_error_with_the_closest_one(fresh_process):
     """The error says what exists, too."""
     with pytest.raises(
         SettingsError, match=r"no setting 'projct_name'\. Did you mean 'project_name'\? Settings"
@@ -346,7 +346,7 @@ def test_a_misspelt_argument_of_configure_is_answered_with_the_one_that_was_mean
         otel_rollout.configure("spool", projct_name="p")
 
 
-def test_a_misspelt_exporter_is_answered_with_the_one_that_was_meant(fresh_process):
+def test_misspelt_exporter_raises_error_with_the_closest_one(fresh_process):
     """configure() raises before anything is recorded."""
     with pytest.raises(SettingsError, match=r"'mlfow'.*Did you mean 'mlflow'\?"):
         otel_rollout.configure("mlfow")
@@ -371,14 +371,14 @@ def test_a_misspelt_option_of_an_exporter_is_answered_with_the_one_that_was_mean
         otel_rollout.configure({exporter: {option: "x"}})
 
 
-def test_a_misspelt_exporter_in_the_environment_is_one_error_and_keeps_what_is_recorded(tmp_path):
+def test_misspelt_exporter_in_variable_is_one_error_and_spans_are_kept(tmp_path):
     """The program goes on; its last line says what to correct and how to deliver then."""
     program = (
         "import otel_rollout, time\n"
         "with otel_rollout.rollout_trace_attr(step=1): pass\n"
         "end = time.monotonic() + 60\n"
         "while not otel_rollout.status().exporters['mlfow'].problem: assert time.monotonic() < end\n"
-        "while not otel_rollout.runtime._state.runtime.keeper._reported: assert time.monotonic() < end\n"
+        "while not otel_rollout._state.process.runtime.keeper._reported: assert time.monotonic() < end\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program],

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout._state import process
 from otel_rollout.propagation import carrier
 from tests.spool_reader import Recorded, read_directory
 
@@ -36,7 +37,7 @@ def under(
         for index in range(trajectories):
             with rollout_trace_attr(step=1, sample_index=index):
                 op("x" * 1000)
-        active = runtime._state.runtime
+        active = process.runtime
         assert active is None or active.writer.flush(10)
         return read_directory(tmp_path / "spool") if active else []
 
@@ -46,18 +47,18 @@ def under(
 Under = Callable[..., list[Recorded]]
 
 
-def test_exporter(under: Under, tmp_path: Path) -> None:
+def test_traces_exporter_selects_the_target(under: Under, tmp_path: Path) -> None:
     """OTEL_TRACES_EXPORTER chooses where spans go."""
     under()
     assert otel_rollout.shutdown(30).exporters["test-file"].delivered == 2
 
 
-def test_no_exporter(under: Under) -> None:
+def test_traces_exporter_none_switches_tracing_off(under: Under) -> None:
     """`none` is off."""
     assert under(OTEL_TRACES_EXPORTER="none") == []
 
 
-def test_disabled(under: Under, tmp_path: Path) -> None:
+def test_sdk_disabled_records_nothing(under: Under, tmp_path: Path) -> None:
     """OTEL_SDK_DISABLED switches off, and no exporter is even constructed."""
     assert under(OTEL_SDK_DISABLED="true") == []
     assert not (tmp_path / "spool").exists()
@@ -73,7 +74,9 @@ def test_disabled(under: Under, tmp_path: Path) -> None:
         ("parentbased_traceidratio", "0", 0, 0),
     ],
 )
-def test_sampler(under: Under, sampler: str, argument: str, least: int, most: int) -> None:
+def test_sampler_records_or_drops_whole_trajectories(
+    under: Under, sampler: str, argument: str, least: int, most: int
+) -> None:
     """OTEL_TRACES_SAMPLER decides once for each trajectory, which is recorded whole or not at all."""
     spans = under(40, OTEL_TRACES_SAMPLER=sampler, OTEL_TRACES_SAMPLER_ARG=argument)
     roots = [span for span in spans if span.name == "rollout_trace"]
@@ -82,7 +85,7 @@ def test_sampler(under: Under, sampler: str, argument: str, least: int, most: in
     assert otel_rollout.status().left_out.get("sampled_out", 0) == 40 - len(roots)
 
 
-def test_an_operation_outside_a_trajectory_is_sampled_with_what_it_calls(
+def test_operation_that_is_sampled_out_takes_what_it_calls_along(
     fresh_process: None, test_exporters: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is below a call that is left out is left out with it, and counted once."""
@@ -112,7 +115,7 @@ def test_an_operation_outside_a_trajectory_is_sampled_with_what_it_calls(
         ),
     ],
 )
-def test_a_wrong_sampler_is_said_and_everything_recorded(
+def test_wrong_sampler_is_one_error_and_everything_is_recorded(
     under: Under, caplog: pytest.LogCaptureFixture, variables: dict[str, str], problem: str
 ) -> None:
     """A wrong value costs one error that names it; tracing goes on as by default."""
@@ -120,13 +123,13 @@ def test_a_wrong_sampler_is_said_and_everything_recorded(
     assert [problem in record.message for record in caplog.records].count(True) == 1
 
 
-def test_resource(under: Under) -> None:
+def test_resource_variables_describe_every_span(under: Under) -> None:
     """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES describe every span's resource."""
     (span, _) = under(OTEL_SERVICE_NAME="service", OTEL_RESOURCE_ATTRIBUTES="a=b%20c,service.name=other")
     assert (span.resource["service.name"], span.resource["a"]) == ("service", "b c")
 
 
-def test_propagators(under: Under) -> None:
+def test_propagators_variable_changes_nothing(under: Under) -> None:
     """OTEL_PROPAGATORS changes nothing: trajectories travel as W3C Trace Context."""
     under(OTEL_PROPAGATORS="b3")
     with rollout_trace_attr(step=1):
@@ -148,14 +151,14 @@ def test_propagators(under: Under) -> None:
         "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS",
     ],
 )
-def test_not_honoured(under: Under, variable: str) -> None:
+def test_variable_that_is_not_honoured_changes_nothing(under: Under, variable: str) -> None:
     """Limits would cut JSON and evict identity, and the rest names parts of the SDK we do not have."""
     call, root = under(**{variable: "1"})
     assert call.input == {"text": "x" * 1000}
     assert (root.attributes["rollout.step"], root.attributes["rollout.sample_index"]) == (1, 0)
 
 
-def test_the_table_in_the_docs_has_what_is_tested() -> None:
+def test_table_in_docs_lists_the_tested_variables() -> None:
     """Every variable of the table occurs in a test here, and every one tested stands in the table."""
     table = PAGE.read_text().partition("## OpenTelemetry's own variables")[2].partition("\n## ")[0]
     here = Path(__file__).read_text()
@@ -164,7 +167,7 @@ def test_the_table_in_the_docs_has_what_is_tested() -> None:
     assert listed == tested
 
 
-def test_no_private_names_of_opentelemetry_are_used() -> None:
+def test_package_uses_no_private_names_of_opentelemetry() -> None:
     """Nothing of OpenTelemetry's that begins with an underscore is imported or reached for."""
     root = Path(__file__).parent.parent
     for path in [*(root / "otel_rollout").rglob("*.py"), *(root / "exporters").rglob("*.py")]:

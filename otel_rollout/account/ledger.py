@@ -13,7 +13,6 @@ import dataclasses
 import logging
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from otel_rollout._state import process
 from otel_rollout.account.report import DeliveryCount, StepKey
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
@@ -29,10 +29,6 @@ FILE = "ledger.sqlite"
 _SUFFIXES = ("-wal", "-shm", "-journal", "")
 """Of the files that SQLite opens, or makes, beside the ledger, and of the ledger itself."""
 _BUSY_TIMEOUT = 10.0
-_moving = threading.RLock()
-"""Held while a ledger is changed or put back, so that no thread writes to one that is gone."""
-_replaced: dict[Path, os.stat_result] = {}
-"""Ledgers that this process has put back, or begun anew."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 _PASSING = ("locked", "busy", "disk I/O error", "unable to open", "disk is full")
 """What SQLite says when it is not the file's fault."""
@@ -161,7 +157,7 @@ class Ledger:
 
     def keep(self) -> None:
         """Put the ledger back, with all it holds, if somebody has removed it; begin it anew if it was cut."""
-        with _moving:
+        with process.ledger_lock:
             if self._is_ours() and self._is_replaced():
                 gone = self._db
                 self._open()
@@ -178,7 +174,7 @@ class Ledger:
     def replace_if_damaged(self, error: sqlite3.Error) -> None:
         """Begin the ledger anew if that is what an error calls for; :meth:`keep` then opens the new one."""
         is_damaged = type(error) is sqlite3.DatabaseError or any(s in str(error) for s in _OF_ANOTHER_FORMAT)
-        with _moving:
+        with process.ledger_lock:
             if is_damaged and self._is_ours() and _is_at(self._path, self._file):
                 _begin_anew(self._path.parent, f"{self._path} is damaged: {error}")
 
@@ -189,7 +185,7 @@ class Ledger:
                 return False
             _begin_anew(self._path.parent, f"somebody has cut {self._path}")
             return True
-        by_another_thread = _replaced.get(self._path)
+        by_another_thread = process.replaced_ledgers.get(self._path)
         return bool(by_another_thread and _is_at(self._path, by_another_thread)) or self._put_back()
 
     def _put_back(self) -> bool:
@@ -202,7 +198,7 @@ class Ledger:
             for suffix in _SUFFIXES:  # what is left of the old one would be read into the new one
                 self._path.with_name(FILE + suffix).unlink(missing_ok=True)
             fresh.rename(self._path)
-            _replaced[self._path] = os.stat(self._path)
+            process.replaced_ledgers[self._path] = os.stat(self._path)
         except (OSError, sqlite3.Error) as error:
             if not self._is_refused:
                 _logger.error("somebody removed %s, and it cannot be made again: %s", self._path, error)
@@ -215,7 +211,7 @@ class Ledger:
     @contextmanager
     def _change(self) -> Iterator[None]:
         """Change the ledger, all at once, where it is read."""
-        with _moving:
+        with process.ledger_lock:
             self.keep()
             with self._db:
                 yield
@@ -393,7 +389,7 @@ def replace_unreadable(node_dir: Path) -> None:
     They write what they know into the new one, and deliver nothing twice. To be called by the holder of the
     forwarder's lock from time to time: a connection that is open may not notice, for what it has in memory.
     """
-    with _moving:
+    with process.ledger_lock:
         try:
             problem = read_ledger(node_dir).problem
             if problem is not None:
@@ -406,7 +402,7 @@ def _begin_anew(node_dir: Path, problem: str) -> None:
     """Replace a damaged ledger by an empty one; deliveries learn of it from :meth:`Ledger.keep`."""
     name = _set_aside(node_dir)
     with closing(Ledger(node_dir)):
-        _replaced[node_dir / FILE] = os.stat(node_dir / FILE)
+        process.replaced_ledgers[node_dir / FILE] = os.stat(node_dir / FILE)
     _logger.error("%s. It is kept as %s, and begun anew with what this process knows", problem, name)
 
 

@@ -1,1 +1,1 @@
-"""What every other package may import; imports nothing of ours."""
+"""Foundations that every other room may import."""

@@ -1,6 +1,6 @@
-"""Environment variables by what they are for: delivery, credentials, access to a target.
+"""Classify environment variables: delivery, credentials, access to a target.
 
-The lists of prefixes exist here and nowhere else.
+Prefixes of variables are listed here and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Final
 
 PREFIXES: Final = ("OTEL_", "MLFLOW_", "WANDB_", "WF_")
-"""Variables of OpenTelemetry and of the trackers, which every process of a run gets."""
+"""Prefixes of OpenTelemetry's and the trackers' variables, which every process of a run gets."""
 DELIVERY_PREFIXES: Final = (*PREFIXES, "AWS_", "AZURE_", "GOOGLE_")
-"""Variables that exporters may need."""
+"""Prefixes of variables that exporters may need."""
 
 _CREDENTIAL_NAME: Final = re.compile("AUTH|CREDENTIAL|HEADERS|KEY|PASSW|SECRET|TOKEN")
 _USER_INFORMATION: Final = re.compile(r"://[^/\s]*@")
@@ -20,22 +20,22 @@ _ACCESS_NAME: Final = re.compile(f"{_CREDENTIAL_NAME.pattern}|CA_BUNDLE|CERT|INS
 
 
 def may_be_credential(name: str, value: str) -> bool:
-    """Whether a variable or option may hold a credential, by its name or by a user in its URL."""
+    """Return whether a variable or option may hold a credential: by its name, or by a user in its URL."""
     return _CREDENTIAL_NAME.search(name.upper()) is not None or _USER_INFORMATION.search(value) is not None
 
 
 def without_credentials(value: str) -> str:
-    """Return a URL without user name and password, and any other text as it is."""
+    """Return a URL without user name and password; any other text stays as it is."""
     return _USER_INFORMATION.sub("://", value)
 
 
 def gives_access(name: str, value: str) -> bool:
-    """Whether a variable decides if a target lets us in: credentials, certificates, proxies."""
+    """Return whether a variable decides access to a target: credentials, certificates, proxies."""
     if name.startswith("OTEL_ROLLOUT_"):
         return False
     return _ACCESS_NAME.search(name.upper()) is not None or _USER_INFORMATION.search(value) is not None
 
 
 def access_in(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that decide whether targets let a forwarder in."""
+    """Return the variables that decide a forwarder's access to its targets."""
     return {name: value for name, value in environ.items() if value and gives_access(name, value)}

@@ -1,44 +1,89 @@
-"""What happens when something of ours goes wrong inside user code: it is said once, and nothing else."""
+"""Keep internal errors away from user code: log each once, and let the program go on."""
 
 from __future__ import annotations
 
 import logging
+from contextlib import ContextDecorator
+from types import TracebackType
+from typing import Final
 
+from otel_rollout._state import process
 from otel_rollout.base.interrupts import interrupt_in
 
 _logger = logging.getLogger("otel_rollout")
-_reported: set[str] = set()
+MAX_REPORTED: Final = 10_000
+"""Different messages that a process logs through this module; further ones are left out."""
 
 
-def fault(where: str, error: Exception) -> None:
-    """Report an internal error, once per place. The caller goes on as if tracing were off.
+class internal_errors(ContextDecorator):
+    """Log exceptions of a block as internal errors, and continue after the block.
+
+    As a decorator of a function: the function returns None after an exception. Exceptions that a signal
+    handler of the application raised meanwhile go through, and so does what is no ``Exception``.
+
+    Args:
+        doing: completes "internal error while …": ``"preparing Ray's workers"``.
+    """
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, type_: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if interrupt_in(error) is error:
+            return False
+        fault(self._doing, error)
+        return True
+
+
+def fault(doing: str, error: Exception) -> None:
+    """Log an internal error, once for ``doing``. The caller goes on as if tracing were off.
+
+    For callers that cannot use :class:`internal_errors`: those on the hot path, where entering and leaving a
+    context manager would cost more than the work it guards, and those that need the exception.
 
     Raises:
-        BaseException: ``error`` itself, if it is not ours: raised by a signal handler of the application (a
-            time limit, say) that happened to run while we did.
+        BaseException: ``error`` or its cause, if a signal handler of the application raised it (a time limit,
+            for example) while code of this package ran.
     """
     interrupt = interrupt_in(error)
     if interrupt is not None:
         raise interrupt
     try:
-        if where not in _reported:
-            _reported.add(where)
+        if _is_new(doing):
             _logger.error(
                 "otel-rollout: internal error while %s; your code is not affected, some spans may be "
                 "missing. Please report this.",
-                where,
+                doing,
                 exc_info=error,
             )
     except Exception:  # noqa: BLE001 - no memory, no stack, a logging handler that fails
         return
 
 
-def warn(what: str, once_for: str | None = None) -> None:
-    """Tell the user of a mistake that is harmless, once for a text or ``once_for``. Never raises."""
+def warn_once(message: str, once_for: str | None = None, logger: logging.Logger = _logger) -> None:
+    """Log a warning, once for its text or for ``once_for``. Never raises.
+
+    Args:
+        message: without the full stop.
+        once_for: what is warned of, where the text varies.
+        logger: writes the warning.
+    """
     try:
-        key = what if once_for is None else once_for
-        if key not in _reported:
-            _reported.add(key)
-            _logger.warning("otel-rollout: %s.", what)
+        if _is_new(message if once_for is None else once_for):
+            logger.warning("otel-rollout: %s.", message)
     except Exception:  # noqa: BLE001 - a logging handler that fails
         return
+
+
+def _is_new(message: str) -> bool:
+    if message in process.reported or len(process.reported) >= MAX_REPORTED:
+        return False
+    process.reported.add(message)
+    return True

@@ -1,4 +1,7 @@
-"""What a signal handler of the application raises while we run is the application's, and no fault of ours."""
+"""Let exceptions through that a signal handler of the application raises while code of this package runs.
+
+Such an exception, a time limit for example, is meant for the application. It is no internal error.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from orjson import JSONEncodeError
 
 
 def pass_on(error: BaseException) -> None:
-    """For whatever of ours goes on after an exception, a user's ``__repr__`` having failed, say.
+    """Raise an exception again if it came from a signal handler; otherwise return.
+
+    Call it wherever code of this package catches an exception and continues.
 
     Raises:
-        BaseException: ``error``, or what it came of, if that was raised by a signal handler (a time limit).
+        BaseException: ``error`` or its cause, whichever a signal handler raised.
     """
     interrupt = interrupt_in(error)
     if interrupt is not None:
@@ -21,15 +26,15 @@ def pass_on(error: BaseException) -> None:
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """The exception of a signal handler that ``error`` is, or came of, if so."""
+    """Return ``error`` or its cause if a signal handler raised it; None for any other exception."""
     try:
         if _is_lost_by_orjson(error):
             return error.__cause__
-        for raised in (error, error.__cause__):  # orjson raises its own from what it meets
-            # One frame alone is the one that caught it: the handler's would be a second.
+        for raised in (error, error.__cause__):  # orjson wraps the exceptions that it meets
+            # A single frame is that of the code which caught it; a handler's frame would be a second one.
             if raised is not None and raised.__traceback__ is not None and raised.__traceback__.tb_next:
                 handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
-                known = {*handlers, pass_on.__code__}  # what we have passed on before, we pass on again
+                known = {*handlers, pass_on.__code__}  # an exception that was let through once goes on
                 if any(frame.f_code in known for frame, _ in walk_tb(raised.__traceback__)):
                     return raised
     except (MemoryError, RecursionError):
@@ -38,9 +43,10 @@ def interrupt_in(error: BaseException) -> BaseException | None:
 
 
 def _is_lost_by_orjson(error: BaseException) -> bool:
-    """Whether something struck at the entry of a ``default`` that catches whatever it raises itself.
+    """Return whether orjson has dropped the traceback of its error's cause.
 
-    orjson keeps no traceback of it, and what was never caught has none.
+    That happens to an exception which a signal handler raises at the entry of a ``default`` function: the
+    function catches whatever it raises itself, and an exception that was never caught has no traceback.
     """
     cause = error.__cause__
     return (

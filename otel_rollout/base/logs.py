@@ -1,4 +1,4 @@
-"""Logging that ends no program: where a handler fails, the record is lost and nothing else."""
+"""Keep failing log handlers from ending a program: the record is lost, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from otel_rollout.base.interrupts import pass_on
 
 
 def guard_loggers(*names: str) -> None:
-    """Have loggers swallow what their handlers raise.
+    """Have loggers ignore exceptions of their handlers.
 
-    The standard handler raises, too, where a program has closed its ``sys.stderr``.
+    Even the standard handler raises one in a program that has closed its ``sys.stderr``.
     """
     for name in names:
         logger = logging.getLogger(name)
@@ -22,7 +22,7 @@ def _guarded(handle: Callable[[logging.LogRecord], None]) -> Callable[[logging.L
     def guarded(record: logging.LogRecord) -> None:
         try:
             handle(record)
-        except Exception as error:  # noqa: BLE001 - the application's handler, at the end of its streams
+        except Exception as error:  # noqa: BLE001 - of the application's handler
             pass_on(error)
 
     return guarded

@@ -1,4 +1,4 @@
-"""Every attribute name this project writes or reads, with its source.
+"""Names of the attributes that this project writes or reads, by the vocabulary that defines them.
 
 Three vocabularies meet on a rollout span:
 
@@ -6,11 +6,9 @@ Three vocabularies meet on a rollout span:
   proposals are open-telemetry/semantic-conventions-genai issue 88 and
   alibaba/loongsuite-semantic-conventions-genai issue 27.
 - **OpenInference** (https://github.com/Arize-ai/openinference, ``spec/semantic_conventions.md``):
-  input, output and the kind of an operation. MLflow and Phoenix read them as they are.
+  input, output and kind of an operation. MLflow and Phoenix read these attributes.
 - **OpenTelemetry GenAI** (open-telemetry/semantic-conventions-genai, status Development): model and
   tool calls, evaluations.
-
-Of ours exporters import this module, ``evaluations``, ``exporting``, ``encodable`` and ``projects`` alone.
 """
 
 from __future__ import annotations
@@ -18,30 +16,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-# --- Trajectory identity (ours). On every span of a trajectory, with the same value and type. -------------
+# --- Trajectory identity (ours). On every span of a trajectory, with one value and type. ------------------
 PROJECT_NAME: Final = "rollout.project_name"
-"""str. What the run belongs to: MLflow experiment, Weave project. Also on the resource, for spans
-outside any trajectory."""
+"""str. Project of the run: MLflow experiment, Weave project. Also on the resource, for spans outside any
+trajectory."""
 EXPERIMENT_NAME: Final = "rollout.experiment_name"
 """str. One training run of the project."""
 STEP: Final = "rollout.step"
-"""int. Training step that asked for the trajectory (verl: ``global_steps``)."""
+"""int. Training step of the trajectory (verl: ``global_steps``)."""
 SAMPLE_INDEX: Final = "rollout.sample_index"
-"""int or str. Which dataset row was the prompt (verl: ``extra_info.index``)."""
+"""int or str. Dataset row of the prompt (verl: ``extra_info.index``)."""
 ROLLOUT_N: Final = "rollout.rollout_n"
-"""int. Which sibling of the group of n trajectories sampled for one prompt, from 0."""
+"""int. Number of the trajectory in its group, the trajectories that are sampled for one prompt; from 0."""
 VALIDATE: Final = "rollout.validate"
-"""bool. True for validation. Step numbers of training and validation overlap; this tells them apart."""
+"""bool. True for validation, whose step numbers overlap with those of training."""
 
 DEFAULT_NAMES: Final = frozenset({"rollout_trace", "agent_loop"})
-"""Names of root spans for which nobody has chosen one: all alike, since OpenTelemetry wants few span names
-(metrics are made by them). Where traces are listed, :func:`name_of_trace` tells them apart."""
+"""Names of root spans for which the application has chosen none. OpenTelemetry wants few span names, since
+metrics are made by name; in lists of traces :func:`name_of_trace` gives each root a name of its own."""
 
 IDENTITY: Final = (PROJECT_NAME, EXPERIMENT_NAME, STEP, SAMPLE_INDEX, ROLLOUT_N, VALIDATE)
 
 # --- Trajectory facts (ours). On the root span only. -------------------------------------------------------
 EXTRA_PREFIX: Final = "rollout."
-"""Keyword arguments beyond the identity given to ``rollout_trace_attr`` land under this prefix."""
+"""Prefix of further keyword arguments of ``rollout_trace_attr``."""
 SCORE_PREFIX: Final = "rollout.score."
 """``rollout.score.<name>``: a score given before the trajectory ended (float, bool or str)."""
 SCORE_TIME_PREFIX: Final = "rollout.score_time."
@@ -56,49 +54,49 @@ MAX_SCORE_NAME_CHARS: Final = 250
 """Longest name of a score: what MLflow takes as the name of an assessment."""
 
 AGENT_NAME: Final = "rollout.agent_name"
-"""str. Which agent loop produced the trajectory (verl: ``agent_name``)."""
+"""str. Agent loop that produced the trajectory (verl: ``agent_name``)."""
 GROUP_ID: Final = "rollout.group_id"
-"""str. The group of siblings the trajectory belongs to (verl: ``uid``)."""
+"""str. Id of the trajectory's group (verl: ``uid``)."""
 GROUP_SIZE: Final = "rollout.group_size"
-"""int. How many siblings the group has; then it is complete when so many have ended."""
+"""int. Number of trajectories in the group; the group is complete when so many have ended."""
 POLICY_VERSION_MIN: Final = "rollout.policy_version_min"
-"""int. Version of the weights that made the first of it (verl: ``min_global_steps``). On model calls too."""
+"""int. Version of the weights that made the first tokens (verl: ``min_global_steps``). On model calls too."""
 POLICY_VERSION_MAX: Final = "rollout.policy_version_max"
-"""int. Version of the weights that made the last of it (verl: ``max_global_steps``). On model calls too."""
+"""int. Version of the weights that made the last tokens (verl: ``max_global_steps``). On model calls too."""
 NUM_TURNS: Final = "rollout.num_turns"
-"""int. Turns of the conversation, those of user and tools included."""
+"""int. Number of turns of the conversation, including those of user and tools."""
 NUM_PREEMPTED: Final = "rollout.num_preempted"
-"""int. How often the engine preempted the request. On model calls."""
+"""int. Number of times the engine preempted the request. On model calls."""
 
 # --- Token ids (ours) --------------------------------------------------------------------------------------
 TOKENIZER: Final = "rollout.tokenizer"
-"""str. Names the tokenizer, in the run's directory, of the token ids in the span's input and output. Their
-text is to be shown (``token2text``)."""
+"""str. Tokenizer of the span's token ids, by its name in the run's directory; their text is to be shown
+(``token2text``)."""
 TEXT_OF: Final = "rollout.text_of"
-"""str. On a root span as it is recorded: the span (16 hex digits) whose ``response_text`` it is to show."""
+"""str. On a recorded root span: the span (16 hex digits) whose ``response_text`` the root is to show."""
 TURN_CONTINUES: Final = "rollout.turn.continues"
-"""str. The earlier span (16 hex digits) of the trace with whose tokens, its answer's included, or messages
-those of this one begin. Put in on the way to exporters, as the next two are."""
+"""str. An earlier span of the trace (16 hex digits), with whose tokens or messages, and answer, those of this
+span begin. The forwarder adds this attribute and the next two."""
 TURN_SHARED: Final = "rollout.turn.shared"
-"""int. How many tokens or messages that beginning has."""
+"""int. Number of tokens or messages in that shared prefix."""
 TURN_LENGTH: Final = "rollout.turn.length"
-"""int. How many the turn has in all, without its answer. Of a span with messages and ids, all three are about
-its messages."""
+"""int. Number of tokens or messages in the turn, without its answer. On a span with both, the three
+attributes are about messages."""
 
-# --- Generators (ours). On the span of an operation that is one. -------------------------------------------
+# --- Generators (ours). On the span of a generator's operation. --------------------------------------------
 GENERATOR_ITEMS: Final = "rollout.generator.items"
-"""int. How many items it gave; the output holds the first of them."""
+"""int. Number of items that the generator gave; the output holds the first of them."""
 GENERATOR_EXHAUSTED: Final = "rollout.generator.exhausted"
-"""bool. False when its consumer stopped early, or it failed."""
+"""bool. False if the consumer stopped early, or the generator failed."""
 GENERATOR_RETURNED: Final = "rollout.generator.returned"
-"""str (JSON). What it returned, if not None."""
+"""str (JSON). What the generator returned, if not None."""
 
-# --- Where a line came from (ours). On the resource. -------------------------------------------------------
+# --- Origin of a line (ours). On the resource. -------------------------------------------------------------
 SEGMENT_ID: Final = "rollout.segment.id"
-"""str. Unique per segment file and first in each line: the Collector's ``otlp_json_file`` receiver tells
-files apart by how they begin."""
+"""str. Unique for each segment file, and first in each line: the Collector's ``otlp_json_file`` receiver
+identifies files by their first bytes."""
 RUN_ID: Final = "rollout.run.id"
-"""str. The spool run the process belonged to."""
+"""str. The run that the process belonged to."""
 
 NO_EXTRAS: Final = frozenset(
     {
@@ -116,9 +114,9 @@ NO_EXTRAS: Final = frozenset(
         RUN_ID,
     }
 )
-"""Names that we act on, as well as all scores; extras of such names go below ``EXTRA_RENAMED``."""
+"""Names with a meaning of their own, besides scores; extras of such names go below ``EXTRA_RENAMED``."""
 EXTRA_RENAMED: Final = "rollout.extra."
-"""``rollout.extra.<name>``: a keyword argument of ``rollout_trace_attr`` whose own name is one of ours."""
+"""``rollout.extra.<name>``: a keyword argument of ``rollout_trace_attr`` whose name has another meaning."""
 
 # --- OpenInference -----------------------------------------------------------------------------------------
 INPUT_VALUE: Final = "input.value"
@@ -160,7 +158,7 @@ GEN_AI_REQUEST_TOP_P: Final = "gen_ai.request.top_p"
 GEN_AI_REQUEST_TOP_K: Final = "gen_ai.request.top_k"
 GEN_AI_REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
 GEN_AI_REQUEST_ID: Final = "gen_ai.request.id"
-"""The id under which the engine knows the request; not in the convention, but on the engine's span (vLLM)."""
+"""Id of the request in the engine; not in the convention, but on the engine's span (vLLM)."""
 GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
 GEN_AI_RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
@@ -177,8 +175,8 @@ GEN_AI_EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
 SERVICE_NAME: Final = "service.name"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
 ERROR_TYPE: Final = "error.type"
-"""str. Class of the exception that ended the operation; a cancelled task's is
-``asyncio.exceptions.CancelledError``."""
+"""str. Class of the exception that ended the operation; ``asyncio.exceptions.CancelledError`` for a cancelled
+task."""
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
@@ -186,11 +184,11 @@ EXCEPTION_ESCAPED: Final = "exception.escaped"
 
 
 def name_of_trace(name: str, attributes: Mapping[str, Any]) -> str:
-    """What to call a trajectory where traces are listed: ``1/29/1`` says step, sample and rollout.
+    """Return the name of a trajectory in lists of traces: ``1/29/1`` is its step, sample and rollout.
 
     Args:
-        name: of its root span. One that somebody has chosen stays.
-        attributes: of its root span.
+        name: name of its root span; a name that the application has chosen stays.
+        attributes: attributes of its root span.
     """
     parts = [attributes.get(key) for key in (STEP, SAMPLE_INDEX, ROLLOUT_N)]
     while parts and parts[-1] is None:

@@ -1,4 +1,4 @@
-"""Suggest the name that was meant where an unknown one was given."""
+"""Suggest a known name in place of an unknown one."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterable
 
 
 def closest(name: str, known: Iterable[str], similarity: float = 0.7) -> str | None:
-    """Return the known name most similar to ``name``; None if none is similar enough.
+    """Return the known name that is most similar to ``name``; None if no name is similar enough.
 
     Args:
         name: the name that was given.
         known: the names that exist.
         similarity: the least ratio of :class:`difflib.SequenceMatcher`, from 0 to 1.
     """
-    import difflib  # only needed after a mistake
+    import difflib  # here: only needed after a mistake
 
     return next(iter(difflib.get_close_matches(name, list(known), 1, similarity)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?``, to be appended to a sentence; empty if nothing is similar."""
+    """Return `` Did you mean 'x'?``, to append to a sentence; empty if no known name is similar."""
     found = closest(name, known)
     return f" Did you mean {found!r}?" if found else ""

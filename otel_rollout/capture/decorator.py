@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, overload
 
 from opentelemetry.context import attach, get_current
 
-from otel_rollout import runtime
+from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.capture.generators import traced_async_generator, traced_generator
@@ -148,7 +148,7 @@ def _wrapper_for(function: Any) -> Callable[[Operation, Callable[..., Any]], Cal
 def _traced_function(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if runtime.off:
+        if process.off:
             return function(*args, **kwargs)
         try:
             recorded = start_call(operation, args, kwargs)
@@ -184,7 +184,7 @@ def _traced_function(operation: Operation, function: Callable[..., Any]) -> Call
 def _traced_coroutine(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        if runtime.off:
+        if process.off:
             return await function(*args, **kwargs)
         try:
             recorded = start_call(operation, args, kwargs)

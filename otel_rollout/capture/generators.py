@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
-from otel_rollout import runtime
+from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.capture import encoding, usage
@@ -54,7 +54,7 @@ def start_steps(
     """Start a call of a generator function, at its first step."""
     call = recording = None
     try:
-        call = None if runtime.off else start_call(operation, args, kwargs)
+        call = None if process.off else start_call(operation, args, kwargs)
         recording = None if call is None or type(call) is UnrecordedCall else _Recording(call)
     except Exception as error:  # noqa: BLE001
         fault("starting a generator", error)

@@ -14,7 +14,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_rollout import runtime
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault, warn
+from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture import encoding, span_io
 from otel_rollout.capture.context import trajectory_in
@@ -127,7 +127,7 @@ def _score_value(name: object, value: Any) -> Score | None:
     """Return the value as it is recorded; warn and return None if it is no score."""
     if not isinstance(name, str) or not 0 < len(name) <= semconv.MAX_SCORE_NAME_CHARS:
         shown = f"a text of {len(name)} characters" if isinstance(name, str) else f"a {type(name).__name__}"
-        warn(
+        warn_once(
             f"score() recorded nothing: name= is {shown}; give a text of 1 to "
             f'{semconv.MAX_SCORE_NAME_CHARS} characters, as in score("reward", 1.0)',
             once_for=f"score name {type(name)} {not name}",
@@ -137,7 +137,7 @@ def _score_value(name: object, value: Any) -> Score | None:
         return _as_score(value)
     except Exception as error:  # noqa: BLE001 - raised by a method of the value
         pass_on(error)
-        warn(
+        warn_once(
             f"score({name[:_SHOWN_CHARS]!r}, …) recorded nothing: value= is a {type(value).__name__}, which "
             "is no score; give a number, True or False, or a text",
             once_for=f"score value {type(value)}",

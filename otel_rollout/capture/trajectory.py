@@ -15,7 +15,7 @@ from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout import runtime
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import fault, warn
+from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.capture import encoding, span_io, trajectory_decorator
 from otel_rollout.capture.context import (
     OPERATION,
@@ -178,7 +178,7 @@ class Trajectory:
         """Start the trajectory."""
         if self._entered:
             self._reentered += 1
-            warn(_ENTERED_TWICE)
+            warn_once(_ENTERED_TWICE)
             return self
         self._entered = True
         try:
@@ -199,7 +199,7 @@ class Trajectory:
             self._reentered -= 1
             return
         if not self._entered:
-            warn(_NOT_ENTERED)
+            warn_once(_NOT_ENTERED)
             return
         self.is_over = True
         # No `detach`: the garbage collector may close a coroutine or generator in another context than it ran

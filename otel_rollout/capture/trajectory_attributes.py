@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import warn
+from otel_rollout.base.errors import warn_once
 from otel_rollout.base.suggest import closest
 from otel_rollout.capture import encoding
 from otel_rollout.recording.identity import PLAIN, builtin, scalar
@@ -28,8 +28,6 @@ _IDENTITY: Final = {
 _ARGUMENTS: Final = (*_IDENTITY, "name", "token2text", "group_size")
 _MISSPELT: Final = 0.77
 """Similarity to an argument from which an extra may be a misspelling: "validation" is, "trace_id" is not."""
-_warned: set[str] = set()
-"""Arguments of which a misspelling was warned of."""
 
 
 def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -59,7 +57,9 @@ def _name_of_extra(extra: str) -> str:
     ):
         return name
     renamed = semconv.EXTRA_RENAMED + extra
-    warn(f"rollout_trace_attr: {extra!r} is recorded as {renamed}, because {name} has a meaning of its own")
+    warn_once(
+        f"rollout_trace_attr: {extra!r} is recorded as {renamed}, because {name} has a meaning of its own"
+    )
     return renamed
 
 
@@ -73,11 +73,11 @@ def _warn_if_misspelt(extra: str, argument: str, identity: Mapping[str, Any]) ->
     """Warn, once for each argument, of an extra similar to an argument not given."""
     value = identity.get(_IDENTITY.get(argument, ""))
     is_given = value is not None and value is not False
-    if argument not in _warned and not is_given:
-        _warned.add(argument)
-        warn(
+    if not is_given:
+        warn_once(
             f"rollout_trace_attr has no argument {extra!r}, which is recorded as "
-            f"{semconv.EXTRA_PREFIX}{extra}; perhaps {argument!r} is meant"
+            f"{semconv.EXTRA_PREFIX}{extra}; perhaps {argument!r} is meant",
+            once_for=f"a misspelling of {argument}",
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from opentelemetry import context as otel_context
 
-from otel_rollout import runtime
+from otel_rollout._state import process
 from otel_rollout.capture.generator_driver import AsyncSteps, Steps
 from otel_rollout.capture.generator_wrapper import generate_wrapper
 
@@ -82,7 +82,7 @@ def _start_steps(
     **kwargs: Any,
 ) -> Steps | AsyncSteps:
     """Start a generator's trajectory at its first step; the consumer stays outside."""
-    if runtime.off:
+    if process.off:
         return steps(function(*args, **kwargs), None)
     outside = otel_context.get_current()
     block = trajectory.another().__enter__()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
+from otel_rollout.base.errors import warn_once
 from otel_rollout.forwarder.forwarder import forward
 from otel_rollout.forwarder.lock import Election
 from otel_rollout.launch import drain
@@ -122,12 +122,7 @@ def _forward_if_possible(node_dir: Path, configured: Settings) -> None:
     try:
         forward_directory(node_dir, configured)
     except OSError as error:  # the others go on
-        _warn(f"cannot forward {node_dir}: {error}")
-
-
-@functools.lru_cache  # a service tries every few seconds
-def _warn(problem: str) -> None:
-    _logger.warning("%s", problem)
+        warn_once(f"cannot forward {node_dir}: {error}", logger=_logger)  # a service tries every few seconds
 
 
 def _pending(report: Report) -> bool:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from otel_rollout import settings
+from otel_rollout import configuration, settings
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
@@ -104,8 +104,8 @@ def main(
         typer.echo(VERSION)
         raise typer.Exit
     if context.invoked_subcommand not in (None, "doctor"):  # which makes a finding of it
-        _, problems = settings.from_environment(os.environ)
-        for sentence in (*problems, *settings.unknown_variables(os.environ)):
+        _, problems = configuration.from_environment(os.environ)
+        for sentence in (*problems, *configuration.unknown_variables(os.environ)):
             typer.echo(sentence, err=True)
 
 
@@ -122,7 +122,7 @@ def status(
     """Show how many spans this machine has recorded, and how many of them were delivered."""
     if watch and json:
         raise typer.BadParameter("--watch is for people; a program calls `status --json` again and again.")
-    configured, _ = settings.from_environment(os.environ)
+    configured, _ = configuration.from_environment(os.environ)
 
     def reports() -> list[Report]:
         node_dirs = _node_directories(place or configured.spool_dir)
@@ -157,7 +157,7 @@ def forward(
 
     logging.basicConfig(format="%(levelname)s: %(message)s")
     logging.getLogger("otel_rollout.forwarder").setLevel(logging.INFO)
-    configured, _ = settings.from_environment(os.environ)
+    configured, _ = configuration.from_environment(os.environ)
     if watch:
         _serve(place or configured.spool_dir, configured, to)
         return
@@ -209,7 +209,7 @@ def replay(
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     as_they_are = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
-    configured, _ = settings.from_environment({**os.environ, **as_they_are})
+    configured, _ = configuration.from_environment({**os.environ, **as_they_are})
     chosen = _chosen(configured, _names(to))
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what was begun is removed
     try:

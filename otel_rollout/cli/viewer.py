@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 from rich.console import Console
 
-from otel_rollout import settings
+from otel_rollout import configuration
 from otel_rollout.base.suggest import closest
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _refuse_options(context: typer.Context, *names: str | None) -> None:
 def _source(place: str | None) -> Source:
     from otel_rollout.viewer.reference import UnresolvedError
 
-    configured, _ = settings.from_environment(os.environ)
+    configured, _ = configuration.from_environment(os.environ)
     kind, _, uri = (place or "").partition(":")
     if kind == "mlflow":
         from otel_rollout.viewer.from_mlflow import InMlflow

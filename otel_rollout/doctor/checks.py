@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from otel_rollout import settings
+from otel_rollout import configuration, settings
 from otel_rollout.doctor import filesystem, variables
 from otel_rollout.doctor.report import Finding, Verdict
 from otel_rollout.exporting.api import ExportFailure, FailureKind
@@ -27,7 +27,7 @@ _ADVICE: Final = {
 
 def this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Everything about the machine and environment this runs in."""
-    configured, problems = settings.from_environment(environ)
+    configured, problems = configuration.from_environment(environ)
     yield tracing(environ, configured, problems)
     yield Finding("library", Verdict.OK, described_versions(versions()))
     yield Finding("python", Verdict.OK, f"{sys.executable} (prefix {sys.prefix})")
@@ -38,7 +38,7 @@ def this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def on_node(environ: Mapping[str, str]) -> Iterator[Finding]:
     """What a node has to be able to do, in an environment like the driver's."""
-    configured, _ = settings.from_environment(environ)
+    configured, _ = configuration.from_environment(environ)
     yield from recording_and_delivery(environ, configured, writes_files=False)
 
 
@@ -77,7 +77,7 @@ def described_versions(found: Mapping[str, str]) -> str:
 def tracing(environ: Mapping[str, str], configured: settings.Settings, problems: list[str]) -> Finding:
     """Whether tracing is switched on, and by which variable."""
     check = "tracing"
-    problems = [*problems, *settings.unknown_variables(environ)]
+    problems = [*problems, *configuration.unknown_variables(environ)]
     if problems:
         found = variables.hide(" ".join(problems), environ)
         return Finding(check, Verdict.FAIL, found, "Correct the variables named.")

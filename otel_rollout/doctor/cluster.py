@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from otel_rollout import settings
+from otel_rollout import configuration, settings
 from otel_rollout.base.environment import PREFIXES
 from otel_rollout.doctor import checks, variables
 from otel_rollout.doctor.probe import make_clock, make_probe
@@ -141,7 +141,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 def loopback(nodes: Sequence[Node], environ: Mapping[str, str]) -> Finding:
     """Whether an endpoint is on the driver's loopback, where other machines cannot reach it."""
-    configured, _ = settings.from_environment(environ)
+    configured, _ = configuration.from_environment(environ)
     found = variables.loopback(environ, configured.exporters)
     machines = len({node.address for node in nodes})
     if not found:

@@ -38,10 +38,10 @@ def main() -> None:
     if not is_elected:
         return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    from otel_rollout import settings
+    from otel_rollout import configuration
     from otel_rollout.forwarder.forwarder import forward
 
-    configured, problems = settings.from_environment(os.environ)
+    configured, problems = configuration.from_environment(os.environ)
     logger = logging.getLogger("otel_rollout.forwarder")
     for problem in problems:
         logger.error("%s", problem)

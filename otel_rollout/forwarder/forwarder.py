@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import time
 from pathlib import Path
 
+from otel_rollout._state import process
 from otel_rollout.account.ledger import Ledger, replace_unreadable, set_aside_unreadable
 from otel_rollout.base.environment import access_in
+from otel_rollout.base.errors import warn_once
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.exporting.registry import is_for_another_machine, load
 from otel_rollout.forwarder import compaction
@@ -29,8 +30,6 @@ _SCAN_INTERVAL = 0.2
 _RETIRE_INTERVAL = 2.0
 _STOP_TIMEOUT = 30.0
 _logger = logging.getLogger("otel_rollout.forwarder")
-_incomplete: set[str] = set()
-"""Dead writers of which it was said that they cannot be completed at present."""
 
 
 def forward(node_dir: Path, configured: Settings, election: Election) -> None:
@@ -161,12 +160,7 @@ def _retire(node_dir: Path, configured: Settings, deliveries: list[Delivery], at
     try:
         compaction.retire(node_dir, is_done, configured.keep, at_end)
     except OSError as error:  # nothing depends on it
-        _warn_once(f"cannot clear up {node_dir}: {error}")
-
-
-@functools.lru_cache  # it is tried every few seconds
-def _warn_once(problem: str) -> None:
-    _logger.warning("%s", problem)
+        warn_once(f"cannot clear up {node_dir}: {error}", logger=_logger)  # it is tried every few seconds
 
 
 def _heal_the_dead(node_dir: Path, healed: set[str]) -> tuple[bool, bool]:
@@ -186,10 +180,10 @@ def _heal_the_dead(node_dir: Path, healed: set[str]) -> tuple[bool, bool]:
             else:
                 alive = True
         except Exception as error:  # a full disk, say: the others go on, and this one is tried again
-            if writer not in _incomplete:
+            if writer not in process.incomplete_writers:
                 unforeseen = not isinstance(error, OSError)
                 _logger.warning("cannot complete what %s recorded: %s", writer, error, exc_info=unforeseen)
-            _incomplete.add(writer)
+            process.incomplete_writers.add(writer)
             complete = False
     return alive, complete
 

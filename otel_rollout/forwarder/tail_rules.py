@@ -150,7 +150,7 @@ class Judge:
     """Decides by what came of a group.
 
     Args:
-        reasons: reason to keep a group → its number, as ``Settings.outcomes`` gives them.
+        reasons: reason to keep a group → its number, as ``Settings.tail_rules`` gives them.
         budget: bytes of a step's spans that are delivered at most; 0: any number.
         seed: for the share that is kept whatever came of it.
 

@@ -59,7 +59,7 @@ class Selection:
         self._node_dir = node_dir
         self._settings = configured
         self._is_ours = is_ours
-        self._judge = Judge(configured.outcomes, configured.outcome_bytes, configured.sample_seed)
+        self._judge = Judge(configured.tail_rules, configured.outcome_bytes, configured.sample_seed)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="select", daemon=True)
         self._positions: dict[str, int] | None = None

@@ -17,17 +17,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from otel_rollout._state import process
 from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials
+from otel_rollout.configuration import from_founder, to_variable
 from otel_rollout.forwarder.lock import SUCCESSOR, Election
-from otel_rollout.runs.target import is_told, names_target
-from otel_rollout.settings import (
-    CONFIG_VARIABLE,
-    DELIVERY,
-    ExporterOptions,
-    Settings,
-    delivery_of,
-    to_variable,
-)
+from otel_rollout.runs.target import is_published, names_target
+from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import open_private
 
@@ -72,7 +67,7 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
             may_do_better = _may_do_better(election, node_dir, access_in(environ))
             if not may_do_better or _is_being_succeeded(election, node_dir):
                 return
-            _successions.setdefault(node_dir, []).append(time.monotonic())
+            process.successor_starts.setdefault(node_dir, []).append(time.monotonic())
     finally:
         election.close()
     command = [sys.executable, "-m", "otel_rollout.forwarder", str(node_dir)]
@@ -95,8 +90,6 @@ _MAX_SUCCESSORS = 3
 """Successors that a process starts for a directory at most: others may want the lock as well."""
 _SUCCESSION_INTERVAL = 5.0
 """Seconds between them."""
-_successions: dict[Path, list[float]] = {}
-"""When this process started successors for a directory."""
 
 
 def may_do_better(node_dir: Path, configured: Settings) -> bool:
@@ -109,14 +102,16 @@ def may_do_better(node_dir: Path, configured: Settings) -> bool:
 
 
 def _may_do_better(election: Election, node_dir: Path, access: Mapping[str, str]) -> bool:
-    if len(_successions.get(node_dir, ())) >= _MAX_SUCCESSORS and not _is_being_succeeded(election, node_dir):
+    if len(process.successor_starts.get(node_dir, ())) >= _MAX_SUCCESSORS and not _is_being_succeeded(
+        election, node_dir
+    ):
         return False
     return election.lacks(access) or (election.differs(access) and _is_refused(node_dir))
 
 
 def _is_being_succeeded(election: Election, node_dir: Path) -> bool:
     """Whether a successor is on its way: its process starts, or waits for the lock."""
-    started = _successions.get(node_dir, [])
+    started = process.successor_starts.get(node_dir, [])
     is_starting = bool(started) and time.monotonic() - started[-1] < _SUCCESSION_INTERVAL
     return is_starting or election.is_succeeded()
 
@@ -141,14 +136,14 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     }
     # The run's target counts, not what this process's variables name.
     of_run = configured.target_variables
-    has_told = bool(of_run) or is_told(environ)
+    has_told = bool(of_run) or is_published(environ)
     for name in [name for name in passed if has_told and names_target(name, configured)]:
         if without_credentials(passed[name].strip()) != of_run.get(name):
             del passed[name]
     passed = {**of_run, **passed}
-    names = ("exporters", "project_name", "run_id", "node", "home_node", "working_dir", *DELIVERY)
+    names = (*given_to_forwarder("starter"), *given_to_forwarder("founder"))
     passed[CONFIG_VARIABLE] = to_variable(
-        {name: getattr(configured, name) for name in names} | delivery_of(configured.run_id, environ)
+        {name: getattr(configured, name) for name in names} | from_founder(configured.run_id, environ)
     )
     # Where this package was imported from, for trees that are on sys.path but not installed.
     package_root = str(Path(__file__).resolve().parents[2])
@@ -156,21 +151,6 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
         passed["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, passed.get("PYTHONPATH")]))
     passed["MLFLOW_DISABLE_TELEMETRY"] = "true"
     return passed
-
-
-def check_exporters(exporters: ExporterOptions) -> None:
-    """Check that exporters and their options exist. Imports those that are given options.
-
-    Raises:
-        SettingsError: naming what does not exist, and what was probably meant.
-    """
-    if exporters:
-        from otel_rollout.exporting.registry import check_names, check_options
-
-        check_names(exporters)
-        for name, options in exporters.items():
-            if options:
-                check_options(name, options)
 
 
 class Keeper:

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from otel_rollout.account import progress
 from otel_rollout.account.report import Report, StepCount, StepKey
 from otel_rollout.exporting import registry
-from otel_rollout.launch import drain, launcher, transfer
+from otel_rollout.launch import drain, launcher, trackers, transfer
+from otel_rollout.runs.directory import node_directory
+from otel_rollout.runs.membership import decide
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
 
@@ -109,7 +111,7 @@ def _answers(ray: Any, asked: list[Any], timeout: float) -> tuple[list[Any], lis
     return answered, silent
 
 
-def publish_trackers(runs: Mapping[str, str]) -> None:
+def publish_run(runs: Mapping[str, str]) -> None:
     """Have every other node of the cluster know the trackers' runs. Does not wait for it."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
@@ -158,9 +160,7 @@ def _bring(ray: Any, node: str, place: str, copied: Settings, deadline: float) -
 
 def _publish_here(runs: dict[str, str]) -> None:
     """Runs on the other node."""
-    from otel_rollout import runtime
-
-    runtime.publish_trackers_here(runs)
+    trackers.publish_run_here(runs)
 
 
 class _Answer(NamedTuple):
@@ -181,10 +181,8 @@ class _Answer(NamedTuple):
 
 def _drain_here(timeout: float) -> _Answer:
     """Runs on the other node: drain it."""
-    from otel_rollout import runtime
-
-    configured = runtime.decide()
-    node_dir = runtime.node_directory(configured)
+    configured = decide()
+    node_dir = node_directory(configured)
     report = drain.drain(node_dir, configured, timeout)
     account = {
         field.name: getattr(report, field.name)
@@ -197,6 +195,4 @@ def _drain_here(timeout: float) -> _Answer:
 
 def _piece_of_here(held: dict[str, int]) -> transfer.Piece:
     """Runs on the other node: what the copy of its directory lacks."""
-    from otel_rollout import runtime
-
-    return transfer.next_piece(runtime.node_directory(runtime.decide()), held)
+    return transfer.next_piece(node_directory(decide()), held)

@@ -6,14 +6,16 @@ import functools
 import importlib.util
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from otel_rollout import runtime, settings
+from otel_rollout import configuration
+from otel_rollout._state import process
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
+from otel_rollout.launch import at_exit
+from otel_rollout.launch.shutdown import drain_other_nodes
 from otel_rollout.propagation import (
     processes,
     ray_names,
@@ -24,11 +26,9 @@ from otel_rollout.propagation import (
     threads,
 )
 from otel_rollout.propagation.ray_names import UnsupportedRay
-from otel_rollout.runs import ray_job
+from otel_rollout.runs import membership, ray_job
 
 _logger = logging.getLogger("otel_rollout")
-_lock = threading.Lock()
-_patches: Patches | None = None
 
 
 def instrument() -> None:
@@ -41,27 +41,25 @@ def instrument() -> None:
     the same. Calling it again does nothing; :func:`uninstrument` undoes it. Without Ray, and on a Ray that
     is not understood, what can be done is done. Never raises.
     """
-    global _patches
-    with _lock:
-        if _patches is not None:
+    with process.instrument_lock:
+        if process.patches is not None:
             return
-        _patches = Patches()
+        patches = process.patches = Patches()
         try:
             threads.install()
-            processes.install(_patches)
+            processes.install(patches)
             if importlib.util.find_spec("ray") is not None:
-                _instrument_driver(_patches)
+                _instrument_driver(patches)
         except Exception as error:  # noqa: BLE001 - the program goes on without propagation
             fault("instrumenting Ray", error)
 
 
 def uninstrument() -> None:
     """Undo :func:`instrument` in this process. A running job's workers stay as they are."""
-    global _patches
-    with _lock:
-        if _patches is not None:
-            _patches.undo()
-            _patches = None
+    with process.instrument_lock:
+        if process.patches is not None:
+            process.patches.undo()
+            process.patches = None
         threads.uninstall()
 
 
@@ -71,9 +69,8 @@ def instrument_worker() -> None:
     Raises:
         UnsupportedRay: when a name of Ray's is missing.
     """
-    global _patches
-    with _lock:
-        if _patches is not None:
+    with process.instrument_lock:
+        if process.patches is not None:
             return
         names = ray_names.look_up()
         patches = Patches()
@@ -82,11 +79,11 @@ def instrument_worker() -> None:
             ray_send.install(names, patches)
             processes.install(patches)
             threads.install()
-            ray_runs.begin(settings.inherited(os.environ).get("run_id", ""))
+            ray_runs.begin(configuration.inherited(os.environ).get("run_id", ""))
         except Exception:
             patches.undo()
             raise
-        _patches = patches
+        process.patches = patches
 
 
 def _instrument_driver(patches: Patches) -> None:
@@ -105,7 +102,7 @@ def _instrument_driver(patches: Patches) -> None:
             missing,
         )
         return
-    if ray.is_initialized() and runtime.decide().enabled and not ray_job.is_prepared():
+    if ray.is_initialized() and membership.decide().enabled and not ray_job.is_prepared():
         _logger.warning(
             "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
             "process's settings nor the trajectories of its calls. Workers whose own environment switches "
@@ -126,8 +123,8 @@ def _initializing(patches: Patches, original: Callable[..., Any]) -> Callable[..
                 fault("preparing Ray's workers", error)
         with _variable(ray_workers.SUBMITTED_JOB, submitted):
             result = original(*args, **kwargs)
-        if patches.active and runtime.decide().enabled:
-            runtime.register_exit()  # again: at exit, before Ray's own end
+        if patches.active and membership.decide().enabled:
+            at_exit.register()  # again: at exit, before Ray's own end
         return result
 
     return init
@@ -138,7 +135,7 @@ def _shutting_down(patches: Patches, original: Callable[..., Any]) -> Callable[.
     def shutdown(*args: Any, **kwargs: Any) -> Any:
         if patches.active:
             try:
-                runtime.drain_other_nodes()
+                drain_other_nodes()
                 ray_runs.forget()
             except Exception as error:  # noqa: BLE001 - Ray ends all the same
                 fault("waiting for delivery on other nodes", error)

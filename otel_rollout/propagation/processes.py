@@ -14,17 +14,15 @@ from multiprocessing import util
 from multiprocessing.pool import Pool, ThreadPool
 from typing import Any
 
-from otel_rollout import runtime
+from otel_rollout._state import process
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
 from otel_rollout.capture import remote_call
+from otel_rollout.launch import at_exit
 from otel_rollout.propagation import carrier, threads
 
 _POOL_METHODS = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
 """What takes a function first; ``apply`` calls ``apply_async``."""
-
-_closes_in = 0
-"""The process that is known to flush when it exits."""
 
 
 def install(patches: Patches) -> None:
@@ -78,7 +76,6 @@ def run(carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **
 
 def _close_at_exit() -> None:
     """Have this process flush when it exits: children of ``multiprocessing`` run no ``atexit`` functions."""
-    global _closes_in
-    if _closes_in != os.getpid():
-        _closes_in = os.getpid()
-        util.Finalize(None, runtime.close_at_exit, exitpriority=0)
+    if process.flushing_pool_process != os.getpid():
+        process.flushing_pool_process = os.getpid()
+        util.Finalize(None, at_exit.close, exitpriority=0)

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import orjson
 
-from otel_rollout import runtime
+from otel_rollout._state import process
 from otel_rollout.base.environment import PREFIXES
+from otel_rollout.runs import membership
 from otel_rollout.settings import CONFIG_VARIABLE
 
 RUN_KEY: Final = "otel-rollout-run"
@@ -24,33 +25,28 @@ _NOT_SENT: Final = (CONFIG_VARIABLE, "OTEL_ROLLOUT_NODE")
 """Variables that are sent apart, or that each machine has for itself."""
 
 _logger = logging.getLogger("otel_rollout")
-_first_run = ""
-"""The run that this job's workers were started with."""
-_published: set[str] = set()
-_unknown: set[str] = set()
 
 
 def begin(run_id: str) -> None:
     """Note the run that this job's workers are started with."""
-    global _first_run
-    _first_run = run_id
-    _published.clear()
+    process.run_of_workers = run_id
+    process.published_runs.clear()
 
 
 def is_to_be_named() -> bool:
     """Whether calls have to name the run, since workers were started with another."""
-    run_id = runtime.run_id()
-    return bool(run_id and _first_run) and run_id != _first_run
+    run_id = membership.run_id()
+    return bool(run_id and process.run_of_workers) and run_id != process.run_of_workers
 
 
 def run_to_name() -> str | None:
     """Return the run that a call has to name; None where its receiver knows."""
     if not is_to_be_named():
         return None
-    run_id = runtime.run_id()
-    if run_id not in _published:
-        run_id = runtime.settle_for_workers().run_id
-        _published.add(run_id)
+    run_id = membership.run_id()
+    if run_id not in process.published_runs:
+        run_id = membership.settle_for_workers().run_id
+        process.published_runs.add(run_id)
         _publish(run_id)
     return run_id
 
@@ -71,26 +67,26 @@ def forget() -> None:
     """Remove the settings of runs from Ray's control store: they may hold credentials."""
     from ray.experimental import internal_kv
 
-    while _published:
-        internal_kv._internal_kv_del(_published.pop().encode(), namespace=_NAMESPACE)
+    while process.published_runs:
+        internal_kv._internal_kv_del(process.published_runs.pop().encode(), namespace=_NAMESPACE)
 
 
 def follow(run_id: str) -> None:
     """Record into a run from here on, if this process does not already."""
-    if run_id == runtime.run_id() or run_id in _unknown:
+    if run_id == membership.run_id() or run_id in process.unknown_runs:
         return
     told = _told(run_id)
     if told is None:
-        _unknown.add(run_id)
+        process.unknown_runs.add(run_id)
         _logger.warning(
             "otel-rollout: this worker was called from the run %s, whose settings cannot be had; it goes on "
             "recording into %s. Call ray.shutdown() and ray.init() between two runs.",
             run_id,
-            runtime.run_id(),
+            membership.run_id(),
         )
         return
-    runtime.join(told["config"], told["variables"])
-    _published.add(run_id)  # as the driver has done: the calls of this worker name it as well
+    membership.join(told["config"], told["variables"])
+    process.published_runs.add(run_id)  # as the driver has done: the calls of this worker name it as well
 
 
 def _told(run_id: str) -> Any:

@@ -18,10 +18,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from otel_rollout import runtime
 from otel_rollout.base.environment import PREFIXES, may_be_credential
 from otel_rollout.propagation import ray_names, ray_runs
 from otel_rollout.propagation.ray_send import ARGUMENT
+from otel_rollout.runs import membership
 from otel_rollout.runs.ray_job import RECEIVER_MARK
 from otel_rollout.settings import CONFIG_VARIABLE
 
@@ -84,7 +84,9 @@ def _prepared(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
         given: what the driver says.
         submitted: what Ray is going to merge into that, and must not find in both.
     """
-    if not runtime.settle_for_workers().enabled:  # first: this founds the run, in a variable that is copied
+    if (
+        not membership.settle_for_workers().enabled
+    ):  # first: this founds the run, in a variable that is copied
         return given
     own = dict((given or {}).get("env_vars") or {})
     theirs = dict(submitted.get("env_vars") or {})
@@ -109,7 +111,7 @@ def _prepared(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
     else:
         copied = {name: value for name, value in copied.items() if name not in secrets} | _configuration()
     prepared["env_vars"] = {**copied, **own}
-    ray_runs.begin(runtime.run_id())
+    ray_runs.begin(membership.run_id())
     return prepared
 
 

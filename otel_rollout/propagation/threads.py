@@ -15,34 +15,27 @@ from typing import Any
 
 from opentelemetry import context as otel_context
 
+from otel_rollout._state import process
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
 from otel_rollout.propagation.carrier import active_context
 
 Submit = Callable[..., "Future[Any]"]
 
-_patches: Patches | None = None
-_watches_forks = False
-
 
 def install() -> None:
     """Let work in thread pools belong to the trajectory that submitted it. Idempotent."""
-    global _patches, _watches_forks
-    if _patches is not None:
+    if process.thread_patches is not None:
         return
-    _patches = Patches()
-    _patches.replace(ThreadPoolExecutor, "submit", functools.partial(_submitting, _patches))
-    if not _watches_forks:  # once per process: a fork handler cannot be unregistered
-        _watches_forks = True
-        os.register_at_fork(after_in_child=_after_fork_in_child)
+    patches = process.thread_patches = Patches()
+    patches.replace(ThreadPoolExecutor, "submit", functools.partial(_submitting, patches))
 
 
 def uninstall() -> None:
     """Undo :func:`install`."""
-    global _patches
-    if _patches is not None:
-        _patches.undo()
-        _patches = None
+    if process.thread_patches is not None:
+        process.thread_patches.undo()
+        process.thread_patches = None
 
 
 def _submitting(patches: Patches, original: Submit) -> Submit:
@@ -70,7 +63,10 @@ def run(context: otel_context.Context, fn: Callable[..., Any], /, *args: Any, **
 def _after_fork_in_child() -> None:
     """The parent's trajectory goes on in the parent; what the child does is not part of it."""
     try:
-        if _patches is not None:
+        if process.thread_patches is not None:
             otel_context.attach(otel_context.Context())
     except Exception as error:  # noqa: BLE001 - the child must start
         fault("leaving the trajectory after a fork", error)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)  # at import: it cannot be unregistered

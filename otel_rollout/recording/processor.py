@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import StatusCode
 
+from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer as otlp_json
@@ -107,13 +108,11 @@ class _OpenSpan:
             self.dropped[2] += 1
 
 
-_open_spans: dict[int, _OpenSpan] = {}
-
-
 def _remember(span: Span, identity: Identity, is_ours: bool) -> None:
-    while len(_open_spans) >= MAX_OPEN:
-        _open_spans.pop(next(iter(_open_spans)), None)
-    open_span = _open_spans[span.get_span_context().span_id] = _OpenSpan(identity, is_ours)
+    spans = process.sdk_spans
+    while len(spans) >= MAX_OPEN:
+        spans.pop(next(iter(spans)), None)
+    open_span = spans[span.get_span_context().span_id] = _OpenSpan(identity, is_ours)
     if is_ours:
         # Every change of a span goes through one of these methods. They hold the span by a weak reference: a
         # span that refers to itself would stay in memory if the garbage collector is switched off.
@@ -219,7 +218,7 @@ class SpoolSpanProcessor(IdentityProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Record the span if it belongs to a trajectory, or is ours."""
         context = span.get_span_context()
-        open_span = _open_spans.pop(context.span_id, None) if context is not None else None
+        open_span = process.sdk_spans.pop(context.span_id, None) if context is not None else None
         writer = self._current_writer() if open_span is not None else None
         if open_span is None or writer is None:
             return
@@ -245,7 +244,7 @@ def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
         longest: for a line with nothing but the trajectory's identity: characters that texts are cut to.
     """
     context = span.get_span_context()
-    open_span = _open_spans.get(context.span_id) if context is not None else None
+    open_span = process.sdk_spans.get(context.span_id) if context is not None else None
     if open_span is None:
         open_span = _OpenSpan(NO_IDENTITY, False)
     if longest is None:

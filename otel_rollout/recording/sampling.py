@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from opentelemetry import context as otel_context
 
 from otel_rollout.base import semconv
+from otel_rollout.base.errors import warn_once
 from otel_rollout.recording.identity import scalar
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ CHOSEN = otel_context.create_key("otel-rollout-chosen")
 """Key of the rows of a step that are chosen to be recorded."""
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 """Text that stands for the number it shows."""
+_GROUPS_PER_STEP_NEEDED = (
+    "OTEL_ROLLOUT_SAMPLE_GROUPS has no effect here, where nobody sees a whole step: say in "
+    "OTEL_ROLLOUT_GROUPS_PER_STEP how many groups a step has"
+)
 _logger = logging.getLogger("otel_rollout")
 Decision = Callable[[int, str], bool]
 """Decides by trace id, and by the first span's name, whether a trace is recorded."""
@@ -164,18 +169,9 @@ class GroupSampling:
         if not self.most:
             return self.rate
         if not self.out_of:
-            _warn_that_groups_are_unknown()
+            warn_once(_GROUPS_PER_STEP_NEEDED)
             return self.rate
         return min(self.rate, self.most / self.out_of)
-
-
-@functools.cache
-def _warn_that_groups_are_unknown() -> None:
-    """Warn, once in a process, that a limit of groups has no effect."""
-    _logger.warning(
-        "otel-rollout: OTEL_ROLLOUT_SAMPLE_GROUPS has no effect here, where nobody sees a whole step: say in "
-        "OTEL_ROLLOUT_GROUPS_PER_STEP how many groups a step has."
-    )
 
 
 def with_chosen(rows: frozenset[Any] | None, context: otel_context.Context) -> otel_context.Context:

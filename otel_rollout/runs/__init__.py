@@ -1,1 +1,1 @@
-"""Which run a process belongs to, and what that run delivers to."""
+"""The run that a process belongs to, and the target of that run."""

@@ -1,4 +1,4 @@
-"""The Ray job this process belongs to, for processes that nobody has told which run they are part of.
+"""The Ray job of this process, by which processes that inherit no run agree on one.
 
 Nothing here starts Ray.
 """
@@ -15,17 +15,17 @@ from typing import Any, Final, NamedTuple
 from otel_rollout.base.interrupts import pass_on
 
 RECEIVER_MARK: Final = "_OTEL_ROLLOUT_RAY_RECEIVER"
-"""Variable in the runtime_env of a job whose workers take the carrier off again; names what it gives them."""
+"""Variable in the runtime_env of a job whose workers receive trajectories; lists its other variables."""
 
 
 class RayJob(NamedTuple):
     """A job of a Ray cluster.
 
     Attributes:
-        run_id: the run that its processes agree on; made of the cluster's and the job's ids.
-        in_worker: whether this process is one of its workers, rather than its driver.
-        is_prepared: whether its workers were told of a run, and take part in trajectories.
-        owns_cluster: whether this process has started the cluster, whose workers have its environment.
+        run_id: id of the run on which the job's processes agree; made of the cluster's and the job's ids.
+        in_worker: whether this process is a worker of the job, rather than its driver.
+        is_prepared: whether the job's workers inherit a run, and receive trajectories.
+        owns_cluster: whether this process has started the cluster; then workers inherit its environment.
     """
 
     run_id: str
@@ -35,7 +35,7 @@ class RayJob(NamedTuple):
 
 
 def current() -> RayJob | None:
-    """Return the job of this process; None where Ray is not connected, or not one that we know."""
+    """Return the job of this process; None if Ray is not connected, or of an unknown version."""
     ray: Any = sys.modules.get("ray")
     try:
         if ray is None or not ray.is_initialized():
@@ -58,34 +58,36 @@ def current() -> RayJob | None:
 def variables_given_to_worker(environ: Mapping[str, str]) -> set[str] | None:
     """Return the names of the variables that a job gives this worker; None where no prepared job does.
 
-    Other variables of a worker are those of its machine, which say nothing about the job.
+    Other variables of a worker are those of its machine; they say nothing about the job.
     """
     given = environ.get(RECEIVER_MARK)
-    return None if given is None else {*given.split(","), *_given_to_it_alone(environ)}
+    return None if given is None else {*given.split(","), *_variables_of_its_own(environ)}
 
 
-def _given_to_it_alone(environ: Mapping[str, str]) -> set[str]:
-    """Return the names of the variables that this process does not have from the one that started it.
+def _variables_of_its_own(environ: Mapping[str, str]) -> set[str]:
+    """Return the names of the variables that this process has not inherited from its parent.
 
-    A worker has them from the runtime_env of its task or actor, which the job's mark does not name. Ray's
+    A worker gets them from the runtime_env of its task or actor, which the job's mark does not list. Ray's
     raylet, which starts workers, has the variables of the machine.
     """
     parent = Path(f"/proc/{os.getppid()}")
     try:
         variables = set((parent / "environ").read_bytes().split(b"\0"))
         name = (parent / "comm").read_text().strip()
-    except OSError:  # gone, or another user's
+    except OSError:  # the parent is gone, or another user's
         return set()
     mark = os.fsencode(f"{RECEIVER_MARK}={environ[RECEIVER_MARK]}")
-    if name != "raylet" and mark not in variables:  # who started it is gone, and somebody else its parent
+    if (
+        name != "raylet" and mark not in variables
+    ):  # the process that started it is gone, and another one its parent
         return set()
     return {name for name, value in environ.items() if os.fsencode(f"{name}={value}") not in variables}
 
 
 def is_prepared() -> bool:
-    """Whether this job's workers take carriers off.
+    """Return whether this job's workers receive trajectories.
 
-    Asked of Ray, in the driver and in workers alike: so it is true whoever has arranged it, and however.
+    Ray is asked, in the driver and in workers: so it does not matter who has prepared the job, and how.
     """
     import ray
 

@@ -1,7 +1,7 @@
-"""What a run delivers to, and whether a process names another target than the run it inherits.
+"""The target of a run, and whether a process names another one than the run it inherits.
 
-The process that founds a run publishes its target to the processes it starts: exporters with options,
-project, and the variables that name a target (:data:`otel_rollout.settings.CONFIG_VARIABLE`).
+The founder of a run publishes the target to the processes that it starts: exporters with options, project,
+and the variables that name a target (in :data:`otel_rollout.settings.CONFIG_VARIABLE`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from otel_rollout import settings
+from otel_rollout import configuration
 from otel_rollout.base.environment import may_be_credential, without_credentials
 from otel_rollout.settings import Settings
 
@@ -25,20 +25,20 @@ _OF_EXPORTER: Final = {
         "WF_TRACE_SERVER_URL",
     ),
 }  # fmt: skip
-"""Exporter → the variables that name its target."""
+"""Exporter → variables that name its target."""
 _OF_OTHERS: Final = re.compile(r"OTEL_(?!ROLLOUT_|.*(LOGS|METRICS)_).*(ENDPOINT|FILE|HOST|PATH|URI|URL)")
-"""The same for any other exporter."""
+"""Variables that name the target of any other exporter."""
 _SET_BY_CLIENTS: Final = frozenset({"MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID", "WANDB_RUN_ID"})
-"""Variables that a tracker's client sets in a process which starts a run: they do not tell runs apart."""
+"""Variables that a tracker's client sets in a process which starts a run; they do not distinguish runs."""
 _REQUIRED: Final = {"mlflow": ("tracking_uri", "MLFLOW_TRACKING_URI")}
-"""Exporter → the option and the variable without which it has no target."""
+"""Exporter → option and variable, one of which has to name its target."""
 _SETTINGS: Final = {
     "OTEL_TRACES_EXPORTER": "exporters",
     "OTEL_ROLLOUT_PROJECT": "project_name",
     "OTEL_ROLLOUT_RUN_ID": "run_id",
     "OTEL_ROLLOUT_SPOOL_DIR": "spool_dir",
 }
-"""Variables of settings that tell runs apart."""
+"""Variable → setting, for settings that distinguish runs."""
 
 
 def variables(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
@@ -51,17 +51,17 @@ def variables(environ: Mapping[str, str], configured: Settings) -> dict[str, str
 
 
 def published_variables(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
-    """Return what a run's first process publishes: its variables, and those it was told and lacks."""
-    told = {
+    """Return the variables that a founder publishes: its own, and inherited ones that it lacks."""
+    inherited = {
         name: value
         for name, value in configured.target_variables.items()
         if name in _SETTINGS or names_target(name, configured)
     }
-    return told | variables(environ, configured)
+    return inherited | variables(environ, configured)
 
 
 def names_target(name: str, configured: Settings) -> bool:
-    """Whether a variable names the target of one of the exporters."""
+    """Return whether a variable names the target of one of the exporters."""
     return any(_names_target_of(exporter, name) for exporter in configured.exporters) or (
         not may_be_credential(name, "")
         and any(fnmatch.fnmatchcase(name, p.strip()) for p in configured.forwarder_variables.split(","))
@@ -74,11 +74,11 @@ def _names_target_of(exporter: str, name: str) -> bool:
 
 
 def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[str, Any]:
-    """Return the arguments that variables stand for which were changed since the run was founded.
+    """Return the variables that were changed since the run was founded, as arguments of ``configure()``.
 
     Args:
         environ: this process's environment.
-        inherited: its settings, with the variables that the run's first process had.
+        inherited: inherited settings, with the variables of the run's founder.
     """
     changed = {
         name: value
@@ -87,7 +87,7 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
     }
     if not changed:
         return {}
-    stated, _ = settings.from_environment({name: v for name, v in changed.items() if name in _SETTINGS})
+    stated, _ = configuration.from_environment({name: v for name, v in changed.items() if name in _SETTINGS})
     named = {_SETTINGS[name]: getattr(stated, _SETTINGS[name]) for name in changed if name in _SETTINGS}
     named["exporters"] = {
         exporter: {
@@ -101,16 +101,16 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
     return named
 
 
-def is_told(environ: Mapping[str, str]) -> bool:
-    """Whether the process that founded the run has said which variables it had."""
+def is_published(environ: Mapping[str, str]) -> bool:
+    """Return whether the founder of the run has published its variables."""
     try:
-        return "target_variables" in settings.inherited(environ)
-    except ValueError:  # as is reported with the settings
+        return "target_variables" in configuration.inherited(environ)
+    except ValueError:  # logged when the settings are read
         return False
 
 
 def _is_replaced(exporter: str, option: str, changed: Mapping[str, str]) -> bool:
-    """Whether variables replace an inherited option; credentials are not sent to another target."""
+    """Return whether variables replace an inherited option; credentials do not go to another target."""
     of_exporter = [name for name in changed if _names_target_of(exporter, name)]
     return any(_is_option(name, option) for name in of_exporter) or (
         bool(of_exporter) and may_be_credential(option, "")
@@ -118,9 +118,9 @@ def _is_replaced(exporter: str, option: str, changed: Mapping[str, str]) -> bool
 
 
 def completed(environ: Mapping[str, str], inherited: Settings, named: Mapping[str, Any]) -> Settings:
-    """Return inherited settings with what arguments add; exporters without options keep those they have.
+    """Return inherited settings with arguments added; exporters given without options keep theirs.
 
-    A run whose exporter has no target yet takes the one that this process names.
+    A run whose exporter has no target yet takes the target that this process names.
     """
     exporters = {
         exporter: options or inherited.exporters.get(exporter, {})
@@ -136,7 +136,7 @@ def completed(environ: Mapping[str, str], inherited: Settings, named: Mapping[st
 
 
 def _is_of_run(name: str, value: str, run: Settings) -> bool:
-    """Whether a variable says what the run's first process said, or the first thing that is said at all."""
+    """Return whether a variable has the value of the run's founder, or is the first to name a target."""
     if _same(value, run.target_variables.get(name)):
         return True
     if name == "OTEL_TRACES_EXPORTER":
@@ -151,24 +151,25 @@ def _is_of_run(name: str, value: str, run: Settings) -> bool:
 
 
 def _has_no_target(exporter: str, run: Settings) -> bool:
-    """Whether an exporter cannot deliver as it is: the program names its target later than it imports us."""
+    """Return whether an exporter has no target yet: a program may name it after importing this package."""
     option, variable = _REQUIRED.get(exporter, ("", ""))
     return bool(option) and option not in run.exporters[exporter] and variable not in run.target_variables
 
 
 def _is_option(variable: str, option: str) -> bool:
-    """Whether an exporter's option and a variable set the same thing, by their names."""
+    """Return whether a variable and an exporter's option have one meaning, by their names."""
     return variable.endswith("_" + option.upper())
 
 
-def _same(one: object, other: object) -> bool:
-    if one is None or other is None:
+def _same(first: object, second: object) -> bool:
+    """Return whether two values name one target; neither does if it is missing."""
+    if first is None or second is None:
         return False
-    return without_credentials(str(one)).rstrip("/") == without_credentials(str(other)).rstrip("/")
+    return without_credentials(str(first)).rstrip("/") == without_credentials(str(second)).rstrip("/")
 
 
 def is_another(run: Settings, named: Mapping[str, Any]) -> bool:
-    """Whether arguments name another run, target, project or exporter than ``run`` has."""
+    """Return whether arguments name another run, target, project or exporter than ``run`` has."""
     if any(
         name in named and named[name] != getattr(run, name)
         for name in ("project_name", "run_id", "spool_dir")
@@ -197,8 +198,8 @@ def _has_option(run: Settings, exporter: str, option: str, value: object) -> boo
 
 
 def fingerprint(configured: Settings) -> str:
-    """Return a digest of exporters and target without credentials, the same in all processes of a run."""
-    as_inherited = json.loads(settings.to_variable(configured.exporters))
+    """Return a digest of exporters and target, without credentials; it is equal in all processes of a run."""
+    as_inherited = json.loads(configuration.to_variable(configured.exporters))
     target = {
         "exporters": {
             exporter: {
@@ -218,6 +219,6 @@ def fingerprint(configured: Settings) -> str:
 
 
 def own_run_id(inherited_id: str, configured: Settings) -> str:
-    """Return the id of a run beside the inherited one, the same for all that name the same target."""
+    """Return the id of a run beside the inherited one, equal in all processes that name one target."""
     digest = hashlib.sha256(f"{fingerprint(configured)} {configured.project_name}".encode()).hexdigest()
     return f"{inherited_id}-{digest[:8]}"

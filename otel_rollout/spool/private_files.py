@@ -9,7 +9,6 @@ Links are not followed, and pipes are not waited for.
 from __future__ import annotations
 
 import errno
-import functools
 import logging
 import os
 import stat
@@ -17,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from otel_rollout.base.errors import warn_once
 
 _FILE_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -118,10 +119,9 @@ def standard_streams_taken() -> Iterator[None]:
             os.close(descriptor)
 
 
-@functools.lru_cache  # forwarders look several times a second
 def say_left_alone(problem: str) -> None:
-    """Log that something in a spool is left alone, once."""
-    _logger.warning("otel-rollout: %s; it is left alone", problem)
+    """Log that something in a spool is left alone, once: forwarders look several times a second."""
+    warn_once(f"{problem}; it is left alone")
 
 
 def _open(path: str | os.PathLike[str], flags: int, *, private: bool) -> int:

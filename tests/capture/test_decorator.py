@@ -265,12 +265,11 @@ def test_wrong_options_raise_at_decoration(decorate, error, message):
         decorate()
 
 
+@pytest.mark.internal_errors
 def test_internal_error_is_reported_once_and_the_call_succeeds(recorded, monkeypatch, caplog):
     """When recording fails, the call goes through, and one error is logged."""
-    from otel_rollout.base import errors
     from otel_rollout.capture import encoding
 
-    monkeypatch.setattr(errors, "_reported", set())
     monkeypatch.setitem(encoding.ENCODERS, "full", lambda *_: 1 / 0)
     with rollout_trace_attr():
         assert [Tool().execute("1") for _ in range(3)] == [{"value": 1.0}] * 3

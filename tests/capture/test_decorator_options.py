@@ -331,4 +331,4 @@ def test_internal_error_with_a_failing_logger_is_ignored(monkeypatch):
     """A logging handler that fails raises nothing in user code."""
     monkeypatch.setattr(errors, "_logger", None)
     errors.fault("a place that was not reported", ValueError())
-    errors.warn("a mistake that was not reported")
+    errors.warn_once("a mistake that was not reported")

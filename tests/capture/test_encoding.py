@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from benchmarks.counts import instructions
+from otel_rollout._state import process
 from otel_rollout.capture import encoding
 from otel_rollout.capture.encoding import size, to_json
 from otel_rollout.capture.encoding.bounded import BoundedEncoder
@@ -125,7 +126,7 @@ ROWS = re.findall(r"^\| (.*) \| `(.*)` \| `(.*)` \|$", PAGE.read_text("utf-8"), 
 @pytest.fixture(autouse=True)
 def nothing_large_before(monkeypatch):
     """Start each test as a process that has not encoded a large value yet."""
-    monkeypatch.setattr(encoding, "_to_measure", 0)
+    monkeypatch.setattr(process, "values_to_measure", 0)
 
 
 def test_values_page_has_its_table():

@@ -18,7 +18,6 @@ from opentelemetry import context as otel_context
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, score
-from otel_rollout.base import errors
 from otel_rollout.otlp import evaluations
 from otel_rollout.propagation.carrier import extract, inject
 from tests.spool_reader import read_directory
@@ -110,7 +109,6 @@ class Uncertain:
 )
 def test_value_that_is_no_score_is_refused_with_a_warning(recorded, caplog, monkeypatch, value):
     """Nothing is recorded or raised; one line names score, argument and type, and what to give."""
-    monkeypatch.setattr(errors, "_reported", set())
     with rollout_trace_attr():
         for _ in range(3):
             score("loss", value)
@@ -133,7 +131,6 @@ def test_value_that_is_no_score_is_refused_with_a_warning(recorded, caplog, monk
 )
 def test_invalid_score_name_is_refused_with_a_warning(recorded, caplog, monkeypatch, name, shown):
     """A name that is no text, empty, or too long for destinations is named in one line."""
-    monkeypatch.setattr(errors, "_reported", set())
     with rollout_trace_attr() as trajectory:
         score(name, 1)
     score(name, 1, trajectory=trajectory.id)

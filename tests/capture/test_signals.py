@@ -192,7 +192,7 @@ STARTS = """
 import json, signal, sys, threading
 from pathlib import Path
 import otel_rollout
-from otel_rollout import runtime
+from otel_rollout._state import process
 from tests.capture.test_signals import Strikes, TimeLimit, one_trajectory
 
 def ring(*_):
@@ -204,7 +204,7 @@ def open_files():
 signal.signal(signal.SIGALRM, ring)
 otel_rollout.configure("spool", spool_dir=sys.argv[1], run_id="run")
 files, interrupted = open_files(), 0
-while runtime._state.runtime is None:
+while process.runtime is None:
     interrupted += 1
     strikes = Strikes(interrupted)
     sys.setprofile(strikes)
@@ -213,7 +213,7 @@ while runtime._state.runtime is None:
     except TimeLimit:
         pass
     sys.setprofile(None)
-    if runtime.off:
+    if process.off:
         sys.exit("tracing was switched off")
 one_trajectory()
 names = [thread.name for thread in threading.enumerate()]

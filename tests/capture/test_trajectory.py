@@ -17,7 +17,6 @@ from opentelemetry import context as otel_context
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
-from otel_rollout.base import errors
 from otel_rollout.capture import encoding
 from otel_rollout.capture.trajectory_attributes import _name_of_extra
 from tests.spool_reader import read_directory
@@ -237,7 +236,6 @@ async def test_trace_false_ends_with_its_block(recorded):
 
 def test_second_entry_of_a_trajectory_is_ignored_with_a_warning(recorded, caplog, monkeypatch):
     """It may be entered again inside or afterwards."""
-    monkeypatch.setattr(errors, "_reported", set())
     trajectory = rollout_trace_attr(name="trajectory")
     with trajectory:
         with trajectory:
@@ -254,7 +252,6 @@ def test_second_entry_of_a_trajectory_is_ignored_with_a_warning(recorded, caplog
 
 def test_end_without_entry_is_ignored_with_a_warning(recorded, caplog, monkeypatch):
     """Nothing is recorded."""
-    monkeypatch.setattr(errors, "_reported", set())
     rollout_trace_attr().__exit__(None, None, None)
     turn("x")
     assert [s.name for s in recorded()] == ["turn"]
@@ -371,10 +368,8 @@ def test_ended_operation_keeps_no_content_in_memory(recorded):
 @pytest.mark.parametrize(
     ("extra", "meant"), [("stepp", "step"), ("sample_idx", "sample_index"), ("validation", "validate")]
 )
-def test_extra_with_a_name_like_an_argument_is_warned_of_once(recorded, caplog, monkeypatch, extra, meant):
+def test_extra_with_a_name_like_an_argument_is_warned_of_once(recorded, caplog, extra, meant):
     """It is recorded nevertheless: it may be meant."""
-    monkeypatch.setattr("otel_rollout.capture.trajectory_attributes._warned", set())
-    monkeypatch.setattr("otel_rollout.base.errors._reported", set())
     for _ in range(3):
         with rollout_trace_attr(**{extra: 7}):
             pass
@@ -400,7 +395,6 @@ def test_extra_with_a_name_like_an_argument_is_warned_of_once(recorded, caplog, 
 )
 def test_extra_named_like_our_own_attribute_is_renamed(recorded, caplog, monkeypatch, name):
     """The attribute that exporters act on keeps its meaning, and one warning names the new one."""
-    monkeypatch.setattr("otel_rollout.base.errors._reported", set())
     _name_of_extra.cache_clear()
     for _ in range(2):
         with rollout_trace_attr(step=1, **{name: "outside"}):
@@ -438,9 +432,8 @@ def test_float_extra_stays_a_float(recorded):
     assert {name: repr(root.attributes[f"rollout.{name}"]) for name in expected} == expected
 
 
-def test_extra_unlike_any_argument_is_not_warned_of(recorded, caplog, monkeypatch):
+def test_extra_unlike_any_argument_is_not_warned_of(recorded, caplog):
     """Nor is one similar to an argument that was given."""
-    monkeypatch.setattr("otel_rollout.capture.trajectory_attributes._warned", set())
     with rollout_trace_attr(step=0, steps=5, trace_id="t", agent_name="a", group_size=8, policy_version=3):
         pass
     assert caplog.records == []

@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry import context as otel_context
 
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.launch import launcher
 from tests.capture.test_signature import PIECES, arguments, function_of
+from tests.fresh_process import fresh_process as new_process
 
 BODY = """\
 {define} f({parameters}):
@@ -290,19 +291,13 @@ def test_configuration_never_changes_behaviour(
         environment.delenv("OTEL_ROLLOUT_CONFIG", raising=False)
         for name, value in configuration.items():
             environment.setenv(name, value)
-        environment.setattr(runtime, "_state", runtime._State())
-        environment.setattr(runtime, "off", False)
         plain = everything(lambda function: function, **given_)
-        try:
+        with new_process():
             before = otel_context.get_current()
             with rollout_trace_attr(step=1):
                 traced = everything(rollout_trace_op, **given_)
             assert otel_context.get_current() is before
             assert same(traced, plain), (traced, plain)
-        finally:
-            active = runtime._state.runtime
-            if active is not None:
-                active.close(5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from otel_rollout import doctor
+from otel_rollout.configuration import to_variable
 from otel_rollout.doctor import variables
 from otel_rollout.doctor.report import Diagnosis, Row, Verdict
-from otel_rollout.settings import CONFIG_VARIABLE, to_variable
+from otel_rollout.settings import CONFIG_VARIABLE
 
 SECRET = "sesame-4711"
 

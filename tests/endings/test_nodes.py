@@ -44,7 +44,7 @@ def run_job(tmp_path: Path, **variables: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("test_exporters")
-def test_all_nodes_are_drained_before_ray_goes(tmp_path: Path) -> None:
+def test_ray_shutdown_waits_until_all_nodes_have_delivered(tmp_path: Path) -> None:
     """After ray.shutdown what both nodes recorded is delivered and linked, and one report covers both."""
     target = tmp_path / "delivered.jsonl"
     account = run_job(tmp_path, OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(target))
@@ -59,7 +59,7 @@ def test_all_nodes_are_drained_before_ray_goes(tmp_path: Path) -> None:
     assert len({forwarder for _, _, forwarder in links}) == 2, "published on one node, told on both"
 
 
-def test_what_other_nodes_recorded_travels_to_the_node_whose_file_is_the_target(tmp_path: Path) -> None:
+def test_spans_of_other_nodes_are_copied_to_the_node_with_the_target_file(tmp_path: Path) -> None:
     """With SQLite as target only the driver's node writes: spans of the other are brought there, all once.
 
     The run that was published on the other node, after the first spans, has the traces of both.
@@ -88,7 +88,7 @@ def test_what_other_nodes_recorded_travels_to_the_node_whose_file_is_the_target(
         assert mlflow.execute(linked, (run_id,)).fetchone() == (6,)
 
 
-def test_what_cannot_travel_stays_and_is_said(tmp_path: Path) -> None:
+def test_spans_that_cannot_be_copied_stay_pending_with_the_reason(tmp_path: Path) -> None:
     """Where the copy cannot be made, spans of the other node stay pending, and the account says where."""
     run = tmp_path / "here" / f"otel-rollout-{os.getuid()}" / "run"
     account = run_job(

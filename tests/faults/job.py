@@ -89,9 +89,9 @@ def _do(what: str, *arguments: str) -> Any:
             rollout_trace_op(name=arguments[0] + ".0")(_set_back)(Path(arguments[1]))
         return names(arguments[0], 1)
     if what == "status":
-        return as_json(runtime.status())
+        return as_json(otel_rollout.status())
     if what == "shutdown":
-        return as_json(runtime.shutdown(float(arguments[0])))
+        return as_json(otel_rollout.shutdown(float(arguments[0])))
     raise ValueError(what)
 
 

@@ -15,7 +15,7 @@ from tests.local_weave import LocalWeave
 from tests.mlflow_server import stored
 
 
-def test_a_forwarder_killed_at_every_point_in_turn(variables: dict[str, str], receiver: Receiver) -> None:
+def test_forwarder_killed_at_every_point_loses_nothing(variables: dict[str, str], receiver: Receiver) -> None:
     """Kill -9 around the request and the cursor's write, and in everything that follows a writer's death.
 
     Lost: nothing. Doubled: the batch whose answer came and whose cursor was not written; each time, no more.
@@ -31,7 +31,7 @@ def test_a_forwarder_killed_at_every_point_in_turn(variables: dict[str, str], re
     assert [path.suffix for path in (node_dir / layout.ARCHIVE).iterdir()] == [".zst"]
 
 
-def test_a_forwarder_killed_while_it_decides_which_groups_are_delivered(
+def test_forwarder_killed_during_tail_sampling_decides_each_group_once(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
     """Kill -9 around the verdict, the request and the cursor: each group is decided once, all follows it.
@@ -58,7 +58,7 @@ def test_a_forwarder_killed_while_it_decides_which_groups_are_delivered(
     assert report.lost == 0
 
 
-def test_mlflow_shows_nothing_twice_that_came_twice(variables: dict[str, str], server_uri: str) -> None:
+def test_spans_sent_twice_are_in_mlflow_once(variables: dict[str, str], server_uri: str) -> None:
     """A forwarder dies between MLflow's answer and its cursor: the next sends all again, MLflow has it once.
 
     Lost: nothing. Doubled: nothing that can be seen; nor when all of it is replayed.
@@ -78,7 +78,9 @@ def test_mlflow_shows_nothing_twice_that_came_twice(variables: dict[str, str], s
     assert found == Counter(expected)
 
 
-def test_weave_is_asked_for_what_may_have_come(variables: dict[str, str], local_weave: LocalWeave) -> None:
+def test_spans_whose_answer_was_lost_are_in_weave_once(
+    variables: dict[str, str], local_weave: LocalWeave
+) -> None:
     """A forwarder dies between Weave's answer and its cursor: the next asks what is there and sends the rest.
 
     Lost: nothing. Doubled: nothing; nor when all of it is replayed.

@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, runtime, settings
+from otel_rollout import rollout_trace_attr, settings
 from otel_rollout.account import ledger, node_report
 from otel_rollout.cli import forwarding
 from otel_rollout.launch import drain, launcher, transfer
+from otel_rollout.runs import directory, membership
 from otel_rollout.spool import layout
 from otel_rollout.spool.layout import SegmentName
-from otel_rollout.spool.private_files import ForeignFileError, say_left_alone
+from otel_rollout.spool.private_files import ForeignFileError
 from otel_rollout.viewer.from_spool import Kept
 from tests.faults import hostile
 from tests.waiting import wait_for
@@ -89,7 +90,7 @@ def of_nobody(shared: Path, secret: Path) -> Path:
     ],
     ids=lambda command: " ".join(command[-3:]),
 )
-def test_root_leaves_the_spool_of_another_user_alone(
+def test_root_reads_and_writes_nothing_in_spool_of_another_user(
     command: list[str], shared: Path, secret: Path, target: Path
 ) -> None:
     """Nothing in it is read or written, and one line says whose it is."""
@@ -122,7 +123,7 @@ def test_root_shows_and_replays_no_link_of_another_user(shared: Path, secret: Pa
     assert not target.exists()
 
 
-def test_a_squatted_spool_is_not_shown_unasked(
+def test_spool_of_another_user_is_not_shown_as_ones_own(
     shared: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What somebody else has put where this user's spool would be is not taken for this user's."""
@@ -134,7 +135,7 @@ def test_a_squatted_spool_is_not_shown_unasked(
     assert "holds no segments" in ran.stderr
 
 
-def test_files_of_a_colleague_are_replayed(shared: Path, target: Path) -> None:
+def test_files_of_another_user_are_replayed_when_named(shared: Path, target: Path) -> None:
     """A directory that a person names may be another user's, where its files are that user's own."""
     node_dir = hostile.node_directory(shared / "spool")
     hostile.give_away(shared / "spool")
@@ -171,7 +172,7 @@ EVERYTHING_BUT_WHAT_DELIVERY_NEEDS = (
     ],
     ids=lambda names: names[0],
 )
-def test_whatever_lies_in_the_place_of_a_file_is_left_alone(
+def test_foreign_object_in_place_of_a_file_is_left_untouched(
     names: tuple[str, ...],
     plant: Callable[[Path, Path], None],
     shared: Path,
@@ -224,11 +225,10 @@ def test_whatever_lies_in_the_place_of_a_file_is_left_alone(
     wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
 
 
-def test_a_directory_that_others_can_write_to_is_left_alone(
+def test_directory_that_others_can_write_to_is_not_used(
     shared: Path, secret: Path, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Others could put links there while we work; the line says how to change that."""
-    say_left_alone.cache_clear()
     node_dir = hostile.node_directory(shared / "spool")
     node_dir.chmod(0o777)
     assert layout.node_directories(shared / "spool") == []
@@ -244,7 +244,7 @@ def test_a_directory_that_others_can_write_to_is_left_alone(
 
 @pytest.mark.parametrize("squatted", ["spool", "spool/run", "spool/run/node"])
 @pytest.mark.parametrize("form", ["directory", "link"])
-def test_a_squatted_temporary_directory_is_not_recorded_in(
+def test_spool_made_by_another_user_switches_tracing_off(
     squatted: str,
     form: str,
     fresh_process: None,
@@ -273,7 +273,7 @@ def test_a_squatted_temporary_directory_is_not_recorded_in(
     assert_untouched(secret)
 
 
-def test_a_directory_swapped_under_way_gets_nothing(
+def test_directory_swapped_during_recording_is_not_written(
     fresh_process: None, test_exporters: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In a spool that others may rename in: what is put in our place is neither read nor written."""
@@ -283,7 +283,7 @@ def test_a_directory_swapped_under_way_gets_nothing(
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, spool_dir=str(spool_dir))
     with rollout_trace_attr():
         pass
-    node_dir = runtime.node_directory(runtime.decide())
+    node_dir = directory.node_directory(membership.decide())
     wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 1, what="delivery")
     node_dir.parent.rename(tmp_path / "away")
     node_dir.mkdir(parents=True)

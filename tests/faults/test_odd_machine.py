@@ -18,6 +18,8 @@ import otel_rollout
 from otel_rollout import SettingsError, rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.doctor.filesystem import spool_place
 from otel_rollout.doctor.report import Verdict
+from otel_rollout.launch import status
+from otel_rollout.runs import directory, membership
 from otel_rollout.spool import layout
 from tests.faults.job import ROOT
 from tests.waiting import wait_for
@@ -102,7 +104,9 @@ MACHINES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("variables", [{}, TRACED], ids=["off", "on"])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_program_runs_on_any_machine(machine: str, variables: dict[str, str], open_to_all: Path) -> None:
+def test_program_runs_on_machine_where_something_is_missing(
+    machine: str, variables: dict[str, str], open_to_all: Path
+) -> None:
     """Importing, recording, status() and shutdown() raise nothing, and the program's calls go through."""
     how = dict(MACHINES[machine])
     if machine != "no writable temporary directory":
@@ -132,7 +136,7 @@ logging.getLogger().addHandler(Failing())
     ["import sys; sys.stderr.close()", "import sys; sys.stderr = sys.stdout = None", FAILING_HANDLER],
     ids=["stderr closed", "no streams", "a handler that fails"],
 )
-def test_a_program_whose_log_cannot_be_written_runs(before: str, spool_dir: str, tmp_path: Path) -> None:
+def test_program_whose_log_cannot_be_written_runs(before: str, spool_dir: str, tmp_path: Path) -> None:
     """What we would have said is lost, and nothing else: recording, status() and shutdown() go on."""
     code = PROGRAM.replace("print(", "seen = (").replace("status()", "status().problem") + (
         f"open({str(tmp_path / 'seen')!r}, 'w').write(str(seen))"
@@ -147,7 +151,7 @@ def test_a_program_whose_log_cannot_be_written_runs(before: str, spool_dir: str,
 @pytest.mark.parametrize("variables", [{}, TRACED], ids=["off", "on"])
 @pytest.mark.parametrize("name", [b"\xff\xfe", "实验".encode(), b"deleted"])
 @pytest.mark.parametrize("encoding", [{}, WITHOUT_UTF8], ids=["utf-8", "ascii"])
-def test_a_program_runs_in_any_working_directory(
+def test_program_runs_in_any_working_directory(
     name: bytes, variables: dict[str, str], encoding: dict[str, str], tmp_path: Path
 ) -> None:
     """One whose name is no text in this process, or that was deleted; workers find what they inherit."""
@@ -155,7 +159,8 @@ def test_a_program_runs_in_any_working_directory(
     place.mkdir()
     program = "import os, subprocess, sys\n" + PROGRAM.replace(
         "otel_rollout.status()",
-        "code = 'import os, otel_rollout.runtime as r; print(os.fsencode(r.decide().working_dir))'\n"
+        "code = 'import os; from otel_rollout.runs.membership import decide; '\n"
+        "code += 'print(os.fsencode(decide().working_dir))'\n"
         "subprocess.run([sys.executable, '-c', code], check=True, cwd='/')",
     )
     if name == b"deleted":
@@ -171,7 +176,7 @@ def test_a_program_runs_in_any_working_directory(
 @pytest.mark.parametrize(
     ("name", "encoding"), [(b"\xff\xfe", {}), ("实验".encode(), WITHOUT_UTF8)], ids=["bytes", "ascii"]
 )
-def test_a_spool_in_a_directory_whose_name_is_no_text(
+def test_spool_directory_whose_name_is_no_text_is_delivered_and_shown(
     name: bytes, encoding: dict[str, str], test_exporters: None, tmp_path: Path
 ) -> None:
     """It is recorded in, delivered from, and shown by every command."""
@@ -194,7 +199,7 @@ def test_a_spool_in_a_directory_whose_name_is_no_text(
 
 
 @pytest.mark.parametrize("setting", ["spool_dir", "working_dir", "tokenizer"])
-def test_a_path_that_this_process_cannot_name_is_refused(setting: str, tmp_path: Path) -> None:
+def test_path_that_process_cannot_encode_is_refused(setting: str, tmp_path: Path) -> None:
     """configure() names the argument, the encoding and what to set; what the process can name it takes."""
     path = f"{str(tmp_path)!r} + '/\\u5b9e\\u9a8c'"
     code = f"import otel_rollout; otel_rollout.configure('console', {setting}={path})"
@@ -207,7 +212,7 @@ def test_a_path_that_this_process_cannot_name_is_refused(setting: str, tmp_path:
         otel_rollout.configure("console", **{setting: "a\0b"})
 
 
-def test_what_a_variable_holds_that_is_no_text_is_named() -> None:
+def test_variable_that_is_no_utf8_is_named_and_its_default_used() -> None:
     """Bytes that are no UTF-8 in a name or attribute are said, and the default is used."""
     ran = run(PROGRAM, {**TRACED, "OTEL_ROLLOUT_PROJECT": "\udcff", "OTEL_RESOURCE_ATTRIBUTES": "a=\udcff"})
     assert (ran.code, ran.out) == (0, "5\n")
@@ -216,7 +221,7 @@ def test_what_a_variable_holds_that_is_no_text_is_named() -> None:
     assert "Traceback" not in ran.err
 
 
-def test_what_a_library_prints_stays_out_of_our_files(tmp_path: Path) -> None:
+def test_output_of_libraries_does_not_enter_spool_files(tmp_path: Path) -> None:
     """Where a program has closed its streams, their numbers are not those of our files."""
     code = PROGRAM.replace("print(", "(").replace(
         "otel_rollout.status()",
@@ -239,8 +244,9 @@ os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 
 PREPARED = """
 import logging, os, pathlib, shutil, sqlite3, sys
 import otel_rollout
-from otel_rollout import runtime
-from otel_rollout.forwarder import delivery, drain, election, ledger, report
+from otel_rollout.account import ledger, node_report, report
+from otel_rollout.forwarder import delivery, lock
+from otel_rollout.launch import at_exit, drain, launcher, shutdown, status
 otel_rollout.configure("console", spool_dir=SPOOL, run_id=RUN, node="node")
 spool, run, node = (pathlib.Path(SPOOL), pathlib.Path(SPOOL, RUN), pathlib.Path(SPOOL, RUN, "node"))
 old = str(spool) + ".old"
@@ -281,9 +287,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_program_whose_spool_cannot_be_used_ends_as_it_would(
-    fault: str, user: str, open_to_all: Path
-) -> None:
+def test_program_whose_spool_cannot_be_used_ends_normally(fault: str, user: str, open_to_all: Path) -> None:
     """status(), shutdown() and the exit raise nothing, say at most one line each, and tell what is known."""
     run_id = "r" * 300 if "too long" in fault else "run"
     prepared = PREPARED.replace("SPOOL", repr(str(open_to_all / "spool"))).replace("RUN", repr(run_id))
@@ -309,7 +313,7 @@ def test_a_program_whose_spool_cannot_be_used_ends_as_it_would(
 
 
 @pytest.mark.parametrize("command", ["status", "show", "forward"])
-def test_a_command_on_a_spool_it_may_not_read_says_just_that(command: str, open_to_all: Path) -> None:
+def test_command_on_unreadable_spool_names_the_reason(command: str, open_to_all: Path) -> None:
     """One line names the directory and the reason; the command says nothing of a run of its own."""
     layout = open_to_all / "spool"
     layout.mkdir(mode=0o700)
@@ -323,17 +327,17 @@ def test_a_command_on_a_spool_it_may_not_read_says_just_that(command: str, open_
     assert said.strip().rstrip(".") == f"{layout} cannot be read: Permission denied"
 
 
-def test_what_a_process_knows_is_told_where_the_spool_cannot_be_read(
+def test_status_of_unreadable_spool_has_counts_of_this_process(
     tracing: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Counts of this process, nothing claimed as delivered, the reason; one warning however often asked."""
     with rollout_trace_attr(step=1):
         rollout_trace_op(lambda: None)()
-    node_dir = runtime.node_directory(runtime.decide())
+    node_dir = directory.node_directory(membership.decide())
     wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 2, what="delivery")
-    assert runtime._delivered_here()["test-file"].delivered == 2
+    assert status.delivered_here()["test-file"].delivered == 2
     node_dir.chmod(0o777)
-    assert runtime._delivered_here() == {}  # a counter does not go back
+    assert status.delivered_here() == {}  # a counter does not go back
     reports = [otel_rollout.status(), otel_rollout.status(), otel_rollout.shutdown(1)]
     node_dir.chmod(0o700)
     for report in reports:
@@ -351,7 +355,7 @@ APP = "from otel_rollout.cli import app; app()"
 
 @pytest.mark.parametrize("command", ["status", "status --json", "forward"])
 @pytest.mark.parametrize("place", ["nothing", "a file", "a link to nothing", "too long"])
-def test_commands_say_what_is_wrong_with_a_place(command: str, place: str, tmp_path: Path) -> None:
+def test_command_on_unusable_directory_names_the_reason(command: str, place: str, tmp_path: Path) -> None:
     """One line, and exit code 1 or 2; JSON all the same where it was asked for."""
     path = tmp_path / ("x" * 300 if place == "too long" else "place")
     if place == "a file":
@@ -365,7 +369,7 @@ def test_commands_say_what_is_wrong_with_a_place(command: str, place: str, tmp_p
     assert ran.out == ("[]\n" if "--json" in command else "")
 
 
-def test_status_of_a_directory_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_status_of_unreadable_directory_shows_the_reason(tmp_path: Path) -> None:
     """The account of the others is shown, and the exit code is 1."""
     for name in ("good", "damaged"):
         node_dir = layout.node_directory(tmp_path, name, "node")
@@ -397,7 +401,7 @@ def unlimited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("spool_full", ["newest", "trajectories"])
-def test_a_file_system_that_reports_no_free_space_is_recorded_in(
+def test_file_system_that_reports_no_free_space_is_recorded_in(
     unlimited: Path, spool_full: str, fresh_process: None, test_exporters: None, tmp_path: Path
 ) -> None:
     """All is recorded and delivered, trajectories with their roots; what it may take is a fixed limit."""
@@ -431,7 +435,7 @@ class FileSystem(NamedTuple):
 @pytest.mark.parametrize("available", [0, 1, 1000])
 @pytest.mark.parametrize("reserved", [0, 1, 1000])
 @pytest.mark.parametrize("size", [0, 4096])
-def test_every_file_system_gives_a_limit(
+def test_default_limit_is_above_zero_on_any_file_system(
     size: int, reserved: int, available: int, user: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above zero, whatever is reserved for the administrator, who alone may use it."""

@@ -9,7 +9,7 @@ from tests.faults.job import ROOT
 PAGE = ROOT / "docs" / "reliability.md"
 
 
-def test_every_test_the_page_names_exists() -> None:
+def test_every_test_that_the_page_names_exists() -> None:
     """A link is to a file, and if it is called like a test, to a file with that test in it."""
     links = re.findall(r"\[([^\]]+)\]\(\.\./(tests/[^)]+)\)", PAGE.read_text())
     assert len(links) > 40

@@ -71,7 +71,7 @@ print(sum(written), report.recorded, report.lost, report.open, report.unfinished
 """
 
 
-def test_forks_in_the_middle_of_writes(variables: dict[str, str], receiver: Receiver) -> None:
+def test_forks_during_writes_lose_nothing(variables: dict[str, str], receiver: Receiver) -> None:
     """Thirty forks while four threads write: no child hangs, none writes into its parent's files.
 
     Lost: nothing, but what a busy disk has made the journal refuse, which is counted. Doubled: nothing.
@@ -88,9 +88,10 @@ def test_forks_in_the_middle_of_writes(variables: dict[str, str], receiver: Rece
 SIXTY_FOUR_WRITERS = """
 import os, signal
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.runs import membership
 
-runtime.decide()
+membership.decide()
 children = []
 for number in range(64):
     child = os.fork()
@@ -109,7 +110,9 @@ print(report.started, report.recorded, report.lost, report.open, report.unfinish
 """
 
 
-def test_sixty_four_writers(variables: dict[str, str], receiver: Receiver) -> None:
+def test_sixty_four_processes_that_record_at_once_lose_nothing(
+    variables: dict[str, str], receiver: Receiver
+) -> None:
     """Sixty-four processes record at once, a quarter of them is killed. Lost: nothing. Doubled: nothing."""
     assert run(variables, SIXTY_FOUR_WRITERS).split(" ", 5) == ["3264", "3264", "0", "0", "0", "{}\n"]
     expected = [f"{n}.{count}" for n in range(64) for count in range(50)] + [f"{n}" for n in range(64)]
@@ -120,10 +123,11 @@ OUTLIVED = """
 import os, signal, sys, time
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.launch import launcher
+from otel_rollout.runs import directory
 trajectory = rollout_trace_attr(name="parent", step=1)
 trajectory.__enter__()
 rollout_trace_op(name="parent.0")(lambda: None)()
-while not launcher.forwarder_runs(runtime.node_directory(runtime.current().settings)):
+while not launcher.forwarder_runs(directory.node_directory(runtime.current().settings)):
     # Else nobody is there to see the parent's end.
     time.sleep(0.02)
 if os.fork() == 0:
@@ -136,7 +140,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_fork_child_that_outlives_its_writer(variables: dict[str, str], receiver: Receiver) -> None:
+def test_writer_that_its_forked_child_outlives_is_completed(
+    variables: dict[str, str], receiver: Receiver
+) -> None:
     """The parent counts as dead though its child lives: what it left is completed at once.
 
     Lost: nothing. Doubled: nothing; the child ends nothing of its parent's.
@@ -162,7 +168,7 @@ def test_a_fork_child_that_outlives_its_writer(variables: dict[str, str], receiv
     assert receiver.names == Counter(["parent", "parent.0", "child", "child.0"])
 
 
-def test_a_clock_that_is_set_forth_and_back(
+def test_changes_of_the_clock_lose_nothing(
     variables: dict[str, str], receiver: Receiver, tmp_path: Path
 ) -> None:
     """Hours forth and back while trajectories run and forwarders die: nobody is taken for dead or for old.
@@ -188,7 +194,7 @@ def test_a_clock_that_is_set_forth_and_back(
     assert set(receiver.names.values()) == {1}
 
 
-def test_a_second_job_on_the_node_with_other_credentials(
+def test_two_jobs_with_one_spool_use_their_own_credentials(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
     """Two jobs share a spool and a target, and not a token: each one's forwarder uses its own.
@@ -210,7 +216,7 @@ def test_a_second_job_on_the_node_with_other_credentials(
     }
 
 
-def test_one_poisonous_span_among_thousands(variables: dict[str, str], receiver: Receiver) -> None:
+def test_span_that_target_rejects_is_rejected_alone(variables: dict[str, str], receiver: Receiver) -> None:
     """A target that refuses each request with that span in it gets all others; it is set aside, with reason.
 
     Lost: nothing. Doubled: nothing.
@@ -229,7 +235,9 @@ def test_one_poisonous_span_among_thousands(variables: dict[str, str], receiver:
     assert '\\"name\\":\\"poison\\"' in entry
 
 
-def test_one_span_of_fifty_megabytes(variables: dict[str, str], receiver: Receiver) -> None:
+def test_span_of_fifty_megabytes_arrives_or_is_rejected_alone(
+    variables: dict[str, str], receiver: Receiver
+) -> None:
     """It arrives, and its neighbours with it; where a target takes no such request it alone is set aside.
 
     Lost: nothing. Doubled: nothing.

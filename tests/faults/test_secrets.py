@@ -65,7 +65,7 @@ def by_options(url: str) -> tuple[dict[str, str], dict[str, dict[str, object]]]:
 
 
 @pytest.mark.parametrize("given", [by_variables, by_options])
-def test_credentials_are_nowhere_to_be_read(
+def test_credentials_appear_in_no_file_log_or_command_line(
     given: Callable[[str], tuple[dict[str, str], dict[str, dict[str, object]] | None]],
     variables: dict[str, str],
     refusing: FaultyProxy,

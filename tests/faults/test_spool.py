@@ -36,7 +36,7 @@ def set_aside(node_dir: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in (node_dir / "rejected.otlp.jsonl").read_text().splitlines()]
 
 
-def test_a_segment_that_was_cut_while_its_journal_is_there(
+def test_truncated_segment_is_completed_from_its_journal(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
     """What a dead writer's segment lacks at its end is in its journal. Lost: nothing. Doubled: nothing."""
@@ -49,7 +49,7 @@ def test_a_segment_that_was_cut_while_its_journal_is_there(
 
 
 @pytest.mark.parametrize("with_journal", [True, False])
-def test_a_segment_that_was_cut_afterwards(
+def test_truncated_segment_without_journal_delivers_its_whole_lines(
     variables: dict[str, str], receiver: Receiver, with_journal: bool
 ) -> None:
     """Cut when its journal has been given back, or copied without one: what stands before the cut arrives.
@@ -77,7 +77,7 @@ def flipped(data: bytes, at: int, bit: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
 
-def test_bits_that_flip(variables: dict[str, str], receiver: Receiver) -> None:
+def test_flipped_bits_reject_only_damaged_lines(variables: dict[str, str], receiver: Receiver) -> None:
     """Twenty flipped bits in a segment: what can be read arrives, what cannot is set aside, none stops it.
 
     Lost: the lines that were hit; they lie in a file with what is wrong with them. Doubled: nothing.
@@ -112,7 +112,9 @@ def test_bits_that_flip(variables: dict[str, str], receiver: Receiver) -> None:
     assert count.delivered + count.rejected + report.lost >= report.recorded == len(expected) - 1
 
 
-def test_a_table_of_open_trajectories_that_is_damaged(variables: dict[str, str], receiver: Receiver) -> None:
+def test_damaged_table_of_open_trajectories_loses_only_damaged_entries(
+    variables: dict[str, str], receiver: Receiver
+) -> None:
     """What is left of it ends as an error, and keeps nobody from what lies in segments.
 
     Lost: that the damaged trajectories were running. Doubled: nothing.
@@ -130,7 +132,9 @@ def test_a_table_of_open_trajectories_that_is_damaged(variables: dict[str, str],
     assert (report.unfinished, report.lost) == (1, 0)
 
 
-def test_lines_of_a_newer_version(variables: dict[str, str], receiver: Receiver) -> None:
+def test_lines_of_newer_version_arrive_without_unknown_fields(
+    variables: dict[str, str], receiver: Receiver
+) -> None:
     """A span with fields nobody knows yet arrives without them; what is no trace data at all is set aside."""
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir)
@@ -147,7 +151,7 @@ def test_lines_of_a_newer_version(variables: dict[str, str], receiver: Receiver)
     assert report.exporters["otlp"].rejected == len(set_aside(node_dir)) == 1
 
 
-def test_a_journal_of_a_newer_version_is_left_alone(variables: dict[str, str], receiver: Receiver) -> None:
+def test_journal_of_newer_version_stays_unchanged(variables: dict[str, str], receiver: Receiver) -> None:
     """What lies in its segments arrives; what only the journal has stays in it, for who can read it."""
     node_dir = node_directory(variables)
     record_and_die(variables, node_dir)
@@ -159,7 +163,9 @@ def test_a_journal_of_a_newer_version_is_left_alone(variables: dict[str, str], r
     assert journal.read_bytes() == newer
 
 
-def test_a_ledger_of_another_version(variables: dict[str, str], receiver: Receiver) -> None:
+def test_ledger_of_another_version_is_renamed_and_delivery_starts_over(
+    variables: dict[str, str], receiver: Receiver
+) -> None:
     """It is kept under another name; what lies in segments arrives. Doubled: what had been delivered."""
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir)
@@ -209,7 +215,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("is_long_used", [False, True])
-def test_a_ledger_that_is_damaged_under_way(
+def test_ledger_damaged_during_delivery_is_replaced_without_loss(
     variables: dict[str, str], receiver: Receiver, damage: str, is_long_used: bool
 ) -> None:
     """It is kept under another name, and begun anew with what the forwarder knows.
@@ -233,7 +239,7 @@ def test_a_ledger_that_is_damaged_under_way(
     assert (report["recorded"], count["delivered"], count["pending"], report["lost"]) == (42, 42, 0, 0)
 
 
-def test_a_spool_inherited_on_a_node_that_reuses_the_pid(
+def test_spool_of_dead_container_is_completed_by_process_with_its_pid(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
     """A container dies with all in it, forwarder too; the job's next attempt has its run id and its pid.
@@ -256,7 +262,7 @@ def test_a_spool_inherited_on_a_node_that_reuses_the_pid(
     assert (report["recorded"], report["lost"], report["unfinished"]) == (10, 0, 0)
 
 
-def test_a_spool_on_shared_storage_seen_by_two_nodes(variables: dict[str, str], receiver: Receiver) -> None:
+def test_spool_shared_by_two_nodes_is_delivered_once(variables: dict[str, str], receiver: Receiver) -> None:
     """Each machine's forwarder delivers what its own processes record, though it sees the other's files.
 
     One is killed: its node completes what it left. Lost: nothing. Doubled: nothing.

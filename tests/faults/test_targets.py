@@ -163,7 +163,7 @@ def _in_mlflow(uri: str, project: str) -> Counter[str]:
         (503, FailureKind.UNAVAILABLE),
     ],
 )
-def test_a_fault_that_lasts_delays_and_loses_nothing(
+def test_lasting_fault_of_target_delays_delivery_and_loses_nothing(
     rollout: Rollout, fault: str | int, kind: FailureKind
 ) -> None:
     """While it lasts the account says what is wrong, once it is over all arrives.
@@ -185,7 +185,7 @@ def test_a_fault_that_lasts_delays_and_loses_nothing(
 
 
 @pytest.mark.parametrize(("status", "times"), [(400, 1), (413, 1), (500, 2)])
-def test_a_passing_refusal_of_a_batch_costs_no_span(rollout: Rollout, status: int, times: int) -> None:
+def test_passing_refusal_of_batch_loses_no_span(rollout: Rollout, status: int, times: int) -> None:
     """A batch that is refused once is halved and its halves pass; one that met internal errors comes again.
 
     Two of them: with the third Weave's exporter begins to suspect the calls. Lost: nothing. Doubled: nothing.
@@ -200,7 +200,7 @@ def test_a_passing_refusal_of_a_batch_costs_no_span(rollout: Rollout, status: in
     rollout.check_arrived(names, answer_lost=False)
 
 
-def test_a_target_that_is_back_after_an_outage(rollout: Rollout) -> None:
+def test_target_back_after_outage_gets_every_span(rollout: Rollout) -> None:
     """Ten minutes by the forwarder's clock, in which the job goes on; `make soak` waits ten real ones.
 
     Lost: nothing. Doubled: nothing.
@@ -218,7 +218,7 @@ def test_a_target_that_is_back_after_an_outage(rollout: Rollout) -> None:
     rollout.check_arrived(names, answer_lost=False)
 
 
-def test_one_target_in_trouble_does_not_hold_up_the_others(rollout: Rollout) -> None:
+def test_failing_target_does_not_delay_other_targets(rollout: Rollout) -> None:
     """Each exporter has a cursor of its own: two deliver while the third is away. Lost: nothing."""
     rollout.proxies["mlflow"].fail("refusing")
     names = rollout.job.record("two-of-three", 3)
@@ -230,7 +230,7 @@ def test_one_target_in_trouble_does_not_hold_up_the_others(rollout: Rollout) -> 
     rollout.check_arrived(names, answer_lost=False)
 
 
-def test_at_the_end_of_the_job_the_rows_add_up(rollout: Rollout) -> None:
+def test_counts_add_up_at_the_end_of_the_job(rollout: Rollout) -> None:
     """After all of that: recorded = delivered for each exporter; nothing rejected, pending or lost."""
     account = rollout.job.ask("shutdown", 60)
     assert (account["started"], account["open"], account["dropped"], account["lost"]) == (

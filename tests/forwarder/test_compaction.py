@@ -21,6 +21,7 @@ from otel_rollout.recording import spool_usage
 from otel_rollout.recording.flusher import FLUSH_CHUNK
 from otel_rollout.recording.identity import Identity
 from otel_rollout.recording.writer import JOURNAL_BYTES, SegmentWriter
+from otel_rollout.runs import membership
 from otel_rollout.spool import layout, segments
 from tests.forwarder.test_delivery import node_directory, record
 from tests.spool_reader import read_directory
@@ -64,7 +65,7 @@ with rollout_trace_attr(step=1):
 
 def test_what_ended_for_a_dead_writer_stays_in_the_account(removing: None, tmp_path: Path) -> None:
     """The trajectory of a killed process counts as recorded, also when its segments are gone."""
-    runtime.decide()
+    membership.decide()
     subprocess.run([sys.executable, "-c", KILLED], check=False)
     report = otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)

@@ -24,6 +24,7 @@ from otel_rollout.account.report import Report
 from otel_rollout.forwarder import delivery
 from otel_rollout.forwarder.lock import Election
 from otel_rollout.launch import launcher
+from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout, segments
 from tests.exporters import FileExporter
@@ -217,7 +218,7 @@ with rollout_trace_attr(step=1):
 
 def test_spans_of_killed_processes_arrive(faulty, target, tmp_path):
     """SIGKILL of writers, without any exit handler, loses no ended span."""
-    runtime.decide()
+    membership.decide()
     workers = [
         subprocess.Popen([sys.executable, "-c", WORKER, "100"], stdout=subprocess.PIPE) for _ in range(3)
     ]
@@ -237,7 +238,7 @@ def test_spans_of_killed_processes_arrive(faulty, target, tmp_path):
 
 def test_a_trajectory_whose_process_was_killed_is_ended_as_an_error(faulty, target, tmp_path):
     """It carries its identity, says what happened, and ends with the last span that was recorded of it."""
-    runtime.decide()
+    membership.decide()
     worker = subprocess.Popen([sys.executable, "-c", WORKER, "3"], stdout=subprocess.PIPE)
     with worker.stdout:
         worker.stdout.readline()

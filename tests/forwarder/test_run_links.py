@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout import runtime
+from otel_rollout._state import process
+from otel_rollout.launch import launcher
+from otel_rollout.runs import directory, membership
 from tests.forwarder.test_delivery import record
 from tests.waiting import wait_for
 
@@ -34,7 +36,7 @@ def test_a_run_published_after_delivery_is_told(tracing: None, target: Path) -> 
     wait_for(lambda: target.exists(), what="delivery")
     assert links(target) == []
     otel_rollout.publish_run(**RUN)
-    rollout = runtime.decide().run_id
+    rollout = membership.decide().run_id
     report = otel_rollout.shutdown(30)
     assert {(run, of) for run, of, _ in links(target)} == {("run-7", rollout)}
     assert report.exporters["test-file"].problem is None
@@ -54,13 +56,13 @@ def test_the_last_run_published_counts(tracing: None, target: Path) -> None:
 def test_a_run_is_linked_after_all_processes_and_the_forwarder_are_gone(tracing: None, target: Path) -> None:
     """Whoever publishes last starts a forwarder if there is none."""
     record(1)
-    arguments = dict(runtime._state.arguments)
-    run_id = runtime.decide().run_id
+    arguments = dict(process.arguments)
+    run_id = membership.decide().run_id
     otel_rollout.shutdown(30)
-    node_dir = runtime.node_directory(runtime.decide())
-    wait_for(lambda: not runtime.launch.forwarder_runs(node_dir), what="the end of the forwarder")
-    runtime.off = False
-    runtime.configure({**arguments, "run_id": run_id})
+    node_dir = directory.node_directory(membership.decide())
+    wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the end of the forwarder")
+    process.off = False
+    membership.configure({**arguments, "run_id": run_id})
     otel_rollout.publish_run(**RUN)
     wait_for(lambda: links(target), what="the link")
 
@@ -89,8 +91,8 @@ def test_publishing_is_harmless(fresh_process: None, monkeypatch: pytest.MonkeyP
     """With tracing off, for an exporter that is not used, and on a disk that refuses, nothing is raised."""
     otel_rollout.publish_run(mlflow="run")
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", os.devnull)
-    runtime._state.settings = None
-    monkeypatch.setattr(runtime, "off", False)
+    process.settings = None
+    monkeypatch.setattr(process, "off", False)
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     otel_rollout.publish_run(mlflow="run")
     otel_rollout.publish_run(console="run")

@@ -23,6 +23,7 @@ from otel_rollout import Report, StepKey, rollout_trace_attr, rollout_trace_op, 
 from otel_rollout.account import node_report
 from otel_rollout.account.ledger import Ledger, read_ledger
 from otel_rollout.base import semconv
+from otel_rollout.base.parsers import tail_rules
 from otel_rollout.cli import forwarding
 from otel_rollout.forwarder import tail_sampling
 from otel_rollout.forwarder.tail_rules import Judge, Trajectory, Verdict
@@ -30,7 +31,8 @@ from otel_rollout.forwarder.tail_sampling import Selection
 from otel_rollout.launch import launcher
 from otel_rollout.otlp import evaluations
 from otel_rollout.recording.sampling import Group
-from otel_rollout.settings import SettingsError, outcomes
+from otel_rollout.runs import directory, membership
+from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout
 from tests.faults.forwarding import nobody_forwards
 from tests.forwarder.test_delivery import node_directory, otel_rollout_command
@@ -163,7 +165,7 @@ def test_the_deadline_decides_by_what_is_known(begin: Begin, tmp_path: Path) -> 
 def test_who_waits_for_delivery_does_not_wait_for_the_deadline(begin: Begin) -> None:
     """A drain decides what has ended by what is known, though other processes go on."""
     begin("spread=0.5", outcome_deadline=3600)
-    runtime.decide()
+    membership.decide()
     fork = multiprocessing.get_context("fork")
     recorded, over = fork.Event(), fork.Event()
 
@@ -209,9 +211,9 @@ def test_a_group_that_does_not_say_its_size_waits_for_who_runs_and_a_while(
     """A sibling that is still running may be the one that fails; and another may be about to begin."""
     monkeypatch.setattr(tail_sampling, "RUNNING_INTERVAL", 0)
     begin("errors")
-    runtime.decide()
-    node_dir = runtime.node_directory(runtime.decide())
-    layout.create_private(node_dir, runtime.decide().spool_dir)
+    membership.decide()
+    node_dir = directory.node_directory(membership.decide())
+    layout.create_private(node_dir, membership.decide().spool_dir)
 
     def verdicts(quiet: float) -> dict[tuple[bool, str], int]:
         monkeypatch.setattr(tail_sampling, "QUIET", quiet)
@@ -223,7 +225,7 @@ def test_a_group_that_does_not_say_its_size_waits_for_who_runs_and_a_while(
         return read_ledger(node_dir).groups
 
     with nobody_forwards(node_dir), contextlib.closing(Ledger(node_dir)) as ledger:
-        deciding = Selection(node_dir, runtime.decide(), lambda: True)
+        deciding = Selection(node_dir, membership.decide(), lambda: True)
         deciding._ledger = ledger
         sibling("row", 0)
         assert verdicts(quiet=60) == {}
@@ -254,7 +256,7 @@ def test_a_step_gets_no_more_than_its_bytes_and_errors_first(begin: Begin, tmp_p
 def test_an_unfinished_trajectory_is_an_error(begin: Begin, tmp_path: Path) -> None:
     """Siblings whose process was killed keep their group."""
     begin("errors")
-    runtime.decide()
+    membership.decide()
 
     def die() -> None:
         sibling("killed", 0)
@@ -285,7 +287,7 @@ def test_each_exporter_has_its_own_cursor_and_the_same_groups(begin: Begin, tmp_
     first = arrived(tmp_path / "test-file")
     assert set(first) == {row for row in range(30) if row % 2}
     (tmp_path / "test-faulty.fault").unlink()
-    configured = runtime.decide()
+    configured = membership.decide()
     assert forwarding.forward_directory(Path(report.place), configured)
     final = node_report.report(Path(report.place), configured)
     assert arrived(tmp_path / "test-faulty") == first == arrived(tmp_path / "test-file")
@@ -385,14 +387,14 @@ def test_score_of_a_sub_trajectory_is_not_the_trajectorys() -> None:
 )
 def test_rewards_of_every_kind_are_judged(rewards: list[Any], verdict: tuple[bool, str]) -> None:
     """A yes counts 1; infinity is further than anything; NaN and text are rewards that are not 0."""
-    judge = Judge(outcomes("zero,spread=0.5"), 0, "")
+    judge = Judge(tail_rules("zero,spread=0.5"), 0, "")
     siblings = [noted(scored(reward, 10), line_of({}, 0)) for reward in rewards]
     assert judge.judge(Group("e", 1, 1, False), siblings) == verdict
 
 
 def test_what_is_unusually_slow_or_long_is_kept() -> None:
     """Beyond so many times the median of the latest; not while there are too few to tell."""
-    judge = Judge(outcomes("slow=3,long=4"), 0, "")
+    judge = Judge(tail_rules("slow=3,long=4"), 0, "")
     name = Group("e", 1, 1, False)
     slow, long = trajectory(seconds=3.1, tokens=100), trajectory(seconds=1.0, tokens=401)
     assert judge.judge(name, [slow]) == (False, "ordinary")
@@ -406,9 +408,9 @@ def test_what_is_unusually_slow_or_long_is_kept() -> None:
 
 def test_a_base_rate_is_the_same_on_every_node() -> None:
     """It goes by the group's name, and has nothing to do with what was sampled before."""
-    judge = Judge(outcomes("rate=0.3"), 0, "seed")
+    judge = Judge(tail_rules("rate=0.3"), 0, "seed")
     kept = {row for row in range(500) if judge.judge(Group("e", 1, row, False), [trajectory()]).kept}
-    again = Judge(outcomes("rate=0.3"), 0, "seed")
+    again = Judge(tail_rules("rate=0.3"), 0, "seed")
     assert kept == {row for row in range(500) if again.judge(Group("e", 1, row, False), [trajectory()]).kept}
     assert 110 < len(kept) < 190
 

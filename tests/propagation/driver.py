@@ -237,12 +237,13 @@ def environment_of_job() -> dict[str, Any]:
 
 
 def work_of_four_actors() -> dict[str, Any]:
-    from otel_rollout import rollout_trace_attr, runtime
+    from otel_rollout import rollout_trace_attr
+    from otel_rollout.runs import membership
 
     with rollout_trace_attr(step=1):
         actors = [Rollout.remote() for _ in range(4)]
         ray.get([actor.trajectory.remote("op") for actor in actors])
-    return {"run": runtime.decide().run_id, "report": report()}
+    return {"run": membership.decide().run_id, "report": report()}
 
 
 def imported_after_init(address: str) -> Any:
@@ -279,17 +280,17 @@ def carried_after_init(address: str) -> Any:
 
 def options_over_the_machines_variables(address: str) -> Any:
     """A configured job on a cluster whose machines have variables for other jobs."""
-    import otel_rollout
+    from otel_rollout.runs import membership
 
     connect(address)
     actor = Rollout.remote()
     ray.get(actor.trajectory.remote("op"))
-    return {"run": otel_rollout.runtime.decide().run_id, "report": report()}
+    return {"run": membership.decide().run_id, "report": report()}
 
 
 def runtime_envs_of_their_own(address: str) -> Any:
     """A job with an actor and a task that have variables of their own, which the job does not name."""
-    import otel_rollout
+    from otel_rollout.runs import membership
 
     connect(address)
     actor = Rollout.options(runtime_env={"env_vars": {"OTEL_ROLLOUT_PROJECT": "judge"}}).remote()
@@ -297,7 +298,7 @@ def runtime_envs_of_their_own(address: str) -> Any:
     ray.get(recorded.options(runtime_env={"env_vars": {"OTEL_ROLLOUT_RUN_ID": "tool"}}).remote(1))
     of_the_job = Rollout.remote()
     ray.get(of_the_job.trajectory.remote("of the job"))
-    return {"run": otel_rollout.runtime.decide().run_id}
+    return {"run": membership.decide().run_id}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout import runtime, settings
+from otel_rollout import settings
+from otel_rollout._state import process
 from tests import exporters
 from tests.spool_reader import Recorded, read_directory
 
@@ -61,6 +62,6 @@ class Job:
             time.sleep(0.05)
 
     def _read(self) -> list[Recorded]:
-        active = runtime._state.runtime
+        active = process.runtime
         assert active is None or active.writer.flush(10)
         return read_directory(self.spool)

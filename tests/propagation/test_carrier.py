@@ -66,6 +66,7 @@ def test_too_large_an_identity_is_cut_with_a_warning(caplog):
     assert len(caplog.records) == 1
 
 
+@pytest.mark.internal_errors
 def test_an_unreadable_identity_leaves_the_span(caplog):
     """A carrier whose identity cannot be read yields the span alone."""
     context = carrier.extract(inside(Identity({"rollout.step": 1})) | {carrier.IDENTITY_KEY: "{"})
@@ -106,6 +107,7 @@ def test_a_span_below_a_carrier_has_parent_and_identity(recorded):
     assert remote.attributes["rollout.sample_index"] == 5
 
 
+@pytest.mark.internal_errors
 def test_a_span_that_raises_is_no_span(caplog):
     """A broken span of somebody else's costs the context and nothing more."""
 

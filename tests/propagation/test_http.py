@@ -5,16 +5,18 @@ import dataclasses
 import pytest
 from opentelemetry import trace
 
-from otel_rollout import rollout_trace_attr, runtime
+from otel_rollout import rollout_trace_attr
+from otel_rollout._state import process
 from otel_rollout.http import extract_headers, inject_headers
 from otel_rollout.propagation.carrier import IDENTITY_KEY
 from otel_rollout.recording.identity import identity_in
+from otel_rollout.runs import membership
 
 
 def allow(monkeypatch, hosts):
     """Configure the hosts that may have the identity."""
-    configured = dataclasses.replace(runtime.decide(), identity_hosts=hosts)
-    monkeypatch.setattr(runtime._state, "settings", configured)
+    configured = dataclasses.replace(membership.decide(), identity_hosts=hosts)
+    monkeypatch.setattr(process, "settings", configured)
 
 
 def sent_to(url: str) -> dict[str, str]:
@@ -62,6 +64,7 @@ def test_outside_a_trajectory_nothing_is_added():
     assert headers == {}
 
 
+@pytest.mark.internal_errors
 def test_headers_that_are_none_do_no_harm(tracing):
     """What is no mapping is left alone, and read as an empty context."""
     with rollout_trace_attr():

@@ -101,6 +101,7 @@ def test_without_ray_thread_pools_are_taken_care_of(monkeypatch):
     assert ray.init is init
 
 
+@pytest.mark.internal_errors
 def test_trouble_while_instrumenting_is_reported_and_nothing_else(monkeypatch, caplog):
     """instrument() never raises."""
     monkeypatch.setattr(ray_send, "install", lambda *args: 1 / 0)
@@ -153,6 +154,7 @@ def test_a_submitted_jobs_variable_is_changed_for_the_call_only(init, tracing, m
     assert os.environ[ray_workers.SUBMITTED_JOB] == before
 
 
+@pytest.mark.internal_errors
 def test_ray_starts_when_our_part_fails(init, tracing, monkeypatch, caplog):
     """A submitted job's variable that is no JSON is Ray's to complain about."""
     monkeypatch.setenv(ray_workers.SUBMITTED_JOB, "{")
@@ -162,6 +164,7 @@ def test_ray_starts_when_our_part_fails(init, tracing, monkeypatch, caplog):
     assert "internal error while preparing Ray's workers" in caplog.text
 
 
+@pytest.mark.internal_errors
 def test_a_call_goes_out_when_our_part_fails(tracing, monkeypatch, caplog):
     """The sending side never raises into ``.remote()``."""
     import otel_rollout
@@ -179,6 +182,7 @@ def test_a_call_goes_out_when_our_part_fails(tracing, monkeypatch, caplog):
     assert "internal error while preparing a call" in caplog.text
 
 
+@pytest.mark.internal_errors
 def test_a_context_that_cannot_be_read_leaves_the_call(caplog):
     """The receiving side never raises into the function."""
     from otel_rollout.propagation.ray_receive import receiving

@@ -38,7 +38,7 @@ EXECUTED = {
 
 
 @pytest.fixture(autouse=True)
-def instrumented():
+def instrumented(fresh_process):
     instrument.instrument()
     yield
     instrument.uninstrument()

@@ -9,8 +9,9 @@ from opentelemetry import trace
 from ray.util import ActorPool
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, runtime
+from otel_rollout import rollout_trace_attr
 from otel_rollout.propagation import instrument
+from tests.fresh_process import fresh_process
 from tests.propagation import actors
 from tests.propagation.support import Job, prepare
 from tests.ray_start import start_ray
@@ -25,17 +26,15 @@ def job(tmp_path_factory):
     directory = tmp_path_factory.mktemp("job")
     with pytest.MonkeyPatch.context() as patched:
         prepare(directory, patched)
-        patched.setattr(runtime, "_state", runtime._State())
-        patched.setattr(runtime, "off", False)
-        otel_rollout.configure({"test-file": {"path": str(directory / "delivered")}}, project_name="project")
-        instrument.instrument()
-        start_ray(lambda: ray.init(num_cpus=8, include_dashboard=False, logging_level="ERROR"))
-        yield Job(directory / "spool")
-        ray.shutdown()
-        instrument.uninstrument()
-        active = runtime._state.runtime
-        if active is not None:
-            active.close(5)
+        with fresh_process():
+            otel_rollout.configure(
+                {"test-file": {"path": str(directory / "delivered")}}, project_name="project"
+            )
+            instrument.instrument()
+            start_ray(lambda: ray.init(num_cpus=8, include_dashboard=False, logging_level="ERROR"))
+            yield Job(directory / "spool")
+            ray.shutdown()
+            instrument.uninstrument()
 
 
 @pytest.fixture(scope="module")

@@ -162,6 +162,7 @@ def test_a_ray_that_is_not_understood_gets_no_hook(variables, monkeypatch):
     assert HOOK not in ray_runtime_env()
 
 
+@pytest.mark.internal_errors
 def test_the_hook_of_rays_environment_never_raises(variables, monkeypatch, caplog):
     """``ray.init`` goes on with the runtime_env it had."""
     monkeypatch.setattr("otel_rollout.ray.instrument", lambda: None)

@@ -24,7 +24,7 @@ def inside_a_trajectory() -> bool:
 
 
 @pytest.fixture
-def installed():
+def installed(fresh_process):
     threads.install()
     yield
     threads.uninstall()

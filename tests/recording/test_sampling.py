@@ -24,10 +24,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, settings
+from otel_rollout import configuration, rollout_trace_attr, rollout_trace_op, runtime, score, settings
 from otel_rollout.base import semconv
 from otel_rollout.propagation import carrier
-from otel_rollout.recording import sampling
 from otel_rollout.recording.sampling import Group, GroupSampling, group_hash, with_chosen
 from tests.spool_reader import Recorded, tree
 
@@ -101,7 +100,6 @@ def test_limit_is_an_average_where_only_the_step_size_is_known() -> None:
 
 def test_limit_without_step_size_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Everything is recorded, and the warning names the missing variable."""
-    sampling._tell_that_nobody_counts.cache_clear()
     assert taken(GroupSampling(most=3)) == set(ROWS)
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "OTEL_ROLLOUT_GROUPS_PER_STEP" in warning
@@ -325,7 +323,7 @@ def test_choice_of_rows_travels_with_calls_outside_trajectories(
 )
 def test_invalid_setting_is_warned_of_with_its_variable(variable: str, value: str, problem: str) -> None:
     """One sentence names variable, value and reason; the default is used."""
-    configured, (said,) = settings.from_environment({variable: value})
+    configured, (said,) = configuration.from_environment({variable: value})
     assert said == f"{variable}={value!r} {said.split(' ', 1)[1]}"
     assert problem in said
     assert configured == settings.Settings()

@@ -15,14 +15,15 @@ import sys
 from typing import Any
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.runs import membership
 
 children: list[subprocess.Popen[str]] = []
 
 
 def configure(arguments: dict[str, Any]) -> str:
     otel_rollout.configure(**arguments)
-    return runtime.decide().run_id
+    return membership.decide().run_id
 
 
 def record(name: str) -> str | None:
@@ -32,7 +33,7 @@ def record(name: str) -> str | None:
 
 
 def run() -> str:
-    configured = runtime.decide()
+    configured = membership.decide()
     return configured.run_id if configured.enabled else ""
 
 

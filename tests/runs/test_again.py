@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+from otel_rollout.launch import at_exit
+from otel_rollout.runs import membership
 from otel_rollout.settings import CONFIG_VARIABLE
 from otel_rollout.spool import layout
 from tests.runs.test_targets import operations
@@ -43,48 +45,48 @@ def delivered(file: Path) -> list[str]:
     return [json.loads(line)[1] for line in file.read_text().splitlines()]
 
 
-def test_configuring_again_with_the_same_arguments_does_nothing(cell: Any, tmp_path: Path) -> None:
+def test_configure_with_equal_arguments_continues_the_run(cell: Any, tmp_path: Path) -> None:
     """The run goes on, before recording began and after."""
     runs = set()
     for number in range(3):
         cell(project_name="p")
         cell(project_name="p")
         record(f"op {number}")
-        runs.add(runtime.decide().run_id)
+        runs.add(membership.decide().run_id)
     assert len(runs) == 1
     assert otel_rollout.shutdown(30).recorded == 6
     assert operations(tmp_path / "a") == ["op 0", "op 1", "op 2"]
 
 
-def test_same_arguments_written_otherwise_are_the_same(
+def test_configure_with_equal_arguments_in_other_forms_continues_the_run(
     cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A path may be a Path, a directory relative, and what is named already left out."""
     monkeypatch.chdir(tmp_path)
     otel_rollout.configure({"test-file": {"path": tmp_path / "a"}}, spool_dir="relative", value_limit=100)
     record("op")
-    run = runtime.decide().run_id
+    run = membership.decide().run_id
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "a")}}, spool_dir=Path("relative"))
     otel_rollout.configure(value_limit="100")
     otel_rollout.configure("test-file")
-    assert runtime.decide().run_id == run
+    assert membership.decide().run_id == run
 
 
-def test_configuring_otherwise_ends_the_run_and_begins_another(cell: Any, tmp_path: Path) -> None:
+def test_configure_with_another_target_begins_another_run(cell: Any, tmp_path: Path) -> None:
     """What was recorded goes to the first target, what follows to the second, without a wait in between."""
     cell("a")
     record("first")
-    first = runtime.decide().run_id
+    first = membership.decide().run_id
     cell("b")
-    assert runtime.decide().run_id != first
+    assert membership.decide().run_id != first
     record("second")
     assert otel_rollout.shutdown(30).recorded == 2
     assert operations(tmp_path / "b") == ["second"]
-    runtime._at_exit()
+    at_exit.run()
     assert operations(tmp_path / "a") == ["first"]
 
 
-def test_a_trajectory_that_runs_when_its_run_ends_is_ended_there(cell: Any, tmp_path: Path) -> None:
+def test_trajectory_open_when_its_run_ends_arrives_in_that_run(cell: Any, tmp_path: Path) -> None:
     """Its root arrives where its spans have, however soon it ends; what follows is in the next run."""
     cell("a")
     with rollout_trace_attr(step=1):
@@ -96,27 +98,29 @@ def test_a_trajectory_that_runs_when_its_run_ends_is_ended_there(cell: Any, tmp_
     assert delivered(tmp_path / "b") == ["after"]
 
 
-def test_what_another_configure_does_not_name_stays(cell: Any) -> None:
+def test_configure_keeps_settings_that_it_does_not_name(cell: Any) -> None:
     """As it does before recording began."""
     cell("a", value_limit=100)
     record("first")
     otel_rollout.configure(experiment_name="second")
-    configured = runtime.decide()
+    configured = membership.decide()
     assert list(configured.exporters) == ["test-file"]
     assert (configured.value_limit, configured.experiment_name) == (100, "second")
 
 
-def test_after_shutdown_nothing_stays(cell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configure_after_shutdown_keeps_no_earlier_argument(
+    cell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another run's arguments are its own, here and in the processes it starts."""
     cell("a", value_limit=100)
     record("first")
     otel_rollout.shutdown(30)
     cell("b")
-    assert runtime.decide().value_limit != 100
+    assert membership.decide().value_limit != 100
     assert "value_limit" not in json.loads(os.environ[CONFIG_VARIABLE])
 
 
-def test_calls_after_shutdown_begin_another_run_where_the_environment_says_so(
+def test_span_after_shutdown_begins_another_run_if_variables_switch_tracing_on(
     fresh_process: None, test_exporters: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """They are recorded and delivered, and the first run's report stays what it was."""
@@ -131,7 +135,7 @@ def test_calls_after_shutdown_begin_another_run_where_the_environment_says_so(
     assert len({path.parent for path in layout.node_directories(tmp_path / "spool")}) == 2
 
 
-def test_calls_after_shutdown_of_a_configured_run_are_not_lost_in_silence(
+def test_span_after_shutdown_of_configured_run_is_dropped_with_one_warning(
     cell: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One warning says that configure() begins another run; until then nothing is recorded."""
@@ -171,11 +175,11 @@ def test_second_run_is_delivered_when_the_program_exits(test_exporters: None, tm
     assert len((tmp_path / "a").read_text().splitlines()) == 2
 
 
-def test_unlimited_timeouts_reach_children(cell: Any) -> None:
+def test_infinite_timeout_reaches_child_processes(cell: Any) -> None:
     """JSON has no infinity; what configure() was given counts here and in processes started from here."""
     cell("a", shutdown_timeout=float("inf"))
-    assert runtime.decide().shutdown_timeout == float("inf")
-    code = "from otel_rollout import runtime; print(runtime.decide().shutdown_timeout)"
+    assert membership.decide().shutdown_timeout == float("inf")
+    code = "from otel_rollout.runs import membership; print(membership.decide().shutdown_timeout)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "inf\n"
 
@@ -187,15 +191,15 @@ with rollout_trace_attr():
 """
 
 
-def test_run_that_only_children_record_is_ended_as_well(cell: Any, tmp_path: Path) -> None:
+def test_run_recorded_by_children_alone_ends_when_another_begins(cell: Any, tmp_path: Path) -> None:
     """A driver that records nothing configures again: its workers' spans stay with the first target."""
     cell("a")
-    first = runtime.decide().run_id
+    first = membership.decide().run_id
     subprocess.run([sys.executable, "-c", CHILD], check=True)
     cell("b")
-    assert runtime.decide().run_id != first
+    assert membership.decide().run_id != first
     assert otel_rollout.shutdown(30).recorded == 0
-    runtime._at_exit()
+    at_exit.run()
     assert operations(tmp_path / "a") == ["of child"]
     assert not (tmp_path / "b").exists()
 
@@ -213,7 +217,7 @@ otel_rollout.shutdown(30)
 """
 
 
-def test_exit_handlers_begin_no_other_run(test_exporters: None, tmp_path: Path) -> None:
+def test_span_in_later_exit_handler_begins_no_run(test_exporters: None, tmp_path: Path) -> None:
     """What they call after our exit duties is not recorded; the program's last line is what it would be."""
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "a")}
     ran = subprocess.run(

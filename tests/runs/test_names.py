@@ -52,7 +52,7 @@ def test_id_of_plain_characters_is_its_directory(run_id: str) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["实验甲", "実験", "эксперимент", "a" * 300, "a/b", "..", "é"])
-def test_run_with_such_an_id_is_recorded_and_its_manifest_has_the_id(
+def test_run_with_unusual_id_is_delivered_and_its_manifest_has_the_id(
     run_id: str, fresh_process: None, test_exporters: None, tmp_path: Path
 ) -> None:
     """What is recorded is delivered, and listings show the id as it was given."""

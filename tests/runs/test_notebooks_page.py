@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout import runtime
+from otel_rollout.runs import membership
 from tests.waiting import wait_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"
@@ -39,18 +39,19 @@ def test_cells_may_be_run_again(
     namespace: dict[str, object] = {"__name__": "__main__"}
     for cell in (set_up, set_up, work, set_up, work):
         exec(cell, namespace)
-    first = runtime.decide().run_id
+    first = membership.decide().run_id
     exec(end, namespace)
     assert "4 spans recorded; 4 delivered to mlflow" in capsys.readouterr().out
     for cell in (set_up, work, end):
         exec(cell, namespace)
     assert "2 spans recorded; 2 delivered to mlflow" in capsys.readouterr().out
-    assert runtime.decide().run_id != first
+    assert membership.decide().run_id != first
     assert traces(tmp_path / "mlflow.db") == 3
 
 
 TEST = """
 import otel_rollout
+from otel_rollout.runs import membership
 
 def test_something():
     otel_rollout.configure({exporters})
@@ -69,14 +70,14 @@ def run_pytest(directory: Path, conftest: str, exporters: str = "") -> str:
     return ran.stdout
 
 
-def test_pytest_untraced(tmp_path: Path) -> None:
+def test_pytest_with_lines_against_tracing_records_nothing(tmp_path: Path) -> None:
     """With the page's first lines nothing is recorded, though code under test configures."""
     untraced, _ = code_in(PYTEST)
     assert "TRACE None" in run_pytest(tmp_path, untraced, '"console"')
     assert not (tmp_path / "spool").exists()
 
 
-def test_pytest_traced(tmp_path: Path) -> None:
+def test_pytest_with_fixture_delivers_one_run(tmp_path: Path) -> None:
     """With the page's fixture a run holds what tests did, and has arrived when they end."""
     _, traced = code_in(PYTEST)
     assert re.search(r"TRACE [0-9a-f]{32}", run_pytest(tmp_path, traced))
@@ -98,7 +99,9 @@ with rollout_trace_attr(step=1):
 
 
 @pytest.mark.parametrize("timeout", ["30", "0"])
-def test_ctrl_c_loses_nothing(test_exporters: None, tmp_path: Path, timeout: str) -> None:
+def test_ctrl_c_delivers_the_interrupted_trajectory(
+    test_exporters: None, tmp_path: Path, timeout: str
+) -> None:
     """The interrupted trajectory arrives as an error, whether the program waits for that or not."""
     target = tmp_path / "delivered"
     environment = {

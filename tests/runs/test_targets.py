@@ -128,7 +128,7 @@ def test_siblings_that_name_the_same_target_share_a_run(started: Any, tmp_path: 
     assert len(runs) == 1
 
 
-def test_children_of_an_own_run_join_it(started: Any, tmp_path: Path) -> None:
+def test_children_join_the_own_run_of_their_parent(started: Any, tmp_path: Path) -> None:
     """A child's run is published to what the child starts."""
     parent = started()
     ask(parent, "configure", to(tmp_path / A))
@@ -184,7 +184,7 @@ def test_experiment_that_mlflows_client_sets_does_not_part_processes(started: An
     assert ask(parent, "child", "run") == ask(parent, "run")
 
 
-def test_two_programs_with_one_run_id_and_two_targets(started: Any, tmp_path: Path) -> None:
+def test_programs_with_one_run_id_and_two_targets_record_two_runs(started: Any, tmp_path: Path) -> None:
     """A run's directory has one target: who names another records beside it."""
     programs = [
         started(
@@ -216,7 +216,7 @@ def test_no_credential_lies_in_the_spool(started: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [None, "false"])
-def test_run_is_delivered_by_its_first_processs_settings(
+def test_run_is_delivered_with_the_settings_of_its_founder(
     started: Any, tmp_path: Path, changed: str | None
 ) -> None:
     """A child that has another OTEL_ROLLOUT_KEEP, or none, and records first does not decide that."""

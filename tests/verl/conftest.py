@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout import runtime, settings
+from otel_rollout import _state, settings
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
@@ -28,7 +28,7 @@ def _import_verl_as_if_tracing() -> None:
         importlib.import_module("verl.experimental.agent_loop")
     for name in ("OTEL_TRACES_EXPORTER", settings.CONFIG_VARIABLE):
         os.environ.pop(name, None)
-    runtime._state = runtime._State()
+    _state.reset()
 
 
 if not list(

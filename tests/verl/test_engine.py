@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import otel_rollout
-from otel_rollout.base import errors
 from otel_rollout.integrations.verl import vllm
 
 
@@ -71,7 +70,6 @@ async def test_an_engine_without_statistics_is_warned_of_once(
     tracing: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """vLLM makes spans of statistics, which verl switches off by default: one warning says what to set."""
-    monkeypatch.setattr(errors, "_reported", set())
     for engine in (_patched(None, log_stats=False), _patched("grpc://127.0.0.1:4317")):
         await _call(engine)
     assert caplog.messages == []

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
-from otel_rollout import runtime, settings
-from otel_rollout.base import errors
+from otel_rollout import settings
 from otel_rollout.integrations.verl import launching
+from otel_rollout.runs import membership
 
 IMPORT = """
 import sys
@@ -47,7 +47,7 @@ def test_the_flag_alone_sets_the_job_up(
     """trace.backend=mlflow makes verl's project the experiment, for the driver and all it starts."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     get_ppo_ray_runtime_env(_flag(verl_config, "mlflow"))
-    configured = runtime.decide()
+    configured = membership.decide()
     assert (list(configured.exporters), configured.project_name) == (["mlflow"], "verl-tests")
     assert configured.experiment_name == "scripted"
     assert json.loads(os.environ[settings.CONFIG_VARIABLE])["project_name"] == "verl-tests"
@@ -57,7 +57,7 @@ def test_flag_and_variable_agree_on_otel(verl_config: Any, monkeypatch: pytest.M
     """trace.backend=otel is what OTEL_TRACES_EXPORTER says."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     get_ppo_ray_runtime_env(_flag(verl_config, "otel"))
-    assert list(runtime.decide().exporters) == ["console"]
+    assert list(membership.decide().exporters) == ["console"]
 
 
 def test_the_flag_wins_and_says_so(
@@ -67,7 +67,7 @@ def test_the_flag_wins_and_says_so(
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     get_ppo_ray_runtime_env(_flag(verl_config, "mlflow,console"))
-    assert list(runtime.decide().exporters) == ["mlflow", "console"]
+    assert list(membership.decide().exporters) == ["mlflow", "console"]
     (line,) = [r.getMessage() for r in caplog.records if "the flag wins" in r.getMessage()]
     assert "mlflow,console" in line
     assert "OTEL_TRACES_EXPORTER=console" in line
@@ -76,7 +76,7 @@ def test_the_flag_wins_and_says_so(
 def test_a_backend_that_is_not_installed_is_said(verl_config: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Training starts, untraced, and the error names the flag."""
     get_ppo_ray_runtime_env(_flag(verl_config, "nowhere"))
-    assert not runtime.decide().enabled
+    assert not membership.decide().enabled
     assert [r for r in caplog.records if "trace.backend=nowhere" in r.getMessage()]
 
 
@@ -85,8 +85,8 @@ def test_mlflow_without_a_target_goes_where_verls_runs_go(
 ) -> None:
     """verl's default database, on the driver's machine alone, and it is said."""
     get_ppo_ray_runtime_env(_flag(verl_config, "mlflow"))
-    assert runtime.decide().exporters["mlflow"]["tracking_uri"] == "sqlite:////tmp/mlruns.db"
-    assert runtime.decide().home_node
+    assert membership.decide().exporters["mlflow"]["tracking_uri"] == "sqlite:////tmp/mlruns.db"
+    assert membership.decide().home_node
     assert [r for r in caplog.records if launching.DEFAULT_MLFLOW_URI in r.getMessage()]
 
 
@@ -97,7 +97,7 @@ def test_our_variables_name_project_and_experiment_over_verls(
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "mine")
     get_ppo_ray_runtime_env(verl_config)
-    assert (runtime.decide().project_name, runtime.decide().experiment_name) == ("mine", "scripted")
+    assert (membership.decide().project_name, membership.decide().experiment_name) == ("mine", "scripted")
 
 
 def test_nothing_asked_for_nothing_changed(verl_config: Any) -> None:
@@ -161,7 +161,6 @@ def test_an_engine_without_statistics_is_warned_of_before_it_starts(
 ) -> None:
     """vLLM's tracing together with verl's disable_log_stats ends the engine: the driver says what to set."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    monkeypatch.setattr(errors, "_reported", set())
     verl_config.actor_rollout_ref.rollout.disable_log_stats = disabled
     verl_config.actor_rollout_ref.rollout.engine_kwargs = {"vllm": engine}
     get_ppo_ray_runtime_env(_flag(verl_config, "otel"))

@@ -14,7 +14,7 @@ import pytest
 from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr, rollout_trace_op
 
 import otel_rollout
-from otel_rollout import runtime
+from otel_rollout.runs import membership
 from tests.spool_reader import Recorded, tree
 from tests.verl.versions import needs_trackio
 
@@ -102,11 +102,11 @@ async def test_a_flag_the_driver_has_not_seen_wins(
     trace_config: Any, recorded: Callable[[], list[Recorded]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where a driver of one's own has started Ray, the worker follows the flag, in a run of its own."""
-    before = runtime.decide().run_id
+    before = membership.decide().run_id
     _init("test-faulty")
     await Traced().inner("x")
-    assert list(runtime.decide().exporters) == ["test-faulty"]
-    assert runtime.decide().run_id == f"{before}-test-faulty"
+    assert list(membership.decide().exporters) == ["test-faulty"]
+    assert membership.decide().run_id == f"{before}-test-faulty"
     assert [span.name for span in recorded()] == ["Traced.inner"]
     assert [r for r in caplog.records if "the flag wins" in r.getMessage()]
 

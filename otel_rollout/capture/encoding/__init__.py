@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import orjson
 
+from otel_rollout._state import process
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture.encoding.bounded import encode_in_parts
 from otel_rollout.capture.encoding.limits import MAX_CONVERSION_STEPS, MEASURED_AFTER_LARGE
@@ -32,8 +33,6 @@ Encoder = Callable[[Any, int], bytes]
 _NEEDS_DEFAULT: Final = "Type is not JSON serializable"
 """orjson's message for an object that its ``default`` can convert; keys and the like have other messages."""
 _dumps = orjson.dumps
-_to_measure = 0
-"""Values that are still to be measured because one turned out larger than estimated."""
 
 
 def to_json(value: Any, limit: int) -> bytes:
@@ -43,17 +42,16 @@ def to_json(value: Any, limit: int) -> bytes:
     infinities become null, as JSON has none. Each omission is noted in its place. Nothing is raised, except
     what a signal handler raises meanwhile: the KeyboardInterrupt of a user, for example.
     """
-    global _to_measure
     try:
-        if _to_measure or seems_larger(value, limit):
-            _to_measure -= _to_measure > 0
+        if process.values_to_measure or seems_larger(value, limit):
+            process.values_to_measure -= process.values_to_measure > 0
             larger = is_larger(value, limit, Work())
             if larger or (larger is None and seems_larger(value, limit)):
                 return encode_in_parts(value, limit)
         encoded = _dumps(value)
         if len(encoded) <= limit:
             return encoded
-        _to_measure = MEASURED_AFTER_LARGE
+        process.values_to_measure = MEASURED_AFTER_LARGE
     except Exception as error:  # noqa: BLE001 - orjson refused a part of it, or it changed meanwhile
         pass_on(error)
         if _NEEDS_DEFAULT in str(error):
@@ -63,12 +61,11 @@ def to_json(value: Any, limit: int) -> bytes:
 
 def _with_objects(value: Any, limit: int) -> bytes:
     """Encode a value that holds objects, which are converted for orjson."""
-    global _to_measure
     try:
         encoded = _dumps(value, Work(steps=MAX_CONVERSION_STEPS).convert)
         if len(encoded) <= limit:
             return encoded
-        _to_measure = MEASURED_AFTER_LARGE
+        process.values_to_measure = MEASURED_AFTER_LARGE
     except Exception as error:  # noqa: BLE001 - a user's object: any of its methods may have been called
         pass_on(error)
     return encode_in_parts(value, limit)

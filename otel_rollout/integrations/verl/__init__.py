@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import sys
 
-from otel_rollout import runtime
 from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl import seams
+from otel_rollout.runs import membership
 
 
 def _load() -> None:
     """Arrange for verl to be traced, as far as this process is concerned. Never raises."""
     try:
-        if not runtime.decide().enabled:
+        if not membership.decide().enabled:
             seams.wait_for(seams.UNCONFIGURED)
             return
         seams.wait_for(seams.ALL)

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from opentelemetry.context import attach, get_current
 
-from otel_rollout import runtime
 from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl import seams
 from otel_rollout.recording.sampling import Group, GroupSampling, with_chosen
+from otel_rollout.runs import membership
 
 _COVERS: Final = "OTEL_ROLLOUT_SAMPLE_GROUPS needs OTEL_ROLLOUT_GROUPS_PER_STEP"
 
@@ -79,7 +79,7 @@ def _handing_out(prompts: Any) -> Iterator[None]:
 def _chosen(prompts: Any) -> frozenset[Any] | None:
     """The rows of a batch that are recorded; None where nothing limits them. Never raises."""
     try:
-        settings = runtime.decide()
+        settings = membership.decide()
         sampling = GroupSampling.of(settings) if settings.enabled else None
         if sampling is None or not sampling.most:
             return None

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Final
 
-from otel_rollout import runtime, settings
-from otel_rollout.base.errors import fault, warn
+from otel_rollout import configuration
+from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.integrations.verl import seams, vllm
-from otel_rollout.launch import launcher
+from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
 
 _logger = logging.getLogger("otel_rollout")
@@ -62,7 +62,7 @@ def set_up(config: Any = None) -> None:
     if not exporters:
         return
     try:
-        runtime.configure(
+        membership.configure(
             {
                 "exporters": with_default_target(exporters),
                 "project_name": unless_set("OTEL_ROLLOUT_PROJECT", trace.get("project_name")),
@@ -76,7 +76,7 @@ def set_up(config: Any = None) -> None:
 
     instrument()
     if _engine_lacks_statistics(config):
-        warn(vllm.NEEDS_STATISTICS)
+        warn_once(vllm.NEEDS_STATISTICS)
 
 
 def asked_for(backend: str | None) -> dict[str, dict[str, Any]]:
@@ -84,7 +84,7 @@ def asked_for(backend: str | None) -> dict[str, dict[str, Any]]:
 
     Says what cannot be had, and which of the two wins where they disagree: the flag.
     """
-    configured, _ = settings.from_environment(os.environ)
+    configured, _ = configuration.from_environment(os.environ)
     environment = {name: dict(options) for name, options in configured.exporters.items()}
     if configured.sdk_disabled:
         return {}
@@ -104,7 +104,7 @@ def asked_for(backend: str | None) -> dict[str, dict[str, Any]]:
         return {}
     chosen = {name.strip(): environment.get(name.strip(), {}) for name in flag.split(",") if name.strip()}
     try:
-        launcher.check_exporters(chosen)
+        membership.check_exporters(chosen)
     except SettingsError as error:
         _logger.error("otel-rollout: nothing is traced by trace.backend=%s: %s", flag, error)
         return {}

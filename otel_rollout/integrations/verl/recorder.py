@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Final
 
 from otel_rollout import runtime
+from otel_rollout._state import process
 
 _MODULE: Final = "verl.utils.rollout_trace"
 _SETTLED: Final = "_otel_rollout_recorder"
@@ -34,7 +35,7 @@ def settle(trace_config: Any, recorder: Recorder) -> None:
 def recorder() -> Recorder:
     """Who records now. Before verl's configuration is read that is us, if the environment says so."""
     settled = getattr(config(), _SETTLED, Recorder.OTEL_ROLLOUT)
-    if settled is Recorder.OTEL_ROLLOUT and runtime.off:
+    if settled is Recorder.OTEL_ROLLOUT and process.off:
         return Recorder.NOBODY
     return settled if isinstance(settled, Recorder) else Recorder.OTEL_ROLLOUT
 

@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import Any, Final
 
 import otel_rollout
-from otel_rollout import runtime
 from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl import launching, operations, seams, trajectory
 from otel_rollout.integrations.verl.recorder import Recorder, recorder, settle
+from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
 
 _logger = logging.getLogger("otel_rollout")
@@ -73,7 +73,7 @@ def _decide(given: dict[str, Any]) -> Recorder:
         if backend == launching.VERLS_OWN:
             launching.asked_for(backend)
             return Recorder.VERL
-        inherited = runtime.decide()
+        inherited = membership.decide()
         exporters = launching.asked_for(backend)
         if not exporters or not inherited.enabled:
             return Recorder.NOBODY
@@ -86,7 +86,7 @@ def _decide(given: dict[str, Any]) -> Recorder:
             wanted["exporters"] = launching.with_default_target(exporters)
             wanted["run_id"] = "-".join([inherited.run_id, *exporters])  # a run has one set of targets
         if any(getattr(inherited, name) != value for name, value in wanted.items()):
-            runtime.configure(wanted, joins="exporters" not in wanted)
+            membership.configure(wanted, joins="exporters" not in wanted)
     except SettingsError as error:
         _logger.warning("otel-rollout: project and experiment stay what they were: %s", error)
     except Exception as error:  # noqa: BLE001 - training goes on

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_rollout.base.errors import fault, warn
+from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.integrations.verl import seams
 
 _COVERS: Final = "vLLM's own spans do not join trajectories, but for gen_ai.request.id on both"
@@ -59,5 +59,5 @@ def _traces(engine: Any) -> bool:
     if getattr(configured, "otlp_traces_endpoint", None) is None:
         return False
     if getattr(engine, "log_stats", None) is False:
-        warn(NEEDS_STATISTICS)
+        warn_once(NEEDS_STATISTICS)
     return True

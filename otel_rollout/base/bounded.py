@@ -1,0 +1,53 @@
+"""A dictionary of bounded size."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class BoundedDict(MutableMapping[Key, Value]):
+    """A dictionary that forgets the entries that were set longest ago.
+
+    Args:
+        limit: number of entries, or sum of their sizes, that is kept.
+        size_of: measures a value when it is set; by default each entry counts as 1.
+    """
+
+    def __init__(self, limit: int, size_of: Callable[[Value], int] | None = None) -> None:
+        self._limit = limit
+        self._size_of = size_of
+        self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._total = 0
+
+    def __getitem__(self, key: Key) -> Value:
+        return self._entries[key][0]
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        self.pop(key, None)
+        size = 1 if self._size_of is None else self._size_of(value)
+        self._entries[key] = value, size
+        self._total += size
+        while self.size > self._limit:
+            self._total -= self._entries.popitem(last=False)[1][1]
+
+    def __delitem__(self, key: Key) -> None:
+        self._total -= self._entries.pop(key)[1]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    @property
+    def size(self) -> int:
+        """Number of the entries, or sum of their sizes."""
+        return len(self._entries) if self._size_of is None else self._total

@@ -1,0 +1,152 @@
+"""Parse the text of environment variables.
+
+Parsers raise ``ValueError`` with a message that completes a sentence about the value: "is not an integer".
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from otel_rollout.base.suggest import did_you_mean
+
+
+def text(value: str) -> str:
+    """Accept any text that can be encoded as UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("is not valid UTF-8") from None
+    return value
+
+
+def path_text(value: str) -> str:
+    """Accept a path that this process can pass to the system; its bytes need not be valid UTF-8."""
+    if "\0" in value:
+        raise ValueError("holds a zero byte, which no path can")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"cannot be the name of a file in this process, whose encoding for names is "
+            f"{sys.getfilesystemencoding()}: set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
+        ) from None
+    return value
+
+
+def path(value: str) -> Path:
+    """Parse a path."""
+    return Path(path_text(value))
+
+
+def flag(value: str) -> bool:
+    """Parse a boolean; as the OpenTelemetry specification demands, only ``true`` switches it on."""
+    word = value.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("is neither true nor false")
+    return word == "true"
+
+
+def number(type_: type[int] | type[float], least: float, value: str) -> Any:
+    """Parse a number that is not less than ``least``."""
+    try:
+        parsed = type_(value)
+    except ValueError:
+        raise ValueError(f"is not {'an integer' if type_ is int else 'a number'}") from None
+    if math.isnan(parsed):
+        raise ValueError("is not a number")
+    if parsed < least:
+        raise ValueError(f"is less than {least}")
+    return parsed
+
+
+positive: Final = functools.partial(number, int, 1)
+"""Parse an integer from 1."""
+count: Final = functools.partial(number, int, 0)
+"""Parse an integer from 0."""
+seconds: Final = functools.partial(number, float, 0)
+"""Parse a duration in seconds, infinity included."""
+
+
+def share(value: str) -> float:
+    """Parse a number from 0 to 1."""
+    parsed: float = number(float, 0, value)
+    if parsed > 1:
+        raise ValueError("is no share from 0 to 1")
+    return parsed
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """Return a parser that accepts these words, in any case."""
+
+    def parse(value: str) -> str:
+        word = value.strip().lower()
+        if word not in allowed:
+            raise ValueError(f"is none of {', '.join(allowed)}")
+        return word
+
+    return parse
+
+
+def names(value: str) -> dict[str, dict[str, Any]]:
+    """Parse names of exporters, comma separated: name → options, of which there are none."""
+    found = [name.strip() for name in value.split(",")]
+    return {name: {} for name in found if name and name != "none"}
+
+
+def pairs(value: str) -> dict[str, str]:
+    """Parse ``key=value,key=value`` with percent-encoding, the format of ``OTEL_RESOURCE_ATTRIBUTES``."""
+    found: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in text(value).split(","))):
+        key, separator, entry = item.partition("=")
+        if not separator or not key.strip():
+            raise ValueError("has an entry that is not key=value")
+        found[unquote(key.strip())] = unquote(entry.strip())
+    return found
+
+
+_TAIL_RULES: Final[Mapping[str, Callable[[str], float] | None]] = {
+    "errors": None,
+    "validation": None,
+    "zero": None,
+    "spread": functools.partial(number, float, 0),
+    "slow": functools.partial(number, float, 1),
+    "long": functools.partial(number, float, 1),
+    "rate": share,
+}
+"""Tail-sampling rule → parser of its number; None for a rule without a number."""
+
+
+def tail_rules(value: str) -> dict[str, float]:
+    """Parse tail-sampling rules, ``errors,spread=0.5``: rule → its number; 1 for a rule without a number.
+
+    Raises:
+        ValueError: naming the part that cannot be used.
+    """
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in value.split(","))):
+        name, separator, argument = (piece.strip() for piece in part.partition("="))
+        if name not in _TAIL_RULES:
+            meant = did_you_mean(name, _TAIL_RULES)
+            raise ValueError(f"has {name!r}, which is none of {', '.join(_TAIL_RULES)}.{meant}".rstrip("."))
+        parse = _TAIL_RULES[name]
+        if (parse is None) is bool(separator):
+            needs = f"takes no number: {name}" if parse is None else f"needs a number: {name}=0.5"
+            raise ValueError(f"has {part!r}, but {name} {needs}")
+        try:
+            found[name] = parse(argument) if parse else 1.0
+        except ValueError as error:
+            raise ValueError(f"has {part!r}, where {argument!r} {error}") from None
+    return found
+
+
+def tail_rule_text(value: str) -> str:
+    """Accept text that :func:`tail_rules` can parse."""
+    tail_rules(value)
+    return value.strip()

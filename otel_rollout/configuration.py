@@ -1,0 +1,211 @@
+"""Read the settings of a process, from arguments, from the founder of its run and from variables.
+
+Arguments win over inherited settings, these over variables, and variables over defaults.
+
+The process that founds a run passes its arguments and its target to child processes in one variable,
+:data:`otel_rollout.settings.CONFIG_VARIABLE`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from otel_rollout.base import parsers
+from otel_rollout.base.suggest import closest, did_you_mean
+from otel_rollout.settings import (
+    CONFIG_VARIABLE,
+    PREFIX,
+    WARNED_VARIABLE,
+    ExporterOptions,
+    Settings,
+    SettingsError,
+    variable_of,
+)
+
+FOUNDER_KEY: Final = "delivery"
+"""Entry of :data:`CONFIG_VARIABLE` with the founder's settings for the forwarder."""
+_MIN_SIMILARITY: Final = 0.9
+"""Similarity, from 0 to 1, from which a variable without the prefix counts as misspelt."""
+_SIMPLE: Final = (str, int, float)
+_TEXT_OR_NUMBER: Final = ("sampler_arg", "sample_seed")
+"""Settings with text as their value for which an argument may be a number."""
+_EXPECTED: Final = {"int": "a whole number", "float": "a number", "Path": "text or a Path"}
+"""Type of a field → what an argument of ``configure()`` must be; text for any other type."""
+
+
+def switched_off(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings by which variables switch tracing off; arguments cannot switch it on again."""
+    if environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
+        return {"exporters": {}}
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return {"sdk_disabled": True}
+    return {}
+
+
+def is_enabled(environ: Mapping[str, str]) -> bool:
+    """Return whether variables switch tracing on; this reads nothing but the variables."""
+    is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return bool(parsers.names(environ.get("OTEL_TRACES_EXPORTER", ""))) and not is_disabled
+
+
+def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """Read the settings of a process whose program has called no ``configure()``.
+
+    A wrong value stops no training run: the default is used.
+
+    Returns:
+        The settings, and one sentence for each value that could not be used.
+    """
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for field in dataclasses.fields(Settings):
+        value = environ.get(variable_of(field))
+        if value is None or not value.strip():  # an empty variable counts as unset (OTel specification)
+            continue
+        try:
+            values[field.name] = field.metadata["parse"](value)
+        except ValueError as error:
+            shown = (
+                "" if field.name == "resource_attributes" else f"={value!r}"
+            )  # attributes may hold a secret
+            problems.append(f"{variable_of(field)}{shown} {error}; the default is used.")
+    try:
+        values |= inherited(environ)
+    except ValueError as error:
+        problems.append(f"{CONFIG_VARIABLE} {error}; it is ignored.")
+    return Settings(**values | switched_off(environ)), problems
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return one sentence for each variable that was probably meant for this package but has no effect.
+
+    These are unknown variables with the prefix ``OTEL_ROLLOUT_``, and variables that differ from one in
+    :class:`Settings` by a letter or two (``OTEL_TRACE_EXPORTER``).
+    """
+    known = [variable_of(field) for field in dataclasses.fields(Settings)]
+    without_prefix = {name.removeprefix(PREFIX): name for name in known}
+    found = []
+    for name in sorted(set(environ) - {*known, CONFIG_VARIABLE, WARNED_VARIABLE}):
+        if name.startswith(PREFIX):
+            meant = closest(name.removeprefix(PREFIX), without_prefix)
+            suggestion = f" Did you mean {without_prefix[meant]!r}?" if meant else ""
+            found.append(f"{name} is not a variable of otel-rollout and has no effect.{suggestion}")
+        elif name.startswith("OTEL") and (meant := closest(name, known, _MIN_SIMILARITY)):
+            found.append(f"{name} has no effect on otel-rollout. Did you mean {meant!r}?")
+    return found
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings that this process inherits from the founder of its run.
+
+    Raises:
+        ValueError: when the variable cannot be read.
+    """
+    value = environ.get(CONFIG_VARIABLE)
+    if not value:
+        return {}
+    try:
+        arguments = json.loads(value)
+        if not isinstance(arguments, dict):
+            raise TypeError("it holds no object")
+        arguments.pop(FOUNDER_KEY, None)
+        return checked_arguments(arguments)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"cannot be read ({error})") from None
+
+
+def from_founder(run_id: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the forwarder's settings that the founder of a run has published; empty where it has not."""
+    try:
+        published = json.loads(environ.get(CONFIG_VARIABLE, ""))
+        return checked_arguments(published[FOUNDER_KEY]) if published["run_id"] == run_id else {}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def to_variable(arguments: Mapping[str, Any]) -> str:
+    """Encode checked arguments for :data:`CONFIG_VARIABLE`.
+
+    The text is ASCII: paths may hold bytes that are no text, and not every process can put other characters
+    into its environment.
+    """
+    return json.dumps(dict(arguments), default=str)
+
+
+def as_inherited(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return checked arguments as child processes read them from :data:`CONFIG_VARIABLE`."""
+    return checked_arguments(json.loads(to_variable(arguments)))
+
+
+def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Check and convert arguments of ``configure()``; None means that an argument is not given.
+
+    Raises:
+        SettingsError: for an argument that does not exist, or a value that cannot be used.
+    """
+    fields = {field.name: field for field in dataclasses.fields(Settings)}
+    checked: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name not in fields:
+            raise SettingsError(
+                f"configure() has no setting {name!r}.{did_you_mean(name, fields)} "
+                f"Settings: {', '.join(sorted(fields))}."
+            )
+        if value is None:
+            continue
+        try:
+            checked[name] = _checked(fields[name], value)
+        except (TypeError, ValueError) as error:
+            shown = "…" if name in ("exporters", "resource_attributes") else repr(value)  # may hold a secret
+            raise SettingsError(f"configure({name}={shown}): the value {error}.") from None
+    return checked
+
+
+def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
+    """Return the value that an argument gives a field."""
+    if field.name == "exporters":
+        return _exporter_options(value)
+    if field.metadata["parse"] is parsers.pairs:
+        if not isinstance(value, Mapping):
+            raise TypeError("must be a mapping of names to values")
+        if not all(isinstance(key, str) and isinstance(entry, _SIMPLE) for key, entry in value.items()):
+            raise TypeError("must map text to text, numbers or booleans")
+        text = str if field.name == "target_variables" else parsers.text  # an environment may hold any bytes
+        return {text(key): text(str(entry)) for key, entry in value.items()}
+    if field.metadata["parse"] is parsers.flag:
+        if isinstance(value, bool):
+            return value
+        raise TypeError("must be True or False")
+    if isinstance(value, bool) or not isinstance(value, _accepted_types(field)):
+        raise TypeError(f"must be {_EXPECTED.get(str(field.type), 'text')}, not {type(value).__name__}")
+    return field.metadata["parse"](str(value))
+
+
+def _accepted_types(field: dataclasses.Field[Any]) -> tuple[type, ...]:
+    """Return the types that an argument may have; text is parsed as the text of a variable is."""
+    if field.metadata["parse"] in (parsers.path, parsers.path_text):
+        return (str, Path)
+    if field.type == "str" and field.name not in _TEXT_OR_NUMBER:
+        return (str,)
+    return _SIMPLE
+
+
+def _exporter_options(value: str | Iterable[str] | ExporterOptions) -> dict[str, dict[str, Any]]:
+    """Return exporters with their options, from a name, several names, or a mapping of names to options."""
+    if isinstance(value, str):
+        return parsers.names(value)
+    if isinstance(value, Mapping):
+        for name, options in value.items():
+            if not isinstance(name, str):
+                raise TypeError(f"has {name!r} as the name of an exporter, which must be text")
+            if not isinstance(options, Mapping):
+                raise TypeError(f"has for {name!r} no mapping of options, but a {type(options).__name__}")
+        return {name: dict(options) for name, options in value.items()}
+    names = list(value) if isinstance(value, Iterable) else [value]
+    if all(isinstance(name, str) for name in names):
+        return parsers.names(",".join(names))
+    raise TypeError("must be a name, a list of names, or a mapping of names to options")

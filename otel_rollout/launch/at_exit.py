@@ -1,0 +1,83 @@
+"""What happens when a process exits: flush, wait for delivery, and log what was delivered."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import sys
+import time
+
+from otel_rollout._state import EndedRun, process
+from otel_rollout.account import node_report
+from otel_rollout.launch import drain, exit_message
+from otel_rollout.launch.shutdown import shutdown
+from otel_rollout.runs.directory import node_directory
+from otel_rollout.runs.membership import CLOSE_TIMEOUT
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def register() -> None:
+    """Have this process deliver when it exits, before what was registered earlier (Ray's end) runs."""
+    _import_what_exit_needs()
+    atexit.unregister(run)
+    atexit.register(run)
+
+
+def _import_what_exit_needs() -> None:
+    """Import the modules that :func:`shutdown` needs before the exit.
+
+    A module with dataclasses that is imported while Python exits makes CPython forget that Ctrl-C ended the
+    program: it would exit with status 1 rather than by SIGINT.
+    """
+    from otel_rollout.account import ledger  # noqa: F401
+
+    if "ray" in sys.modules:
+        from otel_rollout.launch import ray_nodes  # noqa: F401
+
+
+def run() -> None:
+    """Shut down the run of this process and its earlier runs, and log what was delivered. Never raises."""
+    process.is_exiting = True
+    try:
+        with contextlib.suppress(KeyboardInterrupt):  # ends the wait; the forwarder goes on
+            if process.is_root:
+                shutdown(None)
+            elif process.runtime is not None:
+                process.runtime.close(CLOSE_TIMEOUT)
+            _drain_earlier_runs()
+        for ended in filter(None, (*process.earlier_runs, process.ended_run)):
+            with exit_message.ctrl_c_ignored():
+                _log_delivery(ended)
+    except KeyboardInterrupt:  # pressed again
+        pass
+    except Exception as error:  # noqa: BLE001 - an exiting process must exit
+        _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
+    process.off = True  # exit handlers that run later begin no other run
+
+
+def close() -> None:
+    """Flush what this process has recorded, for a process that exits without ``atexit``."""
+    active = process.runtime
+    if active is not None and not process.is_root:
+        active.close(CLOSE_TIMEOUT)
+
+
+def _drain_earlier_runs() -> None:
+    """Wait until the runs that configure() has ended are delivered."""
+    timeouts = [ended.settings.shutdown_timeout for ended in process.earlier_runs]
+    deadline = time.monotonic() + max(timeouts, default=0.0)
+    for ended in process.earlier_runs:
+        timeout = max(0.0, deadline - time.monotonic())
+        node_dir = node_directory(ended.settings)
+        ended.report = drain.drain(node_dir, ended.settings, timeout, shows_progress=True)
+
+
+def _log_delivery(ended: EndedRun) -> None:
+    """Log how much of a run was delivered, and where to look at it."""
+    node_dir = node_directory(ended.settings)
+    report = ended.report
+    if report is None or (report.undelivered and not process.other_nodes):  # interrupted, or out of date
+        report = node_report.report(node_dir, ended.settings, at_once=report is None)
+    exit_message.say(report, node_dir)

@@ -1,0 +1,56 @@
+"""What this machine has recorded and delivered, as this process sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from otel_rollout._state import process
+from otel_rollout.account import node_report
+from otel_rollout.account.report import DeliveryCount, ExporterCount, Report
+from otel_rollout.base.errors import warn_once
+from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.runs.directory import node_directory
+from otel_rollout.runs.membership import decide
+
+
+def status() -> Report:
+    """Report what this machine's processes of the run have recorded, and what of it was delivered."""
+    configured = decide()
+    if not configured.enabled:
+        return Report.empty()
+    return complete(node_report.report(node_directory(configured), configured), present_writer())
+
+
+def complete(report: Report, writer: SegmentWriter | None) -> Report:
+    """Add the counts of this process to the report of a spool that cannot be read, and warn of that once."""
+    if report.problem is None:
+        return report
+    warn_once(f"what was recorded and delivered is not known: {report.problem}")
+    if writer is None:
+        return report
+    counts = writer.counts()
+    pending = ExporterCount(pending=counts.recorded)
+    return dataclasses.replace(
+        report,
+        started=counts.started,
+        recorded=counts.recorded,
+        dropped={reason: n for reason, n in counts.drops.items() if n},
+        left_out={reason: n for reason, n in counts.skips.items() if n},
+        exporters=dict.fromkeys(report.exporters, pending),
+    )
+
+
+def present_writer() -> SegmentWriter | None:
+    """Return what this process records with; None before its first span, and where tracing is off."""
+    return process.runtime.writer if process.runtime is not None else None
+
+
+def delivered_here() -> dict[str, DeliveryCount]:
+    """Return what each exporter has delivered from this machine, if this process founded the run.
+
+    Takes no lock: readers of metrics may call it at any moment.
+    """
+    configured = process.settings
+    if not process.is_root or configured is None:
+        return {}
+    return node_report.delivered(node_directory(configured), configured)

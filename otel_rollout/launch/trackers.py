@@ -1,0 +1,44 @@
+"""Publish the tracker's run (MLflow's, W&B's) of a rollout, so that forwarders link traces to it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+
+from otel_rollout.base.suggest import closest
+from otel_rollout.launch import launcher
+from otel_rollout.runs.directory import create_node_directory
+from otel_rollout.runs.membership import decide, settle
+from otel_rollout.spool import layout
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def publish_run(runs: Mapping[str, str]) -> None:
+    """Publish runs of trackers, exporter → run, on this machine and on other nodes of Ray. Never raises."""
+    try:
+        configured = decide()
+        known = {name: run for name, run in runs.items() if name in configured.exporters}
+        for name in runs.keys() - known.keys():  # no error: one call serves programs with various exporters
+            if meant := closest(name, configured.exporters):
+                _logger.warning(
+                    "otel-rollout: publish_run(%s=…) names no exporter; is %s meant?", name, meant
+                )
+        if not configured.enabled or not known:
+            return
+        publish_run_here(known)
+        if "ray" in sys.modules:
+            from otel_rollout.launch import ray_nodes
+
+            ray_nodes.publish_run(known)
+    except Exception as error:  # noqa: BLE001 - training goes on, and the user learns what is not linked
+        _logger.warning("otel-rollout: the run %s could not be published: %s", dict(runs), error)
+
+
+def publish_run_here(runs: Mapping[str, str]) -> None:
+    """Publish runs of trackers on this machine, and start a forwarder to link what was delivered before."""
+    configured = settle()
+    node_dir = create_node_directory(configured)
+    layout.publish_trackers(node_dir, runs)
+    launcher.ensure_forwarder(node_dir, configured)

@@ -1,0 +1,97 @@
+"""The application's own tracer provider: spans of a trajectory go through it if there is one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import trace
+
+from otel_rollout import configuration
+from otel_rollout._state import process
+from otel_rollout.base.interrupts import pass_on
+from otel_rollout.base.version import VERSION
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
+
+    from otel_rollout.recording.writer import SegmentWriter
+    from otel_rollout.settings import Settings
+
+_logger = logging.getLogger("otel_rollout")
+SCOPE: Final = "otel_rollout"
+"""Instrumentation scope of the spans of this package."""
+_AGENT: Final = "opentelemetry.instrumentation.auto_instrumentation"
+"""Module that is imported in processes which `opentelemetry-instrument` has set up."""
+
+
+class Application:
+    """The application's use of OpenTelemetry's SDK.
+
+    Args:
+        configured: settings of the run.
+        current_writer: returns what this process records with at present.
+    """
+
+    def __init__(self, configured: Settings, current_writer: Callable[[], SegmentWriter | None]) -> None:
+        self._settings = configured
+        self._current_writer = current_writer
+        self._provider: SdkTracerProvider | None = None
+        self._tracer: trace.Tracer | None = None
+
+    def tracer(self) -> trace.Tracer | None:
+        """Return a tracer of the application's SDK provider; None if the application has set no provider.
+
+        Called whenever there is no span of this package to follow, since an application may set its provider
+        late.
+        """
+        sdk = sys.modules.get("opentelemetry.sdk.trace")
+        if sdk is None:  # nobody imported the SDK, so no SDK provider can be set
+            return None
+        try:
+            provider = trace.get_tracer_provider()
+        except Exception as error:  # noqa: BLE001 - OTEL_PYTHON_TRACER_PROVIDER names none, as is logged
+            pass_on(error)
+            return None
+        if not isinstance(provider, sdk.TracerProvider):
+            return None
+        if provider is not self._provider:
+            self._join(provider)
+        return self._tracer
+
+    def _join(self, provider: SdkTracerProvider) -> None:
+        from otel_rollout.recording import processor
+
+        delivers_itself = self._is_exported_by_agent()
+        with process.lock:
+            if provider not in process.joined_providers:  # a processor stays, and finds the current writer
+                provider.add_span_processor(
+                    processor.IdentityProcessor()
+                    if delivers_itself
+                    else processor.SpoolSpanProcessor(self._current_writer, SCOPE)
+                )
+                process.joined_providers.add(provider)
+            self._tracer = None if delivers_itself else processor.tracer_of(provider, SCOPE, VERSION)
+            self._provider = provider
+
+    def _is_exported_by_agent(self) -> bool:
+        """Return whether `opentelemetry-instrument` exports the application's spans to one of our exporters.
+
+        Then the agent delivers the application's spans and this package delivers trajectories: a span that
+        went through both would arrive twice.
+        """
+        if _AGENT not in sys.modules:
+            return False
+        variable = {"OTEL_TRACES_EXPORTER": os.environ.get("OTEL_TRACES_EXPORTER", "")}
+        by_agent, _ = configuration.from_environment(variable)
+        shared = set(by_agent.exporters) & set(self._settings.exporters)
+        if shared:
+            _logger.info(
+                "otel-rollout: opentelemetry-instrument exports the application's own spans to %s; "
+                "trajectories are delivered there by otel-rollout",
+                ", ".join(sorted(shared)),
+            )
+        return bool(shared)

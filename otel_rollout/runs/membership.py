@@ -1,0 +1,190 @@
+"""The run that this process belongs to: decide, configure, join, leave.
+
+The first process of a run, its founder, names the run and publishes it in an environment variable, so that
+the processes it starts join. The founder also waits for delivery when it exits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+from otel_rollout import configuration
+from otel_rollout._state import EndedRun, process
+from otel_rollout.runs import founding
+from otel_rollout.runs.directory import absolute, node_directory
+from otel_rollout.runs.resolution import resolve
+from otel_rollout.settings import CONFIG_VARIABLE, WARNED_VARIABLE, ExporterOptions, Settings
+
+_logger = logging.getLogger("otel_rollout")
+CLOSE_TIMEOUT: Final = 2.0
+"""Seconds a process spends on flushing where nobody waits for delivery."""
+
+
+def decide() -> Settings:
+    """Return this process's settings; decide them by its environment, unless they are decided."""
+    with process.lock:
+        if process.settings is None:
+            _warn_of_unknown_variables()
+            _adopt({})
+        assert process.settings is not None
+        return process.settings
+
+
+def settle() -> Settings:
+    """Decide the run that this process records into, before it records or Ray starts processes that do."""
+    with process.lock:
+        if process.is_over and not process.is_configured:
+            process.is_over, process.settings = False, None
+        configured = decide()
+        if not configured.enabled or process.runtime is not None or process.is_over:
+            return configured
+        if process.is_root:  # a program may name its target after it has imported this package
+            configured = founding.publish(founding.with_id_of_ray_job(configured))
+        process.settings = founding.beside_other_target(configured)
+        return process.settings
+
+
+def settle_for_workers() -> Settings:
+    """Decide the run that this process records into for good, because Ray's workers are given its id."""
+    with process.lock:
+        configured = settle()
+        process.has_made_id = False
+        return configured
+
+
+def run_id() -> str:
+    """Return the id of the run that this process records into; empty while there is none."""
+    configured = process.settings
+    return configured.run_id if configured is not None and configured.enabled and not process.is_over else ""
+
+
+def announce() -> None:
+    """Found the run at import, where the environment switches tracing on, for processes started from here.
+
+    Never raises: an import must not end a program, whatever machine it runs on.
+    """
+    try:
+        if CONFIG_VARIABLE in os.environ or configuration.is_enabled(os.environ):
+            resolved = resolve({}, joins=False)
+            if resolved.settings.enabled and resolved.founds_run:
+                decide()
+    except Exception as error:  # noqa: BLE001 - the first span meets the same error and switches tracing off
+        _logger.error("otel-rollout: the run cannot be set up: %s: %s", type(error).__name__, error)
+
+
+def configure(arguments: dict[str, Any], joins: bool = False) -> None:
+    """Decide this process's settings by arguments, over its environment.
+
+    Arguments that change nothing have no effect. Otherwise recording ends, and with it the run if this
+    process has founded it; delivery of that run goes on.
+
+    Args:
+        arguments: arguments by name; None means that an argument is not given.
+        joins: stay in the inherited run, whatever arguments name: they add to what its founder did not know.
+
+    Raises:
+        SettingsError: for an argument that does not exist, a value that cannot be used, or an exporter that
+            is not installed.
+    """
+    checked = configuration.as_inherited(configuration.checked_arguments(arguments))
+    check_exporters(checked.get("exporters", {}))
+    if "spool_dir" in checked:
+        checked["spool_dir"] = absolute(checked["spool_dir"])
+    with process.lock:
+        if _has_begun():
+            if resolve(checked, joins).settings == process.settings:
+                return
+            checked = process.arguments | checked
+            _end_run()
+        process.is_over = process.off = False
+        process.is_configured = True
+        _warn_of_unknown_variables()
+        _adopt(checked, joins)
+        if configuration.switched_off(os.environ):
+            _logger.info("otel-rollout: an environment variable switches tracing off, over configure()")
+
+
+def check_exporters(exporters: ExporterOptions) -> None:
+    """Check that exporters and their options exist; this imports the exporters that are given options.
+
+    Raises:
+        SettingsError: naming what does not exist, and the closest name that does.
+    """
+    if exporters:
+        from otel_rollout.exporting.registry import check_names, check_options
+
+        check_names(exporters)
+        for name, options in exporters.items():
+            if options:
+                check_options(name, options)
+
+
+def join(config: str, variables: Mapping[str, str]) -> None:
+    """Leave the present run and record into another one.
+
+    Args:
+        config: value of ``OTEL_ROLLOUT_CONFIG`` in the processes of that run.
+        variables: further variables of the founder of that run.
+    """
+    with process.lock:
+        active, process.runtime = process.runtime, None
+        for name in configuration.inherited(os.environ).get("target_variables", {}):
+            os.environ.pop(name, None)
+        os.environ.update(variables)
+        os.environ[CONFIG_VARIABLE] = config
+        process.is_root = process.is_over = process.off = False
+        process.settings = None
+        decide()
+    if active is not None:  # in a thread: a call waits for this one, and nobody for what was recorded
+        threading.Thread(target=active.close, args=(CLOSE_TIMEOUT,), daemon=True).start()
+
+
+def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
+    """Join the inherited run, or found one, with the settings that environment and arguments resolve to."""
+    for problem in configuration.from_environment(os.environ)[1]:
+        _logger.error("otel-rollout: %s", problem)
+    configured, founds_run = resolve(arguments, joins)
+    if configured.enabled:
+        if founds_run:
+            configured = founding.found_run(configured, arguments)
+        process.register_exit()
+    process.settings = configured
+
+
+def _has_begun() -> bool:
+    """Return whether this process records, or another process in the run that this one has founded."""
+    if process.runtime is not None:
+        return True
+    is_id_given = "run_id" in process.arguments or bool(os.environ.get("OTEL_ROLLOUT_RUN_ID"))
+    return (
+        process.settings is not None
+        and process.is_root
+        and not is_id_given  # or its directory may be that of an earlier job
+        and node_directory(process.settings).exists()
+    )
+
+
+def _end_run() -> None:
+    """End recording, and the run if this process has founded it, without waiting for delivery."""
+    if process.runtime is not None:
+        process.runtime.close(CLOSE_TIMEOUT)
+        process.runtime = None
+    if process.is_root and process.settings is not None:
+        process.earlier_runs.append(EndedRun(process.settings))
+        _logger.info("otel-rollout: the run %s has ended; its delivery goes on", process.settings.run_id)
+        founding.leave_run()
+
+
+def _warn_of_unknown_variables() -> None:
+    """Warn of variables that have no effect, once in a tree of processes."""
+    if CONFIG_VARIABLE in os.environ or WARNED_VARIABLE in os.environ:
+        return
+    unknown = configuration.unknown_variables(os.environ)
+    for sentence in unknown:
+        _logger.warning("otel-rollout: %s", sentence)
+    if unknown:
+        os.environ[WARNED_VARIABLE] = "true"

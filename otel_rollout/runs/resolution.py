@@ -1,0 +1,58 @@
+"""Resolve environment and arguments to settings, and decide whether they mean a run of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from otel_rollout import configuration
+from otel_rollout._state import process
+from otel_rollout.runs import ray_job, target
+from otel_rollout.settings import CONFIG_VARIABLE, Settings
+
+
+class Resolution(NamedTuple):
+    """What environment and arguments amount to.
+
+    Attributes:
+        settings: the settings of this process.
+        founds_run: whether this process founds a run: the first one, or one beside the inherited run.
+    """
+
+    settings: Settings
+    founds_run: bool
+
+
+def resolve(arguments: dict[str, Any], joins: bool) -> Resolution:
+    """Resolve the environment of this process and arguments of ``configure()``.
+
+    Args:
+        arguments: checked arguments.
+        joins: stay in the inherited run, whatever target the arguments name.
+    """
+    inherited, _ = configuration.from_environment(os.environ)
+    by_variables = target.named_by_variables(_variables_for_this_process(), inherited)
+    stated = dataclasses.replace(inherited, **by_variables)
+    configured = target.completed(os.environ, stated, arguments)
+    configured = dataclasses.replace(configured, **configuration.switched_off(os.environ))
+    if CONFIG_VARIABLE not in os.environ or not inherited.run_id or process.is_root:
+        return Resolution(configured, True)
+    if joins or not (target.is_another(inherited, by_variables) or target.is_another(inherited, arguments)):
+        return Resolution(dataclasses.replace(configured, exporters=inherited.exporters), False)
+    if configured.run_id == inherited.run_id:
+        configured = dataclasses.replace(configured, run_id=target.own_run_id(inherited.run_id, configured))
+    # Directory and machine are those of the process that founds a run, unless that process says otherwise.
+    own = {name: arguments.get(name, "") for name in ("working_dir", "home_node")}
+    return Resolution(dataclasses.replace(configured, **own), True)
+
+
+def _variables_for_this_process() -> Mapping[str, str]:
+    """Return the variables that were set for this process, rather than for its machine."""
+    if not target.is_published(os.environ):  # there is nothing to compare variables with
+        return {}
+    given = ray_job.variables_given_to_worker(os.environ)
+    if given is None:
+        return os.environ
+    return {name: value for name, value in os.environ.items() if name in given}

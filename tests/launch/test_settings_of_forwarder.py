@@ -1,0 +1,84 @@
+"""The forwarder gets the settings it needs: those that Settings marks as such."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from otel_rollout import configuration
+from otel_rollout.launch import launcher
+from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
+
+PACKAGE = Path(configuration.__file__).parent
+FORWARDER = [*(PACKAGE / "forwarder").rglob("*.py"), *(PACKAGE / "exporting").rglob("*.py")]
+"""Modules that run in the forwarder's process and are given settings."""
+PROPERTIES = {
+    "enabled": {"exporters"},
+    "tail_rules": {"outcome_keep"},
+    "experiment": {"experiment_name", "run_id"},
+}
+"""Property of Settings → the settings it is made of."""
+FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
+MARKED = {*given_to_forwarder("founder"), *given_to_forwarder("starter")}
+VALUES = {
+    "exporters": {"mlflow": {"tracking_uri": "sqlite:///a.db"}, "console": {}},
+    "turns": "all",
+    "redact": "secrets",
+    "outcome_keep": "errors,spread=0.5",
+}
+"""Values of settings that not every text can be."""
+
+
+def value_for(name: str) -> object:
+    """Return a value of a setting that is not its default."""
+    default = getattr(Settings(), name)
+    if name in VALUES:
+        return VALUES[name]
+    return (
+        not default
+        if isinstance(default, bool)
+        else default + 7
+        if isinstance(default, (int, float))
+        else "other"
+    )
+
+
+def test_settings_that_the_forwarder_reads_are_marked() -> None:
+    """A setting that the forwarder reads, but is not given, would have its default there."""
+    read = {
+        node.attr
+        for path in FORWARDER
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node.value) in ("configured", "settings", "self._settings", "self._configured")
+    }
+    needed = (read & FIELDS.keys()).union(*(PROPERTIES[name] for name in read & PROPERTIES.keys()))
+    assert {"turns", "keep", "outcome_keep"} <= needed, "the scan finds what is read"
+    assert needed <= MARKED
+
+
+def test_every_property_of_settings_is_known_here() -> None:
+    """The scan above knows what each property is made of."""
+    assert {
+        name for name, value in vars(Settings).items() if isinstance(value, property)
+    } == PROPERTIES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(MARKED))
+def test_marked_setting_reaches_the_forwarder(name: str) -> None:
+    """An argument of configure() does so although no variable has its value."""
+    configured = dataclasses.replace(Settings(exporters={"console": {}}), **{name: value_for(name)})
+    passed = launcher._forwarder_environment({}, configured)
+    assert getattr(configuration.from_environment(passed)[0], name) == value_for(name)
+
+
+@pytest.mark.parametrize("name", sorted(given_to_forwarder("founder")))
+def test_founder_decides_how_a_run_is_delivered(name: str) -> None:
+    """A process that records with another value starts a forwarder with that of the run's founder."""
+    founder = configuration.to_variable({"run_id": "run", configuration.FOUNDER_KEY: {name: value_for(name)}})
+    configured = Settings(exporters={"console": {}}, run_id="run")
+    passed = launcher._forwarder_environment({CONFIG_VARIABLE: founder}, configured)
+    assert getattr(configuration.from_environment(passed)[0], name) == value_for(name)

@@ -1,0 +1,17 @@
+"""The modules that are mutated, each with the tests that have to notice."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TARGETS: Final = {
+    "otel_rollout/otlp/writer.py": "tests/otlp",
+    "otel_rollout/otlp/reader.py": "tests/otlp",
+    "otel_rollout/forwarder/context_diff.py": "tests/forwarder/test_context_diff.py",
+    "otel_rollout/forwarder/tail_rules.py": "tests/forwarder/test_tail_sampling.py",
+    "exporters/otel_rollout_otlp/protobuf.py": "tests/otlp_exporter",
+}
+"""Module → what pytest is given."""
+
+EQUIVALENT: Final = ("Final = ", "import ")
+"""Parts of lines whose mutants are not tried."""

@@ -1,0 +1,205 @@
+"""Every variable of the process is a field of otel_rollout._state.process."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_rollout import _state
+from otel_rollout._state import process
+
+ROOT = Path(__file__).parents[1]
+MODULES = [*(ROOT / "otel_rollout").rglob("*.py"), *(ROOT / "exporters").rglob("*.py")]
+EXCEPTIONS = {
+    "otel_rollout/_state.py:process": "the one object",
+    "otel_rollout/capture/encoding.py:_contents": "converter of a class: a bounded cache of a pure function",
+    "otel_rollout/capture/trajectory.py:_name_of_extra": "a bounded cache of a pure function",
+    "otel_rollout/capture/trajectory.py:_similar_argument": "a bounded cache of a pure function",
+    "otel_rollout/integrations/verl/imports.py:_finder": "an entry of sys.meta_path",
+    "otel_rollout/integrations/verl/surface.py:verls_own": "what verl's module offered when it was imported",
+    "otel_rollout/propagation/carrier.py:_from_json": "a bounded cache of a pure function",
+    "otel_rollout/propagation/carrier.py:_to_json": "a bounded cache of a pure function",
+    "otel_rollout/recording/sampling.py:_place": "a bounded cache of a pure function",
+    "otel_rollout/recording/identity.py:NO_IDENTITY": "a constant that remembers its encoded form",
+    "otel_rollout/viewer/page.py:_environment": "templates of the package, read once",
+}
+"""Module and name of what changes during a program beside the process's state, and why."""
+MUTABLE = {
+    "Barrier", "BoundedDict", "Condition", "Counter", "Event", "Lock", "OrderedDict", "Queue", "RLock",
+    "Semaphore", "SimpleNamespace", "SimpleQueue", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary",
+    "bytearray", "count", "cycle", "defaultdict", "deque", "dict", "iter", "list", "local", "set",
+}  # fmt: skip
+"""Constructors of objects that change."""
+MUTATORS = {
+    "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "remove",
+    "setdefault", "update",
+}  # fmt: skip
+CACHES = {"cache", "lru_cache", "cached"}
+
+
+def name_of(node: ast.expr) -> str:
+    """Return the last part of a dotted name."""
+    if isinstance(node, ast.Call):
+        return name_of(node.func)
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def stateful_classes(trees: list[ast.Module]) -> set[str]:
+    """Return the classes whose instances change: their methods set attributes, or they are dataclasses."""
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return {class_.name for class_ in classes if is_dataclass(class_) or sets_attributes(class_)}
+
+
+def is_dataclass(class_: ast.ClassDef) -> bool:
+    """Return whether a class is a dataclass that is not frozen."""
+    return any(
+        name_of(decorator) == "dataclass" and "frozen=True" not in ast.unparse(decorator)
+        for decorator in class_.decorator_list
+    )
+
+
+def sets_attributes(class_: ast.ClassDef) -> bool:
+    """Return whether methods of a class set attributes of their instance."""
+    return any(
+        isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and name_of(node.value) == "self"
+        for node in ast.walk(class_)
+    )
+
+
+def assignments(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield names and values that statements of a module or class assign, those in branches included."""
+    for node in body:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield name_of(target), node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield name_of(node.target), node.value
+        elif isinstance(node, (ast.If, ast.Try, ast.With)):
+            yield from assignments(
+                [*node.body, *getattr(node, "orelse", []), *getattr(node, "finalbody", [])]
+            )
+        elif isinstance(node, ast.ClassDef):
+            yield from assignments(node.body)
+
+
+def mutated_names(tree: ast.Module) -> set[str]:
+    """Return the names whose value the module changes."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            found.add(name_of(node.value))
+        elif isinstance(node, ast.AugAssign):
+            found.add(name_of(node.target))
+        elif (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS
+        ):
+            found.add(name_of(node.func.value))
+    return found
+
+
+def variables_of(tree: ast.Module, stateful: set[str]) -> Iterator[str]:
+    """Yield what of a module changes during a program, or may."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield from node.names
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
+            name_of(decorator) in CACHES for decorator in node.decorator_list
+        ):
+            yield node.name
+    mutated = mutated_names(tree)
+    for name, value in assignments(tree.body):
+        is_container = isinstance(
+            value, (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
+        )
+        is_empty = is_container and not (getattr(value, "keys", None) or getattr(value, "elts", None))
+        is_stateful = isinstance(value, ast.Call) and name_of(value) in MUTABLE | stateful | CACHES
+        if is_stateful or (
+            is_container and (name in mutated or (is_empty and not hasattr(value, "generators")))
+        ):
+            yield name
+
+
+def test_no_variable_of_the_process_lies_outside_the_state() -> None:
+    """Globals, caches and changing objects of modules are fields of the state, or named exceptions."""
+    trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in MODULES}
+    stateful = stateful_classes(list(trees.values()))
+    found = {f"{path}:{name}" for path, tree in trees.items() for name in variables_of(tree, stateful)}
+    assert found - EXCEPTIONS.keys() == set(), "make each a field of ProcessState"
+    assert EXCEPTIONS.keys() - found == set(), "these exceptions exist no more"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "_seen = set()",
+        "_seen: set[str] = set()",
+        "_seen = {}",
+        "_lock = threading.Lock()",
+        "_count = 0\ndef f():\n    global _count\n    _count += 1",
+        "@functools.lru_cache\ndef f(): ...",
+        "_known = {'a': 1}\ndef f(): _known['b'] = 2",
+        "class A:\n    known = []",
+        "class A:\n    def __init__(self): self.x = 1\n_a = A()",
+        "try:\n    import x\nexcept ImportError:\n    pass\nelse:\n    _found = []",
+    ],
+)
+def test_every_kind_of_process_variable_is_found(source: str) -> None:
+    """The scan finds what people write without a second thought."""
+    tree = ast.parse(source)
+    assert list(variables_of(tree, stateful_classes([tree])))
+
+
+def test_constants_are_no_process_variables() -> None:
+    """Tables that nothing changes, loggers, patterns and numbers are constants."""
+    lines = (
+        "A = {'a': 1}",
+        "B = re.compile('x')",
+        "C = getLogger('c')",
+        "D = frozenset({1})",
+        "E = [n for n in A]",
+    )
+    tree = ast.parse("\n".join(lines))
+    assert list(variables_of(tree, stateful_classes([tree]))) == []
+
+
+def test_reset_gives_every_field_its_initial_value(fresh_process: None) -> None:
+    """After reset() a process has decided nothing and reported nothing."""
+    initial = _state.ProcessState()
+    process.off, process.is_configured = True, True
+    process.reported.add("a message")
+    register_exit, lock = process.register_exit, process.lock
+    _state.reset()
+    assert (process.off, process.is_configured, process.reported) == (False, False, initial.reported)
+    assert process.register_exit is register_exit, "the package sets it at import"
+    assert process.lock is not lock
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # since Python 3.12, with threads
+def test_forked_child_keeps_decisions_and_gets_own_locks(fresh_process: None) -> None:
+    """A lock that its parent holds stops no child; what its parent has logged is not logged again."""
+    process.is_root = process.is_configured = True
+    process.reported.add("a message")
+    with process.lock, process.instrument_lock, process.ledger_lock:
+        child = os.fork()
+        if child == 0:
+            acquired: list[bool] = []
+            locks = (process.lock, process.instrument_lock, process.ledger_lock)
+            thread = threading.Thread(
+                target=lambda: acquired.extend(lock.acquire(timeout=5) for lock in locks)
+            )
+            thread.start()
+            thread.join()
+            kept = (process.is_configured, process.reported) == (True, {"a message"})
+            os._exit(0 if acquired == [True] * 3 and kept and not process.is_root else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_process_state_is_pickled_by_reference() -> None:
+    """A decorated function that is pickled by value uses the state of the process that receives it."""
+    assert pickle.loads(pickle.dumps(process)) is process
