@@ -36,8 +36,8 @@ def trajectory_in(context: Context) -> Trajectory | None:
 def ended_span_in(context: Context) -> Span | None:
     """Return the span around if its trajectory, operation, request or call has ended.
 
-    A trajectory that begins there is no part of it. Whether a trajectory of another process has ended is not
-    known in this one, but whether the call from that process has.
+    A trajectory that starts in the context is no part of that span. This process does not know whether a
+    trajectory of another process has ended, but whether the call from that process has.
     """
     around = trajectory_in(context)
     if around is not None:
@@ -49,7 +49,7 @@ def ended_span_in(context: Context) -> Span | None:
 
 
 def without_trajectory(context: Context) -> Context:
-    """Return a context without span and trajectory, in which a new trace begins."""
+    """Return a context without span and trajectory, in which a new trace starts."""
     return with_identity(NO_IDENTITY, Context({**context, SPAN: trace.INVALID_SPAN}))
 
 

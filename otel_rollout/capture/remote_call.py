@@ -26,7 +26,7 @@ def start(context: Context) -> Context:
 
 
 def end(context: Context) -> None:
-    """Note that the call has ended whose context this is."""
+    """Note that the call with this context has ended."""
     call = context.get(_KEY)
     if type(call) is _RemoteCall:
         call.has_ended = True

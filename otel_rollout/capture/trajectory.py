@@ -307,7 +307,7 @@ class Trajectory:
         entries = {**identified, SPAN: span, TRAJECTORY: self}
         if OPERATION in entries:  # a call inside belongs to the trajectory, not to an operation around it
             entries[OPERATION] = None
-        if CHOSEN in entries:  # has been looked at, and need not travel on
+        if CHOSEN in entries:  # the choice has been used, and need not travel on
             entries[CHOSEN] = None
         inside = otel_context.Context(entries)
         self._outside, self._inside = outside, inside

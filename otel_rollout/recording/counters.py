@@ -18,7 +18,7 @@ _SKIP_WARNINGS: Final = {
     "spool_full": "the run has nearly as much on this machine as it may; a trajectory is left out so that "
     "others stay whole (OTEL_ROLLOUT_SPOOL_LIMIT, OTEL_ROLLOUT_SPOOL_FULL)",
 }
-"""Warnings for the first trajectory that is left out for a reason nobody asked for."""
+"""Warnings for the first trajectory that is left out without the user's wish."""
 _logger = logging.getLogger("otel_rollout")
 
 

@@ -42,15 +42,15 @@ class Flusher:
         table: the roots of running trajectories, which gets more slots when few are left.
         segment: what lines are moved to.
         usage: the limit of the directory.
-        segment_bytes: size from which the next segment file is begun.
-        lock: held by whoever appends to the journal or changes files.
-        counters_lock: held by whoever counts in the journal.
+        segment_bytes: size of a segment file at which the next one is created.
+        lock: held during an append to the journal or a change of files.
+        counters_lock: held during a change of the journal's counts.
         recreate: makes ``node_dir`` again after somebody removed it.
         write: records a postponed line.
 
     Attributes:
         is_idle: whether the thread sleeps until it is woken.
-        is_hurried: whether the thread has been told not to wait for more lines.
+        is_hurried: whether the thread is not to wait for more lines.
         is_closing: whether nothing is recorded any more.
         is_stalled: whether callers have waited in vain; then none waits until the thread has caught up.
         obstacle: the reason why lines cannot be written at present, one of DROP_REASONS.
@@ -84,8 +84,8 @@ class Flusher:
         self._counters_lock = counters_lock
         self._recreate = recreate
         self._write = write
-        # No events: a finalizer may record while its thread is inside an event's method, whose lock is not
-        # reentrant. The put of a SimpleQueue is reentrant.
+        # No events: a finalizer may record while its thread is inside a method of the event, whose lock is
+        # not reentrant. The put of a SimpleQueue is reentrant.
         self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="otel-rollout-flush", daemon=True)
 

@@ -1,6 +1,6 @@
 """Find secrets in text, also where the text was encoded several times.
 
-Secrets are looked for in values. A value that is JSON is taken apart, and each string in it is a value again,
+Values are searched for secrets. A value that is JSON is taken apart, and each string in it is a value again,
 at any depth. Other text is searched as it is, and again with its escapes (``\\n``, ``\\"``, ``\\u0041``)
 resolved, until it has none: prose may hold JSON, or a piece of JSON.
 
@@ -24,7 +24,7 @@ _BY_SIGNS: Final = {
     signs: [kind for kind in KINDS.values() if kind.signs == signs]
     for signs in dict.fromkeys(kind.signs for kind in KINDS.values())
 }
-"""Kinds by their signs: signs that several kinds share are looked for once."""
+"""Kinds by their signs: signs that several kinds share are searched for once."""
 _ESCAPES_OF_SIGNS = ("\\u00", "\\x", "\\/")
 """Beginnings of escapes by which JSON and Python's ``repr`` may write the characters of a sign."""
 
@@ -132,7 +132,7 @@ _NO_TEXT = ("intValue", "doubleValue", "bytesValue")
 
 
 class _Container:
-    """An object or array that has begun and not ended while JSON is read."""
+    """An object or array that is open at a position of the JSON."""
 
     __slots__ = (
         "begins_with_name",

@@ -34,7 +34,7 @@ class SegmentFile:
 
     Attributes:
         head: beginning of each line: the resource, with the segment's id.
-        short_head: the same with the service's name alone, for lines that have to be short.
+        short_head: the head with the service's name alone, for lines that have to be short.
         descriptor: of the open file; -1 before the first segment and after the last.
         length: bytes in the file.
     """

@@ -17,7 +17,7 @@ RARE_CHECK_INTERVAL: Final = 10.0
 _SHEDDING_STARTS, _SHEDDING_IS_COMPLETE = 0.5, 0.75
 """Shares of the limit from which some groups, and all groups, are left out if trajectories are to stay whole.
 
-The last quarter is for trajectories that have begun."""
+The last quarter is for trajectories that have started."""
 
 
 class SpoolUsage:

@@ -38,7 +38,7 @@ MIN_CHECKS: Final = 64
 that waits for the GIL from one that waits for the disk. But the caller needs the GIL for each check, and the
 other thread can get it between two of them."""
 MAX_CHECKS: Final = 2000
-"""Checks after which a caller gives up although others make progress: 1 s, if nobody waits for the GIL."""
+"""Checks after which a caller gives up although others make progress: 1 s without waits for the GIL."""
 
 _CHECK_INTERVAL: Final = 0.0005
 """Seconds between two checks of a thread that waits."""
@@ -54,7 +54,7 @@ class SegmentWriter:
     Args:
         node_dir: existing directory, see :mod:`otel_rollout.spool`.
         resource: attributes of the entity that records; each line has them.
-        segment_bytes: size at which the next segment file is begun.
+        segment_bytes: size of a segment file at which the next one is created.
         spool_limit: bytes that the segments of all writers in ``node_dir`` may have together.
         whole_trajectories: whether trajectories are left out near that limit, so that others stay whole.
         found: makes ``node_dir`` again after somebody removed it.
@@ -89,7 +89,7 @@ class SegmentWriter:
         self._segment = SegmentFile(node_dir, self.id, redacted_attributes(redact, resource))
         journal_file = node_dir / (self.id + layout.JOURNAL_SUFFIX)
         table_file = node_dir / (self.id + layout.OPEN_SUFFIX)
-        first = self._segment.prepare_next()  # whoever finds a journal finds that its segment is locked
+        first = self._segment.prepare_next()  # first: whose journal can be seen has a locked segment
         try:
             self._journal = Journal(journal_file, journal_bytes)
             self._table = RootTable(table_file)
@@ -229,7 +229,7 @@ class SegmentWriter:
         if not usage.is_shedding:
             return True
         if usage.is_check_due:
-            self._flusher.wake()  # with nothing recorded nobody else would check
+            self._flusher.wake()  # without new lines, nothing else would start a check
         return not usage.sheds(Group.of(identity.attributes))
 
     def start_trajectory(self, body_of: Callable[[int | None], bytes]) -> int | None:

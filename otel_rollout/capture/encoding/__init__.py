@@ -6,8 +6,9 @@ docs/values.md lists what is recorded of each type. There are two ways:
 - A value that orjson refuses (huge integers, cycles, odd keys, lone surrogates …), or that is larger than the
   limit, is encoded in parts (:mod:`.bounded`) until the limit is reached.
 
-A quick estimate says whether a value may be too large; then it is measured. Both give lower bounds, so that a
-value found too large is too large: the estimate decides how much time is spent, never what is recorded.
+A quick estimate decides whether a value may be too large; such a value is measured. Both give lower bounds,
+so that a value found too large is too large: the estimate decides how much time is spent, never what is
+recorded.
 
 The event loop waits while a value is encoded. So Python's work is bounded by counts (:mod:`.limits`): of
 values visited, and of steps spent on what orjson refuses. What orjson does is fast and is not counted.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCALARS: Final = frozenset({type(None), bool, int, float})
 KEYS: Final = SCALARS | {str}
-"""Types whose values orjson encodes as keys once they are strings."""
+"""Types of which short tuples may be keys."""
 _CONTAINERS: Final = frozenset({dict, list, tuple})
 _MEASURED: Final = KEYS | _CONTAINERS
 
