@@ -14,7 +14,7 @@ from otel_rollout.base.errors import fault
 from otel_rollout.capture import encoding, usage
 from otel_rollout.capture.generator_driver import AsyncSteps, Steps
 from otel_rollout.capture.generator_wrapper import generate_wrapper
-from otel_rollout.capture.operation import Call, Operation, UnrecordedCall, start_call
+from otel_rollout.capture.operation import Operation, RecordedCall, start_call
 
 MAX_ITEMS: Final = 4096
 """Items of a generator that are recorded; further ones are counted. The setting ``value_limit`` bounds their
@@ -55,7 +55,7 @@ def start_steps(
     call = recording = None
     try:
         call = None if process.off else start_call(operation, args, kwargs)
-        recording = None if call is None or type(call) is UnrecordedCall else _Recording(call)
+        recording = _Recording(call) if type(call) is RecordedCall else None
     except Exception as error:  # noqa: BLE001
         fault("starting a generator", error)
     return steps(function(*args, **kwargs), None if call is None else call.inside, recording)
@@ -64,7 +64,7 @@ def start_steps(
 class _Recording:
     """A call of a generator function that is being recorded."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: RecordedCall) -> None:
         self._call = call
         self._encode = call.encode
         self._bytes_left = call.limit

@@ -100,23 +100,31 @@ class _ActiveMethod:
 
 
 class Call:
-    """One call that is being recorded.
+    """One call that a sampler has left out: its context tells the calls inside it.
 
     During the call the context ``inside`` is current, before and after the call ``outside``.
     """
 
-    __slots__ = (
-        "_active_method",
-        "_shows_text",
-        "_trajectory",
-        "encode",
-        "inside",
-        "limit",
-        "outside",
-        "span",
-    )
+    __slots__ = ("inside", "outside", "span")
     key: Final = SPAN
     """Key of the current span in this process. A wrapper may have been pickled in another process."""
+
+    def __init__(self, span: Span, outside: otel_context.Context) -> None:
+        self.span = span
+        self.outside = outside
+        self.inside = otel_context.Context({**outside, SPAN: span})
+
+    def returned(self, result: Any) -> None:
+        """Do nothing."""
+
+    def raised(self, error: BaseException) -> None:
+        """Do nothing."""
+
+
+class RecordedCall(Call):
+    """One call that is being recorded."""
+
+    __slots__ = ("_active_method", "_shows_text", "_trajectory", "encode", "limit")
 
     def __init__(
         self,
@@ -128,6 +136,7 @@ class Call:
         limit: int,
         shows_text: bool,
     ) -> None:
+        # Without a call of the base class: this is the hot path.
         self.span = span
         self.encode = encode
         self.limit = limit
@@ -168,23 +177,6 @@ class Call:
         self.span.end()
 
 
-class UnrecordedCall(Call):
-    """A call that a sampler has left out; its context tells the calls below it."""
-
-    __slots__ = ()
-
-    def __init__(self, span: Span, outside: otel_context.Context) -> None:
-        self.span = span
-        self.outside = outside
-        self.inside = otel_context.Context({**outside, SPAN: span})
-
-    def returned(self, result: Any) -> None:
-        """Do nothing."""
-
-    def raised(self, error: BaseException) -> None:
-        """Do nothing."""
-
-
 def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """Start to record a call; the caller attaches ``inside``. None: not recorded."""
     active = runtime.current()
@@ -210,7 +202,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         if started is None:
             return None
         if not started.is_recording():
-            return UnrecordedCall(started, outside)
+            return Call(started, outside)
         span, trajectory = started, _trajectory_rooted_at(parent, outside)
         identity = identity_in(outside)
     try:
@@ -232,7 +224,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
             shows_text = settings.token2text if identity.token2text is None else identity.token2text
         if shows_text:
             shows_text = encode is not None and token2text.mark(active, span, receiver)
-        return Call(span, outside, active_method, trajectory, encode, limit, shows_text)
+        return RecordedCall(span, outside, active_method, trajectory, encode, limit, shows_text)
     except BaseException:
         span.end()
         raise

@@ -89,7 +89,7 @@ class SegmentWriter:
         self._segment = SegmentFile(node_dir, self.id, redacted_attributes(redact, resource))
         journal_file = node_dir / (self.id + layout.JOURNAL_SUFFIX)
         table_file = node_dir / (self.id + layout.OPEN_SUFFIX)
-        first = self._segment.prepare_next()  # first: whose journal can be seen has a locked segment
+        first = self._segment.prepare_next()  # before the journal: a visible one has a locked segment
         try:
             self._journal = Journal(journal_file, journal_bytes)
             self._table = RootTable(table_file)
