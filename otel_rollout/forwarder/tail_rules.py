@@ -14,7 +14,7 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
-from otel_rollout.recording.sampling import Group, place_of_group
+from otel_rollout.recording.sampling import Group, group_hash
 
 _TRACE: Final = re.compile(rb'"traceId":"([0-9a-f]{32})"')
 _ERROR: Final = 2
@@ -202,7 +202,7 @@ class Judge:
             "zero": bool(scored) and all(t.score == 0 for t in scored),
             "slow": _is_beyond([t.seconds for t in ended], self._seconds[is_validation], reasons.get("slow")),
             "long": _is_beyond([t.tokens for t in ended], self._tokens[is_validation], reasons.get("long")),
-            "rate": place_of_group(group, self._seed) < reasons.get("rate", 0),
+            "rate": group_hash(group, self._seed) < reasons.get("rate", 0),
         }
         return next((name for name, holds in found.items() if holds and name in reasons), None)
 

@@ -1,4 +1,4 @@
-"""``rollout_trace_attr`` as a decorator: a trajectory for each call of a function."""
+"""Decorate functions with ``rollout_trace_attr``: each call is a trajectory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from opentelemetry import context as otel_context
 
 from otel_rollout._state import process
-from otel_rollout.capture.generated import generated
 from otel_rollout.capture.generator_driver import AsyncSteps, Steps
+from otel_rollout.capture.generator_wrapper import generate_wrapper
 
 if TYPE_CHECKING:
     from otel_rollout.capture.trajectory import Trajectory
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def traced(trajectory: Trajectory, function: Function) -> Function:
-    """A function each call of which is a trajectory like ``trajectory``.
+def decorate(trajectory: Trajectory, function: Function) -> Function:
+    """Wrap a function so that each call is a trajectory like ``trajectory``.
 
     Raises:
-        TypeError: for something that is no function.
+        TypeError: for an object that is no function.
     """
     if isinstance(function, (staticmethod, classmethod)):
-        return cast("Function", type(function)(traced(trajectory, function.__func__)))
+        return cast("Function", type(function)(decorate(trajectory, function.__func__)))
     if not callable(function) or inspect.isclass(function):
         raise TypeError(
             f"rollout_trace_attr: {function!r} is not a function. It marks a block, "
@@ -64,30 +64,32 @@ def _coroutine(trajectory: Trajectory, function: Callable[..., Any]) -> Callable
 
 
 def _generator(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
-    return generated(function, "def", functools.partial(_steps_of, Steps, trajectory, function))
+    return generate_wrapper(function, "def", functools.partial(_start_steps, Steps, trajectory, function))
 
 
 def _async_generator(trajectory: Trajectory, function: Callable[..., Any]) -> Callable[..., Any]:
-    return generated(function, "async def", functools.partial(_steps_of, AsyncSteps, trajectory, function))
+    return generate_wrapper(
+        function, "async def", functools.partial(_start_steps, AsyncSteps, trajectory, function)
+    )
 
 
-def _steps_of(
-    kind: type[Steps | AsyncSteps],
+def _start_steps(
+    steps: type[Steps | AsyncSteps],
     trajectory: Trajectory,
     function: Callable[..., Any],
     /,
     *args: Any,
     **kwargs: Any,
 ) -> Steps | AsyncSteps:
-    """Begin a call of a generator function; called at its first step. The consumer stays where it is."""
+    """Start a generator's trajectory at its first step; the consumer stays outside."""
     if process.off:
-        return kind(function(*args, **kwargs), None)
+        return steps(function(*args, **kwargs), None)
     outside = otel_context.get_current()
     block = trajectory.another().__enter__()
     inside = otel_context.get_current()
     otel_context.attach(outside)
     try:
-        return kind(function(*args, **kwargs), inside, _Ending(block))
+        return steps(function(*args, **kwargs), inside, _Ending(block))
     except BaseException as error:
         block.__exit__(type(error), error, error.__traceback__)
         raise
@@ -100,12 +102,12 @@ class _Ending:
         self._trajectory = trajectory
 
     def yielded(self, item: Any) -> None:
-        """Items are not recorded."""
+        """Do nothing: items are not recorded."""
 
     def ended(self, value: Any, closed: bool) -> None:
-        """The generator returned, or was closed."""
+        """End the trajectory: the generator returned, or was closed."""
         self._trajectory.__exit__(None, None, None)
 
     def failed(self, error: BaseException) -> None:
-        """``error`` left the generator."""
+        """End the trajectory with an exception that left the generator."""
         self._trajectory.__exit__(type(error), error, error.__traceback__)

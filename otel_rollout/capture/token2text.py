@@ -1,6 +1,7 @@
-"""``token2text``: which spans hold token ids whose text is to be shown, and by which tokenizer.
+"""Mark spans whose token ids are to be shown as text.
 
-Nothing is decoded here: that is the forwarder's work (:mod:`otel_rollout.forwarder.enrichment`).
+The mark is the name of a tokenizer, with which the forwarder detokenizes the ids
+(:mod:`otel_rollout.forwarder.enrichment`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from otel_rollout.runtime import Runtime
 
 
 def mark(active: Runtime, span: Span, owner: Any) -> bool:
-    """Have the text of the span's token ids shown; False where there is no tokenizer. Never raises.
+    """Mark an operation's span for detokenization; return False without a tokenizer.
 
     Args:
-        active: knows the tokenizers.
-        span: the operation's.
-        owner: the object with the ``tokenizer``.
+        active: the runtime, which has the tokenizers.
+        span: the operation's span.
+        owner: the object whose ``tokenizer`` made the ids.
     """
     try:
         name = active.tokenizers.name_of(getattr(owner, "tokenizer", None))
@@ -33,5 +34,5 @@ def mark(active: Runtime, span: Span, owner: Any) -> bool:
 
 
 def id_of(span: Span) -> str:
-    """The id of a span whose text is shown, for what shows it too."""
+    """Return a span's id, by which a root names the span whose text it shows."""
     return f"{span.get_span_context().span_id:016x}"

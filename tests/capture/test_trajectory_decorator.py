@@ -1,4 +1,4 @@
-"""``rollout_trace_attr`` as a decorator, and what either decorator says to those who misuse it."""
+"""``rollout_trace_attr`` as a decorator, and the messages of both decorators on misuse."""
 
 import asyncio
 import inspect
@@ -16,7 +16,7 @@ def turn(text: str) -> str:
 
 
 def traces(recorded):
-    """Trace id → names of its spans, and whether the root has failed."""
+    """Return, by trace, the names of its spans and whether its root has failed."""
     found = {}
     for span in recorded():
         found.setdefault(span.span.trace_id, []).append(span.name)
@@ -31,7 +31,7 @@ ONE = ["turn", "rollout_trace"]
 
 
 def test_each_call_of_a_function_is_a_trajectory(recorded):
-    """With the identity that the decorator says, and what the function gives."""
+    """It has the decorator's identity, and the function's return value reaches the caller."""
 
     @rollout_trace_attr(step=1, sample_index=7, agent_name="math")
     def rollout(text: str, *, again: bool = False) -> str:
@@ -49,7 +49,7 @@ def test_each_call_of_a_function_is_a_trajectory(recorded):
 
 
 async def test_each_call_of_a_coroutine_function_is_a_trajectory(recorded):
-    """Also of many at once."""
+    """Many calls may run at once."""
 
     @rollout_trace_attr(step=1)
     async def rollout(text: str) -> str:
@@ -62,7 +62,7 @@ async def test_each_call_of_a_coroutine_function_is_a_trajectory(recorded):
 
 
 def test_each_call_of_a_generator_function_is_a_trajectory(recorded):
-    """From its first step to its end; between the steps its consumer is outside."""
+    """It lasts from the first step to the end; between the steps the consumer is outside."""
 
     @rollout_trace_attr(step=1)
     def rollout(texts: str):
@@ -86,7 +86,7 @@ def test_each_call_of_a_generator_function_is_a_trajectory(recorded):
 
 
 async def test_each_call_of_an_asynchronous_generator_function_is_a_trajectory(recorded):
-    """As of the others."""
+    """It lasts from the first step to the end."""
 
     @rollout_trace_attr(step=1)
     async def rollout(texts: str):
@@ -101,8 +101,8 @@ async def test_each_call_of_an_asynchronous_generator_function_is_a_trajectory(r
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine", "generator", "asynchronous generator"])
-def test_an_exception_ends_the_trajectory_as_an_error_and_goes_on(recorded, kind):
-    """Whatever kind of function raises it."""
+def test_exception_ends_the_trajectory_as_an_error(recorded, kind):
+    """The exception of any kind of function is passed on."""
 
     def fail() -> None:
         raise KeyError("gone")
@@ -136,7 +136,7 @@ def test_an_exception_ends_the_trajectory_as_an_error_and_goes_on(recorded, kind
 
 
 def test_methods_of_all_kinds_can_be_decorated(recorded):
-    """With an operation's decorator below, too."""
+    """They may be decorated as an operation, too."""
 
     class Agent:
         @rollout_trace_attr(step=1)
@@ -157,8 +157,8 @@ def test_methods_of_all_kinds_can_be_decorated(recorded):
     assert traces(recorded) == [ONE] * 3
 
 
-def test_a_decorated_function_pickles(recorded):
-    """As closures sent to workers do."""
+def test_decorated_function_pickles(recorded):
+    """Closures sent to workers are pickled like this."""
 
     @rollout_trace_attr(step=1)
     def rollout(text: str) -> str:
@@ -168,8 +168,8 @@ def test_a_decorated_function_pickles(recorded):
     assert traces(recorded) == [["rollout_trace"]]
 
 
-def test_where_nothing_is_recorded_functions_do_what_they_do(recorded):
-    """trace=False, for generators too."""
+def test_function_with_trace_false_works_unrecorded(recorded):
+    """Generators with trace=False work, too."""
 
     @rollout_trace_attr(trace=False)
     def rollout():
@@ -193,8 +193,8 @@ def test_where_nothing_is_recorded_functions_do_what_they_do(recorded):
         (lambda: rollout_trace_attr(step=1)(int), "<class 'int'> is not a function"),
     ],
 )
-def test_misuse_is_told_the_right_form(misuse, says):
-    """At decoration, by a TypeError that can be pasted."""
+def test_misuse_raises_with_the_correct_form(misuse, says):
+    """The TypeError at decoration holds code that can be pasted."""
     with pytest.raises(TypeError) as raised:
         misuse()
     assert says in str(raised.value)

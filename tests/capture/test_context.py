@@ -1,4 +1,4 @@
-"""Contexts outlive trajectories: a task keeps the one it was started in, whatever it does there later."""
+"""A task keeps the context in which it was started, also after the trajectory there has ended."""
 
 import asyncio
 import contextvars
@@ -23,12 +23,12 @@ def turn(text: str) -> str:
 
 
 def roots_of(spans):
-    """Name of each root → its span."""
+    """Return the root spans by name."""
     return {s.name: s for s in spans if not s.span.parent_span_id}
 
 
 class Engine:
-    """A client whose worker task is started lazily, by whoever comes first."""
+    """A client whose worker task is started by its first caller."""
 
     def __init__(self) -> None:
         self.jobs: asyncio.Queue = asyncio.Queue()
@@ -49,8 +49,8 @@ class Engine:
             done.set_result(None)
 
 
-async def test_a_worker_started_in_the_first_trajectory_records_later_ones_as_their_own(recorded):
-    """Each has a trace of its own with its own identity, and a link to what the worker was started in."""
+async def test_worker_started_in_a_trajectory_records_later_ones_as_separate_traces(recorded):
+    """Each later trajectory has its own identity, and a link to the one in which the worker was started."""
     engine = Engine()
     with rollout_trace_attr(step=0, name="first"):
         await engine.rollout(0)
@@ -70,12 +70,12 @@ async def test_a_worker_started_in_the_first_trajectory_records_later_ones_as_th
         assert [s.output for s in spans if s.span.parent_span_id == root.span.span_id] == [f"{number}"]
         assert root.input == {"text": f"{number}"}
         assert root.attributes["rollout.step"] == number
-    (inner,) = (s for s in spans if s.name == "job 0")  # the first was running then
+    (inner,) = (s for s in spans if s.name == "job 0")  # the first trajectory was running then
     assert (inner.span.parent_span_id, len(inner.span.links)) == (first.span_id, 0)
 
 
-async def test_tasks_of_a_running_trajectory_have_sub_trajectories(recorded):
-    """As many tasks at once as a debate has opponents: all of them are part of its trace."""
+async def test_trajectories_of_concurrent_tasks_are_part_of_the_running_one(recorded):
+    """A running trajectory's trace holds the trajectories of all its tasks."""
 
     async def opponent(number: int) -> None:
         with rollout_trace_attr(step=1, rollout_n=number, name="opponent"):
@@ -90,8 +90,8 @@ async def test_tasks_of_a_running_trajectory_have_sub_trajectories(recorded):
 
 
 @pytest.mark.parametrize("left_out", [{"trace": False}, {}])
-def test_what_follows_a_trajectory_that_is_left_out_is_recorded(recorded, left_out):
-    """In a context that says "not recorded" of something that is over, a new trajectory is decided anew."""
+def test_trajectory_after_an_unrecorded_one_is_sampled_anew(recorded, left_out):
+    """An ended trajectory that was not recorded does not decide for later ones in its context."""
     with rollout_trace_attr(step=1, name="first", **left_out):
         context = contextvars.copy_context()
 
@@ -106,8 +106,8 @@ def test_what_follows_a_trajectory_that_is_left_out_is_recorded(recorded, left_o
     assert len(roots["later"].span.links) == (0 if left_out else 1)
 
 
-def test_a_trajectory_below_an_operation_that_is_over_is_its_own(recorded):
-    """A worker started by an operation outside any trajectory."""
+def test_trajectory_below_an_ended_operation_is_a_separate_trace(recorded):
+    """A worker that an operation outside any trajectory started records traces of its own."""
 
     @rollout_trace_op(name="start")
     def start() -> contextvars.Context:
@@ -124,8 +124,8 @@ def test_a_trajectory_below_an_operation_that_is_over_is_its_own(recorded):
     assert roots["later"].span.links[0].span_id == roots["start"].span.span_id
 
 
-def test_a_trajectory_below_an_applications_span_that_is_over_is_its_own(recorded, monkeypatch):
-    """A worker started in the application's first request; while that lasts, trajectories belong to it."""
+def test_trajectory_below_an_ended_application_span_is_a_separate_trace(recorded, monkeypatch):
+    """Trajectories belong to the application's request only while it lasts."""
     provider = TracerProvider()
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
 
@@ -144,8 +144,8 @@ def test_a_trajectory_below_an_applications_span_that_is_over_is_its_own(recorde
     assert known["later"].links[0].span_id.hex() == f"{ids.span_id:016x}"
 
 
-async def test_a_trajectory_begun_after_a_call_from_another_process_is_its_own(recorded):
-    """An actor's background task, started in a call: what it begins afterwards is not the caller's."""
+async def test_trajectory_after_an_ended_remote_call_is_a_separate_trace(recorded):
+    """What an actor's background task starts after the call is not part of the caller's trace."""
     engine = Engine()
     sent = orjson.dumps({"traceparent": f"00-{7:032x}-{8:016x}-01"})
     for number in range(3):
@@ -159,8 +159,8 @@ async def test_a_trajectory_begun_after_a_call_from_another_process_is_its_own(r
         assert [link.span_id.hex() for link in known[f"job {number}"].links] == [f"{8:016x}"]
 
 
-def test_what_is_recorded_in_a_context_that_stayed_belongs_to_what_is_over(recorded):
-    """Operations and scores are part of it still; its root, which has ended, does not show them."""
+def test_operations_and_scores_after_the_end_stay_in_the_ended_trace(recorded):
+    """The ended root does not show them."""
     with rollout_trace_attr(step=1, name="over"):
         turn("inside")
         context = contextvars.copy_context()
@@ -180,8 +180,8 @@ def test_what_is_recorded_in_a_context_that_stayed_belongs_to_what_is_over(recor
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(st.integers(0, 5), max_size=24))
-def test_blocks_left_in_any_order_leave_nothing_behind(recorded, steps):
-    """Entered and left in any order: a trajectory is below the one around it if that runs, else its own."""
+def test_trajectories_left_in_any_order_leave_an_empty_context(recorded, steps):
+    """A trajectory is below the one around it if that is still running, and a root otherwise."""
     outside = otel_context.get_current()
     known = len(recorded())
     running, expected, count = {}, {}, 0
@@ -206,8 +206,8 @@ def test_blocks_left_in_any_order_leave_nothing_behind(recorded, steps):
     assert found == expected
 
 
-def test_blocks_left_in_the_wrong_order_leave_the_context_as_it_was(recorded):
-    """Whatever runs afterwards belongs to neither; what the application has put there stays."""
+def test_trajectories_left_in_the_wrong_order_restore_the_context(recorded):
+    """Later spans belong to neither of them, and the application's own context entries stay."""
     outside = otel_context.get_current()
     outer, inner = rollout_trace_attr(name="outer"), rollout_trace_attr(name="inner")
     outer.__enter__()
