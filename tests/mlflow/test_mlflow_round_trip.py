@@ -14,7 +14,8 @@ from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_rollout_mlflow import batching, mapping
+from otel_rollout_mlflow import mapping
+from otel_rollout_mlflow.exporter import requests_of
 
 JSON = {"input__mime_type": "application/json", "output__mime_type": "application/json"}
 
@@ -469,7 +470,7 @@ def test_requests_are_bounded_in_bytes(rollouts):
             with rollouts.span("generate", "LLM", input__value="x" * size):
                 pass
 
-    requests = list(batching.requests_of(rollouts.ended(), max_bytes=10_000))
+    requests = list(requests_of(rollouts.ended(), max_bytes=10_000))
 
     counts = [len(request.resource_spans[0].scope_spans[0].spans) for request in requests]
     assert sum(counts) == 6

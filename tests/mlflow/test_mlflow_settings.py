@@ -54,7 +54,7 @@ def test_no_uri_at_all_is_refused_rather_than_guessed():
     [
         ({"experiment_id": "seven"}, "experiment_id= is 'seven'"),
         ({"experiment_id": "7", "experiment_name": "x"}, "not both"),
-        ({"timeout": 0}, "timeout= is 0"),
+        ({"timeout": 0}, "timeout= is '0'"),
         ({"max_request_bytes": 0}, "max_request_bytes="),
         ({"server_cert_path": "/no/such/bundle"}, "does not exist"),
         ({"server_cert_path": "/etc", "insecure_tls": True}, "contradicts"),

@@ -7,7 +7,7 @@ import pytest
 from otel_rollout.exporting import registry
 from otel_rollout.settings import SettingsError
 from otel_rollout_otlp import OtlpSpanExporter, settings
-from otel_rollout_otlp.settings import Protocol, Settings
+from otel_rollout_otlp.settings import OtlpSettings, Protocol
 
 NOTHING = dict.fromkeys(
     (
@@ -17,7 +17,7 @@ NOTHING = dict.fromkeys(
 )  # fmt: skip
 
 
-def resolved(**arguments: object) -> Settings:
+def resolved(**arguments: object) -> OtlpSettings:
     return settings.resolve(**{**NOTHING, **arguments})
 
 

@@ -14,7 +14,8 @@ from opentelemetry import trace as otel
 from weave_support import JSON, ROLLOUT_RUN, Rollouts
 
 from otel_rollout.base.semconv import IDENTITY
-from otel_rollout_weave import mapping, settings
+from otel_rollout_weave import attributes, mapping, settings
+from otel_rollout_weave import feedback as scores
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "weave.md").read_text()
 
@@ -49,7 +50,7 @@ def call() -> Call:
         raise ValueError("no")
     [ended] = rollouts.ended()
     encoded: Call = json.loads(mapping.to_call(ended, "team/a-b", "team/a-b/run").encoded)
-    [feedback] = mapping.feedback_of(ended)
+    [feedback] = scores.feedback_of(ended)
     return encoded | {"feedback": feedback.to_weave("team/a-b")}
 
 
@@ -66,7 +67,7 @@ CHECKS: dict[str, Callable[[Call], bool]] = {
     '`score("reward", 0.5)`': lambda call: (
         call["output"]["reward"] == 0.5
         and (call["feedback"]["feedback_type"], call["feedback"]["payload"]["value"]) == ("reward", 0.5)
-        and mapping.kind_of({"openinference.span.kind": "EVALUATOR"}) == "scorer"
+        and attributes.kind_of({"openinference.span.kind": "EVALUATOR"}) == "scorer"
     ),
     "name of an operation or trajectory": lambda call: (
         (len(call["op_name"]), len(call["display_name"])) == (128, 1024)

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from weave_support import deliver
 
 from otel_rollout.exporting.api import FailureKind
-from otel_rollout_weave import batching, mapping
+from otel_rollout_weave import calls, mapping
 from tests.local_weave import API_KEY
 
 REFUSED_NAME = "weave:///not an op"
@@ -301,19 +301,19 @@ def test_requests_are_bounded_in_bytes_and_calls(rollouts):
         for size in (20_000, 4_000, 4_000, 4_000, 4_000):
             with rollouts.span("generate", "LLM", input__value="x" * size):
                 pass
-    calls = [mapping.to_call(span, "e/p", None) for span in rollouts.ended()]
+    mapped = [mapping.to_call(span, "e/p", None) for span in rollouts.ended()]
 
-    batches = list(batching.requests_of(calls, max_bytes=11_000))
+    batches = calls.requests_of(mapped, max_bytes=11_000)
 
-    assert [call for batch in batches for call in batch] == calls
+    assert [call for batch in batches for call in batch] == mapped
     sizes = [sum(len(call.encoded) for call in batch) for batch in batches]
     assert [len(batch) for batch, size in zip(batches, sizes, strict=True) if size > 11_000] == [1]
-    assert max(len(batch) for batch in batching.requests_of(calls * 500)) == batching.MAX_CALLS
+    assert max(len(batch) for batch in calls.requests_of(mapped * 500)) == calls.MAX_CALLS
 
 
 def test_memory_is_bounded(new_exporter):
     """A driver that never sends again what failed does not make the exporter grow."""
-    memory = new_exporter()._sent
+    memory = new_exporter()._calls._sent
     began = time.monotonic()
     for number in range(50_000):
         memory.put(str(number), True)
