@@ -1,4 +1,6 @@
-"""Create a SQLite file for MLflow: by one process while others wait, and never seen incomplete.
+"""Create a SQLite file for MLflow, which no process sees incomplete.
+
+One process creates the file while others wait.
 
 MLflow creates its tables in dozens of migrations. Two processes that do so to one file at once fail, and may
 leave an unusable file.
@@ -50,7 +52,10 @@ def ensure_created(engine: Engine) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Hold a lock on a directory, which leaves no file; file systems without locks are safe without it."""
+    """Hold a lock on a directory, which leaves no file.
+
+    File systems without locks are safe without it.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -64,7 +69,10 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _create(path: Path) -> bool:
-    """Create a file with MLflow's tables; return False if another program has created one meanwhile."""
+    """Create a file with MLflow's tables.
+
+    Return False if another program has created one meanwhile.
+    """
     from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from sqlalchemy import URL
@@ -86,7 +94,9 @@ def _create(path: Path) -> bool:
 
 @contextmanager
 def _synchronized_once(path: Path) -> Iterator[None]:
-    """Have SQLite write a file to disk once, at the end, rather than after each of 500 statements.
+    """Have SQLite write a file to disk once, at the end.
+
+    Else it would write after each of 500 statements.
 
     No other process knows the file's name, so none sees what a power cut would leave of it.
     """

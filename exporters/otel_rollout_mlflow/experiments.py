@@ -1,4 +1,4 @@
-"""Find the MLflow experiment of a project: looked up or created once, then remembered."""
+"""Find or create the MLflow experiment of a project, once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from otel_rollout_mlflow.target import Experiment, Target
 
 
 class Experiments:
-    """Ids of experiments by name. Not thread-safe: the exporter calls it under its lock."""
+    """Ids of experiments by name.
+
+    Not thread-safe: the exporter calls it under its lock.
+    """
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -24,7 +27,7 @@ class Experiments:
             experiment = self._target.experiment_named(name)
             if experiment is None:
                 self._target.create_experiment(name)
-                # Not the id from the answer: of several processes that create it at once, all but one get an error.
+                # Not the id from the answer: of processes that create it at once, all but one get an error.
                 experiment = self._target.experiment_named(name)
             if experiment is None:
                 raise UndeliveredError(
@@ -57,7 +60,8 @@ class Experiments:
         MLflow takes spans for an experiment in its trash too, and shows them to nobody.
 
         Raises:
-            UndeliveredError: the experiment is deleted (REFUSED) or gone (UNAVAILABLE), or MLflow did not answer.
+            UndeliveredError: the experiment is deleted (REFUSED) or gone (UNAVAILABLE), or MLflow did not
+                answer.
         """
         experiment = self._target.experiment_with_id(experiment_id)
         if experiment is None or experiment.deleted:

@@ -1,4 +1,4 @@
-"""The exporter: settings, mapping and target behind OpenTelemetry's ``SpanExporter``."""
+"""The MLflow exporter."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ _TRACES_PER_QUERY: Final = 100
 
 
 class MlflowSpanExporter(GuardedExporter):
-    """Writes spans to MLflow: a trace per trajectory, searchable by step, sample, rollout and score.
+    """Writes spans to MLflow, one trace per trajectory.
+
+    Traces are searchable by step, sample, rollout and score.
 
     Each span goes to the experiment named by its ``rollout.project_name`` (created if missing) unless an
     experiment is given here, and to MLflow's "Default" experiment where neither is known. Sending spans again
@@ -114,7 +116,7 @@ class MlflowSpanExporter(GuardedExporter):
             self._last_project = project or self._last_project
 
     def link_run(self, run: str, rollout_run_id: str) -> ExportFailure | None:
-        """Link everything of a rollout run to an MLflow run that began after its first traces.
+        """Link a rollout to an MLflow run that began after its first traces.
 
         Traces exported from now on are linked when they are written. Stored traces are found by their tag
         ``rollout.run.id``, whichever forwarder delivered them. May be called any number of times.
@@ -129,7 +131,7 @@ class MlflowSpanExporter(GuardedExporter):
         return self.guarded(lambda: self._link_run(run, rollout_run_id))
 
     def announce(self, roots: Sequence[ReadableSpan]) -> None:
-        """List trajectories as running, with their tags, before their root spans have ended.
+        """List trajectories as running, before their root spans have ended.
 
         Never raises: a trajectory that is not announced appears when it ends. The caller makes sure that no
         root was exported before.
@@ -139,7 +141,10 @@ class MlflowSpanExporter(GuardedExporter):
             self._logger.debug("Running trajectories could not be announced: %s", failure.message)
 
     def prepare(self) -> None:
-        """Import MLflow, where it is used, and connect, before the first ``export``. Never raises."""
+        """Import MLflow, where it is used, and connect, before the first ``export``.
+
+        Never raises.
+        """
         self.guarded(self._connect)
 
     def destination(self, project: str) -> str:
@@ -152,7 +157,9 @@ class MlflowSpanExporter(GuardedExporter):
         return f"MLflow {experiment} at {self._settings.plain_uri}"
 
     def check(self) -> ExportFailure | None:
-        """Check that MLflow answers, is recent enough and accepts our credentials; None if so.
+        """Check that MLflow answers, is recent enough and accepts our credentials.
+
+        Return None if so.
 
         Never raises and writes no span. An empty database gets its tables, as at the first ``export``.
         """
@@ -232,7 +239,7 @@ class MlflowSpanExporter(GuardedExporter):
                 self._target.write_feedback(changes)
 
     def _infos_of(self, trace_ids: Collection[str], experiment_id: str) -> dict[str, dict[str, Any]]:
-        """Return tags and scores of the traces that MLflow has, in this experiment or another."""
+        """Return tags and scores of the traces that MLflow has, in any experiment."""
         wanted = sorted(trace_ids)
         infos: dict[str, dict[str, Any]] = {}
         for chunk in chunks(wanted, _TRACES_PER_QUERY):
@@ -263,7 +270,9 @@ class MlflowSpanExporter(GuardedExporter):
 
 
 def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:
-    """Encode mapped spans into requests of at most ``MAX_ROOTS`` roots and ``max_bytes`` of protobuf.
+    """Encode mapped spans into requests of bounded size.
+
+    A request has at most ``MAX_ROOTS`` roots and ``max_bytes`` bytes of protobuf.
 
     A larger span goes alone.
     """

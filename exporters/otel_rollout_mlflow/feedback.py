@@ -53,7 +53,7 @@ class MlflowFeedback:
 
     @property
     def id(self) -> str:
-        """The assessment's id, one for a score of a span: sending the score again changes nothing."""
+        """The assessment's id, one for a score of a span however often it is sent."""
         key = f"{self.trace_id}/{self.span_id}/{self.name}".encode(errors="replace")
         return f"a-{hashlib.sha256(key).hexdigest()[:32]}"
 
@@ -64,7 +64,10 @@ class MlflowFeedback:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The score's own time and mark. MLflow's times are in ms, and change with each update."""
+        """The score's own time and mark.
+
+        MLflow's times are in ms, and change with each update.
+        """
         time = {TIME_METADATA: str(self.time_ns)} if self.is_dated else {}
         return {**time, **(MARK if self.tagged else {})}
 
@@ -86,9 +89,10 @@ def is_tagged(assessment: Mapping[str, Any]) -> bool:
 
 
 def is_given_outside(span: ReadableSpan) -> bool:
-    """Whether a span is a score that was given from outside its trajectory, maybe long after it.
+    """Whether a span is a score that was given from outside its trajectory.
 
-    MLflow measures a trace's duration up to the end of its last span. So such a score is feedback and no span.
+    MLflow measures a trace's duration up to the end of its last span. So such a score is feedback and no
+    span.
     """
     attributes = span.attributes or {}
     is_score = semconv.GEN_AI_EVALUATION_NAME in attributes
@@ -96,7 +100,7 @@ def is_given_outside(span: ReadableSpan) -> bool:
 
 
 def feedback_of(span: ReadableSpan) -> list[MlflowFeedback]:
-    """Read a span's scores: a root's ``rollout.score.*``, or the score of an evaluation span."""
+    """Read the scores of a root span, or the score of an evaluation span."""
     if not is_root(span) and semconv.GEN_AI_EVALUATION_NAME not in (span.attributes or {}):
         return []
     span = encodable(span)

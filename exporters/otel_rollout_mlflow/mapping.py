@@ -1,4 +1,6 @@
-"""Map an OpenTelemetry span to the span that MLflow understands: pure functions, no MLflow and no I/O.
+"""Map an OpenTelemetry span to the span that MLflow understands.
+
+Pure functions, without MLflow and I/O.
 
 MLflow reads its own attribute names (``mlflow.*``) from OTLP spans, trace tags from the *root* span's
 ``mlflow.traceTag.<key>``, and turns every resource attribute into a trace tag. See
@@ -147,7 +149,9 @@ def span_type(attributes: Mapping[str, AttributeValue]) -> str | None:
 
 
 def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
-    """Return the session of all trajectories of one training step; validation is a session of its own.
+    """Return the session of all trajectories of one training step.
+
+    Validation is a session of its own.
 
     The step comes first: MLflow's list of traces shows only the start of the text.
     """

@@ -22,7 +22,7 @@ _MAX_OTLP_INT: Final = 2**63
 
 
 def payload(attributes: Mapping[str, AttributeValue], value: str, mime_type: str) -> AttributeValue | None:
-    """Return input or output in the form that MLflow reads back as the recorded value.
+    """Return input or output in the form that MLflow reads back unchanged.
 
     MLflow decodes a string attribute once if it holds a JSON object, array or string, and keeps other
     strings as text. So JSON scalars are sent as native values, and text that only looks like JSON is sent
@@ -41,7 +41,10 @@ def payload(attributes: Mapping[str, AttributeValue], value: str, mime_type: str
 
 
 def _returnable(text: str) -> str:
-    """Make JSON that MLflow can show: it shows nothing of a trace with an integer beyond 64 bits."""
+    """Make JSON that MLflow can show.
+
+    Of a trace with an integer beyond 64 bits MLflow shows nothing.
+    """
     # So many digits in a row have a digit at every such position. Looking there is 20 times as fast.
     if not _DIGIT.search(text[_LONG_DIGITS - 1 :: _LONG_DIGITS]) or not _LONG_NUMBER.search(text):
         return text

@@ -1,4 +1,7 @@
-"""Link traces to an MLflow run: known from the start, or published while traces are written."""
+"""Link traces to an MLflow run.
+
+The run is known from the start, or published while traces are written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Decide what to write about scores, by what MLflow has of them: the newest score of a name stays."""
+"""Decide which scores to write, given the scores that MLflow has.
+
+The newest score of a name stays.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ def changes_of(
 
 
 def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[tuple[Change, MlflowFeedback]]:
-    """Decide which tags of a trace to write: the newest scores of the trajectory that are not yet tags.
+    """Decide which tags of a trace to write.
+
+    They are the newest scores of the trajectory that are not yet tags.
 
     Tags are written before the feedback: a tag is known to be a score's by the scores that are stored.
 
@@ -58,7 +63,9 @@ def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[t
 
 
 def _newest(scores: Sequence[MlflowFeedback]) -> dict[str, MlflowFeedback]:
-    """Map each id to the newest score. It is the trajectory's if any score of the id is marked so.
+    """Map each id to the newest score.
+
+    It is the trajectory's if any score of the id is marked so.
 
     Root and evaluation span hold one score. Only the root knows that the score is the trajectory's.
     """
@@ -68,7 +75,7 @@ def _newest(scores: Sequence[MlflowFeedback]) -> dict[str, MlflowFeedback]:
 
 
 def _newest_tagged(scores: Sequence[MlflowFeedback], stored: Sequence[Mapping[str, Any]]) -> MlflowFeedback:
-    """Return the newest of a trajectory's scores of one name, the stored scores included."""
+    """Return the newest of a trajectory's scores of one name, given or stored."""
     tagged = {score.id: score for score in _newest(scores).values() if score.tagged}
     newest = max(tagged.values(), key=lambda score: score.rank)
     for assessment in stored:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
 
 _FEEDBACK_THREADS: Final = 2
-"""Requests for scores at a time. For a local server 2 are as fast as 1 and faster than 8; a distant one gains."""
+"""Requests for scores at a time. A distant server gains; a local one is slower with 8."""
 _GZIP_LEVEL: Final = 1
 """Most of the gain for the least CPU: the forwarder shares its cores with training."""
 _NOT_THERE: Final = "RESOURCE_DOES_NOT_EXIST"
@@ -99,7 +99,8 @@ class ServerTarget:
     def link_traces(self, trace_ids: Sequence[str], run_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one POST.
 
-        The POST that writes the spans takes a run in a header, but MLflow reports no error if it links nothing.
+        The POST that writes the spans takes a run in a header, but MLflow reports no error if it links
+        nothing.
         """
         request = {"trace_ids": list(trace_ids), "run_id": run_id}
         response = self._send("POST", "/api/2.0/mlflow/traces/link-to-run", json=request)
@@ -179,7 +180,10 @@ class ServerTarget:
         return found
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one request each, a few at a time."""
+        """See :class:`~otel_rollout_mlflow.target.Target`.
+
+        One request each, a few at a time.
+        """
         if len(changes) == 1:
             self._write_one_feedback(changes[0])
             return
@@ -343,7 +347,10 @@ def _json_time(time_ns: int) -> str:
 
 
 def _error_code(response: requests.Response) -> str | None:
-    """Return MLflow's code of an error; None for a success, or if MLflow did not answer."""
+    """Return MLflow's code of an error.
+
+    Return None for a success, or if MLflow did not answer.
+    """
     if response.ok:
         return None
     try:

@@ -1,4 +1,6 @@
-"""Resolve the exporter's settings: arguments over environment over defaults, checked at once.
+"""Resolve the exporter's settings.
+
+Arguments win over the environment, the environment over defaults. Everything is checked at once.
 
 The environment variables are those of MLflow's client.
 """
@@ -79,7 +81,10 @@ class MlflowSettings:
 
     @property
     def plain_uri(self) -> str:
-        """The tracking URI without credentials and parameters; the path of a SQLite file made absolute."""
+        """The tracking URI without credentials and parameters.
+
+        The path of a SQLite file made absolute.
+        """
         scheme, _, path = self.uri.partition("?")[0].partition(":///")
         if scheme.startswith("sqlite"):
             return f"{scheme}:///{path if path.startswith('file:') else os.path.abspath(path)}"
@@ -154,7 +159,10 @@ _NO_CREDENTIALS: Final[dict[str, str | None]] = {"username": None, "password": N
 def _credentials(
     username: str | None, password: str | None, token: str | None, parts: SplitResult
 ) -> dict[str, str | None]:
-    """Find credentials: arguments, variables, the URI, MLflow's file of credentials, in this order."""
+    """Find credentials.
+
+    In arguments, variables, the URI and MLflow's file of credentials, in this order.
+    """
     username, name_source = given("username", username, "MLFLOW_TRACKING_USERNAME")
     password, _ = given("password", password, "MLFLOW_TRACKING_PASSWORD")
     token, token_source = given("token", token, "MLFLOW_TRACKING_TOKEN")
@@ -264,7 +272,7 @@ def _check_local_mlflow(source: str, scheme: str) -> None:
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """Parse major and minor number of a version such as ``3.17.2`` or ``3.15.0.dev0``.
+    """Parse major and minor number of a version such as ``3.17.2``.
 
     Raises:
         ValueError: the text is no version.
@@ -281,7 +289,10 @@ def shown_minimum() -> str:
 
 
 def _shown(uri: str) -> str:
-    """Return a URI for messages, without what may be a password: of the text up to the last @ only the scheme."""
+    """Return a URI for messages, without what may be a password.
+
+    Of the text before the last @ only the scheme is kept.
+    """
     before, at, after = uri.rpartition("@")
     return f"{before.partition('//')[0]}//***@{after}" if at else uri
 

@@ -1,4 +1,6 @@
-"""MLflow's database without a server: does in this process what the server does with a request.
+"""MLflow's database, written to without a server.
+
+Does in this process what the server does with a request.
 
 The only module that imports ``mlflow``, when it connects.
 """
@@ -36,14 +38,20 @@ _REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE"
 
 
 class StoreTarget:
-    """An MLflow database, written to directly. SQLite takes one writing process at a time."""
+    """An MLflow database, written to directly.
+
+    SQLite takes one writing process at a time.
+    """
 
     def __init__(self, settings: MlflowSettings) -> None:
         self._settings = settings
         self._opened: TracingClient | None = None
 
     def connect(self) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; creates an empty database's tables."""
+        """See :class:`~otel_rollout_mlflow.target.Target`.
+
+        Creates an empty database's tables.
+        """
         # On import MLflow reports usage to its makers, which no training job asked for.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         import sqlalchemy
@@ -146,7 +154,10 @@ class StoreTarget:
                 return ids
 
     def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; the steps of MLflow's own ``/v1/traces``."""
+        """See :class:`~otel_rollout_mlflow.target.Target`.
+
+        The steps of MLflow's own ``/v1/traces``.
+        """
         from mlflow.entities.span import Span
 
         try:
@@ -211,7 +222,10 @@ class StoreTarget:
             self._client.store.start_trace(info)
 
     def close(self) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`. MLflow keeps its engine for the process's life."""
+        """See :class:`~otel_rollout_mlflow.target.Target`.
+
+        MLflow keeps its engine for the process's life.
+        """
         self._opened = None
 
     @property

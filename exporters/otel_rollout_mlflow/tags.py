@@ -1,4 +1,4 @@
-"""A root span's attributes as tags of its trace, and names that MLflow takes for no tag."""
+"""Make tags of a trace from the attributes of its root span."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _logger = logging.getLogger(__name__)
 
 
 def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
-    """Return a root span's identity, scores and other ``rollout.*`` attributes as tags.
+    """Return the tags of a root span: its identity, scores and ``rollout.*``.
 
     Values are ``str(value)``, as verl writes them: ``tags.step = '1'``, ``tags.validate = 'False'``. Identity
     wins over other attributes of its names, and an attribute wins over a score of its name.
@@ -52,13 +52,16 @@ def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
 
 
 def refused_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
-    """Map names of a root span that would be tags to the reasons why MLflow takes no such tag."""
+    """Map the names of a root span's dropped tags to the reasons."""
     found = ((name, problem_of_tag(name)) for name in _wanted_tags(attributes))
     return {name: problem for name, problem in found if problem}
 
 
 def problem_of_tag(name: str) -> str | None:
-    """Return why MLflow takes no tag of a name, and drops it silently; None if MLflow takes it."""
+    """Return why MLflow takes no tag of a name, and drops it silently.
+
+    Return None if MLflow takes it.
+    """
     if name.startswith(_BOOKKEEPING):
         return "names that begin with 'mlflow.' are MLflow's own"
     if len(name) > MAX_TAG_NAME_CHARS:
@@ -87,18 +90,24 @@ def _wanted_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
 
 
 def _is_no_tag(name: str) -> bool:
-    """Whether MLflow has an attribute elsewhere: the project as experiment, a score's time in its feedback."""
+    """Whether an attribute is no tag.
+
+    The project is the trace's experiment, and a score's time is in its feedback.
+    """
     return name == semconv.PROJECT_NAME or name.startswith(semconv.SCORE_TIME_PREFIX)
 
 
 def tag_text(value: AttributeValue) -> str:
-    """Return a value as the text of a tag: as Python writes it, or as JSON, cut to MLflow's limit."""
+    """Format a value as a tag: with ``str`` or as JSON, cut to MLflow's limit."""
     text = str(value) if isinstance(value, (str, bool, int, float)) else json.dumps(value, default=str)
     return text[:MAX_TAG_CHARS]
 
 
 def useful_resource(resource: Resource) -> Resource:
-    """Keep the resource attributes worth a tag: MLflow makes a tag of every resource attribute."""
+    """Keep the resource attributes worth a tag.
+
+    MLflow makes a tag of every resource attribute.
+    """
     attributes = {key: resource.attributes[key] for key in RESOURCE_ATTRIBUTES if key in resource.attributes}
     if str(attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):
         del attributes[semconv.SERVICE_NAME]

@@ -51,10 +51,16 @@ class Change(Enum):
 
 
 class Target(Protocol):
-    """One MLflow. Each method raises ``UndeliveredError`` when it fails, and may be tried again."""
+    """One MLflow.
+
+    Each method raises ``UndeliveredError`` when it fails, and may be called again.
+    """
 
     def connect(self) -> None:
-        """Check that MLflow is there and recent enough. Called before anything else, until it passes."""
+        """Check that MLflow is there and recent enough.
+
+        Called before anything else, until it passes.
+        """
 
     def experiment_named(self, name: str) -> Experiment | None:
         """Return the experiment of a name, or None."""
@@ -86,7 +92,10 @@ class Target(Protocol):
         """
 
     def trace(self, trace_id: str) -> dict[str, Any] | None:
-        """Return a trace with its spans, as MLflow's API describes it; None if there is none."""
+        """Return a trace with its spans, as MLflow's API describes it.
+
+        Return None if there is none.
+        """
 
     def experiment_ids(self) -> list[str]:
         """Return every experiment that we may see and that is not deleted."""
@@ -95,7 +104,10 @@ class Target(Protocol):
         """Store spans, all or none. Spans stored before are overwritten."""
 
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
-        """Return a trace without its spans, as MLflow's API describes it; None if there is none."""
+        """Return a trace without its spans, as MLflow's API describes it.
+
+        Return None if there is none.
+        """
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
         """Write scores, in any order. Nothing else of the traces is touched."""

@@ -1,4 +1,4 @@
-"""Read traces back from MLflow: found by their tags, with their spans as they were recorded."""
+"""Read traces back from MLflow, with their spans as they were recorded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _STATUS_CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
 
 
 class MlflowTraces:
-    """The trajectories in an MLflow. Settings and credentials are those of the exporter.
+    """The trajectories in an MLflow.
+
+    Settings and credentials are those of the exporter.
 
     Args:
         tracking_uri: server or database (``MLFLOW_TRACKING_URI``).
@@ -77,7 +79,9 @@ class MlflowTraces:
         return self._target.traces_of(" AND ".join(wanted), self._experiment_ids(), newest_first=True)
 
     def line_of(self, trace_id: str) -> bytes | None:
-        """Return a trace as a line of OTLP/JSON, its scores as evaluations; None if no span is stored.
+        """Return a trace as a line of OTLP/JSON, its scores as evaluations.
+
+        Return None if no span is stored.
 
         Args:
             trace_id: 32 hex digits.
@@ -154,7 +158,10 @@ def _span(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _camel_case(message: Any) -> Any:
-    """Rename the fields of protobuf's JSON as OTLP/JSON demands. Attribute names are values, and stay."""
+    """Rename the fields of protobuf's JSON as OTLP/JSON demands.
+
+    Attribute names are values, and stay.
+    """
     if isinstance(message, Mapping):
         return {_camel(name): _camel_case(value) for name, value in message.items()}
     return [_camel_case(entry) for entry in message] if isinstance(message, list) else message
@@ -166,7 +173,10 @@ def _camel(name: str) -> str:
 
 
 def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
-    """Read a score of MLflow's API; None if the assessment is no score, or somebody overrode it."""
+    """Read a score of MLflow's API.
+
+    Return None if the assessment is no score, or somebody overrode it.
+    """
     value = (assessment.get("feedback") or {}).get("value")
     name = assessment.get("assessment_name")
     if not name or assessment.get("valid") is False or not isinstance(value, (bool, int, float, str)):

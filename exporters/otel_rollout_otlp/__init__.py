@@ -1,4 +1,4 @@
-"""OTLP as a destination: a Collector, or any backend that speaks the OpenTelemetry protocol.
+"""OTLP as a destination: a Collector, or any backend that speaks OTLP.
 
 Registered under the name ``otlp`` in our own entry-point group ``otel_rollout_exporter``. In OpenTelemetry's
 group that name is the SDK's exporter, which other programs go on finding.

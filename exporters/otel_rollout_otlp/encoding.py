@@ -27,7 +27,10 @@ def protobuf_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
 
 
 def json_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
-    """Encode one request of spans as OTLP/JSON, whose ids are hex where protobuf's own JSON has base64."""
+    """Encode one request of spans as OTLP/JSON.
+
+    Its ids are hex, where protobuf's own JSON has base64.
+    """
     request = encode_spans([encodable(span) for span in spans])
     data: dict[str, Any] = MessageToDict(request, use_integers_for_enums=True)
     for of_resource in data.get("resourceSpans", ()):
@@ -45,7 +48,9 @@ def _ids_to_hex(holder: dict[str, Any]) -> None:
 
 
 def protobuf_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Encode the spans of lines of OTLP JSON Lines as bodies of protobuf; a larger span goes alone.
+    """Encode the spans of lines of OTLP JSON Lines as bodies of protobuf.
+
+    A larger span goes alone.
 
     Protobuf is smaller than JSON, so lines within the limit hold spans within the limit. A larger line may
     hold several spans.
@@ -63,7 +68,9 @@ def _protobuf(spans: Iterable[RecordedSpan]) -> bytes:
 
 
 def json_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Join lines of OTLP JSON Lines into bodies of JSON, without decoding them; a larger line goes alone.
+    """Join lines of OTLP JSON Lines into bodies of JSON, without decoding them.
+
+    A larger line goes alone.
 
     Each line but for its newline is a request. Only the lists of resources are put into one.
     """
@@ -72,7 +79,10 @@ def json_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
 
 
 def _resources_of(line: bytes) -> bytes:
-    """Return the contents of the list ``resourceSpans``. The receiver refuses what is no trace data."""
+    """Return the contents of the list ``resourceSpans``.
+
+    The receiver refuses what is no trace data.
+    """
     bare = line.strip()
     if bare.startswith(_HEAD) and bare.endswith(_TAIL):
         return bare[len(_HEAD) : -len(_TAIL)]

@@ -1,4 +1,4 @@
-"""The exporter: settings, encoding and transport behind OpenTelemetry's ``SpanExporter``."""
+"""The OTLP exporter."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from otel_rollout_otlp.transport import Transport
 
 
 class OtlpSpanExporter(GuardedExporter):
-    """Sends spans over OTLP, each request once: the forwarder decides whether and when to try again.
+    """Sends spans over OTLP, each request once.
 
-    Every argument wins over its variable, and a variable ``OTEL_EXPORTER_OTLP_TRACES_…`` over the variable for
-    all signals. Nothing is connected before the first ``export``.
+    The forwarder decides whether and when to try again.
+
+    Every argument wins over its variable, and a variable ``OTEL_EXPORTER_OTLP_TRACES_…`` over the variable
+    for all signals. Nothing is connected before the first ``export``.
 
     Args:
         endpoint: address of the receiver (``OTEL_EXPORTER_OTLP_ENDPOINT``; port 4317 of localhost for gRPC,
@@ -92,7 +94,10 @@ class OtlpSpanExporter(GuardedExporter):
         return self.export_by(lambda: self._send(bodies, "A line is no OTLP/JSON trace data"))
 
     def destination(self, project: str) -> str:
-        """Return where the spans are sent, without credentials; a receiver does not know the project."""
+        """Return where the spans are sent, without credentials.
+
+        A receiver does not know the project.
+        """
         return f"the OTLP endpoint {self._settings.endpoint.partition(' (')[0]}"
 
     def check(self) -> ExportFailure | None:

@@ -101,7 +101,10 @@ def _read(path: str | None) -> bytes | None:
 
 
 def _retry_delay(error: grpc.RpcError) -> float | None:
-    """Read ``google.rpc.RetryInfo``, gRPC's ``Retry-After``, in seconds; None if there is none."""
+    """Read ``google.rpc.RetryInfo``, gRPC's ``Retry-After``, in seconds.
+
+    Return None if there is none.
+    """
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS:
             try:

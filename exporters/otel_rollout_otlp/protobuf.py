@@ -1,10 +1,10 @@
 """Convert recorded spans from OTLP/JSON to protobuf.
 
-The conversion makes no SDK spans, which cost more than everything else. Google's parser of JSON would cost ten
-times as much, and reads ids as base64 where OTLP has hex.
+The conversion makes no SDK spans, which cost more than everything else. Google's parser of JSON would cost
+ten times as much, and reads ids as base64 where OTLP has hex.
 
-Unknown fields, of newer versions of OTLP, are ignored, as OTLP demands. A wrong value in a known field raises:
-protobuf where it checks types and ranges, else this module.
+Unknown fields, of newer versions of OTLP, are ignored, as OTLP demands. A wrong value in a known field
+raises: protobuf where it checks types and ranges, else this module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class RecordedSpan(NamedTuple):
 
 
 def spans_in(lines: Iterable[bytes]) -> Iterator[RecordedSpan]:
-    """Yield the spans of lines of OTLP JSON Lines: holding all of them costs as much as reading them."""
+    """Yield the spans of lines of OTLP JSON Lines.
+
+    Holding all of them would cost as much as reading them.
+    """
     for line in lines:
         for of_resource in orjson.loads(line)["resourceSpans"]:
             scopes = of_resource.pop("scopeSpans", None) or ()
@@ -62,7 +65,10 @@ def request_of(spans: Iterable[RecordedSpan]) -> ExportTraceServiceRequest:
 
 
 def _span(span: Mapping[str, Any]) -> dict[str, Any]:
-    """Return protobuf's fields as dicts: protobuf makes messages of dicts faster than we can. None is unset."""
+    """Return protobuf's fields as dicts, None for unset.
+
+    Protobuf makes messages of dicts faster than Python code can.
+    """
     get = span.get
     return {
         "trace_id": _id(get("traceId"), _TRACE_ID_BYTES),
@@ -161,7 +167,10 @@ def _bytes(text: str) -> bytes:
 
 
 def _id(text: Any, size: int, may_be_zero: bool = False) -> bytes:
-    """Decode an id in hex. All zeros mean no id (W3C Trace Context), which only a link may have."""
+    """Decode an id in hex.
+
+    All zeros mean no id (W3C Trace Context), which only a link may have.
+    """
     found = bytes.fromhex(text)
     if len(found) != size or not (may_be_zero or any(found)):
         raise ValueError(f"no id of {size} bytes in hex: {text!r}")
@@ -169,5 +178,8 @@ def _id(text: Any, size: int, may_be_zero: bool = False) -> bytes:
 
 
 def _parent_id(text: str | None) -> bytes | None:
-    """Decode the parent's id; None without a parent, which some writers spell as zeros."""
+    """Decode the parent's id.
+
+    Return None without a parent, which some writers spell as zeros.
+    """
     return _id(text, _SPAN_ID_BYTES) if text and text.strip("0") else None

@@ -1,4 +1,7 @@
-"""Resolve the exporter's settings: arguments over ``OTEL_EXPORTER_OTLP_*`` over defaults, checked at once."""
+"""Resolve the exporter's settings.
+
+Arguments win over ``OTEL_EXPORTER_OTLP_*``, and these over defaults. Everything is checked at once.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class OtlpSettings:
     client_certificate: str | None
 
     def redact(self, text: str) -> str:
-        """Mask the values of headers and the query of the address: they may hold credentials."""
+        """Mask header values and the address's query, which may hold credentials."""
         values = [part for value in self.headers.values() for part in (value, value.rpartition(" ")[2])]
         secrets = [value for value in values if len(value) >= _MIN_SECRET_CHARS]
         return masked(text, [self.url.partition("?")[2], *secrets])
@@ -105,12 +108,12 @@ def resolve(
 
 
 def _variables(argument: str) -> tuple[str, str]:
-    """Return the variables of an argument: that for traces, then that for all signals."""
+    """Return an argument's variables: for traces, then for all signals."""
     return TRACES_VARIABLE + argument.upper(), VARIABLE + argument.upper()
 
 
 def _given(argument: str, value: str | None) -> Given:
-    """Return the argument, else its variable for traces, else the variable for all signals."""
+    """Return an argument, else its variable for traces, else for all signals."""
     found = given(argument, value, *_variables(argument))
     return found._replace(value=found.value and found.value.strip())
 
@@ -172,7 +175,10 @@ def _insecure(argument: bool | None) -> bool:
 
 
 def _headers(argument: Mapping[str, str] | str | None) -> dict[str, str]:
-    """Read ``name=value,name=value``, percent-encoded, of both variables; those for traces win."""
+    """Read ``name=value,name=value``, percent-encoded, of both variables.
+
+    Those for traces win.
+    """
     if isinstance(argument, Mapping):
         return {name.lower(): value for name, value in argument.items()}
     if argument is not None:

@@ -24,7 +24,9 @@ class Transport(Protocol):
 
 
 def partly_rejected(count: int, reason: str, endpoint: str) -> UndeliveredError:
-    """Make the failure of a request of which the receiver left out spans, without saying which.
+    """Make the failure of a request of which the receiver left out spans.
+
+    It does not say which spans.
 
     The forwarder halves the batch down to these spans. Spans that were taken are sent again meanwhile, with
     their ids.

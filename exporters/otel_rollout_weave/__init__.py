@@ -1,4 +1,4 @@
-"""W&B Weave as a destination for rollout traces: an OpenTelemetry ``SpanExporter``.
+"""W&B Weave as a destination for rollout traces.
 
 Registered under the name ``weave`` in the entry-point group ``opentelemetry_traces_exporter``. So the
 forwarder, and any other OpenTelemetry program (``OTEL_TRACES_EXPORTER=weave``), finds it by that name. It

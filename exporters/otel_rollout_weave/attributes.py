@@ -1,4 +1,4 @@
-"""A call's attributes: identity at the top, other attributes nested at their dots, the rest of OpenTelemetry."""
+"""Make a call's attributes of a span."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def kind_of(attributes: Mapping[str, Any]) -> str | None:
 
 
 def attributes_of(span: ReadableSpan) -> dict[str, Any]:
-    """Return all attributes: a trajectory's without their prefix at the top, others nested at their dots."""
+    """Return a call's attributes.
+
+    A trajectory's are at the top without their prefix, others are nested at their dots.
+    """
     source = span.attributes or {}
     attributes = {
         values.clean(name.removeprefix(semconv.EXTRA_PREFIX)): values.clean(value)
@@ -75,7 +78,10 @@ def attributes_of(span: ReadableSpan) -> dict[str, Any]:
 
 
 def _nest(attributes: dict[str, Any], name: str, value: Any) -> None:
-    """Put ``a.b`` where ``attributes.a.b`` finds it, or under its whole name where ``a`` is no object."""
+    """Put ``a.b`` where ``attributes.a.b`` finds it.
+
+    Where ``a`` is no object, the attribute keeps its whole name.
+    """
     *path, last = name.split(".")
     parent: Any = attributes
     for part in path:

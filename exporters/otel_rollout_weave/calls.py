@@ -1,8 +1,8 @@
-"""Write calls once each, whatever was answered before, and find the calls that Weave refuses.
+"""Write each call once, and find the calls that Weave refuses.
 
 Weave's store shows a call that is sent twice twice, until it merges the two. So an acknowledged call is not
-sent again, and Weave is asked first for calls that may have arrived: those of a request without an answer, and
-those that ended before this exporter was built, which a predecessor may have sent.
+sent again, and Weave is asked first for calls that may have arrived: those of a request without an answer,
+and those that ended before this exporter was built, which a predecessor may have sent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _logger = logging.getLogger(__name__)
 
 
 class CallWriter:
-    """Writes calls of one exporter. Not thread-safe: the exporter calls it under its lock.
+    """Writes calls of one exporter.
+
+    Not thread-safe: the exporter calls it under its lock.
 
     Args:
         server: where to.
@@ -70,11 +72,16 @@ class CallWriter:
             self._send(project_id, batch)
 
     def is_older(self, time_ns: int) -> bool:
-        """Whether a time may be before this exporter's start, by a clock that may have been set back."""
+        """Whether a time may be before this exporter's start.
+
+        The clock may have been set back, so times in the future count too.
+        """
         return not self._start_ns <= time_ns <= time.time_ns()
 
     def stored(self, project_id: str, ids: Sequence[str]) -> set[str]:
-        """Return which of the calls the server has; none where the server cannot be asked.
+        """Return which of the calls the server has.
+
+        None where the server cannot be asked.
 
         Raises:
             UndeliveredError: the server does not answer, or does not let us in.
@@ -141,10 +148,13 @@ class CallWriter:
 
 
 def requests_of(calls: Sequence[WeaveCall], max_bytes: int = MAX_REQUEST_BYTES) -> list[list[WeaveCall]]:
-    """Cut calls into batches for requests; a call larger than ``max_bytes`` goes alone."""
+    """Cut calls into batches for requests.
+
+    A call larger than ``max_bytes`` goes alone.
+    """
     return list(batches(calls, lambda call: len(call.encoded) + 1, max_bytes, MAX_CALLS))
 
 
 def is_question_refused(error: UndeliveredError) -> bool:
-    """Whether the server does not know a question, rather than being away or not letting us in."""
+    """Whether the server refuses a query, but is there and lets us in."""
     return error.failure.kind is not FailureKind.UNAVAILABLE and error.status not in (401, 403)

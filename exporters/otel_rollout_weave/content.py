@@ -1,4 +1,4 @@
-"""A call's inputs and output: recorded values, with a root's scores put into the output."""
+"""Make a call's inputs and output of recorded values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def inputs_of(attributes: Mapping[str, Any]) -> Any:
 
 
 def output_of(attributes: Mapping[str, Any], scores: Mapping[str, Any]) -> Any:
-    """Return the output; a root's scores are put in, so that ``output.reward`` finds them."""
+    """Return the output.
+
+    A root's scores are put in, so that ``output.reward`` finds them.
+    """
     value, as_is = _payload(attributes, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
     return _with_scores(value, scores) if scores else as_is or value
 
@@ -33,7 +36,9 @@ def output_of(attributes: Mapping[str, Any], scores: Mapping[str, Any]) -> Any:
 def shortened(
     source: Mapping[str, Any], scores: Mapping[str, Any], attributes: dict[str, Any]
 ) -> dict[str, Any]:
-    """Cut inputs, output and attributes until they fit a call; small ones leave their share to the others.
+    """Cut inputs, output and attributes until they fit a call.
+
+    Small ones leave their share to the others.
 
     Args:
         source: the span's attributes.
@@ -60,7 +65,10 @@ def shortened(
 
 
 def _with_scores(value: Any, scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Put scores into an output; a score whose name the output has goes below ``scores``."""
+    """Put scores into an output.
+
+    A score whose name the output has goes below ``scores``.
+    """
     if value is None:
         return dict(scores)
     output = value if isinstance(value, dict) else {"value": value}

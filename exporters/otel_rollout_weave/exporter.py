@@ -1,4 +1,4 @@
-"""The exporter: settings, mapping and server behind OpenTelemetry's ``SpanExporter``."""
+"""The Weave exporter."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from otel_rollout_weave.server import Server
 
 
 class WeaveSpanExporter(GuardedExporter):
-    """Writes spans to W&B Weave as calls: a trace per trajectory, searchable by identity and score.
+    """Writes spans to W&B Weave as calls, one trace per trajectory.
+
+    Trajectories are searchable by identity and score.
 
     Each span goes to the Weave project named by its ``rollout.project_name`` (created if missing) unless a
-    project is given here. Scores become feedback and are put into the output of a trajectory's root. A call is
-    written once, however often its span is exported.
+    project is given here. Scores become feedback and are put into the output of a trajectory's root. A call
+    is written once, however often its span is exported.
 
     Every argument wins over its environment variable. Nothing is connected before the first ``export``.
 
@@ -111,17 +113,26 @@ class WeaveSpanExporter(GuardedExporter):
         return self.guarded(lambda: self._link_run(run, rollout_run_id))
 
     def check(self) -> ExportFailure | None:
-        """Ask W&B and its trace server whether they accept us; None if so. Writes nothing."""
+        """Ask W&B and its trace server whether they accept us; None if so.
+
+        Writes nothing.
+        """
         return self.guarded(self._check)
 
     def traces_url(self, project: str) -> str | None:
-        """Return the address of Weave's page of a project's traces; None where W&B does not answer."""
+        """Return the address of Weave's page of a project's traces.
+
+        Return None where W&B does not answer.
+        """
         found: list[str] = []
         self.guarded(lambda: found.append(self._projects.id_of(project)))
         return f"{self._settings.app_url}/{found[0]}/weave/traces" if found else None
 
     def destination(self, project: str) -> str:
-        """Return where a person finds a project's traces: a page, once W&B has been asked for the project."""
+        """Return where a person finds a project's traces.
+
+        That is the address of a page, once W&B has been asked for the project.
+        """
         known = self._projects.known_id(project)
         if known is not None:
             return f"W&B Weave at {self._settings.app_url}/{known}/weave/traces"

@@ -51,7 +51,10 @@ class WeaveFeedback:
 
     @property
     def rank(self) -> Rank:
-        """The order of scores: of two the greater counts. Weave keeps times to the microsecond."""
+        """The order of scores: of two the greater counts.
+
+        Weave keeps times to the microsecond.
+        """
         return self.is_dated, self.time_ns // 1000 if self.is_dated else 0, bool(self.explanation)
 
     def to_weave(self, project_id: str) -> dict[str, Any]:
@@ -87,7 +90,7 @@ def newest(feedback: Iterable[WeaveFeedback]) -> dict[str, WeaveFeedback]:
 
 
 def feedback_of(span: ReadableSpan) -> list[WeaveFeedback]:
-    """Read a span's scores: a root's ``rollout.score.*``, or the score of an evaluation span."""
+    """Read the scores of a root span, or the score of an evaluation span."""
     own_id = call_id_of(context_of(span))
     found = [to_feedback(own_id, score) for score in repeated_by(span)]
     recorded = evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
@@ -109,7 +112,10 @@ def run_feedback(call_id: str, run: str, time_ns: int) -> WeaveFeedback:
 
 
 def iso_time(time_ns: int) -> str:
-    """Format a time as Weave keeps it, to the microsecond. A float on the way would move the time."""
+    """Format a time as Weave keeps it, to the microsecond.
+
+    A float on the way would move the time.
+    """
     return (_EPOCH + timedelta(microseconds=time_ns // 1000)).isoformat(timespec="microseconds")
 
 
@@ -123,7 +129,10 @@ def to_feedback(call_id: str, score: Evaluation) -> WeaveFeedback:
 
 
 def _feedback_type(name: str) -> str:
-    """Return a score's name as far as Weave takes it; long names with one beginning stay apart."""
+    """Return a score's name as far as Weave takes it.
+
+    Long names with one beginning stay apart.
+    """
     cleaned = str(values.clean(name))
     if cleaned.startswith("wandb.") or cleaned == RUN_FEEDBACK:  # reserved by the server, and by us
         cleaned = f"_{cleaned}"

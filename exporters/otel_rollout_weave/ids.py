@@ -1,4 +1,7 @@
-"""Make ids of Weave's calls and feedback: one id for one span, whoever exports it and how often."""
+"""Make ids of Weave's calls and feedback.
+
+A span has one id, in whatever process and however often it is exported.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Map an OpenTelemetry span to a Weave call: pure functions, no I/O.
 
-For the fields of a call see ``CompletedCallSchemaForInsert`` in weave's ``trace_server_interface.py`` (read at
-0.53).
+For the fields of a call see ``CompletedCallSchemaForInsert`` in weave's ``trace_server_interface.py`` (read
+at 0.53).
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class WeaveCall:
     end_ns: int
 
     def stand_in(self) -> bytes:
-        """Make a small call of this id, place and time, for a call whose content Weave refuses.
+        """Make a small call of this id, parent and time.
+
+        It stands for a call whose content Weave refuses.
 
         It holds nothing of the application's: any of that may be what Weave refuses.
         """
@@ -125,7 +127,10 @@ def _started(span: ReadableSpan, project_id: str, wb_run_id: str | None) -> dict
 
 
 def thread_of(span: ReadableSpan) -> str | None:
-    """Return the id of a span's thread: its session, else its trajectory; None outside of both."""
+    """Return the id of a span's thread: its session, else its trajectory.
+
+    Return None outside of both.
+    """
     source = span.attributes or {}
     session = source.get(semconv.SESSION_ID)
     if session:
@@ -140,7 +145,7 @@ def is_turn(span: ReadableSpan) -> bool:
 
 
 def _scores_shown(span: ReadableSpan, known: Callable[[str], WeaveFeedback | None]) -> dict[str, Any]:
-    """Return the scores for a root's output: the scores that the root repeats, in their newest state."""
+    """Return the scores that a root repeats, in their newest state."""
     shown = {}
     for score in repeated_by(span):
         repeated = to_feedback(call_id_of(context_of(span)), score)
@@ -151,7 +156,10 @@ def _scores_shown(span: ReadableSpan, known: Callable[[str], WeaveFeedback | Non
 
 
 def exception_of(span: ReadableSpan) -> str | None:
-    """Describe a span's error in the JSON form of weave's client; None without an error."""
+    """Describe a span's error in the JSON form of weave's client.
+
+    Return None without an error.
+    """
     if span.status.status_code is not StatusCode.ERROR:
         return None
     event = next((event for event in reversed(span.events) if event.name == "exception"), None)
@@ -173,7 +181,10 @@ def exception_of(span: ReadableSpan) -> str | None:
 
 
 def summary_of(span: ReadableSpan) -> dict[str, Any]:
-    """Return status and token usage. Weave computes latency and state itself, of times and exception."""
+    """Return status and token usage.
+
+    Weave computes latency and state itself, of times and exception.
+    """
     source = span.attributes or {}
     failed = span.status.status_code is StatusCode.ERROR
     summary: dict[str, Any] = {"status_counts": {"success": int(not failed), "error": int(failed)}}

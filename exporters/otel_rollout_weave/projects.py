@@ -1,4 +1,4 @@
-"""Find the Weave project of a rollout's project: looked up or created once, then remembered."""
+"""Find or create the Weave project of a rollout's project, once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ DEFAULT_PROJECT: Final = "uncategorized"
 
 
 class Projects:
-    """Ids (``entity/project``) of projects. Not thread-safe: the exporter calls it under its lock."""
+    """Ids (``entity/project``) of projects.
+
+    Not thread-safe: the exporter calls it under its lock.
+    """
 
     def __init__(self, server: Server, settings: WeaveSettings) -> None:
         self._server = server

@@ -1,4 +1,7 @@
-"""Show trajectories while they run, by a marker call that is deleted when the trajectory's call comes."""
+"""Show trajectories while they run.
+
+A marker call stands for a trajectory until the trajectory's own call is written.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ _logger = logging.getLogger(__name__)
 
 
 class RunningMarkers:
-    """The markers of one exporter. Not thread-safe: the exporter calls it under its lock.
+    """The markers of one exporter.
+
+    Not thread-safe: the exporter calls it under its lock.
 
     Args:
         server: where to.

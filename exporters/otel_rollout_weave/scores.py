@@ -23,7 +23,10 @@ _logger = logging.getLogger(__name__)
 
 
 class ScoreWriter:
-    """Writes the feedback of one exporter. Not thread-safe: the exporter calls it under its lock."""
+    """Writes the feedback of one exporter.
+
+    Not thread-safe: the exporter calls it under its lock.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -35,7 +38,9 @@ class ScoreWriter:
         return self._scores.get(feedback_id)
 
     def write(self, project_id: str, scores: Mapping[str, WeaveFeedback]) -> None:
-        """Write scores by their ids, unless Weave has a score as new; older scores are deleted.
+        """Write scores by their ids, unless Weave has a score as new.
+
+        Older scores are deleted.
 
         Raises:
             UndeliveredError: not all scores are stored.
@@ -85,7 +90,10 @@ class ScoreWriter:
         return known is not None and known.value == link.value
 
     def _stored(self, project_id: str, ids: Sequence[str]) -> dict[str, list[Rank]]:
-        """Return the ranks of the scores that the server has; none where the server cannot be asked."""
+        """Return the ranks of the scores that the server has.
+
+        None where the server cannot be asked.
+        """
         try:
             found = self._server.find_feedback(project_id, ids)
         except UndeliveredError as error:

@@ -1,4 +1,4 @@
-"""The requests the exporter makes: W&B's GraphQL for projects, Weave's trace server for calls."""
+"""The exporter's requests: W&B's GraphQL, and Weave's trace server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _CREATE_PROJECT: Final = """mutation UpsertModel($name: String!, $entity: String
 
 
 class Server:
-    """One W&B account. Each request that fails raises :class:`UndeliveredError`, and may be tried again."""
+    """One W&B account.
+
+    Each request that fails raises :class:`UndeliveredError`, and may be tried again.
+    """
 
     def __init__(self, settings: WeaveSettings) -> None:
         self._settings = settings
@@ -59,13 +62,13 @@ class Server:
         return str(name) if name else None
 
     def project_name(self, entity: str, project: str) -> str | None:
-        """Return a project's name as the server has it, or None if there is no such project."""
+        """Return a project's name as the server has it; None if there is none."""
         variables = {"entity": entity, "name": project}
         found = self._ask(f"looking up the project {entity}/{project}", _PROJECT, variables).get("project")
         return str(found["name"]) if found else None
 
     def create_project(self, entity: str, project: str) -> str:
-        """Create a project, unless there is one, and return its name as the server has it."""
+        """Create a project, unless it exists, and return its name on the server."""
         variables = {"entity": entity, "name": project}
         action = f"creating the project {entity}/{project}"
         made = self._ask(action, _CREATE_PROJECT, variables).get("upsertModel") or {}

@@ -1,4 +1,6 @@
-"""Resolve the exporter's settings: arguments over environment over wandb's own files, checked at once.
+"""Resolve the exporter's settings.
+
+Arguments win over the environment, and that over wandb's files. Everything is checked at once.
 
 The environment variables and files are those of ``wandb`` and ``weave``, so what works for them works here.
 """
@@ -144,7 +146,10 @@ def _api_key(argument: str | None, base_url: str) -> str:
 
 
 def _from_netrc(host: str) -> str | None:
-    """Read the password that ``wandb login`` keeps for a host; None if there is no readable one."""
+    """Read the password that ``wandb login`` keeps for a host.
+
+    Return None if there is no readable one.
+    """
     named = os.environ.get("NETRC")
     for path in (named,) if named else ("~/.netrc", "~/_netrc"):
         try:
@@ -157,7 +162,10 @@ def _from_netrc(host: str) -> str | None:
 
 
 def _from_settings_file(name: str) -> str | None:
-    """Read a setting of ``wandb login --host`` or ``wandb init``; the working directory's file wins."""
+    """Read a setting of ``wandb login --host`` or ``wandb init``.
+
+    The working directory's file wins.
+    """
     config_dir = os.environ.get("WANDB_CONFIG_DIR") or os.path.expanduser("~/.config/wandb")
     parser = configparser.ConfigParser(interpolation=None)
     try:

@@ -1,4 +1,7 @@
-"""Make recorded values JSON that Weave takes: valid text, no NaN, bounded in size, marked where cut."""
+"""Make JSON that Weave takes of recorded values.
+
+Valid text without NaN, bounded in size, and marked where it was cut.
+"""
 
 from __future__ import annotations
 
@@ -72,17 +75,20 @@ def to_json(value: Any) -> bytes:
 
 
 def stored_bytes(encoded: bytes) -> int:
-    """Estimate the size in Weave's store, which keeps JSON in ASCII; never too low for a large call."""
+    """Estimate the size in Weave's store, which keeps JSON in ASCII.
+
+    Never too low for a large call.
+    """
     if encoded.isascii() or len(encoded) * _WORST_GROWTH <= MAX_CALL_BYTES:
         return len(encoded)
     return len(json.dumps(encoded.decode()))
 
 
 def shortened(value: Any, limit: int) -> Any:
-    """Cut the longest texts of a value, so that it takes at most ``limit`` bytes in the store.
+    """Cut a value's longest texts until it takes ``limit`` bytes in the store.
 
-    A cut text ends with a note of its length. Where cutting texts is not enough (a million small entries), the
-    beginning of the value's JSON replaces the value.
+    A cut text ends with a note of its length. Where cutting texts is not enough (a million small entries),
+    the beginning of the value's JSON replaces the value.
     """
     value = clean(value)
     length = limit // 2

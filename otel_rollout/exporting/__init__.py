@@ -1,4 +1,6 @@
-"""What exporters are made of. Public: exporters of other packages may use it, see docs/exporters.md.
+"""What exporters are made of.
+
+Public: exporters of other packages may use it, see docs/exporters.md.
 
 - ``api``: how an export failed, and the optional abilities of an exporter
 - ``base``: the base class: one export at a time, no exception, a reason for each failure

@@ -1,4 +1,6 @@
-"""The contract between an exporter and what drives it: the forwarder, the launcher, the doctor.
+"""The contract between an exporter and its callers.
+
+Callers are the forwarder, the launcher and the doctor.
 
 ``SpanExporter.export`` returns SUCCESS or FAILURE, which is too little to act on: an outage is worth waiting
 for, a rejected batch is worth bisecting, a refused credential is worth neither. So an exporter leaves an
@@ -6,8 +8,8 @@ for, a rejected batch is worth bisecting, a refused credential is worth neither.
 counts as an outage.
 
 Everything else is optional: an exporter that has the members of one of the Protocols below has that ability.
-Abilities are looked up by ``isinstance``, so the members must be on the class or the object itself, not behind
-``__getattr__``.
+Abilities are looked up by ``isinstance``, so the members must be on the class or the object itself, not
+behind ``__getattr__``.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class FailureKind(enum.Enum):
     REJECTED = "rejected"
     """The target read the batch and does not take it (400, 413, 422): some span in it is at fault."""
     REFUSED = "refused"
-    """The target does not let *us* in (401, 403) or the set-up is wrong: nothing passes until a person acts."""
+    """The target does not let *us* in (401, 403), or the set-up is wrong: a person has to act."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class ExportFailure:
 
 
 class UndeliveredError(Exception):
-    """Something did not reach the target. The parts of an exporter raise it; ``export`` never does.
+    """Something did not reach the target.
+
+    The parts of an exporter raise it; ``export`` never does.
 
     Attributes:
         failure: kind, message and pause.
@@ -77,7 +81,10 @@ class Checks(Protocol):
     """An exporter that can say whether its target would take spans."""
 
     def check(self) -> ExportFailure | None:
-        """Ask the target without writing a span; None if it would take spans. ``otel-rollout doctor`` asks."""
+        """Ask the target without writing a span; None if it would take spans.
+
+        ``otel-rollout doctor`` asks.
+        """
 
 
 @runtime_checkable
@@ -85,7 +92,7 @@ class Prepares(Protocol):
     """An exporter that can connect before its first ``export``."""
 
     def prepare(self) -> None:
-        """Import and connect what the first ``export`` needs, while the program still runs. Must not raise.
+        """Import and connect what the first ``export`` needs. Must not raise.
 
         Called once, in the exporter's thread. A failure is not reported: ``export`` tries again.
         """
@@ -96,7 +103,7 @@ class NamesDestination(Protocol):
     """An exporter that can say where a person finds its spans."""
 
     def destination(self, project: str) -> str:
-        """Return one phrase without credentials, such as ``MLflow experiment 'p' at http://…``.
+        """Return a phrase without credentials: ``MLflow experiment 'p' at http://…``.
 
         Must not connect. Called at the start and after each batch, when the exporter may know more.
         """
@@ -107,7 +114,10 @@ class Announces(Protocol):
     """An exporter that can show trajectories while they run."""
 
     def announce(self, roots: Sequence[ReadableSpan]) -> None:
-        """Show root spans that have no end time yet. Must not raise. An announced root is not yet exported."""
+        """Show root spans that have no end time yet. Must not raise.
+
+        An announced root is not yet exported.
+        """
 
 
 @runtime_checkable
@@ -115,7 +125,9 @@ class LinksRuns(Protocol):
     """An exporter that can tie spans to a run of its tracker."""
 
     def link_run(self, run: str, rollout_run_id: str, /) -> ExportFailure | None:
-        """Link the spans of a rollout, exported before or after this call, to a run. Must not raise.
+        """Link the spans of a rollout, exported before or after this call, to a run.
+
+        Must not raise.
 
         Called when somebody publishes the run, after a restart of the forwarder, and when all is delivered.
 
@@ -136,7 +148,10 @@ class ExportsLines(Protocol):
     """
 
     def export_lines(self, lines: Sequence[bytes]) -> SpanExportResult:
-        """Export lines, each a ``TracesData`` object in OTLP/JSON with its newline. Called for ``export``."""
+        """Export lines, each a ``TracesData`` object in OTLP/JSON with its newline.
+
+        Called for ``export``.
+        """
 
 
 @runtime_checkable
@@ -145,7 +160,10 @@ class MayBeLocal(Protocol):
 
     @property
     def target_is_local(self) -> bool:
-        """Whether it is one. Then only forwarders on the run's home machine use the exporter."""
+        """Whether it is one.
+
+        Then only forwarders on the run's home machine use the exporter.
+        """
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""The base class of exporters: one export at a time, no exception, a reason for each failure."""
+"""The base class of exporters, which never raises and says why it failed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ class GuardedExporter(SpanExporter):
         return self.export_by(lambda: self.write(spans))
 
     def export_by(self, action: Callable[[], None]) -> SpanExportResult:
-        """Run an action as ``export`` does: set ``last_failure``, and log a new failure once."""
+        """Run an action as ``export`` does.
+
+        Sets ``last_failure``, and logs a failure unless it is that of the attempt before.
+        """
         with self._lock:
             failure = self._failure_of(action)
             # Once per trouble, not once per attempt: the forwarder may try for hours.
@@ -69,7 +72,10 @@ class GuardedExporter(SpanExporter):
         return SpanExportResult.FAILURE if failure else SpanExportResult.SUCCESS
 
     def guarded(self, action: Callable[[], None]) -> ExportFailure | None:
-        """Run an action under the lock. Never raises; returns why it failed, None if it did not."""
+        """Run an action under the lock.
+
+        Never raises; returns why it failed, None if it did not.
+        """
         with self._lock:
             return self._failure_of(action)
 
@@ -122,7 +128,9 @@ def rejecting(problem: str = "A span cannot be encoded") -> Iterator[None]:
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Import an exporter's modules; name the extra to install where one of its packages is missing.
+    """Import an exporter's modules.
+
+    Name the extra to install where one of its packages is missing.
 
     Args:
         extra: of ``otel-rollout``, by the exporter's name.

@@ -1,4 +1,4 @@
-"""Requests of bounded size: entries put together up to a limit, or halved down to it."""
+"""Cut entries into requests of bounded size."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def halved(
     bytes_of: Callable[[Encoded], int],
     max_bytes: int,
 ) -> Iterator[Encoded]:
-    """Encode entries into one request, or halve them until each request fits; a larger entry goes alone.
+    """Encode entries into one request, or halve them until each request fits.
+
+    A larger entry goes alone.
 
     For encodings whose size is only known afterwards.
     """

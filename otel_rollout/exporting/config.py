@@ -1,4 +1,7 @@
-"""An exporter's settings: an argument over its environment variables; masking of credentials."""
+"""An exporter's settings: an argument over its environment variables.
+
+Masking of credentials.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ class Given(NamedTuple):
 
 
 def given(argument: str, value: str | None, *variables: str) -> Given:
-    """Return an argument's value, else that of the first variable that is set. Empty counts as not given.
+    """Return an argument's value, else that of the first variable that is set.
+
+    Empty counts as not given.
 
     Args:
         argument: its name.
@@ -40,7 +45,7 @@ def given(argument: str, value: str | None, *variables: str) -> Given:
 
 
 def seconds(argument: str, value: float | None, *variables: str, default: float) -> float:
-    """Read a positive number of seconds: an argument, else a variable, else the default.
+    """Read a positive number of seconds: argument, else variable, else default.
 
     Raises:
         ValueError: it is no number, not positive or infinite; the message names where it came from.
@@ -69,18 +74,21 @@ def positive_bytes(argument: str, value: int) -> int:
 
 
 def without_credentials(parts: SplitResult) -> str:
-    """Return an address without user name, password, query, fragment and trailing slash."""
+    """Return an address without credentials, query, fragment and trailing slash."""
     host = parts.netloc.rpartition("@")[2]
     return parts._replace(netloc=host, query="", fragment="").geturl().rstrip("/")
 
 
 def basic_auth(user: str, password: str) -> str:
-    """Return user name and password in the form in which basic authentication sends them."""
+    """Encode user name and password as basic authentication sends them."""
     return base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def masked(text: str, secrets: Iterable[str | None]) -> str:
-    """Replace secrets in a text by ``***``: the longest first, as one may contain another."""
+    """Replace secrets in a text by ``***``.
+
+    The longest first: a secret may contain another one.
+    """
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

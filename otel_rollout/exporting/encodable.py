@@ -16,7 +16,10 @@ from opentelemetry.trace import Link, Status, StatusCode
 
 
 def encodable(span: ReadableSpan) -> ReadableSpan:
-    """Return the span; if UTF-8 cannot hold some text in it, a copy with question marks in that text."""
+    """Return the span.
+
+    If UTF-8 cannot hold some text in it, a copy with question marks in that text.
+    """
     try:
         _check(
             (

@@ -51,7 +51,10 @@ def kind_of_status(status: int) -> FailureKind | None:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read ``Retry-After``, seconds or a date, as seconds from now; None if there is no such header."""
+    """Read ``Retry-After``, seconds or a date, as seconds from now.
+
+    Return None if there is no such header.
+    """
     text = headers.get("Retry-After", "").strip()
     if text.isdecimal():
         return float(text)
@@ -86,7 +89,9 @@ class HttpServer:
 
 
 class HttpSession:
-    """Connections to one server. Each request is sent once; the forwarder tries again.
+    """Connections to one server.
+
+    Each request is sent once; the forwarder tries again.
 
     Args:
         server: as messages describe it.
@@ -244,7 +249,10 @@ class HttpSession:
         return UndeliveredError(FailureKind.REFUSED, message)
 
     def _reason(self, error: Exception) -> str:
-        """Return the operating system's words; the HTTP libraries wrap them in words that differ each time."""
+        """Return the operating system's words.
+
+        The HTTP libraries wrap them in words that differ each time.
+        """
         for cause in causes(error):
             if isinstance(cause, RemoteDisconnected):
                 return f"it hung up (an HTTPS port wants https:// in {self._server.address})"
@@ -258,7 +266,10 @@ _CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those behind it, which ``urllib3`` keeps in attributes and arguments."""
+    """Yield an exception and its causes.
+
+    ``urllib3`` keeps causes in attributes and arguments.
+    """
     cause: BaseException | None = error
     while isinstance(cause, BaseException):
         yield cause
@@ -269,7 +280,10 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def described(response: requests.Response) -> str:
-    """Describe an answer: status, reason, and the server's own words if they are not a web page."""
+    """Describe an answer by status, reason and the server's own words.
+
+    A web page is left out.
+    """
     status = f"{response.status_code} {response.reason}"
     words = _words_of(response).strip()
     return f"{status} ({words[:_MAX_WORDS]})" if words else status
@@ -295,18 +309,26 @@ def _capitalized(message: str) -> str:
 
 
 class BearerAuth(AuthBase):
-    """A bearer token. Not a header, because ``requests`` lets ``~/.netrc`` replace a header."""
+    """A bearer token.
+
+    Not a header, because ``requests`` lets ``~/.netrc`` replace a header.
+    """
 
     def __init__(self, token: str) -> None:
         self._token = token
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Add the token to a request."""
         request.headers["Authorization"] = f"Bearer {self._token}"
         return request
 
 
 class HeaderAuth(AuthBase):
-    """Authentication by the session's own headers, which ``~/.netrc`` must not replace."""
+    """Authentication by headers of the session.
+
+    Without it ``requests`` would let ``~/.netrc`` replace them.
+    """
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Leave a request as it is."""
         return request

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 def by_project(
     spans: Sequence[ReadableSpan], last_project: str | None
 ) -> dict[str | None, list[ReadableSpan]]:
-    """Group spans by their project, in order. The group of None has the spans of no known project.
+    """Group spans by their project, in order.
 
-    Spans of other instrumentation (such as an HTTP client inside a tool) and operations outside any trajectory
-    name no project. Such a span belongs to the project of its trace, else to the project that its resource
-    names. The resource of a foreign provider names none. Then a span that comes before the rest of its trace
-    goes to ``last_project``: MLflow keeps a trace in the experiment of its first span, and where a rollout has
-    one project, the guess is right.
+    The group of None has the spans of no known project.
+
+    Spans of other instrumentation (such as an HTTP client inside a tool) and operations outside any
+    trajectory name no project. Such a span belongs to the project of its trace, else to the project that its
+    resource names. The resource of a foreign provider names none. Then a span that comes before the rest of
+    its trace goes to ``last_project``: MLflow keeps a trace in the experiment of its first span, and where a
+    rollout has one project, the guess is right.
 
     Args:
         spans: in order.
@@ -55,6 +57,9 @@ def _trace_of(span: ReadableSpan) -> int:
 
 
 def _named_in(attributes: Mapping[str, object] | None) -> str:
-    """Return the project that attributes name, without lone surrogates, which no request can hold."""
+    """Return the project that attributes name; empty if they name none.
+
+    Without lone surrogates, which no request can hold.
+    """
     project = (attributes or {}).get(semconv.PROJECT_NAME)
     return str(project).encode("utf-8", "replace").decode() if project else ""

@@ -1,7 +1,7 @@
 """Find span exporters by name, as OpenTelemetry does: by entry point.
 
-An exporter of ours with a name of OpenTelemetry's (``otlp``) is in an entry-point group of our own. That group
-wins here, and other programs go on finding OpenTelemetry's exporter.
+An exporter of ours with a name of OpenTelemetry's (``otlp``) is in an entry-point group of our own. That
+group wins here, and other programs go on finding OpenTelemetry's exporter.
 """
 
 from __future__ import annotations
@@ -93,14 +93,20 @@ def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
 
 
 def destination_of(exporter: SpanExporter, project: str) -> str:
-    """Return where people find an exporter's spans, without credentials; empty if the exporter does not say."""
+    """Return where people find an exporter's spans, without credentials.
+
+    Return an empty text if the exporter does not say.
+    """
     if isinstance(exporter, ConsoleSpanExporter):
         return _standard_output()
     return str(exporter.destination(project)) if isinstance(exporter, NamesDestination) else ""
 
 
 def _standard_output() -> str:
-    """Return the path of the file that this process prints into, such as the forwarder's log."""
+    """Return the path of the file that this process prints into.
+
+    In the forwarder that is its log.
+    """
     try:
         path = os.readlink("/proc/self/fd/1")
     except OSError:  # not Linux, or closed
@@ -109,13 +115,16 @@ def _standard_output() -> str:
 
 
 def is_for_another_machine(exporter: SpanExporter, configured: Settings) -> bool:
-    """Whether the exporter writes to a file that only the run's home machine may write to."""
+    """Whether an exporter writes to a file of the run's home machine from another."""
     is_home = configured.home_node in ("", configured.node or layout.node_id())
     return isinstance(exporter, MayBeLocal) and exporter.target_is_local and not is_home
 
 
 def for_another_machine(configured: Settings) -> list[str]:
-    """Return the names of exporters that deliver on the run's home machine only, if this is another machine."""
+    """Return the names of exporters that do not deliver on this machine.
+
+    Their target is a file of the run's home machine.
+    """
     found = []
     for name, options in configured.exporters.items():
         try:

@@ -1,6 +1,7 @@
-"""The exporter ``spool``: spans stay in the spool, where another program reads them.
+"""The exporter ``spool``: spans stay in the spool for another program.
 
-Such a program is a Collector that tails segments. The forwarder still completes the spans of killed processes.
+Such a program is a Collector that tails segments. The forwarder still completes the spans of killed
+processes.
 """
 
 from __future__ import annotations
