@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.normal import Operation, Score, identity, inputs
+from tests.conformance.backend import Operation, Score, identity, inputs
 
 
 class MlflowAdapter:

@@ -6,7 +6,7 @@ import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from tests.conformance.normal import Operation, Score, identity, inputs
+from tests.conformance.backend import Operation, Score, identity, inputs
 from tests.local_weave import LocalWeave
 
 SEPARATORS = dict.fromkeys((0x85, 0x2028, 0x2029), "\n")

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
-from mlflow_support import ADMIN, PASSWORD, Rollouts, SecuredServer, deliver, stored
+from mlflow_support import ADMIN, PASSWORD, SecuredServer, stored
 
 from tests.mlflow_server import START_SECONDS, free_port
+from tests.sdk_spans import Rollouts, deliver
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "mlflow.md"
 TEXT = PAGE.read_text()

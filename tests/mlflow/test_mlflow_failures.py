@@ -5,16 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from datetime import datetime, timedelta, timezone
-from email.utils import format_datetime
 
 import pytest
 from mlflow import MlflowClient
-from mlflow_support import Rollouts, deliver, stored
+from mlflow_support import stored
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout_mlflow import MlflowSpanExporter
+from tests.sdk_spans import Rollouts, deliver
 
 
 def refused(exporter: MlflowSpanExporter, rollouts: Rollouts):
@@ -26,64 +25,9 @@ def refused(exporter: MlflowSpanExporter, rollouts: Rollouts):
     return exporter.last_failure
 
 
-def test_a_server_that_is_down_is_waited_for(closed_port_uri, rollouts, exporter_for):
-    """A refused connection is UNAVAILABLE and names the address."""
-    failure = refused(exporter_for(closed_port_uri), rollouts)
-
-    assert failure.kind is FailureKind.UNAVAILABLE
-    assert closed_port_uri in failure.message
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        (400, FailureKind.REJECTED),
-        (413, FailureKind.REJECTED),
-        (422, FailureKind.REJECTED),
-        (401, FailureKind.REFUSED),
-        (403, FailureKind.REFUSED),
-        (404, FailureKind.REFUSED),
-        (302, FailureKind.REFUSED),
-        (501, FailureKind.REFUSED),
-        (429, FailureKind.UNAVAILABLE),
-        (500, FailureKind.UNAVAILABLE),
-        (503, FailureKind.UNAVAILABLE),
-    ],
-)
-def test_each_status_says_what_to_do(fake_server, rollouts, exporter_for, status, kind):
-    """A status on /v1/traces becomes the kind of failure that tells the caller what to do."""
-    fake_server.answers["/v1/traces"] = (status, {}, b"<html>no</html>")
-
-    failure = refused(exporter_for(fake_server.uri), rollouts)
-
-    assert failure.kind is kind
-
-
-@pytest.mark.parametrize("path", ["/version", "/api/2.0/mlflow/experiments/get-by-name"])
-def test_no_span_is_blamed_for_what_comes_before_it(fake_server, rollouts, exporter_for, path):
-    """A 400 to a question about version or experiment refuses us; it would not do to set spans aside."""
-    fake_server.answers[path] = (400, {}, b"The plain HTTP request was sent to HTTPS port")
-
-    assert refused(exporter_for(fake_server.uri), rollouts).kind is FailureKind.REFUSED
-
-
-def test_retry_after_is_passed_on(fake_server, rollouts, exporter_for):
-    """Retry-After is understood as seconds and as a date."""
-    exporter = exporter_for(fake_server.uri)
-    fake_server.answers["/v1/traces"] = (429, {"Retry-After": "7"}, b"")
-    assert refused(exporter, rollouts).retry_after == 7
-
-    soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=60), usegmt=True)
-    fake_server.answers["/v1/traces"] = (503, {"Retry-After": soon}, b"")
-    assert 50 < (refused(exporter, rollouts).retry_after or 0) <= 60
-
-    fake_server.answers["/v1/traces"] = (503, {"Retry-After": "soon"}, b"")
-    assert refused(exporter, rollouts).retry_after is None
-
-
 def test_an_old_server_is_named_as_such(fake_server, rollouts, exporter_for):
     """A server before 3.14 is REFUSED with both versions, and taken once it has been upgraded."""
-    fake_server.version = "3.10.1"
+    fake_server.answers["/version"] = (200, {}, b"3.10.1")
     exporter = exporter_for(fake_server.uri)
 
     failure = refused(exporter, rollouts)
@@ -91,7 +35,7 @@ def test_an_old_server_is_named_as_such(fake_server, rollouts, exporter_for):
     assert failure.kind is FailureKind.REFUSED
     assert "3.10.1" in failure.message
     assert "3.14" in failure.message
-    fake_server.version = "3.14.0"
+    fake_server.answers["/version"] = (200, {}, b"3.14.0")
     with rollouts.span("Agent.run"):
         pass
     deliver(exporter, rollouts.ended())
@@ -113,15 +57,6 @@ def test_a_silent_server_is_unavailable(server_uri, rollouts, exporter_for):
     failure = refused(exporter_for(server_uri, timeout=0.0001), rollouts)
 
     assert failure.kind is FailureKind.UNAVAILABLE
-
-
-def test_the_same_trouble_is_logged_once(closed_port_uri, rollouts, exporter_for, caplog):
-    """Failing again for the same reason does not fill the log."""
-    exporter = exporter_for(closed_port_uri)
-    for _ in range(3):
-        refused(exporter, rollouts)
-
-    assert [record.name for record in caplog.records] == ["otel_rollout_mlflow.exporter"]
 
 
 def test_credentials_are_sent_and_never_shown(fake_server, rollouts, exporter_for, monkeypatch):

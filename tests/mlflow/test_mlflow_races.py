@@ -8,7 +8,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from mlflow_support import Rollouts, deliver, stored
+from mlflow_support import stored
+
+from tests.sdk_spans import Rollouts, deliver
 
 PROCESSES, TRACES = 8, 4
 

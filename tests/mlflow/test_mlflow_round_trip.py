@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import SpanStatusCode, Trace, TraceState
-from mlflow_support import Rollouts, deliver, stored
+from mlflow_support import stored
 from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout_mlflow import mapping
 from otel_rollout_mlflow.exporter import requests_of
+from tests.sdk_spans import Rollouts, deliver
 
 JSON = {"input__mime_type": "application/json", "output__mime_type": "application/json"}
 

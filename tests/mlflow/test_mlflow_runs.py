@@ -6,9 +6,10 @@ import uuid
 
 import pytest
 from mlflow import MlflowClient
-from mlflow_support import Rollouts, deliver, stored
+from mlflow_support import stored
 
 from otel_rollout.exporting.api import FailureKind
+from tests.sdk_spans import Rollouts, deliver
 
 
 @pytest.fixture

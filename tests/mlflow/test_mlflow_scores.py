@@ -7,11 +7,12 @@ import logging
 
 import pytest
 from mlflow import MlflowClient
-from mlflow_support import deliver, stored
+from mlflow_support import stored
 from opentelemetry import trace as otel
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import FailureKind
+from tests.sdk_spans import deliver
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

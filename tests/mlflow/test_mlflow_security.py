@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import requests
-from mlflow_support import ADMIN, IN_A_FILE, PASSWORD, Rollouts, deliver, stored
+from mlflow_support import ADMIN, IN_A_FILE, PASSWORD, stored
 from opentelemetry.sdk.trace.export import SpanExportResult
 from urllib3.exceptions import InsecureRequestWarning
 
 from otel_rollout.exporting.api import ExportFailure, FailureKind
+from tests.sdk_spans import Rollouts, deliver
 
 
 def refusal(exporter, rollouts: Rollouts) -> ExportFailure:

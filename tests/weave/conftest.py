@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from weave_support import Rollouts
 
 from otel_rollout_weave import WeaveSpanExporter
 from tests.local_weave import LocalWeave
+from tests.sdk_spans import ROLLOUT_RUN, Rollouts
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def project() -> str:
 @pytest.fixture
 def rollouts(project: str) -> Rollouts:
     """Trajectories of the test's project."""
-    return Rollouts(project)
+    return Rollouts(project, {"rollout.run.id": ROLLOUT_RUN})
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace as otel
-from weave_support import JSON, ROLLOUT_RUN, Rollouts
 
 from otel_rollout.base.semconv import IDENTITY
 from otel_rollout_weave import attributes, mapping, settings
 from otel_rollout_weave import feedback as scores
+from tests.sdk_spans import JSON, ROLLOUT_RUN, Rollouts
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "weave.md").read_text()
 
@@ -32,7 +32,7 @@ def rows() -> dict[str, str]:
 @pytest.fixture
 def call() -> Call:
     """The call of a span that has everything."""
-    rollouts = Rollouts("a/b")
+    rollouts = Rollouts("a/b", {"rollout.run.id": ROLLOUT_RUN})
     rollouts.identity["rollout.agent_name"] = "tool_agent"
     given = {
         "input__value": "[1]",

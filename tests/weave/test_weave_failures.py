@@ -6,16 +6,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from datetime import datetime, timedelta, timezone
-from email.utils import format_datetime
 
 import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
-from weave_support import deliver
 
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout_weave import calls, mapping
 from tests.local_weave import API_KEY
+from tests.sdk_spans import deliver
 
 REFUSED_NAME = "weave:///not an op"
 """An operation name that the server takes for a reference, and refuses: 400, and the whole batch with it."""
@@ -60,30 +58,6 @@ def test_the_store_shows_a_call_that_is_sent_twice_twice(weave, project, rollout
             break
 
     assert 2 in counts.values()
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        (400, FailureKind.REJECTED),
-        (413, FailureKind.REJECTED),
-        (422, FailureKind.REJECTED),
-        (401, FailureKind.REFUSED),
-        (403, FailureKind.REFUSED),
-        (404, FailureKind.REFUSED),
-        (302, FailureKind.REFUSED),
-        (429, FailureKind.UNAVAILABLE),
-        (500, FailureKind.UNAVAILABLE),
-        (503, FailureKind.UNAVAILABLE),
-        (0, FailureKind.UNAVAILABLE),
-    ],
-)
-def test_each_answer_says_what_to_do(weave, rollouts, exporter, status, kind):
-    """A status on calls/complete, or a connection cut, becomes the kind of failure that tells what to do."""
-    rollouts.trajectory()
-    weave.fail("calls/complete", status)
-
-    assert failed(exporter, rollouts.ended()).kind is kind
 
 
 @pytest.mark.parametrize(("status", "after"), [(503, True), (0, True), (503, False), (429, False)])
@@ -146,18 +120,6 @@ def test_what_a_predecessor_sent_is_known_though_the_clock_was_set_back(
     assert [score["payload"]["value"] for score in weave.feedback(project)] == [0.5]
 
 
-def test_retry_after_is_passed_on(weave, rollouts, exporter):
-    """Retry-After is understood as seconds and as a date."""
-    rollouts.trajectory()
-    spans = rollouts.ended()
-    soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=60), usegmt=True)
-    for given, least, most in (("7", 7, 7), (soon, 50, 60)):
-        weave.fail("calls/complete", 429, headers={"Retry-After": given})
-        assert least <= failed(exporter, spans).retry_after <= most
-    weave.fail("calls/complete", 503, headers={"Retry-After": "soon"})
-    assert failed(exporter, spans).retry_after is None
-
-
 def test_a_refused_call_costs_no_other(weave, project, rollouts, exporter):
     """Alone in the end, the offending call is rejected with the server's words, a stand-in in its place."""
     with rollouts.span("Agent.run", "AGENT"), rollouts.span(REFUSED_NAME), rollouts.span("below"):
@@ -191,24 +153,6 @@ def test_a_call_that_breaks_the_server_is_told_from_a_server_in_trouble(weave, p
     weave.heal()
     weave.fail("calls/complete", 500, times=1)
     assert failed(exporter, [span]).kind is FailureKind.REJECTED
-
-
-def test_a_server_that_is_down_is_waited_for(rollouts, new_exporter, weave, unused_tcp_port):
-    """A refused connection is UNAVAILABLE and names the address."""
-    url = f"http://127.0.0.1:{unused_tcp_port}"
-    rollouts.trajectory()
-    failure = failed(new_exporter(base_url=url, trace_server_url=url), rollouts.ended())
-
-    assert failure.kind is FailureKind.UNAVAILABLE
-    assert url in failure.message
-
-
-def test_a_silent_server_is_unavailable(rollouts, new_exporter):
-    """A server that does not answer in time is UNAVAILABLE."""
-    rollouts.trajectory()
-    failure = failed(new_exporter(timeout=0.0001), rollouts.ended())
-
-    assert failure.kind is FailureKind.UNAVAILABLE
 
 
 def test_a_wrong_key_is_said_once_and_never_shown(weave, rollouts, new_exporter, caplog):
@@ -272,14 +216,6 @@ def test_a_span_that_cannot_be_encoded_is_rejected(rollouts, exporter, monkeypat
     monkeypatch.setattr(mapping, "to_call", broken)
 
     assert failed(exporter, rollouts.ended()).kind is FailureKind.REJECTED
-
-
-def test_export_after_shutdown_fails_quietly(rollouts, exporter):
-    """After shutdown an export is a FAILURE with a reason, not an exception."""
-    exporter.shutdown()
-
-    assert "shut down" in failed(exporter, rollouts.ended()).message
-    assert exporter.force_flush() is True
 
 
 def test_neither_weave_nor_wandb_is_imported(environment):

@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 
 import pytest
 from opentelemetry import trace as otel
-from weave_support import JSON, ROLLOUT_RUN, deliver
 
 from tests.local_weave import ENTITY, where
+from tests.sdk_spans import JSON, ROLLOUT_RUN, deliver
 
 
 def named(calls, name):

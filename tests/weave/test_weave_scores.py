@@ -8,9 +8,9 @@ import time
 
 import pytest
 from opentelemetry import trace as otel
-from weave_support import JSON, deliver
 
 from otel_rollout.otlp import evaluations
+from tests.sdk_spans import JSON, deliver
 
 SECOND = 10**9
 OUTSIDE = "outside"

@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.registry import load
 from otel_rollout.otlp.reader import spans_of
+from tests.conformance.backend import Adapter, differences, trees
 from tests.conformance.mlflow_adapter import MlflowAdapter
-from tests.conformance.normal import Adapter, differences, trees
 from tests.conformance.otlp_adapter import receiver
 from tests.conformance.weave_adapter import WeaveAdapter
 from tests.local_weave import LocalWeave
