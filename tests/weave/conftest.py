@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,14 +27,6 @@ def environment(weave: LocalWeave, monkeypatch: pytest.MonkeyPatch) -> dict[str,
     for name, value in weave.environment.items():
         monkeypatch.setenv(name, value)
     return weave.environment
-
-
-@pytest.fixture
-def unused_tcp_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
