@@ -144,7 +144,7 @@ class LinksRuns(Protocol):
 class ExportsLines(Protocol):
     """An exporter that takes recorded lines, and needs no SDK spans.
 
-    ``export_lines = None`` on an object takes the ability away from it.
+    ``export_lines = None`` in a subclass takes the ability away.
     """
 
     def export_lines(self, lines: Sequence[bytes]) -> SpanExportResult:

@@ -222,7 +222,7 @@ class HttpSession:
         server = self._server
         chain = list(causes(error))
         cause = next((found for found in chain if isinstance(found, ssl.SSLError)), None)
-        reason = (cause.reason if cause else None) or type(cause or error).__name__
+        reason = getattr(cause, "reason", None) or type(cause or error).__name__
         if isinstance(cause, ssl.SSLCertVerificationError):
             reason = cause.verify_message.rstrip(".")
             if cause.verify_code in _NAME_MISMATCHES:

@@ -1,4 +1,4 @@
-"""Weave: its own server, read back by its own client."""
+"""Read Weave's own server by Weave's own client."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _operation(call: dict[str, Any], scores: dict[str, Score], repeated: set[str
 
 
 def _output(call: dict[str, Any], repeated: set[str]) -> Any:
-    """A root's output without the scores it repeats, which the exporter puts there to filter by."""
+    """Return a root's output without the scores that the exporter puts into it."""
     output = call["output"]
     if call["parent_id"] is not None or not repeated or not isinstance(output, dict):
         return output
