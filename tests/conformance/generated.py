@@ -58,7 +58,7 @@ operations = st.recursive(
                 "name": st.sampled_from(["search", "run", "界.call"]),
                 "kind": st.sampled_from(["CHAIN", "LLM", "TOOL"]),
                 "given": values,
-                # Not {}: a root shows the output of its last operation, and with scores in it Weave's {} is None.
+                # Not {}: a root shows the output of its last operation.
                 "result": values.filter(lambda value: value != {}),
                 "error": st.none() | texts,
                 "below": below,

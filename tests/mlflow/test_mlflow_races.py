@@ -59,8 +59,8 @@ def writers(uri: str, project: str, number: int) -> list[list[str]]:
     return [[str(WRITER), uri, project, str(TRACES)] for _ in range(number)]
 
 
-def test_eight_processes_create_one_experiment(server_uri, project):
-    """Of eight that meet a new project on a server at once, all deliver into the same experiment."""
+def test_processes_that_meet_a_new_project_share_one_experiment(server_uri, project):
+    """Eight processes deliver to a server at once."""
     assert race(writers(server_uri, project, PROCESSES)) == ["delivered"] * PROCESSES
 
     assert len(stored(server_uri, project)) == PROCESSES * TRACES

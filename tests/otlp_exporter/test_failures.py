@@ -62,8 +62,8 @@ def exporter_to() -> Iterator[Callable[..., OtlpSpanExporter]]:
 
 
 @pytest.mark.parametrize("protocol", ["http/json", "http/protobuf"])
-def test_spans_the_receiver_leaves_out_count_as_rejected(receiver, exporter_to, protocol):
-    """A partial success is a rejection: bisecting finds the spans for the dead-letter file."""
+def test_partial_success_is_a_rejection(receiver, exporter_to, protocol):
+    """Bisecting then finds the spans for the dead-letter file."""
     partial = pb.ExportTracePartialSuccess(rejected_spans=3, error_message="too old")
     content_type = {"Content-Type": "application/x-protobuf"}
     body = pb.ExportTraceServiceResponse(partial_success=partial).SerializeToString()
@@ -78,8 +78,8 @@ def test_spans_the_receiver_leaves_out_count_as_rejected(receiver, exporter_to, 
     assert "too old" in exporter.last_failure.message
 
 
-def test_a_receivers_words_are_passed_on_and_our_credentials_are_not(receiver, exporter_to):
-    """Its explanation is quoted; a header of ours that it quotes is masked; ~/.netrc is not looked at."""
+def test_receivers_words_are_quoted_with_credentials_masked(receiver, exporter_to):
+    """~/.netrc does not replace our header."""
     receiver.answers["/v1/traces"] = (401, {"Content-Type": "text/plain"}, b"no such key: planted-secret")
     exporter = exporter_to(receiver, headers={"Authorization": "Bearer planted-secret"})
     exporter.export(SPANS)
@@ -87,8 +87,8 @@ def test_a_receivers_words_are_passed_on_and_our_credentials_are_not(receiver, e
     assert "no such key: ***" in exporter.last_failure.message
 
 
-def test_lines_are_joined_as_they_are_and_cut_into_requests_by_bytes(receiver, exporter_to):
-    """Over http/json requests hold the recorded bytes; none is larger than allowed, if it can be."""
+def test_lines_go_undecoded_in_requests_of_bounded_size(receiver, exporter_to):
+    """Over http/json requests hold the recorded bytes, and only a single line exceeds the limit."""
     exporter = exporter_to(receiver, protocol="http/json", max_request_bytes=4 * len(LINES[0]))
     big = LINES[0].replace(b'"n"', b'"%b"' % (b"n" * 5000))
     assert exporter.export_lines([*LINES, big]) is SpanExportResult.SUCCESS
@@ -97,8 +97,8 @@ def test_lines_are_joined_as_they_are_and_cut_into_requests_by_bytes(receiver, e
     assert all(line.strip()[len(b'{"resourceSpans":[') : -2] in b"".join(bodies) for line in LINES)
 
 
-def test_a_line_that_is_too_large_is_cut_between_its_spans(receiver, exporter_to):
-    """Other writers put many spans into a line; as protobuf they go in as many requests as it takes."""
+def test_too_large_line_is_cut_between_its_spans(receiver, exporter_to):
+    """A line of many spans goes as several requests of protobuf."""
     data = json.loads(LINES[0])
     (of_scope,) = data["resourceSpans"][0]["scopeSpans"]
     of_scope["spans"] = [json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0] for line in LINES]
@@ -111,8 +111,8 @@ def test_a_line_that_is_too_large_is_cut_between_its_spans(receiver, exporter_to
     assert ids == [1, *range(1, 11)]
 
 
-def test_lines_of_other_writers_are_taken_too(receiver, exporter_to):
-    """Order and spacing of OTLP JSON Lines are free; garbage goes to the receiver, to be refused there."""
+def test_lines_of_other_writers_are_joined_too(receiver, exporter_to):
+    """Their order and spacing is free; the receiver refuses what is no trace data."""
     exporter = exporter_to(receiver, protocol="http/json")
     spaced = json.dumps({"x": 1, **json.loads(LINES[1])}).encode() + b"\n"
     assert exporter.export_lines([LINES[0], spaced]) is SpanExportResult.SUCCESS
@@ -122,8 +122,8 @@ def test_lines_of_other_writers_are_taken_too(receiver, exporter_to):
         json.loads(receiver.received[1].body)
 
 
-def test_spans_of_the_sdk_go_over_json_as_well(receiver, exporter_to):
-    """`export` over http/json writes ids in hex and enums as numbers, as OTLP wants."""
+def test_sdk_spans_are_encoded_as_otlp_json(receiver, exporter_to):
+    """Ids are hex and enums are numbers, as OTLP demands."""
     exporter = exporter_to(receiver, protocol="http/json", compression="gzip")
     assert exporter.export(SPANS[:1]) is SpanExportResult.SUCCESS
     _, headers, body = receiver.received[0]
@@ -133,8 +133,8 @@ def test_spans_of_the_sdk_go_over_json_as_well(receiver, exporter_to):
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "http/json", "grpc"])
-def test_nobody_there_is_an_outage(exporter_to, protocol):
-    """A refused connection is worth waiting for, and check() says the same."""
+def test_refused_connection_is_an_outage_over_every_protocol(exporter_to, protocol):
+    """`check` reports it too."""
     exporter = exporter_to("http://127.0.0.1:1", protocol=protocol, timeout=2)
     assert exporter.export(SPANS) is SpanExportResult.FAILURE
     assert exporter.last_failure.kind is FailureKind.UNAVAILABLE
@@ -187,8 +187,8 @@ def grpc_server() -> Iterator[tuple[Servicer, str]]:
         (grpc.StatusCode.UNIMPLEMENTED, "", FailureKind.REFUSED),
     ],
 )
-def test_each_grpc_code_says_what_to_do(grpc_server, exporter_to, code, details, kind):
-    """As with HTTP: bad batches, refusals and outages are told apart, and nothing is sent twice."""
+def test_grpc_code_has_its_kind_of_failure(grpc_server, exporter_to, code, details, kind):
+    """Bad batches, refusals and outages are told apart, and nothing is sent twice."""
     servicer, url = grpc_server
     servicer.code, servicer.details = code, details
     exporter = exporter_to(url, protocol="grpc")
@@ -198,8 +198,8 @@ def test_each_grpc_code_says_what_to_do(grpc_server, exporter_to, code, details,
     assert len(servicer.received) == 1
 
 
-def test_grpc_passes_on_retry_delays_headers_and_partial_success(grpc_server, exporter_to):
-    """RetryInfo is gRPC's Retry-After; headers travel as metadata; requests are cut by bytes."""
+def test_grpc_carries_retry_delay_headers_and_partial_success(grpc_server, exporter_to):
+    """RetryInfo is gRPC's Retry-After, headers are metadata, and requests are bounded in bytes."""
     servicer, url = grpc_server
     exporter = exporter_to(url, protocol="grpc", headers="X-Key=v", max_request_bytes=1000)
     for send in (lambda: exporter.export(SPANS), lambda: exporter.export_lines(LINES)):
@@ -220,7 +220,7 @@ def test_grpc_passes_on_retry_delays_headers_and_partial_success(grpc_server, ex
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "http/json"])
 def test_check_sends_no_span(receiver, exporter_to, protocol):
-    """The doctor's question is a request without spans, which receivers answer as any other."""
+    """`check` sends a request without spans, which a receiver answers as any other."""
     assert exporter_to(receiver, protocol=protocol).check() is None
     (request,) = receiver.received
     assert request.body in (b"", b"{}")

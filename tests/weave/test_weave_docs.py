@@ -90,26 +90,26 @@ CHECKS: dict[str, Callable[[Call], bool]] = {
 }
 
 
-def test_each_row_of_the_table_has_its_check() -> None:
-    """No row without a check, no check without a row."""
+def test_each_row_of_the_mapping_table_has_a_check() -> None:
+    """Each check has a row, too."""
     assert list(rows()) == list(CHECKS)
 
 
 @pytest.mark.parametrize("row", CHECKS)
-def test_the_mapping_does_what_the_table_says(call: Call, row: str) -> None:
-    """What stands in the left column becomes what stands in the right one."""
+def test_mapping_does_what_the_table_says(call: Call, row: str) -> None:
+    """The left column becomes the right column."""
     assert CHECKS[row](call), rows()[row]
 
 
 def test_every_part_of_the_identity_is_in_the_table() -> None:
-    """A part of the identity that is added appears on the page."""
+    """A new part of the identity has to appear on the page."""
     assert {name.removeprefix("rollout.") for name in IDENTITY} <= set(
         re.findall(r"`(\w+)`", " ".join(rows()))
     )
 
 
-def test_the_settings_table_names_what_there_is() -> None:
-    """Each variable and option of the table is read by the settings, and none is missing."""
+def test_settings_table_names_every_variable_and_option() -> None:
+    """No variable and no option of the settings is missing."""
     section = PAGE.partition("## Point it at Weave")[2].partition("\n## ")[0]
     named = dict(re.findall(r"^\| `(W\w+)`, `(\w+)`", section, re.MULTILINE))
     source = Path(settings.__file__).read_text()
