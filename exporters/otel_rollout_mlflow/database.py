@@ -52,10 +52,7 @@ def ensure_created(engine: Engine) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Hold a lock on a directory, which leaves no file.
-
-    File systems without locks are safe without it.
-    """
+    """Hold a lock on a directory, if its file system has locks."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -69,10 +66,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _create(path: Path) -> bool:
-    """Create a file with MLflow's tables.
-
-    Return False if another program has created one meanwhile.
-    """
+    """Create a file with MLflow's tables; False if another program was first."""
     from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from sqlalchemy import URL

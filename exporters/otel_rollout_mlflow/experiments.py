@@ -7,10 +7,7 @@ from otel_rollout_mlflow.target import Experiment, Target
 
 
 class Experiments:
-    """Ids of experiments by name.
-
-    Not thread-safe: the exporter calls it under its lock.
-    """
+    """Ids of experiments. Not thread-safe: used under the exporter's lock."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
-from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredError
-from otel_rollout.exporting.base import GuardedExporter, rejecting
-from otel_rollout.exporting.batching import batches, chunks, halved
+from otel_rollout.exporting.api import ExportFailure
+from otel_rollout.exporting.base import GuardedExporter
 from otel_rollout.exporting.config import positive_bytes
 from otel_rollout.exporting.projects import by_project
 from otel_rollout_mlflow import settings
 from otel_rollout_mlflow.experiments import Experiments
-from otel_rollout_mlflow.feedback import MlflowFeedback, feedback_of, is_given_outside
-from otel_rollout_mlflow.ids import is_root, trace_id_of
-from otel_rollout_mlflow.mapping import running_trace, to_mlflow
+from otel_rollout_mlflow.mapping import running_trace
 from otel_rollout_mlflow.run_links import RunLinks
-from otel_rollout_mlflow.scores import changes_of, tags_of
 from otel_rollout_mlflow.server import ServerTarget
 from otel_rollout_mlflow.store import StoreTarget
-from otel_rollout_mlflow.tags import TagWarnings
 from otel_rollout_mlflow.target import Target
-
-if TYPE_CHECKING:
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from otel_rollout_mlflow.writer import TraceWriter
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 """Bytes of protobuf in one request."""
-MAX_ROOTS: Final = 50
-"""Traces in one request: more are not faster, and a request that fails costs more."""
-_TRACES_PER_QUERY: Final = 100
 
 
 class MlflowSpanExporter(GuardedExporter):
@@ -98,13 +87,13 @@ class MlflowSpanExporter(GuardedExporter):
             server_cert_path=server_cert_path,
             timeout=timeout,
         )
-        self._max_request_bytes = positive_bytes("max_request_bytes", max_request_bytes)
         self._target: Target = (
             ServerTarget(self._settings) if self._settings.is_server else StoreTarget(self._settings)
         )
         self._experiments = Experiments(self._target)
         self._run = RunLinks(self._target, self._settings.run_id, self._settings.shown_uri)
-        self._tag_warnings = TagWarnings()
+        max_bytes = positive_bytes("max_request_bytes", max_request_bytes)
+        self._writer = TraceWriter(self._target, self._experiments, self._run, max_bytes)
         self._last_project: str | None = None
         self._is_connected = False
 
@@ -112,7 +101,7 @@ class MlflowSpanExporter(GuardedExporter):
         """Write spans and their scores."""
         self._connect()
         for project, group in by_project(spans, self._last_project).items():
-            self._write(project, group)
+            self._writer.write(self._experiment_id(project), group)
             self._last_project = project or self._last_project
 
     def link_run(self, run: str, rollout_run_id: str) -> ExportFailure | None:
@@ -141,10 +130,7 @@ class MlflowSpanExporter(GuardedExporter):
             self._logger.debug("Running trajectories could not be announced: %s", failure.message)
 
     def prepare(self) -> None:
-        """Import MLflow, where it is used, and connect, before the first ``export``.
-
-        Never raises.
-        """
+        """Import what is needed and connect, before the first ``export``."""
         self.guarded(self._connect)
 
     def destination(self, project: str) -> str:
@@ -206,75 +192,8 @@ class MlflowSpanExporter(GuardedExporter):
         experiment_ids = [self._experiment_id(None)] if is_fixed else self._target.experiment_ids()
         self._run.publish(run, rollout_run_id, experiment_ids)
 
-    def _write(self, project: str | None, spans: Sequence[ReadableSpan]) -> None:
-        experiment_id = self._experiment_id(project)
-        with rejecting():
-            scores = [score for span in spans for score in feedback_of(span)]
-        self._write_spans(experiment_id, [span for span in spans if not is_given_outside(span)])
-        self._run.link(trace_id_of(span) for span in spans if is_root(span))
-        if scores:
-            self._write_scores(experiment_id, scores, spans)
-        self._experiments.confirm(experiment_id)
-        self._tag_warnings.warn_of(spans)
-
-    def _write_scores(
-        self, experiment_id: str, scores: Sequence[MlflowFeedback], spans: Sequence[ReadableSpan]
-    ) -> None:
-        by_trace: dict[str, list[MlflowFeedback]] = {}
-        for score in scores:
-            by_trace.setdefault(score.trace_id, []).append(score)
-        infos = self._infos_of(by_trace.keys(), experiment_id)
-        missing = by_trace.keys() - infos.keys()
-        if missing:
-            # Another forwarder writes the trajectory, maybe later: until then its trace is this score.
-            self._write_spans(experiment_id, [span for span in spans if trace_id_of(span) in missing])
-            infos |= self._infos_of(missing, experiment_id)
-            if still := sorted(missing - infos.keys()):
-                raise UndeliveredError(FailureKind.REJECTED, f"MLflow has no trace {still[0]} to score.")
-        for decide in (tags_of, changes_of):
-            changes = [
-                change for id_, of_trace in by_trace.items() for change in decide(of_trace, infos[id_])
-            ]
-            if changes:
-                self._target.write_feedback(changes)
-
-    def _infos_of(self, trace_ids: Collection[str], experiment_id: str) -> dict[str, dict[str, Any]]:
-        """Return tags and scores of the traces that MLflow has, in any experiment."""
-        wanted = sorted(trace_ids)
-        infos: dict[str, dict[str, Any]] = {}
-        for chunk in chunks(wanted, _TRACES_PER_QUERY):
-            ids = ", ".join(f"'{id_}'" for id_ in chunk)
-            for info in self._target.traces_of(f"attributes.request_id IN ({ids})", [experiment_id]):
-                infos[str(info["trace_id"])] = info
-        for id_ in wanted:
-            if id_ not in infos and (found := self._target.trace_info(id_)) is not None:
-                infos[id_] = found
-        return infos
-
-    def _write_spans(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
-        with rejecting():
-            requests = list(requests_of([to_mlflow(span) for span in spans], self._max_request_bytes))
-        try:
-            for request in requests:
-                self._target.write_spans(request, experiment_id)
-        except UndeliveredError as error:
-            if error.failure.kind is FailureKind.REFUSED:
-                self._experiments.forget()
-            raise
-
     def _experiment_id(self, project: str | None) -> str:
         if self._settings.experiment_id:
             return self._experiments.check(self._settings.experiment_id)
         name = self._settings.experiment_name or project
         return self._experiments.id_of(name) if name else settings.DEFAULT_EXPERIMENT_ID
-
-
-def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:
-    """Encode mapped spans into requests of bounded size.
-
-    A request has at most ``MAX_ROOTS`` roots and ``max_bytes`` bytes of protobuf.
-
-    A larger span goes alone.
-    """
-    for batch in batches(spans, lambda span: int(is_root(span)), MAX_ROOTS):
-        yield from halved(batch, encode_spans, lambda request: int(request.ByteSize()), max_bytes)

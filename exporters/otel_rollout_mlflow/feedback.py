@@ -64,10 +64,7 @@ class MlflowFeedback:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The score's own time and mark.
-
-        MLflow's times are in ms, and change with each update.
-        """
+        """The score's time, which MLflow keeps in ms only, and its mark."""
         time = {TIME_METADATA: str(self.time_ns)} if self.is_dated else {}
         return {**time, **(MARK if self.tagged else {})}
 

@@ -1,7 +1,4 @@
-"""Link traces to an MLflow run.
-
-The run is known from the start, or published while traces are written.
-"""
+"""Link traces to an MLflow run, given at the start or published later."""
 
 from __future__ import annotations
 

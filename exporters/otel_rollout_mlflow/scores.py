@@ -1,7 +1,4 @@
-"""Decide which scores to write, given the scores that MLflow has.
-
-The newest score of a name stays.
-"""
+"""Decide which scores to write so that the newest of each name stays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""MLflow over HTTP, without ``import mlflow``.
-
-Spans go as OTLP/HTTP protobuf, everything else through MLflow's REST API.
-"""
+"""MLflow over HTTP: OTLP for spans, its REST API for everything else."""
 
 from __future__ import annotations
 
@@ -180,10 +177,7 @@ class ServerTarget:
         return found
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`.
-
-        One request each, a few at a time.
-        """
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
         if len(changes) == 1:
             self._write_one_feedback(changes[0])
             return
@@ -347,10 +341,7 @@ def _json_time(time_ns: int) -> str:
 
 
 def _error_code(response: requests.Response) -> str | None:
-    """Return MLflow's code of an error.
-
-    Return None for a success, or if MLflow did not answer.
-    """
+    """Return MLflow's code of an error; None if there is none."""
     if response.ok:
         return None
     try:

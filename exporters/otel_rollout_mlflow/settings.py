@@ -81,10 +81,7 @@ class MlflowSettings:
 
     @property
     def plain_uri(self) -> str:
-        """The tracking URI without credentials and parameters.
-
-        The path of a SQLite file made absolute.
-        """
+        """The tracking URI without credentials, with an absolute path of SQLite."""
         scheme, _, path = self.uri.partition("?")[0].partition(":///")
         if scheme.startswith("sqlite"):
             return f"{scheme}:///{path if path.startswith('file:') else os.path.abspath(path)}"
@@ -159,10 +156,7 @@ _NO_CREDENTIALS: Final[dict[str, str | None]] = {"username": None, "password": N
 def _credentials(
     username: str | None, password: str | None, token: str | None, parts: SplitResult
 ) -> dict[str, str | None]:
-    """Find credentials.
-
-    In arguments, variables, the URI and MLflow's file of credentials, in this order.
-    """
+    """Find credentials in arguments, variables, URI or file, in this order."""
     username, name_source = given("username", username, "MLFLOW_TRACKING_USERNAME")
     password, _ = given("password", password, "MLFLOW_TRACKING_PASSWORD")
     token, token_source = given("token", token, "MLFLOW_TRACKING_TOKEN")
@@ -289,10 +283,7 @@ def shown_minimum() -> str:
 
 
 def _shown(uri: str) -> str:
-    """Return a URI for messages, without what may be a password.
-
-    Of the text before the last @ only the scheme is kept.
-    """
+    """Return a URI for messages, of the text up to the last @ only the scheme."""
     before, at, after = uri.rpartition("@")
     return f"{before.partition('//')[0]}//***@{after}" if at else uri
 

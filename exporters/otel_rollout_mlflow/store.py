@@ -38,20 +38,14 @@ _REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE"
 
 
 class StoreTarget:
-    """An MLflow database, written to directly.
-
-    SQLite takes one writing process at a time.
-    """
+    """An MLflow database. SQLite takes one writing process at a time."""
 
     def __init__(self, settings: MlflowSettings) -> None:
         self._settings = settings
         self._opened: TracingClient | None = None
 
     def connect(self) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`.
-
-        Creates an empty database's tables.
-        """
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
         # On import MLflow reports usage to its makers, which no training job asked for.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         import sqlalchemy
@@ -154,10 +148,7 @@ class StoreTarget:
                 return ids
 
     def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`.
-
-        The steps of MLflow's own ``/v1/traces``.
-        """
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
         from mlflow.entities.span import Span
 
         try:
@@ -222,10 +213,7 @@ class StoreTarget:
             self._client.store.start_trace(info)
 
     def close(self) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`.
-
-        MLflow keeps its engine for the process's life.
-        """
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
         self._opened = None
 
     @property

@@ -58,10 +58,7 @@ def refused_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
 
 
 def problem_of_tag(name: str) -> str | None:
-    """Return why MLflow takes no tag of a name, and drops it silently.
-
-    Return None if MLflow takes it.
-    """
+    """Return why MLflow silently drops tags of a name; None if it does not."""
     if name.startswith(_BOOKKEEPING):
         return "names that begin with 'mlflow.' are MLflow's own"
     if len(name) > MAX_TAG_NAME_CHARS:
@@ -90,10 +87,7 @@ def _wanted_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
 
 
 def _is_no_tag(name: str) -> bool:
-    """Whether an attribute is no tag.
-
-    The project is the trace's experiment, and a score's time is in its feedback.
-    """
+    """Whether MLflow has an attribute elsewhere: as experiment or in feedback."""
     return name == semconv.PROJECT_NAME or name.startswith(semconv.SCORE_TIME_PREFIX)
 
 
@@ -104,10 +98,7 @@ def tag_text(value: AttributeValue) -> str:
 
 
 def useful_resource(resource: Resource) -> Resource:
-    """Keep the resource attributes worth a tag.
-
-    MLflow makes a tag of every resource attribute.
-    """
+    """Keep the resource attributes worth a tag: MLflow makes tags of all."""
     attributes = {key: resource.attributes[key] for key in RESOURCE_ATTRIBUTES if key in resource.attributes}
     if str(attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):
         del attributes[semconv.SERVICE_NAME]

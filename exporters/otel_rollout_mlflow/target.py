@@ -51,16 +51,10 @@ class Change(Enum):
 
 
 class Target(Protocol):
-    """One MLflow.
-
-    Each method raises ``UndeliveredError`` when it fails, and may be called again.
-    """
+    """One MLflow. Each method may raise ``UndeliveredError`` and be called again."""
 
     def connect(self) -> None:
-        """Check that MLflow is there and recent enough.
-
-        Called before anything else, until it passes.
-        """
+        """Check that MLflow is there and recent enough. Called first."""
 
     def experiment_named(self, name: str) -> Experiment | None:
         """Return the experiment of a name, or None."""
@@ -92,10 +86,7 @@ class Target(Protocol):
         """
 
     def trace(self, trace_id: str) -> dict[str, Any] | None:
-        """Return a trace with its spans, as MLflow's API describes it.
-
-        Return None if there is none.
-        """
+        """Return a trace with its spans, as MLflow's API has it; None without one."""
 
     def experiment_ids(self) -> list[str]:
         """Return every experiment that we may see and that is not deleted."""
@@ -104,10 +95,7 @@ class Target(Protocol):
         """Store spans, all or none. Spans stored before are overwritten."""
 
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
-        """Return a trace without its spans, as MLflow's API describes it.
-
-        Return None if there is none.
-        """
+        """Return a trace without spans, as MLflow's API has it; None without one."""
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
         """Write scores, in any order. Nothing else of the traces is touched."""

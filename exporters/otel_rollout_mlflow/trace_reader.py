@@ -158,10 +158,7 @@ def _span(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _camel_case(message: Any) -> Any:
-    """Rename the fields of protobuf's JSON as OTLP/JSON demands.
-
-    Attribute names are values, and stay.
-    """
+    """Rename the fields of protobuf's JSON as OTLP/JSON demands."""
     if isinstance(message, Mapping):
         return {_camel(name): _camel_case(value) for name, value in message.items()}
     return [_camel_case(entry) for entry in message] if isinstance(message, list) else message
@@ -173,10 +170,7 @@ def _camel(name: str) -> str:
 
 
 def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
-    """Read a score of MLflow's API.
-
-    Return None if the assessment is no score, or somebody overrode it.
-    """
+    """Read a score of MLflow's API; None for others, and overridden ones."""
     value = (assessment.get("feedback") or {}).get("value")
     name = assessment.get("assessment_name")
     if not name or assessment.get("valid") is False or not isinstance(value, (bool, int, float, str)):

@@ -27,10 +27,7 @@ def protobuf_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
 
 
 def json_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
-    """Encode one request of spans as OTLP/JSON.
-
-    Its ids are hex, where protobuf's own JSON has base64.
-    """
+    """Encode one request of spans as OTLP/JSON, with ids in hex."""
     request = encode_spans([encodable(span) for span in spans])
     data: dict[str, Any] = MessageToDict(request, use_integers_for_enums=True)
     for of_resource in data.get("resourceSpans", ()):
@@ -79,10 +76,7 @@ def json_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
 
 
 def _resources_of(line: bytes) -> bytes:
-    """Return the contents of the list ``resourceSpans``.
-
-    The receiver refuses what is no trace data.
-    """
+    """Return what is in the list ``resourceSpans``; other text unchanged."""
     bare = line.strip()
     if bare.startswith(_HEAD) and bare.endswith(_TAIL):
         return bare[len(_HEAD) : -len(_TAIL)]

@@ -94,10 +94,7 @@ class OtlpSpanExporter(GuardedExporter):
         return self.export_by(lambda: self._send(bodies, "A line is no OTLP/JSON trace data"))
 
     def destination(self, project: str) -> str:
-        """Return where the spans are sent, without credentials.
-
-        A receiver does not know the project.
-        """
+        """Return where the spans are sent, without credentials."""
         return f"the OTLP endpoint {self._settings.endpoint.partition(' (')[0]}"
 
     def check(self) -> ExportFailure | None:

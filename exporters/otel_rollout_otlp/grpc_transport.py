@@ -101,10 +101,7 @@ def _read(path: str | None) -> bytes | None:
 
 
 def _retry_delay(error: grpc.RpcError) -> float | None:
-    """Read ``google.rpc.RetryInfo``, gRPC's ``Retry-After``, in seconds.
-
-    Return None if there is none.
-    """
+    """Read gRPC's ``Retry-After``, a ``RetryInfo``, in seconds; None without."""
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS:
             try:

@@ -35,10 +35,7 @@ class RecordedSpan(NamedTuple):
 
 
 def spans_in(lines: Iterable[bytes]) -> Iterator[RecordedSpan]:
-    """Yield the spans of lines of OTLP JSON Lines.
-
-    Holding all of them would cost as much as reading them.
-    """
+    """Yield the spans of lines of OTLP JSON Lines, one at a time."""
     for line in lines:
         for of_resource in orjson.loads(line)["resourceSpans"]:
             scopes = of_resource.pop("scopeSpans", None) or ()
@@ -65,10 +62,7 @@ def request_of(spans: Iterable[RecordedSpan]) -> ExportTraceServiceRequest:
 
 
 def _span(span: Mapping[str, Any]) -> dict[str, Any]:
-    """Return protobuf's fields as dicts, None for unset.
-
-    Protobuf makes messages of dicts faster than Python code can.
-    """
+    """Return protobuf's fields as dicts, the fastest way; None is unset."""
     get = span.get
     return {
         "trace_id": _id(get("traceId"), _TRACE_ID_BYTES),
@@ -167,10 +161,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _id(text: Any, size: int, may_be_zero: bool = False) -> bytes:
-    """Decode an id in hex.
-
-    All zeros mean no id (W3C Trace Context), which only a link may have.
-    """
+    """Decode an id in hex. Only a link's may be all zeros, which means none."""
     found = bytes.fromhex(text)
     if len(found) != size or not (may_be_zero or any(found)):
         raise ValueError(f"no id of {size} bytes in hex: {text!r}")
@@ -178,8 +169,5 @@ def _id(text: Any, size: int, may_be_zero: bool = False) -> bytes:
 
 
 def _parent_id(text: str | None) -> bytes | None:
-    """Decode the parent's id.
-
-    Return None without a parent, which some writers spell as zeros.
-    """
+    """Decode the parent's id; None without one, also if spelt as zeros."""
     return _id(text, _SPAN_ID_BYTES) if text and text.strip("0") else None

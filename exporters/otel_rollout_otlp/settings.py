@@ -175,10 +175,7 @@ def _insecure(argument: bool | None) -> bool:
 
 
 def _headers(argument: Mapping[str, str] | str | None) -> dict[str, str]:
-    """Read ``name=value,name=value``, percent-encoded, of both variables.
-
-    Those for traces win.
-    """
+    """Read ``name=value,…``, percent-encoded; the variable for traces wins."""
     if isinstance(argument, Mapping):
         return {name.lower(): value for name, value in argument.items()}
     if argument is not None:

@@ -48,10 +48,7 @@ def kind_of(attributes: Mapping[str, Any]) -> str | None:
 
 
 def attributes_of(span: ReadableSpan) -> dict[str, Any]:
-    """Return a call's attributes.
-
-    A trajectory's are at the top without their prefix, others are nested at their dots.
-    """
+    """Return a call's attributes: a trajectory's at the top, others nested."""
     source = span.attributes or {}
     attributes = {
         values.clean(name.removeprefix(semconv.EXTRA_PREFIX)): values.clean(value)
@@ -78,10 +75,7 @@ def attributes_of(span: ReadableSpan) -> dict[str, Any]:
 
 
 def _nest(attributes: dict[str, Any], name: str, value: Any) -> None:
-    """Put ``a.b`` where ``attributes.a.b`` finds it.
-
-    Where ``a`` is no object, the attribute keeps its whole name.
-    """
+    """Put ``a.b`` below ``a``; where ``a`` is no object, under its whole name."""
     *path, last = name.split(".")
     parent: Any = attributes
     for part in path:

@@ -72,10 +72,7 @@ class CallWriter:
             self._send(project_id, batch)
 
     def is_older(self, time_ns: int) -> bool:
-        """Whether a time may be before this exporter's start.
-
-        The clock may have been set back, so times in the future count too.
-        """
+        """Whether a time may be before this start, by a clock that was set back."""
         return not self._start_ns <= time_ns <= time.time_ns()
 
     def stored(self, project_id: str, ids: Sequence[str]) -> set[str]:
@@ -148,10 +145,7 @@ class CallWriter:
 
 
 def requests_of(calls: Sequence[WeaveCall], max_bytes: int = MAX_REQUEST_BYTES) -> list[list[WeaveCall]]:
-    """Cut calls into batches for requests.
-
-    A call larger than ``max_bytes`` goes alone.
-    """
+    """Cut calls into requests; a call larger than ``max_bytes`` goes alone."""
     return list(batches(calls, lambda call: len(call.encoded) + 1, max_bytes, MAX_CALLS))
 
 

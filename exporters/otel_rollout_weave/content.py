@@ -25,10 +25,7 @@ def inputs_of(attributes: Mapping[str, Any]) -> Any:
 
 
 def output_of(attributes: Mapping[str, Any], scores: Mapping[str, Any]) -> Any:
-    """Return the output.
-
-    A root's scores are put in, so that ``output.reward`` finds them.
-    """
+    """Return the output with a root's scores, for filters by ``output.reward``."""
     value, as_is = _payload(attributes, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
     return _with_scores(value, scores) if scores else as_is or value
 
@@ -65,10 +62,7 @@ def shortened(
 
 
 def _with_scores(value: Any, scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Put scores into an output.
-
-    A score whose name the output has goes below ``scores``.
-    """
+    """Put scores into an output; a score whose key is taken goes below."""
     if value is None:
         return dict(scores)
     output = value if isinstance(value, dict) else {"value": value}

@@ -113,26 +113,17 @@ class WeaveSpanExporter(GuardedExporter):
         return self.guarded(lambda: self._link_run(run, rollout_run_id))
 
     def check(self) -> ExportFailure | None:
-        """Ask W&B and its trace server whether they accept us; None if so.
-
-        Writes nothing.
-        """
+        """Ask W&B and its trace server whether they accept us; None if so."""
         return self.guarded(self._check)
 
     def traces_url(self, project: str) -> str | None:
-        """Return the address of Weave's page of a project's traces.
-
-        Return None where W&B does not answer.
-        """
+        """Return the address of a project's page of traces; None if unknown."""
         found: list[str] = []
         self.guarded(lambda: found.append(self._projects.id_of(project)))
         return f"{self._settings.app_url}/{found[0]}/weave/traces" if found else None
 
     def destination(self, project: str) -> str:
-        """Return where a person finds a project's traces.
-
-        That is the address of a page, once W&B has been asked for the project.
-        """
+        """Return where a person finds a project's traces: a page, once known."""
         known = self._projects.known_id(project)
         if known is not None:
             return f"W&B Weave at {self._settings.app_url}/{known}/weave/traces"

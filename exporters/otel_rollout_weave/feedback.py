@@ -51,10 +51,7 @@ class WeaveFeedback:
 
     @property
     def rank(self) -> Rank:
-        """The order of scores: of two the greater counts.
-
-        Weave keeps times to the microsecond.
-        """
+        """The order of scores, whose times Weave keeps to the microsecond."""
         return self.is_dated, self.time_ns // 1000 if self.is_dated else 0, bool(self.explanation)
 
     def to_weave(self, project_id: str) -> dict[str, Any]:
@@ -112,10 +109,7 @@ def run_feedback(call_id: str, run: str, time_ns: int) -> WeaveFeedback:
 
 
 def iso_time(time_ns: int) -> str:
-    """Format a time as Weave keeps it, to the microsecond.
-
-    A float on the way would move the time.
-    """
+    """Format a time to the microsecond, exactly, which a float would not be."""
     return (_EPOCH + timedelta(microseconds=time_ns // 1000)).isoformat(timespec="microseconds")
 
 
@@ -129,10 +123,7 @@ def to_feedback(call_id: str, score: Evaluation) -> WeaveFeedback:
 
 
 def _feedback_type(name: str) -> str:
-    """Return a score's name as far as Weave takes it.
-
-    Long names with one beginning stay apart.
-    """
+    """Cut a score's name to Weave's limit; a digest keeps long names apart."""
     cleaned = str(values.clean(name))
     if cleaned.startswith("wandb.") or cleaned == RUN_FEEDBACK:  # reserved by the server, and by us
         cleaned = f"_{cleaned}"

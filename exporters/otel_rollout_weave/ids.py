@@ -1,7 +1,4 @@
-"""Make ids of Weave's calls and feedback.
-
-A span has one id, in whatever process and however often it is exported.
-"""
+"""Make ids of Weave's calls and feedback, one for a span in any process."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ def uuid_of(key: str) -> str:
 
 
 def call_id_of(context: SpanContext) -> str:
-    """Make the id of a span's call.
-
-    Of trace id and span id: 64-bit span ids alone would collide within a large project.
-    """
+    """Make a call's id of trace and span id: span ids alone would collide."""
     return uuid_of(f"{context.trace_id:032x}/{context.span_id:016x}")
 
 

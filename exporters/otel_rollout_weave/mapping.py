@@ -127,10 +127,7 @@ def _started(span: ReadableSpan, project_id: str, wb_run_id: str | None) -> dict
 
 
 def thread_of(span: ReadableSpan) -> str | None:
-    """Return the id of a span's thread: its session, else its trajectory.
-
-    Return None outside of both.
-    """
+    """Return the id of a span's thread: session, else trajectory, else None."""
     source = span.attributes or {}
     session = source.get(semconv.SESSION_ID)
     if session:
@@ -156,10 +153,7 @@ def _scores_shown(span: ReadableSpan, known: Callable[[str], WeaveFeedback | Non
 
 
 def exception_of(span: ReadableSpan) -> str | None:
-    """Describe a span's error in the JSON form of weave's client.
-
-    Return None without an error.
-    """
+    """Describe a span's error in JSON as weave's client does; None without."""
     if span.status.status_code is not StatusCode.ERROR:
         return None
     event = next((event for event in reversed(span.events) if event.name == "exception"), None)
@@ -181,10 +175,7 @@ def exception_of(span: ReadableSpan) -> str | None:
 
 
 def summary_of(span: ReadableSpan) -> dict[str, Any]:
-    """Return status and token usage.
-
-    Weave computes latency and state itself, of times and exception.
-    """
+    """Return status and token usage; Weave computes latency itself."""
     source = span.attributes or {}
     failed = span.status.status_code is StatusCode.ERROR
     summary: dict[str, Any] = {"status_counts": {"success": int(not failed), "error": int(failed)}}

@@ -13,10 +13,7 @@ DEFAULT_PROJECT: Final = "uncategorized"
 
 
 class Projects:
-    """Ids (``entity/project``) of projects.
-
-    Not thread-safe: the exporter calls it under its lock.
-    """
+    """Ids (``entity/project``) of projects, used under the exporter's lock."""
 
     def __init__(self, server: Server, settings: WeaveSettings) -> None:
         self._server = server

@@ -1,7 +1,4 @@
-"""Show trajectories while they run.
-
-A marker call stands for a trajectory until the trajectory's own call is written.
-"""
+"""Show running trajectories by marker calls, deleted when they end."""
 
 from __future__ import annotations
 

@@ -23,10 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 class ScoreWriter:
-    """Writes the feedback of one exporter.
-
-    Not thread-safe: the exporter calls it under its lock.
-    """
+    """Writes feedback. Not thread-safe: used under the exporter's lock."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -90,10 +87,7 @@ class ScoreWriter:
         return known is not None and known.value == link.value
 
     def _stored(self, project_id: str, ids: Sequence[str]) -> dict[str, list[Rank]]:
-        """Return the ranks of the scores that the server has.
-
-        None where the server cannot be asked.
-        """
+        """Return the ranks of stored scores; none if the server cannot be asked."""
         try:
             found = self._server.find_feedback(project_id, ids)
         except UndeliveredError as error:

@@ -29,10 +29,7 @@ _CREATE_PROJECT: Final = """mutation UpsertModel($name: String!, $entity: String
 
 
 class Server:
-    """One W&B account.
-
-    Each request that fails raises :class:`UndeliveredError`, and may be tried again.
-    """
+    """One W&B account. Requests that fail raise :class:`UndeliveredError`."""
 
     def __init__(self, settings: WeaveSettings) -> None:
         self._settings = settings

@@ -146,10 +146,7 @@ def _api_key(argument: str | None, base_url: str) -> str:
 
 
 def _from_netrc(host: str) -> str | None:
-    """Read the password that ``wandb login`` keeps for a host.
-
-    Return None if there is no readable one.
-    """
+    """Read the password that ``wandb login`` keeps for a host, or None."""
     named = os.environ.get("NETRC")
     for path in (named,) if named else ("~/.netrc", "~/_netrc"):
         try:
@@ -162,10 +159,7 @@ def _from_netrc(host: str) -> str | None:
 
 
 def _from_settings_file(name: str) -> str | None:
-    """Read a setting of ``wandb login --host`` or ``wandb init``.
-
-    The working directory's file wins.
-    """
+    """Read a setting of ``wandb login --host``, or of the working directory."""
     config_dir = os.environ.get("WANDB_CONFIG_DIR") or os.path.expanduser("~/.config/wandb")
     parser = configparser.ConfigParser(interpolation=None)
     try:

@@ -1,7 +1,4 @@
-"""Make JSON that Weave takes of recorded values.
-
-Valid text without NaN, bounded in size, and marked where it was cut.
-"""
+"""Make valid JSON of bounded size of recorded values."""
 
 from __future__ import annotations
 
@@ -75,10 +72,7 @@ def to_json(value: Any) -> bytes:
 
 
 def stored_bytes(encoded: bytes) -> int:
-    """Estimate the size in Weave's store, which keeps JSON in ASCII.
-
-    Never too low for a large call.
-    """
+    """Estimate the size in Weave's store, which keeps JSON in ASCII."""
     if encoded.isascii() or len(encoded) * _WORST_GROWTH <= MAX_CALL_BYTES:
         return len(encoded)
     return len(json.dumps(encoded.decode()))

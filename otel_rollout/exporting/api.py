@@ -81,10 +81,7 @@ class Checks(Protocol):
     """An exporter that can say whether its target would take spans."""
 
     def check(self) -> ExportFailure | None:
-        """Ask the target without writing a span; None if it would take spans.
-
-        ``otel-rollout doctor`` asks.
-        """
+        """Ask the target without writing a span; None if it would take spans."""
 
 
 @runtime_checkable
@@ -114,10 +111,7 @@ class Announces(Protocol):
     """An exporter that can show trajectories while they run."""
 
     def announce(self, roots: Sequence[ReadableSpan]) -> None:
-        """Show root spans that have no end time yet. Must not raise.
-
-        An announced root is not yet exported.
-        """
+        """Show root spans that have no end time yet. Must not raise."""
 
 
 @runtime_checkable
@@ -148,10 +142,7 @@ class ExportsLines(Protocol):
     """
 
     def export_lines(self, lines: Sequence[bytes]) -> SpanExportResult:
-        """Export lines, each a ``TracesData`` object in OTLP/JSON with its newline.
-
-        Called for ``export``.
-        """
+        """Export lines of OTLP/JSON, each with its newline, in place of spans."""
 
 
 @runtime_checkable
@@ -160,10 +151,7 @@ class MayBeLocal(Protocol):
 
     @property
     def target_is_local(self) -> bool:
-        """Whether it is one.
-
-        Then only forwarders on the run's home machine use the exporter.
-        """
+        """Whether it is: then only the run's home machine delivers."""
 
 
 @runtime_checkable

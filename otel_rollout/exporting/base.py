@@ -72,10 +72,7 @@ class GuardedExporter(SpanExporter):
         return SpanExportResult.FAILURE if failure else SpanExportResult.SUCCESS
 
     def guarded(self, action: Callable[[], None]) -> ExportFailure | None:
-        """Run an action under the lock.
-
-        Never raises; returns why it failed, None if it did not.
-        """
+        """Run an action under the lock, and return its failure. Never raises."""
         with self._lock:
             return self._failure_of(action)
 

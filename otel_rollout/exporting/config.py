@@ -1,7 +1,4 @@
-"""An exporter's settings: an argument over its environment variables.
-
-Masking of credentials.
-"""
+"""An exporter's settings: arguments over variables, secrets masked."""
 
 from __future__ import annotations
 
@@ -85,10 +82,7 @@ def basic_auth(user: str, password: str) -> str:
 
 
 def masked(text: str, secrets: Iterable[str | None]) -> str:
-    """Replace secrets in a text by ``***``.
-
-    The longest first: a secret may contain another one.
-    """
+    """Replace secrets in a text by ``***``, longer secrets first."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text

@@ -16,10 +16,7 @@ from opentelemetry.trace import Link, Status, StatusCode
 
 
 def encodable(span: ReadableSpan) -> ReadableSpan:
-    """Return the span.
-
-    If UTF-8 cannot hold some text in it, a copy with question marks in that text.
-    """
+    """Return a span, with question marks for text that UTF-8 cannot hold."""
     try:
         _check(
             (

@@ -51,10 +51,7 @@ def kind_of_status(status: int) -> FailureKind | None:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read ``Retry-After``, seconds or a date, as seconds from now.
-
-    Return None if there is no such header.
-    """
+    """Read ``Retry-After``, a number or a date, in seconds; None without."""
     text = headers.get("Retry-After", "").strip()
     if text.isdecimal():
         return float(text)
@@ -249,10 +246,7 @@ class HttpSession:
         return UndeliveredError(FailureKind.REFUSED, message)
 
     def _reason(self, error: Exception) -> str:
-        """Return the operating system's words.
-
-        The HTTP libraries wrap them in words that differ each time.
-        """
+        """Return the operating system's words for an error."""
         for cause in causes(error):
             if isinstance(cause, RemoteDisconnected):
                 return f"it hung up (an HTTPS port wants https:// in {self._server.address})"
@@ -266,10 +260,7 @@ _CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and its causes.
-
-    ``urllib3`` keeps causes in attributes and arguments.
-    """
+    """Yield an exception and its causes, as ``urllib3`` nests them."""
     cause: BaseException | None = error
     while isinstance(cause, BaseException):
         yield cause
@@ -280,10 +271,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def described(response: requests.Response) -> str:
-    """Describe an answer by status, reason and the server's own words.
-
-    A web page is left out.
-    """
+    """Describe an answer: status, reason, and words that are no web page."""
     status = f"{response.status_code} {response.reason}"
     words = _words_of(response).strip()
     return f"{status} ({words[:_MAX_WORDS]})" if words else status
@@ -309,10 +297,7 @@ def _capitalized(message: str) -> str:
 
 
 class BearerAuth(AuthBase):
-    """A bearer token.
-
-    Not a header, because ``requests`` lets ``~/.netrc`` replace a header.
-    """
+    """A bearer token. ``~/.netrc`` would replace it as a header."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -324,10 +309,7 @@ class BearerAuth(AuthBase):
 
 
 class HeaderAuth(AuthBase):
-    """Authentication by headers of the session.
-
-    Without it ``requests`` would let ``~/.netrc`` replace them.
-    """
+    """Authentication by headers, which ``~/.netrc`` would replace."""
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         """Leave a request as it is."""

@@ -57,9 +57,6 @@ def _trace_of(span: ReadableSpan) -> int:
 
 
 def _named_in(attributes: Mapping[str, object] | None) -> str:
-    """Return the project that attributes name; empty if they name none.
-
-    Without lone surrogates, which no request can hold.
-    """
+    """Return the project that attributes name, as text that UTF-8 can hold."""
     project = (attributes or {}).get(semconv.PROJECT_NAME)
     return str(project).encode("utf-8", "replace").decode() if project else ""

@@ -93,20 +93,14 @@ def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
 
 
 def destination_of(exporter: SpanExporter, project: str) -> str:
-    """Return where people find an exporter's spans, without credentials.
-
-    Return an empty text if the exporter does not say.
-    """
+    """Return where people find an exporter's spans; empty if unknown."""
     if isinstance(exporter, ConsoleSpanExporter):
         return _standard_output()
     return str(exporter.destination(project)) if isinstance(exporter, NamesDestination) else ""
 
 
 def _standard_output() -> str:
-    """Return the path of the file that this process prints into.
-
-    In the forwarder that is its log.
-    """
+    """Return the file that this process prints into: the forwarder's log."""
     try:
         path = os.readlink("/proc/self/fd/1")
     except OSError:  # not Linux, or closed
@@ -121,10 +115,7 @@ def is_for_another_machine(exporter: SpanExporter, configured: Settings) -> bool
 
 
 def for_another_machine(configured: Settings) -> list[str]:
-    """Return the names of exporters that do not deliver on this machine.
-
-    Their target is a file of the run's home machine.
-    """
+    """Return the exporters whose target is a file of the run's home machine."""
     found = []
     for name, options in configured.exporters.items():
         try:

@@ -57,10 +57,7 @@ Score = TypeVar("Score", bound=Ranked)
 
 
 def newest_by(key: Callable[[Score], str], scores: Iterable[Score]) -> dict[str, Score]:
-    """Map each key to the score that counts.
-
-    Of two with one rank that is the later in order.
-    """
+    """Map each key to the score that counts, the later of two equal ones."""
     found: dict[str, Score] = {}
     for score in scores:
         known = found.get(key(score))
@@ -92,10 +89,7 @@ def recorded_in(attributes: Mapping[str, Any], start_ns: int) -> Evaluation | No
 
 
 def repeated_in(attributes: Mapping[str, Any], end_ns: int) -> list[Evaluation]:
-    """Read the scores that a root span repeats.
-
-    A score without a time of its own gets the root's end.
-    """
+    """Read the scores that a root span repeats; undated ones get its end."""
     found = []
     for key, attribute in attributes.items():
         name = key.removeprefix(semconv.SCORE_PREFIX)
@@ -124,10 +118,7 @@ def attributes_of(name: str, value: Value, comment: str | None, origin: str | No
 
 
 def number_of(value: Value) -> float | None:
-    """Convert a score to a number, infinities included.
-
-    Return None for NaN and for what is no number.
-    """
+    """Convert a score to a number, infinities too; None for NaN and text."""
     try:
         number = float(value) if not isinstance(value, str) or "inf" in value.lower() else math.nan
     except (ValueError, OverflowError):

@@ -13,9 +13,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from otel_rollout.exporting.batching import halved
 from otel_rollout.exporting.projects import by_project
-from otel_rollout_mlflow import exporter as mlflow_exporter
 from otel_rollout_mlflow import feedback as mlflow_feedback
 from otel_rollout_mlflow import mapping as mlflow_mapping
+from otel_rollout_mlflow import writer as mlflow_writer
 from otel_rollout_otlp import encoding
 from otel_rollout_weave import calls as weave_requests
 from otel_rollout_weave import feedback as weave_feedback
@@ -64,7 +64,7 @@ def test_mlflow_takes_every_span(batch, last, max_bytes):
     for project, group in by_project(batch, last).items():
         orjson.dumps(project)
         mapped = [mlflow_mapping.to_mlflow(span) for span in group]
-        for request in mlflow_exporter.requests_of(mapped, max_bytes):
+        for request in mlflow_writer.requests_of(mapped, max_bytes):
             for of_resource in read_back(request).resource_spans:
                 for scope in of_resource.scope_spans:
                     for span in scope.spans:

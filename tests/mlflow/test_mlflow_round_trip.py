@@ -12,7 +12,7 @@ from mlflow.entities import SpanStatusCode, Trace, TraceState
 from mlflow_support import stored
 from opentelemetry import trace as otel
 
-from otel_rollout_mlflow.exporter import requests_of
+from otel_rollout_mlflow.writer import requests_of
 from tests.sdk_spans import Rollouts, deliver
 
 
