@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.batching import batches, chunks
 from otel_rollout_weave.mapping import WeaveCall
-from otel_rollout_weave.memory import Memory
 from otel_rollout_weave.projects import Projects
 from otel_rollout_weave.server import Server
 
@@ -25,6 +25,8 @@ MAX_REQUEST_BYTES: Final = 8 << 20
 """Default bytes per request. The server takes 32 MiB; larger requests are no faster and use more memory."""
 SERVER_ERRORS: Final = 3
 """Answers "500" to one batch of calls after which the calls, and not the server, are suspected."""
+MAX_REMEMBERED: Final = 20_000
+"""Calls, and scores, remembered as sent. To send a failed batch again, those of one batch are enough."""
 _IDS_PER_QUERY: Final = 1000
 _INTERNAL_SERVER_ERROR: Final = 500
 
@@ -48,8 +50,8 @@ class CallWriter:
         self._max_request_bytes = max_request_bytes
         self._start_ns = time.time_ns()
         # Call id → whether the call is stored; False: it may be.
-        self._sent: Memory[bool] = Memory()
-        self._refused: Memory[str] = Memory()
+        self._sent: BoundedDict[str, bool] = BoundedDict(MAX_REMEMBERED)
+        self._refused: BoundedDict[str, str] = BoundedDict(MAX_REMEMBERED)
         self._suspects: tuple[str, int] = ("", 0)
         self._server_errors = 0
 
@@ -63,7 +65,7 @@ class CallWriter:
         pending = {call.id: call for call in calls if self._sent.get(call.id) is not True}
         doubtful = [call.id for call in pending.values() if self._may_be_stored(call)]
         for call_id in self.stored(project_id, doubtful):
-            self._sent.put(call_id, True)
+            self._sent[call_id] = True
             del pending[call_id]
         for call_id in pending:
             if refusal := self._refused.get(call_id):
@@ -106,12 +108,12 @@ class CallWriter:
         except UndeliveredError as error:
             if error.may_have_arrived:
                 for call in batch:
-                    self._sent.put(call.id, False)
+                    self._sent[call.id] = False
             if error.status == 404:
                 self._projects.forget()
             raise self._judged(project_id, batch, error) from None
         for call in batch:
-            self._sent.put(call.id, True)
+            self._sent[call.id] = True
 
     def _judged(
         self, project_id: str, batch: Sequence[WeaveCall], error: UndeliveredError
@@ -132,7 +134,7 @@ class CallWriter:
             except UndeliveredError:
                 if not is_rejected:
                     return error
-            self._refused.put(call.id, str(error))
+            self._refused[call.id] = str(error)
         return UndeliveredError(FailureKind.REJECTED, str(error))
 
     def _is_suspicious(self, batch: Sequence[WeaveCall], error: UndeliveredError) -> bool:

@@ -7,13 +7,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.exporting.api import UndeliveredError
 from otel_rollout.exporting.batching import chunks
 from otel_rollout.otlp.evaluations import Rank
 from otel_rollout_weave.attributes import RUN_ID_ATTRIBUTE
-from otel_rollout_weave.calls import is_question_refused
+from otel_rollout_weave.calls import MAX_REMEMBERED, is_question_refused
 from otel_rollout_weave.feedback import WeaveFeedback, rank_of, run_feedback
-from otel_rollout_weave.memory import Memory
 from otel_rollout_weave.server import Server
 
 _SCORES_PER_REQUEST: Final = 1000
@@ -28,7 +28,7 @@ class ScoreWriter:
     def __init__(self, server: Server) -> None:
         self._server = server
         # Feedback id → the score that is stored; None: a score may be stored.
-        self._scores: Memory[WeaveFeedback | None] = Memory()
+        self._scores: BoundedDict[str, WeaveFeedback | None] = BoundedDict(MAX_REMEMBERED)
 
     def get(self, feedback_id: str) -> WeaveFeedback | None:
         """Return the score that this exporter wrote last under an id; None if unknown."""
@@ -54,10 +54,10 @@ class ScoreWriter:
             self._server.purge_feedback(project_id, ids)
         for chunk in chunks(pending.values(), _SCORES_PER_REQUEST):
             for score in chunk:
-                self._scores.put(score.id, None)  # in case no answer comes
+                self._scores[score.id] = None  # in case no answer comes
             self._server.write_feedback([score.to_weave(project_id) for score in chunk])
             for score in chunk:
-                self._scores.put(score.id, score)
+                self._scores[score.id] = score
 
     def link_run(self, project_id: str, run: str, rollout_run_id: str) -> None:
         """Tie the written trajectories of a rollout to a W&B run, by feedback.
