@@ -123,18 +123,7 @@ def resolve(
     if is_server:
         _check_sign_in()
 
-    if experiment_name and experiment_id:
-        raise ValueError("Pass experiment_name= or experiment_id=, not both.")
-    if not experiment_name:
-        experiment_id, id_source = given("experiment_id", experiment_id, "MLFLOW_EXPERIMENT_ID")
-        if experiment_id is not None and not experiment_id.isdecimal():
-            raise ValueError(
-                f"{id_source} is {experiment_id!r}, but an MLflow experiment id is a number; "
-                "for a name use experiment_name= or MLFLOW_EXPERIMENT_NAME."
-            )
-    if not experiment_id:
-        experiment_name, _ = given("experiment_name", experiment_name, "MLFLOW_EXPERIMENT_NAME")
-
+    experiment_name, experiment_id = _experiment(experiment_name, experiment_id)
     return MlflowSettings(
         uri=without_credentials(parts) if is_server else uri,
         is_server=is_server,
@@ -148,6 +137,22 @@ def resolve(
         ),
         timeout=seconds("timeout", timeout, "MLFLOW_HTTP_REQUEST_TIMEOUT", default=DEFAULT_TIMEOUT),
     )
+
+
+def _experiment(name: str | None, experiment_id: str | None) -> tuple[str | None, str | None]:
+    """Return name and id of the experiment of all spans, at most one of them."""
+    if name and experiment_id:
+        raise ValueError("Pass experiment_name= or experiment_id=, not both.")
+    if not name:
+        experiment_id, id_source = given("experiment_id", experiment_id, "MLFLOW_EXPERIMENT_ID")
+        if experiment_id is not None and not experiment_id.isdecimal():
+            raise ValueError(
+                f"{id_source} is {experiment_id!r}, but an MLflow experiment id is a number; "
+                "for a name use experiment_name= or MLFLOW_EXPERIMENT_NAME."
+            )
+    if not experiment_id:
+        name, _ = given("experiment_name", name, "MLFLOW_EXPERIMENT_NAME")
+    return name, experiment_id
 
 
 _NO_CREDENTIALS: Final[dict[str, str | None]] = {"username": None, "password": None, "token": None}
