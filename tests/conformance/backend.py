@@ -1,6 +1,6 @@
-"""What an exporter has to bring across, in one form for all backends, and what an adapter is.
+"""Operations and scores in one form for all backends, and the interface of an adapter.
 
-An adapter may rename fields and round times to what its backend keeps, and nothing else.
+An adapter may rename fields and round times to its backend's precision, and nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 IDENTITY = ("experiment_name", "step", "sample_index", "rollout_n", "validate")
-"""Beside the project, which is where an adapter looks."""
+"""The identity but for the project, by which an adapter reads."""
 
 
 class Score(NamedTuple):
@@ -18,7 +18,7 @@ class Score(NamedTuple):
 
     Attributes:
         value: a number, bool or text.
-        time_us: when it was given, Unix time in µs, rounded down.
+        time_us: when the score was given, Unix time in µs, rounded down.
         comment: why; empty without.
     """
 
@@ -32,21 +32,21 @@ class Operation:
     """One span as a backend shows it.
 
     Attributes:
-        id: the backend's own; used to find parents, and not compared.
-        parent_id: the same of its parent.
+        id: the backend's own id, by which parents are found; not compared.
+        parent_id: the backend's id of the parent.
         trace: trace id, 32 hex digits.
         name: of the operation.
         start_us: Unix time in µs, rounded down.
-        end_us: the same.
-        inputs: JSON value; one that is no object stands below ``value``, and none at all is ``{}``.
+        end_us: Unix time in µs, rounded down.
+        inputs: JSON object; any other value is below ``value``, and no input is ``{}``.
         output: JSON value.
         failed: whether its status is an error.
-        message: the status's message, of an error.
+        message: the status's message; empty without an error.
         exception: type and message of the last exception recorded.
         identity: of its trajectory.
-        scores: name → the newest score of that name, of what was scored.
-        is_outside: whether it is the span of a score that was given from outside its trajectory. A backend
-            need not show that span, but it shows the score.
+        scores: the newest score of each name that was given to this operation.
+        is_outside: whether the operation is the span of a score that was given from outside its trajectory. A
+            backend need not show the span, only the score.
     """
 
     id: str
@@ -71,29 +71,29 @@ class Adapter(Protocol):
     exporter: str
     """Name of the exporter, as in OTEL_TRACES_EXPORTER."""
     variables: Mapping[str, str]
-    """Environment that leads the exporter to the backend."""
+    """Environment that makes the exporter write to the backend."""
 
     def read(self, project: str) -> list[Operation]:
-        """All operations of a project, read back by the backend's own client."""
+        """Read all operations of a project by the backend's own client."""
 
     def shows(self, value: Any) -> Any:
-        """What the backend is documented to show of a number, text, bool or None: mostly the same."""
+        """Return what the backend is documented to show of a number, text, bool or None."""
 
 
 def identity(attributes: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The identity among attributes; what is missing is missing."""
+    """Return the identity among attributes."""
     return {name: attributes[prefix + name] for name in IDENTITY if prefix + name in attributes}
 
 
 def inputs(value: Any) -> Any:
-    """Inputs as an object."""
+    """Return inputs as an object."""
     if isinstance(value, dict):
         return value
     return {} if value is None else {"value": value}
 
 
 def exact(value: Any, shows: Callable[[Any], Any] = lambda value: value) -> Any:
-    """A JSON value in a form whose parts are equal if their types are: ``1 == True == 1.0`` otherwise."""
+    """Return a JSON value in a form that compares types: else ``1 == True == 1.0``."""
     if isinstance(value, Mapping):
         return {shows(name): exact(entry, shows) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -105,11 +105,11 @@ def exact(value: Any, shows: Callable[[Any], Any] = lambda value: value) -> Any:
 def trees(
     operations: Sequence[Operation], shows: Callable[[Any], Any] = lambda value: value
 ) -> dict[str, Any]:
-    """Trace id → its operations, nested, siblings in order of their start. Without ids.
+    """Map each trace id to its operations, nested, siblings in order of their start. Without ids.
 
     Args:
         operations: of a project.
-        shows: what a backend that they are compared with shows, see ``Adapter.shows``.
+        shows: ``Adapter.shows`` of the backend that the trees are compared with.
     """
     ids = {operation.id for operation in operations}
     assert len(ids) == len(operations), "an operation twice"
@@ -135,7 +135,7 @@ def _compared(operation: Operation, shows: Callable[[Any], Any]) -> dict[str, An
 
 
 def differences(found: Any, expected: Any, at: str = "") -> list[str]:
-    """Where two trees differ, as lines for a person; empty where they do not."""
+    """List where two trees differ, as lines for a person."""
     if isinstance(found, dict) and isinstance(expected, dict):
         names = [*expected, *(name for name in found if name not in expected)]
         parts = [(f"{at}/{name}", found.get(name), expected.get(name)) for name in names]
@@ -143,4 +143,4 @@ def differences(found: Any, expected: Any, at: str = "") -> list[str]:
         parts = [(f"{at}/{n}", *both) for n, both in enumerate(zip(found, expected, strict=True))]
     else:
         return [] if found == expected else [f"{at}: {found} in place of {expected}"]
-    return [line for place, one, other in parts for line in differences(one, other, place)]
+    return [line for path, one, other in parts for line in differences(one, other, path)]

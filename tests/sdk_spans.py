@@ -1,32 +1,32 @@
-"""Helpers of the tests in this folder. Not in conftest.py, whose module name every test folder shares."""
+"""Build spans of trajectories with OpenTelemetry's SDK."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from otel_rollout_weave import WeaveSpanExporter
-
 JSON = {"input__mime_type": "application/json", "output__mime_type": "application/json"}
+"""Attributes of a span whose input and output are JSON, as arguments of ``Rollouts.span``."""
 ROLLOUT_RUN = "rollout-run-1"
+"""The id of a rollout run, for tests that need one."""
 
 
-def deliver(exporter: WeaveSpanExporter, spans: list[ReadableSpan]) -> None:
-    """Export and insist on success, showing the reason where there is none."""
-    assert exporter.export(spans) is SpanExportResult.SUCCESS, exporter.last_failure
+def deliver(exporter: SpanExporter, spans: list[ReadableSpan]) -> None:
+    """Export spans, and fail with the exporter's reason if it fails."""
+    assert exporter.export(spans) is SpanExportResult.SUCCESS, getattr(exporter, "last_failure", None)
 
 
 class Rollouts:
-    """Builds trajectories with the real SDK. Spans come out in the order they ended: children first."""
+    """Builds trajectories with the SDK. Spans come out in the order in which they ended: children first."""
 
-    def __init__(self, project: str) -> None:
+    def __init__(self, project: str, resource: Mapping[str, str] | None = None) -> None:
         self.identity: dict[str, Any] = {
             "rollout.project_name": project,
             "rollout.experiment_name": "grpo",
@@ -36,21 +36,23 @@ class Rollouts:
             "rollout.validate": False,
         }
         self._memory = InMemorySpanExporter()
-        provider = TracerProvider(resource=Resource({"rollout.run.id": ROLLOUT_RUN}))
+        provider = TracerProvider(resource=Resource(dict(resource or {})))
         provider.add_span_processor(SimpleSpanProcessor(self._memory))
-        self._tracer = provider.get_tracer("tests.weave")
+        self._tracer = provider.get_tracer("tests")
 
     @contextmanager
-    def span(self, name: str, kind: str | None = None, **attributes: Any) -> Iterator[Span]:
-        """A span with the trajectory's identity; dots in attribute names are written as ``__``."""
+    def span(
+        self, name: str, kind: str | None = None, context: Context | None = None, **attributes: Any
+    ) -> Iterator[Span]:
+        """Make a span with the trajectory's identity; ``__`` in attribute names stands for a dot."""
         given = {key.replace("__", "."): value for key, value in attributes.items()}
         if kind:
             given["openinference.span.kind"] = kind
-        with self._tracer.start_as_current_span(name, attributes={**self.identity, **given}) as span:
+        with self._tracer.start_as_current_span(name, context, attributes={**self.identity, **given}) as span:
             yield span
 
     def begin(self, name: str, start_ns: int, context: Context | None = None, **attributes: Any) -> Span:
-        """A span that began then, below ``context`` alone; whoever asks ends it."""
+        """Start a span at a time, below ``context`` alone; the caller ends it."""
         given = {key.replace("__", "."): value for key, value in attributes.items()}
         return self._tracer.start_span(
             name, context or Context(), attributes={**self.identity, **given}, start_time=start_ns
@@ -58,12 +60,12 @@ class Rollouts:
 
     @contextmanager
     def foreign_span(self, name: str, **attributes: Any) -> Iterator[Span]:
-        """A span of other instrumentation: nothing of a rollout on it."""
+        """Make a span of other instrumentation, without anything of a rollout."""
         with self._tracer.start_as_current_span(name, attributes=attributes) as span:
             yield span
 
     def trajectory(self, name: str = "Agent.run", reward: float | None = 0.5) -> None:
-        """agent → (generate, calculator), a score at the end."""
+        """Make an agent with a model call and a tool call below it, and a score."""
         with self.span(
             name, "AGENT", input__value='{"question": "3+4?"}', output__value='{"answer": "7"}', **JSON
         ) as root:
@@ -86,7 +88,7 @@ class Rollouts:
                 root.set_attribute("rollout.score.reward", reward)
 
     def evaluation(self, name: str, value: float, why: str = "") -> None:
-        """A score as ``otel_rollout.score`` records it."""
+        """Make a score as ``otel_rollout.score`` records it."""
         given = {"gen_ai__evaluation__name": name, "gen_ai__evaluation__score__value": value}
         with self.span(
             f"score {name}", "EVALUATOR", **given, gen_ai__evaluation__explanation=why, rollout__step=1
@@ -94,7 +96,7 @@ class Rollouts:
             pass
 
     def ended(self) -> list[ReadableSpan]:
-        """The spans that ended since the last call."""
+        """Return the spans that ended since the last call."""
         spans = list(self._memory.get_finished_spans())
         self._memory.clear()
         return spans

@@ -11,12 +11,12 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from otel_rollout.exporting.api import FailureKind
-from otel_rollout_otlp.settings import Settings
-from otel_rollout_otlp.undelivered import UndeliveredError, partly_rejected
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout_otlp.settings import OtlpSettings
+from otel_rollout_otlp.transport import partly_rejected
 
 MAX_REQUEST_BYTES: Final = (4 << 20) - (64 << 10)
-"""gRPC servers take 4 MiB unless told otherwise; Collectors are no exception."""
+"""Default upper bound of a request in bytes. gRPC servers, Collectors too, take 4 MiB by default."""
 
 _METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 _BAD_BATCH: Final = frozenset({grpc.StatusCode.INVALID_ARGUMENT})
@@ -39,26 +39,26 @@ class GrpcTransport:
 
     default_max_request_bytes = MAX_REQUEST_BYTES
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: OtlpSettings) -> None:
         self._settings = settings
         options = [
             ("grpc.max_send_message_length", -1),
-            ("grpc.enable_retries", 0),  # whoever drives the exporter tries again
+            ("grpc.enable_retries", 0),  # the forwarder tries again
         ]
         compression = grpc.Compression.Gzip if settings.gzip else grpc.Compression.NoCompression
         if settings.tls:
             self._channel = grpc.secure_channel(settings.url, _credentials(settings), options, compression)
         else:
             self._channel = grpc.insecure_channel(settings.url, options, compression)
-        self._export = self._channel.unary_unary(  # not the generated stub: what we send is encoded already
+        self._export = self._channel.unary_unary(  # not the generated stub: requests are encoded already
             _METHOD, response_deserializer=ExportTraceServiceResponse.FromString
         )
 
     def send(self, body: bytes) -> None:
-        """Send a request, encoded.
+        """Send an encoded request.
 
         Raises:
-            UndeliveredError: when it was not accepted as a whole.
+            UndeliveredError: the receiver did not take the whole request.
         """
         settings = self._settings
         try:
@@ -66,18 +66,18 @@ class GrpcTransport:
                 body, timeout=settings.timeout, metadata=tuple(settings.headers.items())
             )
         except grpc.RpcError as error:
-            raise self._refusal(error) from None
+            raise self._failure(error) from None
         partial = response.partial_success
         if partial.rejected_spans:
-            raise partly_rejected(partial.rejected_spans, partial.error_message, settings.shown)
+            raise partly_rejected(partial.rejected_spans, partial.error_message, settings.endpoint)
 
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
 
-    def _refusal(self, error: grpc.RpcError) -> UndeliveredError:
+    def _failure(self, error: grpc.RpcError) -> UndeliveredError:
         code, details = error.code(), str(error.details() or "")
-        answer = f"{self._settings.shown} answered {code.name} ({details})"
+        answer = f"{self._settings.endpoint} answered {code.name} ({details})"
         if code in _BAD_BATCH or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details):
             return UndeliveredError(FailureKind.REJECTED, f"{answer}.")
         if code in _REFUSALS:
@@ -88,7 +88,7 @@ class GrpcTransport:
         return UndeliveredError(FailureKind.UNAVAILABLE, f"{answer}.", _retry_delay(error))
 
 
-def _credentials(settings: Settings) -> grpc.ChannelCredentials:
+def _credentials(settings: OtlpSettings) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(
         root_certificates=_read(settings.certificate),
         private_key=_read(settings.client_key),
@@ -101,7 +101,7 @@ def _read(path: str | None) -> bytes | None:
 
 
 def _retry_delay(error: grpc.RpcError) -> float | None:
-    """Seconds from ``google.rpc.RetryInfo``, gRPC's ``Retry-After``."""
+    """Read gRPC's ``Retry-After``, a ``RetryInfo``, in seconds; None without."""
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS:
             try:
