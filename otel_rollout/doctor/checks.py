@@ -13,7 +13,7 @@ from typing import Any, Final
 from otel_rollout import configuration, settings
 from otel_rollout.doctor import filesystem, variables
 from otel_rollout.doctor.diagnosis import Finding, Verdict
-from otel_rollout.exporting.api import ExportFailure, FailureKind
+from otel_rollout.exporting.api import Checks, ExportFailure, FailureKind
 
 DISTRIBUTIONS: Final = ("otel-rollout", "opentelemetry-api", "opentelemetry-sdk", "ray")
 """Packages whose versions are shown and compared."""
@@ -125,8 +125,7 @@ def _check_exporter(
 
 def _check_endpoint(name: str, exporter: Any, environ: Mapping[str, str]) -> Finding:
     """Check the target of an exporter that offers ``check()``."""
-    check = getattr(exporter, "check", None)
-    if not callable(check):
+    if not isinstance(exporter, Checks):
         return Finding(
             "endpoint",
             Verdict.WARN,
@@ -134,7 +133,7 @@ def _check_endpoint(name: str, exporter: Any, environ: Mapping[str, str]) -> Fin
             "Run `otel-rollout status` after the first spans were recorded.",
         )
     try:
-        failure = check()
+        failure: object = exporter.check()
     except Exception as error:  # noqa: BLE001 - an exporter's check() may raise anything
         found = variables.mask(f"{name}: check() raised {type(error).__name__}: {error}", environ)
         advice = "This is an error in the exporter: report it to its makers."

@@ -35,10 +35,10 @@ class MlflowSource:
 
     def __init__(self, tracking_uri: str | None, project: str | None) -> None:
         with _as_viewer_errors():
-            from otel_rollout_mlflow.reading import MlflowTraces
+            from otel_rollout_mlflow.trace_reader import MlflowTraces
 
             self._traces = MlflowTraces(tracking_uri, project)
-        self.location = self._traces.place
+        self.location = self._traces.location
         self.notes: tuple[str, ...] = ()
         self._project = project or ""
 
@@ -115,7 +115,7 @@ def _scores(info: Mapping[str, Any]) -> tuple[Score, ...]:
     MLflow keeps scores of sub-trajectories with their trace. One of these counts only where the trajectory
     itself has no score of its name.
     """
-    from otel_rollout_mlflow.reading import is_of_part, score_in
+    from otel_rollout_mlflow.trace_reader import is_of_part, score_in
 
     given = [(is_of_part(assessment), score_in(assessment)) for assessment in info.get("assessments") or ()]
     parts = evaluations.newest(score for is_part, score in given if score and is_part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 
-from otel_rollout.recording.sampling import Group, place_of_group
+from otel_rollout.recording.sampling import Group, group_hash
 from otel_rollout.spool import layout
 from tests.faults.forwarding import forward, nobody_forwards, node_directory, record_and_die, replay
 from tests.faults.inside import DEATHS, DEATHS_DECIDING
@@ -45,7 +45,7 @@ def test_forwarder_killed_during_tail_sampling_decides_each_group_once(
         for row in range(12):
             spans[row] = [name for n in "ab" for name in job.record(f"{row}{n}", 2, row)]
         job.ask("open", "unended")
-    kept = {row for row in spans if place_of_group(Group("e", 1, row, False), "outcome ") < 0.5}
+    kept = {row for row in spans if group_hash(Group("e", 1, row, False), "outcome ") < 0.5}
     expected = {name for row in kept for name in spans[row]} | set(names("unended", 1))
     deaths = [*DEATHS_DECIDING, *DEATHS[:4]]
     report = forward(variables, node_dir, deaths)

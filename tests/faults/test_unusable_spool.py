@@ -191,7 +191,7 @@ def test_file_system_that_reports_no_free_space_is_recorded_in(
             rollout_trace_op(lambda: None)()
     active = runtime.current()
     assert active is not None
-    assert active.writer._spool_limit == layout.LIMIT_OF_UNKNOWN_SPACE
+    assert active.writer._usage.limit == layout.LIMIT_OF_UNKNOWN_SPACE
     report = otel_rollout.shutdown(30)
     assert (report.recorded, report.dropped, report.sampled_out) == (20, {}, {})
     assert report.exporters["test-file"].delivered == 20

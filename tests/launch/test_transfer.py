@@ -79,7 +79,7 @@ def test_trajectory_open_during_the_copy_is_in_its_root_table(tmp_path: Path) ->
     origin.mkdir()
     copy.mkdir()
     writer = node_with_writer(origin)
-    assert writer.trajectory_began(lambda _: b"an unfinished line") is not None
+    assert writer.start_trajectory(lambda _: b"an unfinished line") is not None
     transfer.add_piece(copy, transfer.next_piece(origin, {}))
     transfer.add_piece(copy, transfer.next_piece(origin, transfer.copied_bytes(copy)))
     (name,) = layout.journals(copy)
