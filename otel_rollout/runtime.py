@@ -68,7 +68,7 @@ class Runtime:
                 "otel-rollout: the exporter console prints into %s, since another process delivers.",
                 node_dir / layout.FORWARDER_LOG,
             )
-        self.keeper = launcher.Keeper(node_dir, configured, found)
+        self.keeper = launcher.ForwarderSupervisor(node_dir, configured, found)
         self.keeper.start()
 
     def close(self, timeout: float) -> None:

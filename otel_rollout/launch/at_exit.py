@@ -1,4 +1,4 @@
-"""What happens when a process exits: flush, wait for delivery, and log what was delivered."""
+"""Flush, wait for delivery and log the result when a process exits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def register() -> None:
-    """Have this process deliver when it exits, before what was registered earlier (Ray's end) runs."""
+    """Have :func:`run` run at exit, before earlier exit handlers such as Ray's."""
     _import_what_exit_needs()
     atexit.unregister(run)
     atexit.register(run)
@@ -38,7 +38,7 @@ def _import_what_exit_needs() -> None:
 
 
 def run() -> None:
-    """Shut down the run of this process and its earlier runs, and log what was delivered. Never raises."""
+    """Shut down the process's run and earlier runs, and log the result. Never raises."""
     process.is_exiting = True
     try:
         with contextlib.suppress(KeyboardInterrupt):  # ends the wait; the forwarder goes on
@@ -58,7 +58,7 @@ def run() -> None:
 
 
 def close() -> None:
-    """Flush what this process has recorded, for a process that exits without ``atexit``."""
+    """Flush the recorded spans of a process that exits without ``atexit``."""
     active = process.runtime
     if active is not None and not process.is_root:
         active.close(CLOSE_TIMEOUT)

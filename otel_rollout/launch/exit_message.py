@@ -1,4 +1,4 @@
-"""Compose the last line of a program: what was delivered, where, and what is left."""
+"""Compose the last line of a program: what was delivered, and what is left."""
 
 from __future__ import annotations
 

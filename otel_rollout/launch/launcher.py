@@ -1,8 +1,8 @@
-"""Seeing to it that a forwarder runs beside training. Imported by training processes: light.
+"""Start the forwarder beside training, and keep it running.
 
-The forwarder is started through a shell that exits at once, in a session of its own: so it is nobody's
-child and survives ``ray.kill``, ``ray.shutdown`` and the driver's exit, which take a worker's direct
-children along.
+Training processes import this module, so it imports nothing heavy. The forwarder is started through a shell
+that exits at once, in a session of its own. So it is no child of a training process, and survives
+``ray.kill``, ``ray.shutdown`` and the driver's exit, which end a worker's children.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import open_private
 
 _CHECK_INTERVAL = 5.0
-_FIRST_CHECKS = 0.5
-"""Seconds between checks; more often in the beginning, when a wrong setting is worth knowing soon."""
-_SETTLING = 20
-"""Number of the more frequent checks."""
+"""Seconds between checks of the forwarder."""
+_FIRST_CHECK_INTERVAL = 0.5
+"""Seconds between the first checks, so that a wrong setting is reported soon."""
+_FIRST_CHECKS = 20
+"""Number of first checks."""
+_MAX_REPORTED = 100
+"""Different problems that a process logs; further ones are not logged."""
 
 _PASSED_VARIABLES = frozenset(
     {
@@ -39,13 +42,13 @@ _PASSED_VARIABLES = frozenset(
         "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
     }
 )  # fmt: skip
-"""What the forwarder may see of the environment besides the variables of exporters."""
+"""Variables that the forwarder gets, besides those of exporters."""
 
 _logger = logging.getLogger("otel_rollout")
 
 
 def forwarder_runs(node_dir: Path) -> bool:
-    """Whether some process is the forwarder of this directory."""
+    """Return whether a forwarder runs for this directory."""
     election = Election(node_dir)
     try:
         return election.is_held()
@@ -54,10 +57,11 @@ def forwarder_runs(node_dir: Path) -> bool:
 
 
 def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
-    """Start a forwarder for this directory unless one runs. Takes about 2 ms when it starts one.
+    """Start a forwarder for this directory unless one runs. Starting takes 2 ms.
 
-    Several processes may do so at once: those forwarders elect one of them and the others exit. One that runs
-    gets a successor if it lacks credentials, or other access to targets, that this process has.
+    Several processes may start forwarders at once: one of these takes the lock, and the others exit. A
+    successor is started for a running forwarder that lacks credentials, or other access to targets, that this
+    process has.
     """
     environ = _forwarder_environment(os.environ, configured)
     election = Election(node_dir)
@@ -76,7 +80,7 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     with open(node_dir / layout.FORWARDER_LOG, "ab", opener=open_private) as log:
         subprocess.run(  # noqa: S603 - our own interpreter and module
             ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *command],
-            cwd="/",  # `python -m` looks for modules here first; and the job's directory may be deleted
+            cwd="/",  # `python -m` looks for modules here first, and the job's directory may be deleted
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -87,13 +91,13 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
 
 
 _MAX_SUCCESSORS = 3
-"""Successors that a process starts for a directory at most: others may want the lock as well."""
+"""Successors that a process starts for a directory; two processes could take turns forever."""
 _SUCCESSION_INTERVAL = 5.0
-"""Seconds between them."""
+"""Seconds after the start of a successor in which no other is started."""
 
 
 def may_do_better(node_dir: Path, configured: Settings) -> bool:
-    """Whether a successor that this process starts could deliver what the present forwarder cannot."""
+    """Return whether this process's access to targets could help the forwarder."""
     election = Election(node_dir)
     try:
         return _may_do_better(election, node_dir, access_in(_forwarder_environment(os.environ, configured)))
@@ -110,7 +114,7 @@ def _may_do_better(election: Election, node_dir: Path, access: Mapping[str, str]
 
 
 def _is_being_succeeded(election: Election, node_dir: Path) -> bool:
-    """Whether a successor is on its way: its process starts, or waits for the lock."""
+    """Return whether a successor is starting, or waits for the lock."""
     started = process.successor_starts.get(node_dir, [])
     is_starting = bool(started) and time.monotonic() - started[-1] < _SUCCESSION_INTERVAL
     return is_starting or election.is_succeeded()
@@ -125,6 +129,7 @@ def _is_refused(node_dir: Path) -> bool:
 
 
 def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
+    """Return the forwarder's environment, with the run's target and settings."""
     wanted = [pattern.strip() for pattern in configured.forwarder_variables.split(",")]
     passed = {
         name: value
@@ -134,10 +139,10 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
         or name.startswith(DELIVERY_PREFIXES)
         or any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
     }
-    # The run's target counts, not what this process's variables name.
+    # The run's target wins over that of this process's variables.
     of_run = configured.target_variables
-    has_told = bool(of_run) or is_published(environ)
-    for name in [name for name in passed if has_told and names_target(name, configured)]:
+    has_target = bool(of_run) or is_published(environ)
+    for name in [name for name in passed if has_target and names_target(name, configured)]:
         if without_credentials(passed[name].strip()) != of_run.get(name):
             del passed[name]
     passed = {**of_run, **passed}
@@ -145,7 +150,7 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     passed[CONFIG_VARIABLE] = to_variable(
         {name: getattr(configured, name) for name in names} | from_founder(configured.run_id, environ)
     )
-    # Where this package was imported from, for trees that are on sys.path but not installed.
+    # So that a package that is on sys.path but not installed is found.
     package_root = str(Path(__file__).resolve().parents[2])
     if "site-packages" not in package_root:
         passed["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, passed.get("PYTHONPATH")]))
@@ -153,13 +158,13 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     return passed
 
 
-class Keeper:
-    """A thread that keeps a forwarder running and says what stops it from delivering.
+class ForwarderSupervisor:
+    """Keep a forwarder running from a thread, and log why it cannot deliver.
 
     Args:
-        node_dir: what the forwarder forwards.
+        node_dir: the node directory to forward.
         configured: settings of the run.
-        found: makes the node directory, as far as it is not there.
+        found: creates the node directory and its manifest, as far as they are missing.
     """
 
     def __init__(self, node_dir: Path, configured: Settings, found: Callable[[], object]) -> None:
@@ -171,7 +176,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="otel-rollout-keep", daemon=True)
 
     def start(self) -> None:
-        """Begin; the forwarder is started from the thread, not from user code."""
+        """Start the thread, which starts the forwarder: no user code waits for that."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -183,19 +188,19 @@ class Keeper:
         while True:
             try:
                 ensure_forwarder(self._node_dir, self._settings)
-                self._keep_manifest()
+                self._restore_manifest()
                 self._report_problems()
-            except Exception as error:  # noqa: BLE001 - the thread must live, and training not notice
-                self._say(f"cannot look after the forwarder: {error}")
+            except Exception as error:  # noqa: BLE001 - the thread goes on, and training is not disturbed
+                self._log_once(f"the forwarder cannot be started or checked: {error}")
             checks += 1
-            if self._stop.wait(_FIRST_CHECKS if checks < _SETTLING else _CHECK_INTERVAL):
+            if self._stop.wait(_FIRST_CHECK_INTERVAL if checks < _FIRST_CHECKS else _CHECK_INTERVAL):
                 return
 
-    def _keep_manifest(self) -> None:
-        """Write the manifest again that somebody has removed: no command finds a directory without one.
+    def _restore_manifest(self) -> None:
+        """Write a removed manifest again: commands find no directory without one.
 
-        What cleans up temporary directories removes it first, for it is never written to. Where the journals
-        are gone too, the directory is being removed, which is the writer's to deal with.
+        Cleaners of temporary directories remove the manifest first, because it is never written to. Where the
+        journals are gone too, the directory is being removed, and its writers create another.
         """
         if not (self._node_dir / layout.MANIFEST).exists() and layout.journals(self._node_dir):
             self._found()
@@ -207,14 +212,14 @@ class Keeper:
         ledger = read_ledger(self._node_dir)
         for exporter, failure in ledger.failures.items():
             level = logging.ERROR if failure.kind is FailureKind.REFUSED else logging.WARNING
-            self._say(
+            self._log_once(
                 f"{exporter} does not take spans at present; they are kept on disk. {failure.message}", level
             )
         for exporter, (run, problem) in ledger.links.items():
             if problem:
-                self._say(f"{exporter}: traces are not linked to the run {run}. {problem}")
+                self._log_once(f"{exporter}: traces are not linked to the run {run}. {problem}")
 
-    def _say(self, message: str, level: int = logging.WARNING) -> None:
-        if message not in self._reported and len(self._reported) < 100:
+    def _log_once(self, message: str, level: int = logging.WARNING) -> None:
+        if message not in self._reported and len(self._reported) < _MAX_REPORTED:
             self._reported.add(message)
             _logger.log(level, "otel-rollout: %s", message)

@@ -20,7 +20,7 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def shutdown(timeout: float | None) -> Report:
-    """End recording in this process, and wait until what the run recorded is delivered.
+    """End recording in this process, and wait until the run's spans are delivered.
 
     Spans after that begin another run, if the environment switches tracing on or configure() is called again.
 
@@ -79,5 +79,5 @@ def _left(deadline: float) -> float:
 
 
 def _bounded(seconds: float) -> float:
-    """Return a number of seconds that a wait can take as its timeout; infinity is none."""
+    """Return ``seconds`` as a timeout that a wait accepts; infinity is too large."""
     return min(seconds, threading.TIMEOUT_MAX / 2)

@@ -14,7 +14,7 @@ from otel_rollout.runs.membership import decide
 
 
 def status() -> Report:
-    """Report what this machine's processes of the run have recorded, and what of it was delivered."""
+    """Return the delivery report of this machine's processes of the run."""
     configured = decide()
     if not configured.enabled:
         return Report.empty()
@@ -22,7 +22,7 @@ def status() -> Report:
 
 
 def complete(report: Report, writer: SegmentWriter | None) -> Report:
-    """Add the counts of this process to the report of a spool that cannot be read, and warn of that once."""
+    """Add this process's counts to the report of an unreadable spool, with a warning."""
     if report.problem is None:
         return report
     warn_once(f"what was recorded and delivered is not known: {report.problem}")
@@ -41,12 +41,12 @@ def complete(report: Report, writer: SegmentWriter | None) -> Report:
 
 
 def present_writer() -> SegmentWriter | None:
-    """Return what this process records with; None before its first span, and where tracing is off."""
+    """Return the writer; None before the first span, and where tracing is off."""
     return process.runtime.writer if process.runtime is not None else None
 
 
 def delivered_here() -> dict[str, DeliveryCount]:
-    """Return what each exporter has delivered from this machine, if this process founded the run.
+    """Return each exporter's counts of this machine, in the founder's process only.
 
     Takes no lock: readers of metrics may call it at any moment.
     """

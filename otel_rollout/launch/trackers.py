@@ -1,4 +1,4 @@
-"""Publish the tracker's run (MLflow's, W&B's) of a rollout, so that forwarders link traces to it."""
+"""Publish the run of a tracker (MLflow, W&B), so that traces are linked to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def publish_run(runs: Mapping[str, str]) -> None:
-    """Publish runs of trackers, exporter → run, on this machine and on other nodes of Ray. Never raises."""
+    """Publish runs of trackers on this machine and on other Ray nodes. Never raises."""
     try:
         configured = decide()
         known = {name: run for name, run in runs.items() if name in configured.exporters}
@@ -39,7 +39,7 @@ def publish_run(runs: Mapping[str, str]) -> None:
 
 
 def publish_run_here(runs: Mapping[str, str]) -> None:
-    """Publish runs of trackers on this machine, and start a forwarder to link what was delivered before."""
+    """Publish runs of trackers on this machine, and have delivered traces linked."""
     configured = settle()
     node_dir = create_node_directory(configured)
     layout.publish_trackers(node_dir, runs)

@@ -1,4 +1,4 @@
-"""Copy node directories of other machines to the machine that owns the target file.
+"""Copy node directories to the machine that owns the target file.
 
 A target that is a file, such as ``sqlite:///``, is written only by the run's home machine. Node directories
 of other machines are copied there piece by piece, and each copy is delivered like any node directory. Writers
@@ -34,12 +34,12 @@ class Piece(NamedTuple):
 
 
 def copy_directory(spool_dir: Path, run_id: str, node_dir: str) -> Path:
-    """Return the directory on this machine for the copy of another machine's ``node_dir``."""
+    """Return the directory for the copy of another machine's ``node_dir``."""
     return layout.node_directory(spool_dir, run_id, Path(node_dir).name + layout.COPY_SUFFIX)
 
 
 def next_piece(node_dir: Path, copied: Mapping[str, int]) -> Piece:
-    """Return the next piece for a copy that has ``copied`` bytes of each segment file."""
+    """Return the next piece for a copy with ``copied`` bytes of each segment file."""
     counts = _counts(node_dir)  # before the segments, which then hold every span counted
     states = {writer: _state(node_dir, writer) for writer in layout.journals(node_dir)}
     missing: dict[str, bytes] = {}
@@ -86,7 +86,7 @@ def _counts(node_dir: Path) -> dict[str, bytes]:
 
 
 def _read(node_dir: Path, files: Iterable[str], limit: int = -1) -> dict[str, bytes]:
-    """Read up to ``limit`` bytes of each file; skip missing ones, such as root tables of dead writers."""
+    """Read up to ``limit`` bytes of each file that exists."""
     found: dict[str, bytes] = {}
     for file in files:
         if (node_dir / file).exists():
