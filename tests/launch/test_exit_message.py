@@ -32,6 +32,13 @@ print("the program is over", flush=True)
 """
 
 
+UNTIL_RETRIED = """
+end = time.monotonic() + 60
+while not otel_rollout.status().exporters['test-faulty'].retried:
+    time.sleep(0.01); assert time.monotonic() < end
+"""
+"""Part of a program that waits until the forwarder has met the target's failure."""
+
 _IN_FOREGROUND = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -194,7 +201,7 @@ def test_child_process_ends_without_a_line(target):
 
 def test_wait_on_a_terminal_shows_progress_and_ends_by_ctrl_c(away, tmp_path):
     """Ctrl-C ends the wait without traceback, with the program's exit status and a line about the rest."""
-    terminal = Terminal(tmp_path, program(away))
+    terminal = Terminal(tmp_path, program(away, rest=UNTIL_RETRIED))
     terminal.read_until("delivering spans")
     start = time.monotonic()
     terminal.press_ctrl_c()
@@ -210,9 +217,7 @@ def test_wait_on_a_terminal_shows_progress_and_ends_by_ctrl_c(away, tmp_path):
 def test_delivery_within_a_second_shows_no_progress(target, tmp_path):
     """A short wait does not flash a line of progress."""
     Path(f"{target}.fault").write_text("unavailable")
-    wait = "import pathlib\n"
-    wait += "end = time.monotonic() + 60\nwhile not otel_rollout.status().exporters['test-faulty'].retried:\n"
-    wait += "    time.sleep(0.01); assert time.monotonic() < end\n"
+    wait = "import pathlib\n" + UNTIL_RETRIED
     wait += f"pathlib.Path({str(target) + '.fault'!r}).unlink()\n"
     wait += "while otel_rollout.status().exporters['test-faulty'].pending:\n"
     wait += "    time.sleep(0.01); assert time.monotonic() < end\n"
