@@ -39,13 +39,6 @@ while not otel_rollout.status().exporters['test-faulty'].retried:
 """
 """Part of a program that waits until the forwarder has met the target's failure."""
 
-_IN_FOREGROUND = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-"""Program that makes the terminal its own, so that Ctrl-C reaches it, and runs the next program."""
-
 
 class Terminal:
     """Run a program on a pseudo-terminal and read its screen."""
@@ -55,7 +48,7 @@ class Terminal:
         script.write_text(source)
         self._master, slave = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _IN_FOREGROUND, sys.executable, str(script)],
+            [sys.executable, "-m", "tests.programs.in_foreground", sys.executable, str(script)],
             stdin=slave,
             stdout=slave,
             stderr=slave,

@@ -21,14 +21,6 @@ from otel_rollout.viewer.reference import parse
 from otel_rollout.viewer.summary import Summary, path_of
 from tests.viewer.conftest import run
 
-JOB = """
-import json, sys
-import otel_rollout
-for identity in json.loads(sys.argv[1]):
-    with otel_rollout.rollout_trace_attr(**identity):
-        otel_rollout.rollout_trace_op(lambda: "said", name="generate")()
-otel_rollout.shutdown(1)
-"""
 IDENTITIES: list[dict[str, Any]] = [
     {},
     {"validate": True},
@@ -55,7 +47,7 @@ def record(spool: Path, identities: list[dict[str, Any]], **variables: str) -> N
         "OTEL_ROLLOUT_SPOOL_DIR": str(spool),
         **variables,
     }
-    job = [sys.executable, "-c", JOB, json.dumps(identities)]
+    job = [sys.executable, "-m", "tests.programs.record_identities", json.dumps(identities)]
     subprocess.run(job, env=environment, check=True, capture_output=True, timeout=120)
 
 

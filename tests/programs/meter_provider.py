@@ -1,0 +1,46 @@
+"""Record two runs under a late MeterProvider, and print the metrics it got as JSON after each."""
+
+import json
+import time
+
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, rollout_trace_op
+
+
+@rollout_trace_op
+def operation() -> None:
+    """Do nothing."""
+
+
+def collected(reader: InMemoryMetricReader) -> dict[str, object]:
+    """Return name and attributes → value of each point that a reader collects."""
+    data = reader.get_metrics_data()
+    assert data is not None
+    return {
+        "/".join([metric.name, *map(str, point.attributes.values())]): point.value
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+    }
+
+
+if __name__ == "__main__":
+    otel_rollout.configure("test-file")
+    for index in range(3):
+        with rollout_trace_attr(step=1, trace=index != 0):  # before the application has set its provider
+            operation()
+    reader = InMemoryMetricReader()
+    metrics.set_meter_provider(MeterProvider([reader]))
+    deadline = time.monotonic() + 30
+    while collected(reader)["otel_rollout.delivered/test-file"] < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    print(json.dumps(collected(reader)))
+    otel_rollout.shutdown()
+    otel_rollout.configure("test-file")
+    operation()
+    print(json.dumps(collected(reader)))
