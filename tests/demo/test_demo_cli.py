@@ -1,4 +1,4 @@
-"""The demo's command: what it refuses, and where it says to look."""
+"""The demo's command: options that it refuses, and addresses that it prints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app.command()(cli.demo)
 
 
 def shown(uri: str) -> str:
-    """What the demo prints about where to look."""
+    """Return the text that the demo prints about the traces of a tracking URI."""
     console = Console(width=40)
     with console.capture() as capture:
         where_to_look.print_mlflow_pages(console, uri, cli.PROJECT_NAME, "run-1")
@@ -34,7 +34,7 @@ def shown(uri: str) -> str:
 
 @pytest.fixture
 def server() -> Any:
-    """The address of an HTTP server that knows the demo's experiment, as MLflow answers."""
+    """Return the address of an HTTP server that answers as MLflow for the demo's experiment."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -54,15 +54,15 @@ def server() -> Any:
         thread.join()
 
 
-def test_a_relative_database_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forwarder runs in another directory, so a SQLite path must not depend on this one."""
+def test_relative_database_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forwarder runs in another directory, so a SQLite path is made absolute."""
     monkeypatch.chdir(tmp_path)
     assert where_to_look.absolute_uri("sqlite:///mlflow.db") == f"sqlite:///{tmp_path}/mlflow.db"
     assert where_to_look.absolute_uri("sqlite:////data/mlflow.db") == "sqlite:////data/mlflow.db"
     assert where_to_look.absolute_uri("http://127.0.0.1:5000") == "http://127.0.0.1:5000"
 
 
-def test_a_database_needs_a_server_to_be_looked_at(tmp_path: Path) -> None:
+def test_database_is_shown_with_the_servers_command(tmp_path: Path) -> None:
     """For SQLite the demo prints the server's command and the experiment's address, each on one line."""
     path = tmp_path / "mlflow.db"
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -73,8 +73,8 @@ def test_a_database_needs_a_server_to_be_looked_at(tmp_path: Path) -> None:
     assert "  http://127.0.0.1:5000/#/experiments/7/traces\n" in text
 
 
-def test_one_step_is_a_link_and_a_search(server: str) -> None:
-    """The demo names one step of its run as an address of the filtered list, and as lines of Python."""
+def test_one_step_is_printed_as_address_and_as_search(server: str) -> None:
+    """The demo prints the address of the list filtered by step, and a search in Python."""
     text = shown(server)
     query = text.partition(f"  {server}/#/experiments/42/traces?")[2].partition("\n")[0]
     pairs = [pair.split("=") for name, pair in parse_qsl(query) if name == "tag"]
@@ -87,8 +87,8 @@ def test_one_step_is_a_link_and_a_search(server: str) -> None:
     ]
 
 
-def test_mlflow_reads_tags_from_the_address() -> None:
-    """The page of MLflow that is installed keeps `tag` among what it takes from its address."""
+def test_installed_mlflow_reads_tags_from_the_address() -> None:
+    """The web page of the installed MLflow takes the parameter `tag` from its address."""
     found = importlib.util.find_spec("mlflow")
     assert found is not None
     assert found.origin is not None
@@ -97,46 +97,46 @@ def test_mlflow_reads_tags_from_the_address() -> None:
     assert any(parameters.search(script.read_text()) for script in scripts)
 
 
-def test_a_missing_experiment_leaves_the_list_of_experiments(tmp_path: Path) -> None:
-    """Where nothing is delivered yet the address is that of all experiments, and nothing is created."""
+def test_missing_experiment_is_replaced_by_the_list_of_experiments(tmp_path: Path) -> None:
+    """Before the first delivery the address is that of all experiments, and nothing is created."""
     path = tmp_path / "mlflow.db"
     assert "http://127.0.0.1:5000/#/experiments\n" in shown(f"sqlite:///{path}")
     assert not path.exists()
 
 
-def test_a_database_password_is_not_printed() -> None:
-    """Any other database is named by the user again, since its URI may hold a password."""
+def test_password_of_a_database_is_not_printed() -> None:
+    """A database other than SQLite is printed as a placeholder, as its URI may hold a password."""
     assert "secret" not in shown("postgresql://me:secret@host/db")
 
 
-def test_a_server_is_its_own_address(server: str) -> None:
-    """For an MLflow server the experiment's id is asked of it; no command is needed."""
+def test_server_is_printed_with_the_experiments_id(server: str) -> None:
+    """An MLflow server is asked for the experiment's id; no command is printed."""
     text = shown(f"{server}/")
     assert f"  {server}/#/experiments/42/traces\n" in text
     assert "mlflow server" not in text
 
 
-def test_a_servers_password_is_not_printed(server: str) -> None:
-    """Credentials in the address of a server are not shown, and do not keep it from being asked."""
+def test_password_of_a_server_is_not_printed(server: str) -> None:
+    """Credentials in a server's address are used to ask it, and not printed."""
     text = shown(server.replace("http://", "http://alice:secret@"))
     assert "secret" not in text
     assert f"  {server}/#/experiments/42/traces\n" in text
 
 
-def test_a_server_that_does_not_answer_is_still_named() -> None:
-    """No server, no id, no exception."""
+def test_server_that_does_not_answer_is_printed_without_an_id() -> None:
+    """A server that does not answer raises nothing, and its address has no id."""
     assert "  http://127.0.0.1:9/#/experiments\n" in shown("http://127.0.0.1:9")
 
 
-def test_an_address_of_no_use_is_refused_before_ray_starts() -> None:
-    """The reason is all that is said: nothing was started."""
+def test_unusable_address_is_refused_before_ray_starts() -> None:
+    """The demo prints only the reason, and starts nothing."""
     ended = CliRunner().invoke(app, ["--tracking-uri", "ftp://host"])
     assert ended.exit_code == 2
     assert "whose scheme 'ftp' is not supported" in ended.output
     assert "Ray" not in ended.output
 
 
-def test_missing_packages_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Ray or torch the demo says what to install before it starts anything."""
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name in ("ray", "torch") else object()
@@ -149,5 +149,5 @@ def test_missing_packages_are_named_with_the_extra(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("arguments", [["--steps", "0"], ["--backend", "nowhere"], ["--n", "0"]])
 def test_impossible_options_are_refused(arguments: list[str]) -> None:
-    """A run of nothing, or to nowhere, is a usage error."""
+    """A run without trajectories or without a destination is a usage error."""
     assert CliRunner().invoke(app, arguments).exit_code == 2

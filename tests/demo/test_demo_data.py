@@ -1,4 +1,4 @@
-"""The demo's dataset and tokenizer: what is shipped is right and can be made again."""
+"""The demo's dataset and tokenizer are correct, and the tokenizer can be trained again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ROWS = [*load("train"), *load("validation")]
 
 @pytest.fixture(scope="module")
 def chat() -> ChatTokenizer:
-    """The demo's own tokenizer."""
+    """Return the demo's own tokenizer."""
     return ChatTokenizer(load_tokenizer())
 
 
 @pytest.mark.parametrize("split", get_args(Split))
 def test_rows_follow_verls_schema(split: Split) -> None:
-    """Every row has the columns verl's agent loops read, and its index is its place."""
+    """Every row has the columns that verl's agent loops read, and its index is its position."""
     for place, row in enumerate(load(split)):
         assert set(row) == set(Row.__annotations__)
         assert [message["role"] for message in row["prompt"]] == ["system", "user"]
@@ -37,8 +37,8 @@ def test_rows_follow_verls_schema(split: Split) -> None:
         assert extra["need_tools_kwargs"] == bool(extra["tools_kwargs"])
 
 
-def test_there_is_enough_to_train_and_validate_on() -> None:
-    """32 problems to train on, 8 to validate on, none twice."""
+def test_dataset_has_32_training_and_8_validation_problems() -> None:
+    """No problem occurs twice."""
     assert (len(load("train")), len(load("validation"))) == (32, 8)
     assert len({row["extra_info"]["question"] for row in ROWS}) == len(ROWS)
 
@@ -46,8 +46,8 @@ def test_there_is_enough_to_train_and_validate_on() -> None:
 @pytest.mark.parametrize(
     "row", ROWS, ids=lambda row: f"{row['extra_info']['split']}-{row['extra_info']['index']}"
 )
-def test_worked_answers_are_right(row: Row) -> None:
-    """Each step of a solution has the value it states, and the last one is the ground truth."""
+def test_worked_solution_of_each_row_is_correct(row: Row) -> None:
+    """Each step of a solution has the value it states, and the last value is the ground truth."""
     steps = worked_steps(row["extra_info"]["answer"])
     assert len(steps) >= 2
     for step in steps:
@@ -57,30 +57,30 @@ def test_worked_answers_are_right(row: Row) -> None:
     )
 
 
-def test_batches_go_round_the_dataset() -> None:
-    """Steps take the rows in order, and begin again after the last."""
+def test_batches_repeat_the_dataset() -> None:
+    """Steps take the rows in order, and start again after the last row."""
     rows = load("validation")
     assert batch(rows, 1, 3) == rows[:3]
     assert batch(rows, 3, 3) == [*rows[6:8], rows[0]]
 
 
-def test_tokenizer_is_small_and_loses_nothing(chat: ChatTokenizer) -> None:
-    """Any text comes back as it was, in a vocabulary of the size asked for."""
+def test_tokenizer_restores_any_text(chat: ChatTokenizer) -> None:
+    """Decoding gives back any text, with a vocabulary of the size that was asked for."""
     assert len(load_tokenizer()) == VOCAB_SIZE
     for text in ["14 * 7 = 98", '<tool_call>\n{"name": "x"}\n</tool_call>', "ünïcode 漢字 🙂", " \n\t", ""]:
         assert chat.decode(chat.encode(text)) == text
 
 
-def test_tokenizer_can_be_trained_again(tmp_path: Path) -> None:
-    """Training on the sources in the repository gives the shipped tokenizer."""
+def test_training_again_gives_the_shipped_tokenizer(tmp_path: Path) -> None:
+    """Training on the repository's texts is deterministic."""
     train(tmp_path)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         trained, shipped = (json.loads((place / name).read_bytes()) for place in (tmp_path, TOKENIZER_DIR))
         assert trained == shipped, "run: python -m otel_rollout_demo.train_tokenizer"
 
 
-def test_prompt_holds_system_tools_and_question(chat: ChatTokenizer) -> None:
-    """The template renders the roles and the tool's schema, and ends where the assistant speaks."""
+def test_prompt_has_system_text_tools_and_question(chat: ChatTokenizer) -> None:
+    """The template renders the roles and the tool's schema, and ends at the assistant's turn."""
     text = chat.decode(chat.prompt_ids(ROWS[0]["prompt"], [CALCULATOR_SCHEMA]), keep_special=True)
     assert text.startswith("<|im_start|>system\nYou solve")
     assert '"name": "calculator"' in text
@@ -88,8 +88,8 @@ def test_prompt_holds_system_tools_and_question(chat: ChatTokenizer) -> None:
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_appended_turns_equal_the_whole_conversation(chat: ChatTokenizer) -> None:
-    """Prompt, reply and tool turns, encoded one by one, are the ids of the conversation rendered at once."""
+def test_turns_encoded_one_by_one_equal_the_whole_conversation(chat: ChatTokenizer) -> None:
+    """Prompt, reply and tool turns have the ids of the conversation rendered at once."""
     prompt = ROWS[0]["prompt"]
     call = {"type": "function", "function": {"name": "calculator", "arguments": {"expression": "1 + 1"}}}
     reply = 'So:\n<tool_call>\n{"name": "calculator", "arguments": {"expression": "1 + 1"}}\n</tool_call>'
@@ -104,8 +104,8 @@ def test_appended_turns_equal_the_whole_conversation(chat: ChatTokenizer) -> Non
     assert appended == chat.prompt_ids([*prompt, assistant, *answers], [CALCULATOR_SCHEMA])
 
 
-def test_a_turn_cut_short_is_closed_for_the_model(chat: ChatTokenizer) -> None:
-    """Where the model was cut off before its end token, the next turn brings it."""
+def test_turn_without_end_token_is_ended_by_the_next(chat: ChatTokenizer) -> None:
+    """If the model was cut off before its end token, the next turn starts with that token."""
     answers: list[Message] = [{"role": "tool", "content": "2"}]
     closed = chat.turn_ids(answers, closed=True)
     assert chat.turn_ids(answers, closed=False) == [chat.eos_token_id, *closed]

@@ -10,7 +10,7 @@ from otel_rollout_demo.tools import CalculatorTool, ToolError
 
 
 async def calculate(expression: object) -> str:
-    """One call of the calculator, from creation to release."""
+    """Create an instance of the calculator, call it and release it."""
     tool = CalculatorTool()
     instance_id, _ = await tool.create()
     try:
@@ -36,7 +36,7 @@ async def calculate(expression: object) -> str:
     ],
 )
 async def test_calculator_is_exact(expression: str, value: str) -> None:
-    """Results are exact and written as people write numbers."""
+    """Results are exact, and formatted as decimal numbers."""
     assert await calculate(expression) == value
 
 
@@ -60,14 +60,14 @@ async def test_calculator_is_exact(expression: str, value: str) -> None:
         (None, "needs the argument"),
     ],
 )
-async def test_calculator_says_what_is_wrong(expression: object, message: str) -> None:
-    """Whatever a model writes ends in a ToolError it can read, within bounded time."""
+async def test_invalid_expression_is_an_error_for_the_model(expression: object, message: str) -> None:
+    """Any invalid expression ends in a ToolError with a message, within bounded time."""
     with pytest.raises(ToolError, match=message):
         await calculate(expression)
 
 
-async def test_parser_takes_text_and_calls_apart() -> None:
-    """Several calls in one turn are found, in order, beside what is said."""
+async def test_parser_separates_text_and_calls() -> None:
+    """Several calls in one turn are found in order, with the text around them."""
     turn = await HermesToolParser().extract_tool_calls(
         'First.\n<tool_call>\n{"name": "a", "arguments": {"x": 1}}\n</tool_call>\n'
         '<tool_call>{"name": "b", "arguments": {}}</tool_call>'
@@ -76,7 +76,7 @@ async def test_parser_takes_text_and_calls_apart() -> None:
     assert turn.tool_calls == [FunctionCall("a", {"x": 1}), FunctionCall("b", {})]
 
 
-async def test_parser_finds_no_call_in_plain_text() -> None:
+async def test_plain_text_has_no_calls() -> None:
     """A turn without calls is all content."""
     turn = await HermesToolParser().extract_tool_calls("The answer is 4.\n#### 4")
     assert (turn.content, turn.tool_calls) == ("The answer is 4.\n#### 4", [])
@@ -85,8 +85,8 @@ async def test_parser_finds_no_call_in_plain_text() -> None:
 @pytest.mark.parametrize(
     "body", ['{"name": "a"', "", "[]", '{"name": "a"}', '{"name": 1, "arguments": {}}', '"a"']
 )
-async def test_parser_refuses_what_is_no_call(body: str) -> None:
-    """A call that cannot be read, closed or not, is an error the model is told about."""
+async def test_malformed_call_is_an_error_for_the_model(body: str) -> None:
+    """A call that cannot be parsed, with or without its end, raises an error for the model."""
     for text in (f"<tool_call>{body}</tool_call>", f"<tool_call>{body}"):
         with pytest.raises(ToolCallFormatError):
             await HermesToolParser().extract_tool_calls(text)
@@ -104,8 +104,8 @@ async def test_parser_refuses_what_is_no_call(body: str) -> None:
         ("#### 4 apples", None),
     ],
 )
-def test_answer_is_the_last_marked_number(solution: str, answer: str | None) -> None:
-    """Only a line that holds nothing but ``####`` and a number counts."""
+def test_answer_is_the_number_of_the_last_marked_line(solution: str, answer: str | None) -> None:
+    """Only a line with nothing but ``####`` and a number counts."""
     assert extract_answer(solution) == answer
 
 
@@ -113,9 +113,7 @@ def test_answer_is_the_last_marked_number(solution: str, answer: str | None) -> 
     ("solution", "score", "answer_format"),
     [("#### 6.50", 1.0, True), ("#### 7", 0.1, True), ("6.5", 0.0, False)],
 )
-def test_reward_is_for_the_number_and_a_little_for_its_form(
-    solution: str, score: float, answer_format: bool
-) -> None:
-    """1 for the right number, 0.1 for a wrong one in the right place, 0 for none."""
+def test_reward_depends_on_number_and_format(solution: str, score: float, answer_format: bool) -> None:
+    """The reward is 1 for the right number, 0.1 for a wrong one in an answer line, 0 for none."""
     result = compute_score("word-problems", solution, "6.5")
     assert (result.score, result.answer_format) == (score, answer_format)

@@ -16,7 +16,7 @@ ROWS = load("train")
 
 
 def conversation(row: Row, *turns: tuple[str, str]) -> str:
-    """A conversation as the model reads it."""
+    """Render a conversation as the model reads it."""
     said = [("user", row["extra_info"]["question"]), *turns]
     return (
         "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in said) + "<|im_start|>assistant\n"
@@ -24,12 +24,12 @@ def conversation(row: Row, *turns: tuple[str, str]) -> str:
 
 
 def replies(policy: ScriptedPolicy, row: Row, version: int = 0, n: int = 100) -> Iterator[str]:
-    """First turns of ``n`` trajectories."""
+    """Return the first turns of ``n`` trajectories."""
     for i in range(n):
         yield policy.reply(conversation(row), request_id=f"r{i}", version=version, temperature=1.0)
 
 
-def test_same_seed_and_request_same_words() -> None:
+def test_equal_seed_and_request_give_equal_replies() -> None:
     """A reply depends on seed, request, weights and conversation, and on nothing else."""
     first, second = (list(replies(ScriptedPolicy(ROWS, seed=7), ROWS[3])) for _ in range(2))
     assert first == second
@@ -48,13 +48,13 @@ def test_same_seed_and_request_same_words() -> None:
         "####",
     ],
 )
-def test_every_kind_of_mistake_is_made(words: str) -> None:
-    """Among first turns are right ones, and each of the mistakes that can happen at once."""
+def test_first_turns_contain_each_kind_of_mistake(words: str) -> None:
+    """Some first turns are right, and each mistake that a first turn can have occurs."""
     assert any(words in reply for reply in replies(ScriptedPolicy(ROWS, seed=0), ROWS[0], n=300))
 
 
-def test_independent_steps_are_asked_for_together() -> None:
-    """Two calculations that do not need one another come in one turn, mostly; dependent ones never."""
+def test_independent_steps_are_mostly_called_in_one_turn() -> None:
+    """Independent calculations mostly share a turn; dependent ones never do."""
     calls = [
         reply.count("<tool_call>") for reply in replies(ScriptedPolicy(ROWS, seed=0), ROWS[3], version=9)
     ]
@@ -65,16 +65,16 @@ def test_independent_steps_are_asked_for_together() -> None:
     assert max(dependent) == 1
 
 
-def test_later_steps_build_on_what_the_tool_said() -> None:
-    """A wrong intermediate result is carried on, as a model would."""
+def test_later_steps_use_the_tools_results() -> None:
+    """A wrong intermediate result is used in later steps, as a model would."""
     policy = ScriptedPolicy(ROWS, seed=0)
     prompt = conversation(ROWS[0], ("tool", "<tool_response>\n21\n</tool_response>"))
     said = [policy.reply(prompt, request_id=f"r{i}", version=9, temperature=0.0) for i in range(10)]
     assert any('"21 * 6"' in reply for reply in said)
 
 
-def test_an_error_is_answered_by_another_try_or_by_giving_up() -> None:
-    """After a tool error some trajectories go on and others end."""
+def test_tool_error_leads_to_another_try_or_to_the_end() -> None:
+    """After a tool error some trajectories try again and others end."""
     policy = ScriptedPolicy(ROWS, seed=0)
     prompt = conversation(ROWS[0], ("tool", "<tool_response>\nError: division by zero\n</tool_response>"))
     said = [policy.reply(prompt, request_id=f"r{i}", version=9, temperature=1.0) for i in range(50)]
@@ -82,13 +82,13 @@ def test_an_error_is_answered_by_another_try_or_by_giving_up() -> None:
     assert any("not sure" in reply for reply in said)
 
 
-def test_an_unknown_problem_is_admitted() -> None:
-    """A question from elsewhere gets an answer without a number, not an exception."""
+def test_unknown_problem_gets_an_answer_without_number() -> None:
+    """A question outside the dataset raises no exception."""
     said = ScriptedPolicy(ROWS, seed=0).reply("What?", request_id="r", version=0, temperature=1.0)
     assert compute_score("", said, "1").score == 0
 
 
-def test_updates_make_mistakes_rarer() -> None:
+def test_updates_reduce_mistakes() -> None:
     """The share of right first turns rises with each update."""
     policy = ScriptedPolicy(ROWS, seed=0)
     right = [

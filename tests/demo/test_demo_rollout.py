@@ -1,4 +1,4 @@
-"""Whole trajectories, without Ray: servers answer in this process, behind a handle shaped like an actor's."""
+"""Whole trajectories without Ray: the server runs in this process, behind a handle like an actor's."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from otel_rollout_demo.worker import AgentLoopWorker, Rollout, Trajectory
 
 
 class Method:
-    """``handle.method``, with ``remote`` as its only way in."""
+    """A method of an actor handle, called by ``remote``."""
 
     def __init__(self, function: Any) -> None:
         self.remote = function
 
 
 class Handle:
-    """A server in the shape of its Ray actor handle."""
+    """A server with the interface of its Ray actor handle."""
 
     def __init__(self, server: InferenceServer) -> None:
         self.generate = Method(server.generate)
 
 
 async def roll_out(server: InferenceServer, rollout: Rollout, model: str | None = None) -> Trajectory:
-    """One trajectory on a fresh worker."""
+    """Run one trajectory on a fresh worker."""
     await server.update_weights(rollout.policy_version)
     return await AgentLoopWorker(
         Handle(server), await server.ready(), model, CalculatorTool()
     ).run_trajectory(rollout)
 
 
-def test_schedule_trains_then_validates() -> None:
-    """n trajectories of each sample per step, then one of each validation sample, greedy."""
+def test_schedule_has_training_steps_then_a_validation() -> None:
+    """Steps have n trajectories of each sample; the greedy validation has one of each."""
     *training, validation = schedule(Plan(steps=2, samples=3, n=4))
     assert [(batch.step, batch.validate, len(batch.rollouts)) for batch in training] == [
         (1, False, 12),
@@ -50,8 +50,8 @@ def test_schedule_trains_then_validates() -> None:
     assert {rollout.sampling_params["temperature"] for rollout in validation.rollouts} == {0.0}
 
 
-async def test_mask_tells_the_models_tokens_from_the_environments() -> None:
-    """Where the mask is 1 the model wrote, where it is 0 the tool answered."""
+async def test_response_mask_marks_the_models_tokens() -> None:
+    """Tokens of the model have mask 1, tokens of the tool have mask 0."""
     server = ScriptedServer(seed=0)
     *_, validation = schedule(Plan())
     trajectory = await roll_out(server, validation.rollouts[0])
@@ -76,8 +76,8 @@ async def test_mask_tells_the_models_tokens_from_the_environments() -> None:
     assert "####" not in by_mask[0]
 
 
-async def test_errors_happen_and_rewards_rise() -> None:
-    """With the default settings tools and parser report errors, and each batch does better than the last."""
+async def test_default_run_has_errors_and_rising_rewards() -> None:
+    """With default settings tools and parser report errors, and rewards rise with each batch."""
     server = ScriptedServer(seed=0)
     rewards, errors = [], []
     for batch in schedule(Plan()):
@@ -92,7 +92,7 @@ async def test_errors_happen_and_rewards_rise() -> None:
 
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A randomly initialised causal LM on disk, with the demo's tokenizer."""
+    """Write a randomly initialised causal LM to disk, with the demo's tokenizer."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -115,8 +115,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def test_a_real_language_model_takes_the_same_way(tiny_model: Path) -> None:
-    """A causal LM from disk runs through the same loop with its own tokenizer; its log-probs are real."""
+async def test_causal_lm_runs_through_the_agent_loop(tiny_model: Path) -> None:
+    """A causal LM from disk runs with its own tokenizer and returns its log-probs."""
     server = TransformersServer(str(tiny_model), seed=0)
     step, validation = schedule(Plan(steps=1, samples=1, n=2))
     for rollout in (*step.rollouts, validation.rollouts[0]):
@@ -128,8 +128,8 @@ async def test_a_real_language_model_takes_the_same_way(tiny_model: Path) -> Non
     assert max(output.log_probs) < 0
 
 
-async def test_a_full_context_ends_the_trajectory(tiny_model: Path) -> None:
-    """Where the model has no room left it generates nothing, and says so."""
+async def test_full_context_ends_the_trajectory(tiny_model: Path) -> None:
+    """A model without room in its context generates nothing and reports "aborted"."""
     server = TransformersServer(str(tiny_model), seed=0)
     output = await server.generate("r", [1] * 512, {"temperature": 1.0, "top_p": 1.0, "max_tokens": 5})
     assert (output.token_ids, output.stop_reason) == ([], "aborted")
