@@ -1,4 +1,4 @@
-"""The hot path stays as short as it is, by counts that no load of the machine changes."""
+"""The hot path takes no more instructions and memory than its baseline, whatever the machine's load."""
 
 import json
 import platform
@@ -10,7 +10,8 @@ import pytest
 from benchmarks.counts import BASELINE
 
 TOLERANCE = 0.02
-RENEW = "if that is meant: .venv/bin/python -m benchmarks.counts --renew"
+"""Largest relative difference from the baseline."""
+RENEW = "if the change is intended: .venv/bin/python -m benchmarks.counts --renew"
 BEFORE = json.loads(BASELINE.read_text())
 
 
@@ -18,8 +19,8 @@ BEFORE = json.loads(BASELINE.read_text())
     not platform.python_version().startswith(BEFORE["python"] + "."),
     reason=f"instructions were counted with Python {BEFORE['python']}",
 )
-def test_a_traced_call_takes_no_more_than_it_did():
-    """Off, left out or recorded, a call takes the instructions and the memory it took before, within 2 %."""
+def test_traced_call_stays_within_the_baseline():
+    """Instructions and memory of a call that is off, left out or recorded change by 2 % at most."""
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.counts"],
         capture_output=True,

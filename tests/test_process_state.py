@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[1]
 MODULES = [*(ROOT / "otel_rollout").rglob("*.py"), *(ROOT / "exporters").rglob("*.py")]
 EXCEPTIONS = {
     "otel_rollout/_state.py:process": "the one object",
-    "otel_rollout/capture/encoding.py:_contents": "converter of a class: a bounded cache of a pure function",
-    "otel_rollout/capture/trajectory.py:_name_of_extra": "a bounded cache of a pure function",
-    "otel_rollout/capture/trajectory.py:_similar_argument": "a bounded cache of a pure function",
+    "otel_rollout/capture/encoding/converters.py:_converters": "a bounded cache of a pure function",
+    "otel_rollout/capture/trajectory_attributes.py:_name_of_extra": "a bounded cache of a pure function",
+    "otel_rollout/capture/trajectory_attributes.py:_similar_argument": "a bounded cache of a pure function",
     "otel_rollout/integrations/verl/patched_modules.py:seams": "what was patched at import",
     "otel_rollout/integrations/verl/rollout_trace.py:verls_own": "verl's own functions",
     "otel_rollout/propagation/carrier.py:_from_json": "a bounded cache of a pure function",
     "otel_rollout/propagation/carrier.py:_to_json": "a bounded cache of a pure function",
-    "otel_rollout/recording/sampling.py:_place": "a bounded cache of a pure function",
+    "otel_rollout/recording/sampling.py:_hash": "a bounded cache of a pure function",
     "otel_rollout/recording/identity.py:NO_IDENTITY": "a constant that remembers its encoded form",
     "otel_rollout/viewer/page.py:_environment": "templates of the package, read once",
 }

@@ -1,1 +1,1 @@
-"""Capture: what runs inside user code. Nothing here may raise, block or change what the user sees."""
+"""Code that runs inside user code: it neither raises, blocks nor changes results."""

@@ -1,4 +1,4 @@
-"""``rollout_trace_op``: an operation of a trajectory — a model call, a tool, a reward — as a span."""
+"""Record operations of a trajectory as spans: model calls, tools, rewards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.capture.generators import traced_async_generator, traced_generator
-from otel_rollout.capture.operation import CAPTURES, Operation, begin
+from otel_rollout.capture.operation import CAPTURES, Operation, start_call
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -44,34 +44,53 @@ def rollout_trace_op(
     record_super: bool = False,
     token2text: bool | None = None,
 ) -> Function | Callable[[Function], Function]:
-    """Record each call of a function, method, coroutine function or generator function as a span.
+    """Record each call of a function, coroutine or generator function as a span.
 
-    The span holds the arguments by name (without ``self`` and ``cls``), the result, and the exception that
-    leaves the call, if one does; what the caller gets is what the plain function gives. Of a generator it
-    holds the items. Use it bare or with options. Attributes can be added inside through OpenTelemetry::
+    Use the decorator bare or with options. The span holds the call's arguments by name (without ``self`` and
+    ``cls``), its result or the items of a generator, and the exception that leaves it, if one does. For the
+    caller nothing changes. Attributes can be added inside through OpenTelemetry::
 
         trace.get_current_span().set_attribute("gen_ai.usage.output_tokens", n)
 
-    Called outside any trajectory, the call is recorded as a trace of its own.
+    A call outside any trajectory is recorded as a trace of its own.
 
     Args:
-        function: what to record.
+        function: the function to record.
         name: name of the span; by default the function's qualified name.
-        kind: what the operation is, in OpenInference's words: ``LLM``, ``TOOL``, ``AGENT``, ``CHAIN``,
-            ``RETRIEVER``, ``EVALUATOR`` …
-        capture: what of a call's content is recorded: ``"all"``, ``"inputs"``, ``"outputs"`` or ``"none"``.
+        kind: the operation's kind in OpenInference: ``LLM``, ``TOOL``, ``AGENT``, ``CHAIN``, ``RETRIEVER``,
+            ``EVALUATOR`` …
+        capture: which content of a call is recorded: ``"all"``, ``"inputs"``, ``"outputs"`` or ``"none"``.
         exclude: names of arguments that are not recorded.
-        record_super: whether a method that this one overrides, and calls through ``super()``, gets a span
-            of its own where it is decorated too. By default both together are one call, and one span.
+        record_super: whether a decorated method that this one overrides, and calls through ``super()``, gets
+            a span of its own. By default both together are one call with one span.
         token2text: whether ``prompt_text`` and ``response_text`` are shown beside the token ids of an output
-            (``prompt_ids``, ``response_ids``, ``token_ids``), decoded outside this process by what
-            ``self.tokenizer`` is, or the setting ``tokenizer`` says. None: as the trajectory around it says,
-            or the setting of that name.
+            (``prompt_ids``, ``response_ids``, ``token_ids``). They are detokenized outside this process, by
+            ``self.tokenizer`` or by the setting ``tokenizer``. None: as the trajectory around, or else the
+            setting ``token2text``, says.
 
     Raises:
         ValueError: at decoration, for a kind or capture that does not exist, and for a name in ``exclude``
             that the function does not take.
-        TypeError: at decoration, for something that cannot be called, or an ``exclude`` that holds no names.
+        TypeError: at decoration, for an object that cannot be called, or an ``exclude`` without names.
+    """
+    _check_options(function, kind, capture, exclude)
+    options = {
+        "name": name,
+        "kind": kind,
+        "capture": capture,
+        "exclude": frozenset(exclude),
+        "record_super": record_super,
+        "token2text": token2text,
+    }
+    return _decorator(options) if function is None else _traced(function, options)
+
+
+def _check_options(function: object, kind: str, capture: str, exclude: Collection[str]) -> None:
+    """Check the arguments of :func:`rollout_trace_op`.
+
+    Raises:
+        ValueError: for a kind or capture that does not exist.
+        TypeError: for a name in the function's place, or an ``exclude`` without names.
     """
     if isinstance(function, str):
         is_kind = function.upper() in semconv.SPAN_KINDS
@@ -88,15 +107,6 @@ def rollout_trace_op(
         raise ValueError(f"rollout_trace_op: capture={capture!r} is none of {', '.join(CAPTURES)}")
     if isinstance(exclude, str) or not all(isinstance(excluded, str) for excluded in exclude):
         raise TypeError(f"rollout_trace_op: exclude={exclude!r} is no collection of argument names")
-    options = {
-        "name": name,
-        "kind": kind,
-        "capture": capture,
-        "exclude": frozenset(exclude),
-        "record_super": record_super,
-        "token2text": token2text,
-    }
-    return _decorator(options) if function is None else _traced(function, options)
 
 
 def _decorator(options: dict[str, Any]) -> Callable[[Function], Function]:
@@ -129,9 +139,10 @@ def _wrapper_for(function: Any) -> Callable[[Operation, Callable[..., Any]], Cal
     return _traced_function
 
 
-# The wrappers are pickled by value when the function they wrap is (anything in __main__): they name only
-# functions, classes and modules, which pickle by reference. Their guards are in them rather than in what
-# they call, so that even the call of it may fail (at the end of the stack, say), and so are the contexts.
+# The wrappers are on the hot path, and written out by hand. They are pickled by value when the wrapped
+# function is, as anything in __main__. So they name only functions, classes and modules, which are pickled by
+# reference. Each guards the calls of our functions by a `try` of its own: even the call itself may fail, at
+# the end of the stack.
 
 
 def _traced_function(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,10 +151,10 @@ def _traced_function(operation: Operation, function: Callable[..., Any]) -> Call
         if process.off:
             return function(*args, **kwargs)
         try:
-            recorded = begin(operation, args, kwargs)
+            recorded = start_call(operation, args, kwargs)
         except Exception as error:  # noqa: BLE001
             recorded = None
-            fault("beginning an operation", error)
+            fault("starting an operation", error)
         if recorded is None:
             return function(*args, **kwargs)
         try:
@@ -176,17 +187,17 @@ def _traced_coroutine(operation: Operation, function: Callable[..., Any]) -> Cal
         if process.off:
             return await function(*args, **kwargs)
         try:
-            recorded = begin(operation, args, kwargs)
+            recorded = start_call(operation, args, kwargs)
         except Exception as error:  # noqa: BLE001
             recorded = None
-            fault("beginning an operation", error)
+            fault("starting an operation", error)
         if recorded is None:
             return await function(*args, **kwargs)
         try:
             attach(recorded.inside)
             result = await function(*args, **kwargs)
         except BaseException as error:
-            # Maybe not where it began: a coroutine may be closed from elsewhere, by the garbage collector.
+            # Perhaps in another context than at the start: the garbage collector may close a coroutine.
             current = get_current()
             if current is recorded.inside or current.get(recorded.key) is recorded.span:
                 attach(recorded.outside)

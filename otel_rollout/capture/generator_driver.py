@@ -1,10 +1,10 @@
-"""Generators, step by step, each step with an OTel context current that is the generator's own.
+"""Drive a generator step by step, each step in the generator's own context.
 
-Between its steps a generator's consumer is where it was: no context token is held across a ``yield``, for
-the consumer goes on to other things, and the generator may be closed from elsewhere, or never. All other
+Between two steps the consumer is in its own context: no context token is held across a ``yield``, because the
+consumer goes on to other work, and the generator may be closed from another context, or never. All other
 context variables are the consumer's, as for any generator.
 
-A generator function that passes on what its consumer tells it is short::
+A generator function that passes on what its consumer sends is short::
 
     steps = Steps(generator, context)
     while steps.advance():
@@ -14,8 +14,8 @@ A generator function that passes on what its consumer tells it is short::
             steps.throw(error)
     return steps.value
 
-``GeneratorExit`` is passed on like any other exception: what the generator makes of it is then what
-``close()`` makes of the one around it.
+``GeneratorExit`` is passed on like any other exception. So ``close()`` of the outer generator has the result
+that the inner generator gives it.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from otel_rollout.base.errors import fault
 
 
 class Observer(Protocol):
-    """Is told what a generator does. What it raises is reported and goes no further."""
+    """Is notified of a generator's steps. Its exceptions are reported, not passed on."""
 
     def yielded(self, item: Any) -> None:
-        """The generator gave ``item``."""
+        """Receive an item that the generator yielded."""
 
     def ended(self, value: Any, closed: bool) -> None:
-        """The generator returned ``value``, or was ``closed`` before."""
+        """Receive the returned value, or that the generator was closed before its end."""
 
     def failed(self, error: BaseException) -> None:
-        """``error`` left the generator."""
+        """Receive an exception that left the generator."""
 
 
 class _Steps:
-    """What both kinds of generator have in common.
+    """The common part of both kinds of generators.
 
     Args:
-        context: current while the generator runs; None: whatever is.
-        observer: told what comes of each step.
+        context: attached while the generator runs; None: the consumer's stays.
+        observer: is notified of each step.
     """
 
     value: Any = None
-    """What the generator returned."""
+    """The generator's return value."""
 
     def __init__(self, context: otel_context.Context | None, observer: Observer | None = None) -> None:
         self._context = context
@@ -61,20 +61,20 @@ class _Steps:
         self._item: Any = None
 
     def take(self) -> Any:
-        """The item of the step just made. It is not kept."""
+        """Return the item of the last step, and forget it."""
         item, self._item = self._item, None
         return item
 
     def send(self, value: Any) -> None:
-        """The next step sends ``value``."""
+        """Send a value with the next step."""
         self._throws, self._argument = False, value
 
     def throw(self, error: BaseException) -> None:
-        """The next step throws ``error``."""
+        """Throw an exception with the next step."""
         self._throws, self._argument = True, error
 
     def run(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """Call ``step`` in the generator's context, and keep what it makes of it for the next one."""
+        """Call ``step`` in the generator's context, and keep that for the next step."""
         if self._context is None:
             return step(argument)
         outside = otel_context.get_current()
@@ -126,7 +126,7 @@ class Steps(_Steps):
         self._generator = generator
 
     def advance(self) -> bool:
-        """Make a step; False when the generator has returned. What it raises goes to the consumer."""
+        """Make a step; False after the last. The generator's exceptions are passed on."""
         step = self._generator.throw if self._throws else self._generator.send
         closed = self._throws and isinstance(self._argument, GeneratorExit)
         argument, self._argument = self._argument, None
@@ -144,7 +144,7 @@ class Steps(_Steps):
 
 
 class AsyncSteps(_Steps):
-    """The steps of an asynchronous generator, each of which is made step by step itself."""
+    """The steps of an asynchronous generator; each step is itself driven in steps."""
 
     def __init__(
         self,
@@ -154,10 +154,10 @@ class AsyncSteps(_Steps):
     ) -> None:
         super().__init__(context, observer)
         self._generator = generator
-        self._begun = False
+        self._has_started = False
 
     async def advance(self) -> bool:
-        """Make a step; False when the generator has returned. What it raises goes to the consumer."""
+        """Make a step; False after the last. The generator's exceptions are passed on."""
         closed = self._throws and isinstance(self._argument, GeneratorExit)
         try:
             self._yielded(await _Awaited(self, self._step()))
@@ -171,11 +171,11 @@ class AsyncSteps(_Steps):
 
     def _step(self) -> Awaitable[Any]:
         argument, self._argument = self._argument, None
-        if self._begun:
+        if self._has_started:
             return self._generator.athrow(argument) if self._throws else self._generator.asend(argument)
-        # The event loop closes the generators it has seen begin. It sees the one around this, which is
-        # what closes this one; closed by both at once, this one would complain.
-        self._begun = True
+        # An event loop closes the generators that it saw start. It saw the wrapper, which closes this
+        # generator; closed by both at once, this one would raise. So the loop must not see it start.
+        self._has_started = True
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(None, None)
         try:
@@ -206,5 +206,5 @@ class _Awaited:
                 argument = None
             try:
                 step, argument = inner.send, (yield awaited)
-            except BaseException as error:  # noqa: BLE001 - on its way to the generator: a cancellation, say
+            except BaseException as error:  # noqa: BLE001 - a cancellation, for example, for the generator
                 step, argument = inner.throw, error

@@ -1,4 +1,4 @@
-"""Recording generators: a call of a generator function is one span, from its first step to its end."""
+"""Record calls of generator functions: a span from the first step to the end."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.capture import encoding, usage
-from otel_rollout.capture.generated import generated
 from otel_rollout.capture.generator_driver import AsyncSteps, Steps
-from otel_rollout.capture.operation import Call, Operation, Unrecorded, begin
+from otel_rollout.capture.generator_wrapper import generate_wrapper
+from otel_rollout.capture.operation import Operation, RecordedCall, start_call
 
 MAX_ITEMS: Final = 4096
-"""Items of a generator that are recorded; further ones are counted. All of them together are bounded by
-``value_limit`` as well."""
+"""Items of a generator that are recorded; further ones are counted. The setting ``value_limit`` bounds their
+total size."""
 
 
 def traced_generator(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A generator function that does as ``function`` does, and records it."""
-    call = generated(function, "def", functools.partial(steps_of, Steps, operation, function))
+    """Wrap a generator function so that each call is recorded."""
+    call = generate_wrapper(function, "def", functools.partial(start_steps, Steps, operation, function))
     code = getattr(_plain(function), "__code__", None)
     if code is not None and code.co_flags & inspect.CO_ITERABLE_COROUTINE:
         return types.coroutine(call)
@@ -31,8 +31,10 @@ def traced_generator(operation: Operation, function: Callable[..., Any]) -> Call
 
 
 def traced_async_generator(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
-    """An asynchronous generator function that does as ``function`` does, and records it."""
-    return generated(function, "async def", functools.partial(steps_of, AsyncSteps, operation, function))
+    """Wrap an asynchronous generator function so that each call is recorded."""
+    return generate_wrapper(
+        function, "async def", functools.partial(start_steps, AsyncSteps, operation, function)
+    )
 
 
 def _plain(function: Any) -> Any:
@@ -41,47 +43,47 @@ def _plain(function: Any) -> Any:
     return function
 
 
-def steps_of(
-    kind: type[Steps | AsyncSteps],
+def start_steps(
+    steps: type[Steps | AsyncSteps],
     operation: Operation,
     function: Callable[..., Any],
     /,
     *args: Any,
     **kwargs: Any,
 ) -> Steps | AsyncSteps:
-    """Begin a call of a generator function; called at its first step."""
+    """Start a call of a generator function, at its first step."""
     call = recording = None
     try:
-        call = None if process.off else begin(operation, args, kwargs)
-        recording = None if call is None or type(call) is Unrecorded else _Recording(call)
+        call = None if process.off else start_call(operation, args, kwargs)
+        recording = _Recording(call) if type(call) is RecordedCall else None
     except Exception as error:  # noqa: BLE001
-        fault("beginning a generator", error)
-    return kind(function(*args, **kwargs), None if call is None else call.inside, recording)
+        fault("starting a generator", error)
+    return steps(function(*args, **kwargs), None if call is None else call.inside, recording)
 
 
 class _Recording:
-    """A call of a generator function being recorded."""
+    """A call of a generator function that is being recorded."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: RecordedCall) -> None:
         self._call = call
         self._encode = call.encode
-        self._left = call.limit
+        self._bytes_left = call.limit
         self._items: list[bytes] = []
         self._count = 0
         self._usage: dict[str, usage.Attribute] = {}
 
     def yielded(self, item: Any) -> None:
-        """The generator gave ``item``, which may be another thing later: it is encoded at once."""
+        """Encode an item at once: it may change later."""
         self._count += 1
         if type(item) not in usage.PLAIN:
             self._usage |= usage.read(item)
-        if self._encode is not None and self._left > 0 and len(self._items) < MAX_ITEMS:
-            encoded = self._encode(item, self._left)
+        if self._encode is not None and self._bytes_left > 0 and len(self._items) < MAX_ITEMS:
+            encoded = self._encode(item, self._bytes_left)
             self._items.append(encoded)
-            self._left -= len(encoded)
+            self._bytes_left -= len(encoded)
 
     def ended(self, value: Any, closed: bool) -> None:
-        """The generator returned ``value``, or was ``closed`` before."""
+        """Record the returned value, or that the generator was closed before its end."""
         try:
             self._describe(exhausted=not closed)
             if value is not None and self._encode is not None:
@@ -91,7 +93,7 @@ class _Recording:
             self._call.end()
 
     def failed(self, error: BaseException) -> None:
-        """``error`` left the generator."""
+        """Record an exception that left the generator."""
         try:
             self._describe(exhausted=False)
         finally:

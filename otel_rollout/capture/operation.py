@@ -1,4 +1,4 @@
-"""What is known of an operation before it is called, and the record of one of its calls."""
+"""Describe an operation, and record one of its calls."""
 
 from __future__ import annotations
 
@@ -13,20 +13,28 @@ from opentelemetry.trace import Span
 
 from otel_rollout import runtime
 from otel_rollout.base import semconv
-from otel_rollout.capture import span_io, token_text, usage
-from otel_rollout.capture.content import ENCODERS, Encoder
+from otel_rollout.capture import span_io, token2text, usage
+from otel_rollout.capture.context import OPERATION, SPAN, trajectory_in
+from otel_rollout.capture.encoding import ENCODERS, Encoder
 from otel_rollout.capture.signature import Binder, Parameters, make_binder
-from otel_rollout.capture.trajectory import RUNNING, SPAN, Trajectory, trajectory_in
+from otel_rollout.capture.trajectory import Trajectory
 from otel_rollout.otlp.writer import json_string
 from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.provider import UnrecordedSpan
 from otel_rollout.recording.span import Encoded, RecordingSpan
 
 CAPTURES: Final = ("all", "inputs", "outputs", "none")
+"""Which content of a call is recorded."""
+
+
+_MAX_WRAPPERS: Final = 32
+"""Decorators of one method that are looked through for a decorated function."""
 
 
 class Operation:
-    """What is known of an operation before it is called. Pickles as its function and options.
+    """A decorated function, and the options of its decorator.
+
+    It is pickled as these, and built anew in the other process.
 
     Raises:
         ValueError: for a name in ``exclude`` that the function does not take.
@@ -59,15 +67,15 @@ class Operation:
     def __reduce__(self) -> tuple[Any, ...]:
         return Operation, self._options
 
-    def misfit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What to show of arguments that the function does not take like this."""
-        if self.exclude:  # which of them is to be left out is not known
+    def unbound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return what is recorded of arguments that the function does not accept."""
+        if self.exclude:  # it is not known which of the arguments are excluded
             return {"args": f"<{len(args)} arguments>", "kwargs": sorted(kwargs)}
         return {"args": list(args), "kwargs": kwargs}
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a callable is called: a function's qualified name, an object's class."""
+    """Return a function's qualified name, or the name of a callable object's class."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__qualname__", type(function).__name__))
@@ -81,8 +89,8 @@ def _method_name(function: Callable[..., Any]) -> str | None:
     return getattr(function, "__name__", None) if has_receiver else None
 
 
-class _Running:
-    """Whose call of which operation a context is inside of; lets go of whose when the call has ended."""
+class _ActiveMethod:
+    """The active operation and its receiver, which is released when the call ends."""
 
     __slots__ = ("operation", "receiver")
 
@@ -92,33 +100,54 @@ class _Running:
 
 
 class Call:
-    """One call being recorded: in it ``inside`` is the current context, before and after it ``outside``."""
+    """One call that a sampler has left out: its context tells the calls inside it.
 
-    __slots__ = ("_running", "_shows_text", "_trajectory", "encode", "inside", "limit", "outside", "span")
+    During the call the context ``inside`` is current, before and after the call ``outside``.
+    """
+
+    __slots__ = ("inside", "outside", "span")
     key: Final = SPAN
-    """Where a context has its current span: of this process; wrappers may have been pickled in another."""
+    """Key of the current span in this process. A wrapper may have been pickled in another process."""
+
+    def __init__(self, span: Span, outside: otel_context.Context) -> None:
+        self.span = span
+        self.outside = outside
+        self.inside = otel_context.Context({**outside, SPAN: span})
+
+    def returned(self, result: Any) -> None:
+        """Do nothing."""
+
+    def raised(self, error: BaseException) -> None:
+        """Do nothing."""
+
+
+class RecordedCall(Call):
+    """One call that is being recorded."""
+
+    __slots__ = ("_active_method", "_shows_text", "_trajectory", "encode", "limit")
 
     def __init__(
         self,
         span: Span,
         outside: otel_context.Context,
-        running: _Running | None,
+        active_method: _ActiveMethod | None,
         trajectory: Trajectory | None,
         encode: Encoder | None,
         limit: int,
         shows_text: bool,
     ) -> None:
+        # Without a call of the base class: this is the hot path.
         self.span = span
         self.encode = encode
         self.limit = limit
         self.outside = outside
-        self.inside = otel_context.Context({**outside, SPAN: span, RUNNING: running})
-        self._running = running
+        self.inside = otel_context.Context({**outside, SPAN: span, OPERATION: active_method})
+        self._active_method = active_method
         self._trajectory = trajectory
         self._shows_text = shows_text
 
     def returned(self, result: Any) -> None:
-        """The call gave ``result``."""
+        """Record the result and end the span."""
         try:
             encode = self.encode
             if encode is not None:
@@ -129,44 +158,27 @@ class Call:
             self.end()
 
     def raised(self, error: BaseException) -> None:
-        """The call raised ``error``."""
+        """Record the exception and end the span."""
         try:
             span_io.fail(self.span, error)
         finally:
             self.end()
 
     def output(self, encoded: bytes) -> None:
-        """What came of the call, as JSON."""
+        """Record the output, which is JSON."""
         span_io.put_json(self.span, semconv.OUTPUT_VALUE, encoded)
         if self._trajectory is not None:
-            self._trajectory.offer_output(encoded, token_text.id_of(self.span) if self._shows_text else None)
+            self._trajectory.offer_output(encoded, token2text.id_of(self.span) if self._shows_text else None)
 
     def end(self) -> None:
-        """The call is over."""
-        if self._running is not None:
-            self._running.receiver = None
+        """Release the receiver and end the span."""
+        if self._active_method is not None:
+            self._active_method.receiver = None
         self.span.end()
 
 
-class Unrecorded(Call):
-    """A call that a sampler has left out, as those below it are to know."""
-
-    __slots__ = ()
-
-    def __init__(self, span: Span, outside: otel_context.Context) -> None:
-        self.span = span
-        self.outside = outside
-        self.inside = otel_context.Context({**outside, SPAN: span})
-
-    def returned(self, result: Any) -> None:
-        """Nothing is recorded."""
-
-    def raised(self, error: BaseException) -> None:
-        """Nothing is recorded."""
-
-
-def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """Start recording a call; None when it is not recorded. The caller makes ``inside`` current."""
+def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    """Start to record a call; the caller attaches ``inside``. None: not recorded."""
     active = runtime.current()
     if active is None:
         return None
@@ -174,12 +186,12 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     above = outside.get(SPAN)
     if type(above) is UnrecordedSpan:
         return None
-    receiver = running = None
+    receiver = active_method = None
     if operation.method is not None and args:
         receiver = args[0]
-        if _is_call_of_super(outside.get(RUNNING), operation, receiver):
+        if _is_super_call(outside.get(OPERATION), operation, receiver):
             return None
-        running = _Running(operation, receiver)
+        active_method = _ActiveMethod(operation, receiver)
     if type(above) is RecordingSpan:
         attributes: Encoded = {semconv.SPAN_KIND: operation.encoded_kind}
         span: Span = active.tracer.start_below(above, operation.encoded_name, attributes)
@@ -190,7 +202,7 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         if started is None:
             return None
         if not started.is_recording():
-            return Unrecorded(started, outside)
+            return Call(started, outside)
         span, trajectory = started, _trajectory_rooted_at(parent, outside)
         identity = identity_in(outside)
     try:
@@ -199,8 +211,8 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         if encode is not None and operation.takes_input:
             try:
                 arguments = operation.bind(*args, **kwargs)
-            except TypeError:  # not callable like this: the function is about to say so itself
-                arguments = operation.misfit(args, kwargs)
+            except TypeError:  # the function itself is about to raise it
+                arguments = operation.unbound(args, kwargs)
             encoded = encode(arguments, limit)
             span_io.put_json(span, semconv.INPUT_VALUE, encoded)
             if trajectory is not None:
@@ -211,8 +223,8 @@ def begin(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         if shows_text is None:
             shows_text = settings.token2text if identity.token2text is None else identity.token2text
         if shows_text:
-            shows_text = encode is not None and token_text.mark(active, span, receiver)
-        return Call(span, outside, running, trajectory, encode, limit, shows_text)
+            shows_text = encode is not None and token2text.mark(active, span, receiver)
+        return RecordedCall(span, outside, active_method, trajectory, encode, limit, shows_text)
     except BaseException:
         span.end()
         raise
@@ -223,8 +235,8 @@ def _trajectory_rooted_at(parent: Span, context: otel_context.Context) -> Trajec
     return trajectory if trajectory is not None and parent is trajectory.root else None
 
 
-def _is_call_of_super(above: Any, operation: Operation, receiver: Any) -> bool:
-    """Whether the call is part of the one above: of the method that one overrides, on the same object."""
+def _is_super_call(above: Any, operation: Operation, receiver: Any) -> bool:
+    """Return whether a call is a ``super()`` call of the overriding method above it."""
     if above is None:
         return False
     overriding = above.operation
@@ -239,21 +251,21 @@ def _is_call_of_super(above: Any, operation: Operation, receiver: Any) -> bool:
 
 
 def _overrides(overriding: Operation, overridden: Operation, receiver: Any) -> bool:
-    """Whether the one's function comes before the other's where the receiver's class looks methods up."""
-    kind = receiver if issubclass(type(receiver), type) else type(receiver)
+    """Return whether a method comes before another in the receiver's class order."""
+    class_ = receiver if issubclass(type(receiver), type) else type(receiver)
     found = False
-    for base in kind.__mro__:
+    for base in class_.__mro__:
         candidate = vars(base).get(str(overridden.method))
         if not found:
-            found = _stands_for(candidate, overriding.function)
-        elif _stands_for(candidate, overridden.function):
+            found = _wraps(candidate, overriding.function)
+        elif _wraps(candidate, overridden.function):
             return True
     return False
 
 
-def _stands_for(candidate: Any, function: Callable[..., Any]) -> bool:
-    """Whether ``candidate`` is made of ``function`` by decorators that say so (``__wrapped__``)."""
-    for _ in range(32):
+def _wraps(candidate: Any, function: Callable[..., Any]) -> bool:
+    """Return whether ``candidate`` is ``function``, or wraps it (``__wrapped__``)."""
+    for _ in range(_MAX_WRAPPERS):
         if candidate is function:
             return True
         candidate = getattr(candidate, "__wrapped__", None)

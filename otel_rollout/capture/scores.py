@@ -1,4 +1,4 @@
-"""Scores: rewards, verdicts and labels, of the trajectory around or of one that is over."""
+"""Record scores of trajectories: rewards, advantages, verdicts, labels."""
 
 from __future__ import annotations
 
@@ -17,35 +17,37 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture import encoding, span_io
-from otel_rollout.capture.trajectory import PREVIEW_BYTES, trajectory_in
+from otel_rollout.capture.context import trajectory_in
+from otel_rollout.capture.trajectory_attributes import PREVIEW_BYTES
 from otel_rollout.otlp import evaluations
-from otel_rollout.recording import redaction, secret_finder
+from otel_rollout.recording import redaction
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
+from otel_rollout.recording.secret_patterns import MARK
 
 Score = float | bool | str
 _SHOWN_CHARS: Final = 60
-"""Characters of a refused name that a warning shows."""
+"""Characters of a score's name that a warning shows."""
 _traceparent = TraceContextTextMapPropagator()
 
 
 def score(name: str, value: Any, *, comment: str | None = None, trajectory: str | None = None) -> None:
     """Score a trajectory: a reward, an advantage, a verdict, a label.
 
-    By default it is the trajectory that the caller is inside of. In the process that runs it the score is
-    also put on its root span; in another one, which a Ray call has reached, it is recorded below the current
-    span. Outside any trajectory it is ignored.
+    By default the trajectory around is scored. In the process that runs the trajectory, the score is also set
+    on its root span; in another process, reached by a Ray call, the score is recorded below the current span.
+    Outside any trajectory, a score without ``trajectory`` is ignored.
 
-    Of the scores of one name the newest counts, wherever it was given. Never raises: what is no score is not
-    recorded, with a warning. A trajectory that is not recorded, or an id that is none, is counted
-    (``Report.left_out``).
+    Of several scores with one name, the newest counts, wherever it was given. Nothing is raised: a value that
+    is no score is not recorded, with a warning. A score is counted (``Report.left_out``) if its trajectory is
+    not recorded, or if ``trajectory`` is no id.
 
     Args:
-        name: what is scored, e.g. ``"reward"``; 1 to 250 characters.
-        value: a number, a bool or a label; scalars of numpy and torch count as what they hold, members of an
-            enumeration as their value.
-        comment: why, in words.
-        trajectory: :attr:`Trajectory.id` of another trajectory, running or over, of any process that
-            delivers to the same place.
+        name: the score's name, for example ``"reward"``; 1 to 250 characters.
+        value: a number, a bool or a label. Scalars of numpy and torch count as the value they hold, members
+            of an enumeration as their value.
+        comment: the reason, in words.
+        trajectory: :attr:`Trajectory.id` of another trajectory, running or ended, of any process that
+            delivers to the same target.
     """
     try:
         active = runtime.current()
@@ -55,7 +57,7 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
         if given is None:
             return
         if isinstance(given, str) and redaction.hides(active.settings.redact, name):
-            given = secret_finder.MARK  # the score's own span has it in attributes of other names
+            given = MARK  # the score's own span has it in attributes of other names
         if trajectory is not None:
             _score_by_id(active, trajectory, name, given, comment)
             return
@@ -73,7 +75,7 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
 def _score_inside(
     active: runtime.Runtime, root: Span, context: Context, name: str, value: Score, comment: str | None
 ) -> None:
-    # A root that has ended, in whose context a task lives on, takes no attributes any more.
+    # A root that has ended takes no attributes any more; a task may live on in its context.
     if not root.is_recording():
         _record(active, root, context, name, value, comment, semconv.ORIGIN_OUTSIDE)
         return
@@ -84,13 +86,13 @@ def _score_inside(
 
 
 def _score_by_id(active: runtime.Runtime, id_: str, name: str, value: Score, comment: str | None) -> None:
-    # Nothing of the trajectory that the caller may be inside of: an empty context.
+    # In an empty context: the trajectory around the caller is another one.
     context = _traceparent.extract({"traceparent": str(id_)}, Context())
     scored = trace.get_current_span(context)
     if not scored.get_span_context().is_valid:
-        active.writer.skip("score_of_unknown")
+        active.writer.counters.skip("score_of_unknown")
     elif not scored.get_span_context().trace_flags.sampled:
-        active.writer.skip("score_of_unrecorded")
+        active.writer.counters.skip("score_of_unrecorded")
     else:
         settings = active.settings
         project = {semconv.PROJECT_NAME: settings.project_name, semconv.EXPERIMENT_NAME: settings.experiment}
@@ -107,14 +109,14 @@ def _record(
     comment: str | None,
     origin: str | None,
 ) -> int | None:
-    """Record a score as a zero-length evaluation span below what is scored; when it was given, in ns."""
+    """Record a score as an evaluation span of length zero; return its time in ns."""
     below = trace.set_span_in_context(scored, context)
     span = span_io.start(active, f"score {name}", semconv.KIND_EVALUATOR, scored, below)
     if span is None:
         return None
     try:
-        why = None if comment is None else str(comment)
-        span.set_attributes(evaluations.attributes_of(name, value, why, origin))
+        text = None if comment is None else str(comment)
+        span.set_attributes(evaluations.attributes_of(name, value, text, origin))
         span_io.put_json(span, semconv.OUTPUT_VALUE, encoding.to_json(value, PREVIEW_BYTES))
     finally:
         span.end()
@@ -122,7 +124,7 @@ def _record(
 
 
 def _score_value(name: object, value: Any) -> Score | None:
-    """The value as it is recorded; None, with a warning, for what is no score."""
+    """Return the value as it is recorded; warn and return None if it is no score."""
     if not isinstance(name, str) or not 0 < len(name) <= semconv.MAX_SCORE_NAME_CHARS:
         shown = f"a text of {len(name)} characters" if isinstance(name, str) else f"a {type(name).__name__}"
         warn_once(
@@ -133,7 +135,7 @@ def _score_value(name: object, value: Any) -> Score | None:
         return None
     try:
         return _as_score(value)
-    except Exception as error:  # noqa: BLE001 - whatever the value's own methods raise
+    except Exception as error:  # noqa: BLE001 - raised by a method of the value
         pass_on(error)
         warn_once(
             f"score({name[:_SHOWN_CHARS]!r}, …) recorded nothing: value= is a {type(value).__name__}, which "

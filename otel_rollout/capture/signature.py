@@ -1,7 +1,7 @@
-"""Call arguments → a dict by parameter name, at a fraction of ``inspect.Signature.bind``'s cost.
+"""Bind call arguments to a dict by parameter name.
 
-Binding is done by Python itself: from a function's signature another function with the same parameters is
-generated, whose body returns them as a dict.
+This is faster than ``inspect.Signature.bind``, because Python itself binds: a function with the parameters of
+the original one is generated, whose body returns them as a dict.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Parameters:
 
     Args:
         function: something callable.
-        follow_wrapped: of the function that it stands for (``functools.wraps``) rather than its own.
+        follow_wrapped: read the parameters of the function that it wraps (``functools.wraps``).
 
     Raises:
-        ValueError: when they cannot be read (some builtins).
-        TypeError: likewise.
+        ValueError: when the parameters cannot be read (some builtins).
+        TypeError: when the parameters cannot be read (some other callables).
     """
 
     def __init__(self, function: Callable[..., Any], follow_wrapped: bool = True) -> None:
@@ -44,25 +44,25 @@ class Parameters:
         }
 
     def declared(self) -> str:
-        """As between the parentheses of ``def``; the names of ``defaults`` have to be known there."""
+        """Return the text between a ``def``'s parentheses, with names of ``defaults``."""
         return ", ".join(text for index in range(len(self._parameters)) for text in self._declaration(index))
 
     def forwarded(self) -> str:
-        """As between the parentheses of a call that passes them on."""
+        """Return the text between the parentheses of a call that passes them on."""
         return ", ".join(_forwarding(parameter) for parameter in self._parameters)
 
-    def shown(self, exclude: Collection[str]) -> str:
-        """As a dict display: by name, without ``self`` or ``cls``, and without those in ``exclude``."""
+    def as_dict(self, exclude: Collection[str]) -> str:
+        """Return a dict display of the parameters, without receiver and excluded ones."""
         hidden = {*exclude, *(self.names[:1] if self.has_receiver else ())}
         items = [f"{name!r}: {name}" for name in self.names if name not in hidden]
         unnamed = sorted(set(exclude).difference(self.names))
         if unnamed and self.extra is not None and self.extra not in hidden:
-            kept = f"{{k: v for k, v in {self.extra}.items() if k not in {unnamed!r}}}"
-            items[-1] = f"{self.extra!r}: {kept}"
+            rest = f"{{k: v for k, v in {self.extra}.items() if k not in {unnamed!r}}}"
+            items[-1] = f"{self.extra!r}: {rest}"
         return f"{{{', '.join(items)}}}"
 
     def _declaration(self, index: int) -> list[str]:
-        """How one parameter is declared, with the ``/`` or ``*`` that stands beside it."""
+        """Return one parameter's declaration, with the ``/`` or ``*`` beside it."""
         parameter = self._parameters[index]
         kind, text = parameter.kind, parameter.name
         if kind is parameter.VAR_POSITIONAL:
@@ -94,15 +94,15 @@ def _forwarding(parameter: inspect.Parameter) -> str:
 
 
 def positional(*args: Any, **kwargs: Any) -> dict[str, Any]:
-    """The binder of a callable whose signature cannot be read (some builtins)."""
+    """Bind the arguments of a callable whose signature cannot be read."""
     return {**({"args": list(args)} if args else {}), **kwargs}
 
 
 def make_binder(function: Callable[..., Any], exclude: Collection[str] = ()) -> Binder:
-    """A function that takes the arguments of ``function`` and returns them by name, defaults included.
+    """Generate a function that returns the arguments of ``function`` by name.
 
-    A first parameter named ``self`` or ``cls`` is left out. The function raises ``TypeError`` where
-    ``function`` would.
+    Defaults are included, a first parameter named ``self`` or ``cls`` is not. The generated function raises
+    ``TypeError`` for arguments for which ``function`` would.
 
     Args:
         function: something callable.
@@ -126,7 +126,7 @@ def make_binder(function: Callable[..., Any], exclude: Collection[str] = ()) -> 
         )
     namespace: dict[str, Any] = dict(parameters.defaults)
     # Names and defaults come from the function's own signature; nothing else enters the source.
-    source = f"def bind({parameters.declared()}): return {parameters.shown(exclude)}"
+    source = f"def bind({parameters.declared()}): return {parameters.as_dict(exclude)}"
     exec(source, namespace)  # noqa: S102
     binder: Binder = namespace["bind"]
     return binder

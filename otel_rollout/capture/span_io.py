@@ -1,4 +1,4 @@
-"""One way to start spans and to put JSON on them, whoever records: our provider or the application's SDK."""
+"""Start spans and set JSON on them, whether our provider or an SDK records them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ _HEADS: Final = {
 }
 KINDS: Final = {kind: (b"," + writer.attribute(semconv.SPAN_KIND, kind),) for kind in semconv.SPAN_KINDS}
 _LONG: Final = 64 << 10
-"""Bytes from which it is worth while not to copy JSON once more."""
+"""Bytes of JSON from which a line is written in pieces, to save a copy."""
 
 
 def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context) -> Span | None:
-    """Start a span below ``parent``; None when that says already that its trace is not recorded.
+    """Start a span below ``parent``; None if the parent's trace is not recorded.
 
-    A trace that a sampler leaves out gets a span that does not record, for what is below to know.
+    A trace that a sampler leaves out gets a span that does not record, which tells everything below it.
 
     Args:
+        runtime: the active runtime.
+        name: the span's name.
         kind: OpenInference span kind, one of ``semconv.SPAN_KINDS``.
-        context: the context ``parent`` is the current span of.
+        parent: the span above.
+        context: the context whose current span is ``parent``.
     """
     encoded: Encoded = {semconv.SPAN_KIND: KINDS[kind]}
     if type(parent) is RecordingSpan:
@@ -44,24 +47,24 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
     above = parent.get_span_context()
     if above.is_valid and not above.trace_flags.sampled:
         return None
-    processor = runtime.application_tracer()
-    if processor is not None:
-        span = processor.start_span(name, context, attributes={semconv.SPAN_KIND: kind})
+    tracer = runtime.application_tracer()
+    if tracer is not None:
+        span = tracer.start_span(name, context, attributes={semconv.SPAN_KIND: kind})
         if span.is_recording():
-            # Again: what a span has from its start is cut by the application's limits.
+            # Again, because the application's limits cut the attributes of a span's start.
             span.set_attribute(semconv.SPAN_KIND, kind)
         elif not above.is_valid:
-            runtime.writer.skip("application_sampler")
+            runtime.writer.counters.skip("application_sampler")
         return span
     recording = runtime.tracer.start(name, parent, context, encoded)
     if recording is None:
-        runtime.writer.skip("sampled_out")
+        runtime.writer.counters.skip("sampled_out")
         return runtime.tracer.unrecorded(parent)
     return recording
 
 
 def put_json(span: Span, key: str, encoded: bytes) -> None:
-    """Set ``input.value`` or ``output.value`` to JSON, unless the user has set it already."""
+    """Set ``input.value`` or ``output.value`` to JSON, unless the user has set it."""
     if type(span) is RecordingSpan:
         attributes = span.encoded
         if not span.ended and key not in attributes:
@@ -74,18 +77,18 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
 
 
 def start_of(span: Span) -> int | None:
-    """When a span started, Unix time in ns; None for one that does not record."""
+    """Return a span's start, Unix time in ns; None for a span that does not record."""
     if type(span) is RecordingSpan:
         return span.start_ns
     return getattr(span, "start_time", None)
 
 
 def unfinished_line(span: Span, longest: int | None) -> bytes:
-    """The line a trajectory's root span becomes if its process dies before it ends.
+    """Return the line to be recorded if the process dies before a root span ends.
 
     Args:
         span: the root span.
-        longest: characters of texts in a line that has nothing but what the trajectory is known by.
+        longest: for a line with nothing but the trajectory's identity: characters that texts are cut to.
     """
     if type(span) is RecordingSpan:
         return span.unfinished_line(longest)
@@ -95,7 +98,7 @@ def unfinished_line(span: Span, longest: int | None) -> bytes:
 
 
 def fail(span: Span, error: BaseException) -> None:
-    """Record the exception that left the operation: its words and its stack only with the other content."""
+    """Record an exception; its message and stack only if content is recorded."""
     span.set_attribute(semconv.ERROR_TYPE, qualified_name(type(error)))
     active = current()
     if active is not None and active.settings.capture_content != "full":

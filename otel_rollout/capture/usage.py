@@ -1,7 +1,7 @@
-"""What a model's reply says of itself: tokens used, model, why it ended.
+"""Read tokens used, model and finish reason from a model's reply.
 
-OpenAI's and Anthropic's replies are told by their fields, as objects of their SDKs, of libraries that answer
-alike, or as dicts. Nothing is imported, and no property of anybody's is called.
+Replies of OpenAI and Anthropic are recognised by their fields: as objects of their SDKs or of libraries with
+such replies, or as dicts. Nothing is imported, and no property of an object is called.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from otel_rollout.base import semconv
 from otel_rollout.recording.span import RecordingSpan
 
 PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None), list, tuple, set, frozenset})
-"""Types of results that are no replies."""
+"""Types of results that are never replies."""
 _INPUT: Final = ("prompt_tokens", "input_tokens")
 _OUTPUT: Final = ("completion_tokens", "output_tokens")
 _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
 _CACHE_OF_ANTHROPIC: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _WITHIN: Final = ("message", "response")
-"""Where the first and last events of a stream have the reply: Anthropic's, and OpenAI's of responses."""
+"""Fields that hold the reply in a stream's first and last events: Anthropic's, OpenAI's responses."""
 _MAX_CHOICES: Final = 128
+"""Choices of a reply whose finish reasons are recorded."""
 _MAX_COUNT: Final = 1 << 63
-"""Numbers from here on are no integers in OTLP."""
+"""Bound of the integers of OTLP."""
 
 Attribute = int | str | list[str]
 
 
 def record(span: Span, above: Any, reply: Any) -> None:
-    """Put what a reply says on its operation's span, unless the user has.
+    """Set a reply's attributes on its operation's span, unless the user has set them.
 
-    An operation that passes on the last of several replies is not what made it: the operation below is.
+    An operation that returns a reply of an operation below it did not make the reply, and gets no attributes.
 
     Args:
-        span: of the operation that returned the reply.
-        above: the span around it.
-        reply: what the operation returned.
+        span: the span of the operation that returned the reply.
+        above: the span around ``span``.
+        reply: the operation's result.
     """
     fields = _fields(reply)
     found = None if fields is None or "usage" not in fields else read(reply)
@@ -58,7 +59,7 @@ def put(span: Span, found: Mapping[str, Attribute]) -> None:
 
 
 def read(reply: Any) -> dict[str, Attribute]:
-    """What a reply, or an event of a stream, says: attributes by name; none where it is something else."""
+    """Return the attributes of a reply or a stream's event; none for other values."""
     fields = _fields(reply)
     if fields is None:
         return {}
@@ -74,13 +75,13 @@ def read(reply: Any) -> dict[str, Attribute]:
 
 def _tokens(usage: Mapping[str, Any]) -> dict[str, Attribute]:
     found: dict[str, Attribute] = {}
-    given, made = _number(usage, _INPUT), _number(usage, _OUTPUT)
-    if given is not None:
-        # Anthropic counts what it has cached apart; the convention counts it in.
-        apart = sum(_number(usage, (name,)) or 0 for name in _CACHE_OF_ANTHROPIC)
-        found[semconv.GEN_AI_USAGE_INPUT_TOKENS] = given + apart
-    if made is not None:
-        found[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = made
+    input_tokens, output_tokens = _number(usage, _INPUT), _number(usage, _OUTPUT)
+    if input_tokens is not None:
+        # Anthropic counts cached tokens apart; OpenTelemetry's convention includes them.
+        cached_apart = sum(_number(usage, (name,)) or 0 for name in _CACHE_OF_ANTHROPIC)
+        found[semconv.GEN_AI_USAGE_INPUT_TOKENS] = input_tokens + cached_apart
+    if output_tokens is not None:
+        found[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = output_tokens
     cached = _number(usage, _CACHE_OF_ANTHROPIC[:1])
     for name in _DETAILS:
         details = _fields(usage.get(name))
@@ -97,7 +98,7 @@ def _model(fields: Mapping[str, Any]) -> dict[str, Attribute]:
 
 
 def _ending(fields: Mapping[str, Any]) -> dict[str, Attribute]:
-    """Why a reply ended, each of its choices if there are several."""
+    """Return why a reply ended, for each of its choices."""
     delta = _fields(fields.get("delta")) or {}  # the last events of Anthropic's streams
     choices = fields.get("choices")
     reasons = [fields.get("stop_reason"), delta.get("stop_reason")]
@@ -117,13 +118,13 @@ def _number(fields: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
 
 
 def _fields(value: Any) -> Mapping[str, Any] | None:
-    """A dict's entries, or what an object holds itself."""
+    """Return a dict's entries, or the attributes stored in an object itself."""
     if type(value) in PLAIN:
         return None
     if type(value) is dict:
         return value
     try:
-        held = object.__getattribute__(value, "__dict__")
+        stored = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return None
-    return held if type(held) is dict else None
+    return stored if type(stored) is dict else None

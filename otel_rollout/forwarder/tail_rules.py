@@ -14,7 +14,7 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
-from otel_rollout.recording.sampling import Group, place_of_group
+from otel_rollout.recording.sampling import Group, group_hash
 
 _TRACE: Final = re.compile(rb'"traceId":"([0-9a-f]{32})"')
 _ERROR: Final = 2
@@ -117,13 +117,13 @@ class Trajectory:
 
     def _note_score(self, scored_id: str, score: Evaluation) -> None:
         known = self._scores.get(scored_id)
-        if score.name == self._score_name and (known is None or score.age >= known.age):
+        if score.name == self._score_name and (known is None or score.rank >= known.rank):
             self._scores[scored_id] = score
 
     def _newest_score(self) -> Evaluation | None:
         own = ("", self._root_id) if self.ended else self._scores
         found = [self._scores[id_] for id_ in own if id_ in self._scores]
-        return max(found, key=lambda score: score.age, default=None)
+        return max(found, key=lambda score: score.rank, default=None)
 
 
 def _group_of(said: Mapping[str, Any]) -> Group | None:
@@ -202,7 +202,7 @@ class Judge:
             "zero": bool(scored) and all(t.score == 0 for t in scored),
             "slow": _is_beyond([t.seconds for t in ended], self._seconds[is_validation], reasons.get("slow")),
             "long": _is_beyond([t.tokens for t in ended], self._tokens[is_validation], reasons.get("long")),
-            "rate": place_of_group(group, self._seed) < reasons.get("rate", 0),
+            "rate": group_hash(group, self._seed) < reasons.get("rate", 0),
         }
         return next((name for name, holds in found.items() if holds and name in reasons), None)
 

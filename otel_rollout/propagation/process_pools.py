@@ -17,7 +17,7 @@ from typing import Any
 from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches
-from otel_rollout.capture import received
+from otel_rollout.capture import remote_call
 from otel_rollout.launch import at_exit
 from otel_rollout.propagation import carrier
 from otel_rollout.propagation.thread_pools import run_in_context
@@ -67,11 +67,11 @@ def run_with_carrier(
 ) -> Any:
     """Call ``function`` in a carrier's context, in a process of a pool."""
     _flush_at_exit()
-    context = received.begin(carrier.extract(carried))
+    context = remote_call.start(carrier.extract(carried))
     try:
         return run_in_context(context, function, *args, **kwargs)
     finally:
-        received.end(context)
+        remote_call.end(context)
 
 
 @internal_errors("preparing a process of a pool")

@@ -17,7 +17,7 @@ from opentelemetry import context as otel_context
 
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
-from otel_rollout.capture import received
+from otel_rollout.capture import remote_call
 from otel_rollout.capture.generator_driver import AsyncSteps, Steps
 from otel_rollout.propagation import carrier, ray_later_runs
 from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
@@ -53,12 +53,12 @@ def receiving(function: Function) -> Function:
         context = decode(encoded)
         if context is None:
             return function(*args, **kwargs)
-        context = received.begin(context)
+        context = remote_call.start(context)
         token = otel_context.attach(context)
         try:
             result = function(*args, **kwargs)
         except BaseException:
-            received.end(context)
+            remote_call.end(context)
             raise
         finally:
             otel_context.detach(token)
@@ -92,7 +92,7 @@ def in_context(result: Any, context: otel_context.Context) -> Any:
         return run_generator(result, context)
     if isinstance(result, AsyncGeneratorType):
         return run_async_generator(result, context)
-    received.end(context)
+    remote_call.end(context)
     return result
 
 
@@ -105,7 +105,7 @@ async def run_coroutine(coroutine: Coroutine[Any, Any, Any], context: otel_conte
     try:
         return await coroutine
     finally:
-        received.end(context)
+        remote_call.end(context)
 
 
 def run_generator(

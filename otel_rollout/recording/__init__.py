@@ -1,1 +1,1 @@
-"""Spans of this process: provider, span, identity, sampling, redaction."""
+"""Record the spans of this process: provider, span, sampling, redaction, writer."""

@@ -1,7 +1,7 @@
-"""Which trajectory a span belongs to: identity attributes, carried in the OTel context.
+"""Identify the trajectory of a span, by attributes in the OpenTelemetry context.
 
-Spans recorded by our own provider inherit it from their parent; spans whose parent is somebody else's (the
-application's SDK, another process) find it in the context.
+A span of our own provider inherits the identity from its parent. A span with another parent (of the
+application's SDK, or in another process) finds the identity in the context.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from otel_rollout.otlp import writer
 
 _HEADS: Final = {key: writer.head_of(key) for key in semconv.IDENTITY}
 PLAIN: Final = frozenset({int, str, bool, type(None)})
-"""Types that identity is recorded in, as they are."""
+"""Types of identity values that are recorded unchanged."""
 _MAX_INT: Final = 1 << 63
-"""Bound of the integers that OTLP has."""
+"""Bound of the integers of OTLP."""
 _KEY: Final = otel_context.create_key("otel-rollout-identity")
 
 
 class Identity:
-    """Identity attributes of one trajectory, and how they look on a line. Does not change.
+    """The identity attributes of one trajectory, which do not change.
 
     Args:
         attributes: attribute names and values; None values are left out.
-        token2text: what the trajectory says, in this process, of showing the text of token ids.
+        token2text: the trajectory's argument of that name, in this process.
 
     Attributes:
-        encoded: the attributes as on a line, once they are needed.
+        encoded: the attributes as on a line, after :meth:`encode`.
     """
 
     __slots__ = ("attributes", "encoded", "token2text")
@@ -44,13 +44,13 @@ class Identity:
         self.encoded: bytes | None = None
 
     def encode(self) -> bytes:
-        """Make ``encoded``; not needed where a trajectory is left out."""
-        # No cached property: before Python 3.12 that takes a lock, which a fork may leave locked for ever.
+        """Make ``encoded``, which a trajectory that is left out does not need."""
+        # No cached property: before Python 3.12 it takes a lock, which a fork may leave locked for ever.
         encoded = self.encoded = b",".join([_attribute(*item) for item in self.attributes.items()])
         return encoded
 
     def shortened(self, longest: int) -> bytes:
-        """The attributes as on a line, with texts cut to ``longest`` characters."""
+        """Return the attributes as on a line, with texts cut to ``longest`` characters."""
         cut = {
             key: value[:longest] if isinstance(value, str) else value
             for key, value in self.attributes.items()
@@ -59,15 +59,16 @@ class Identity:
 
     @property
     def step(self) -> tuple[str, bool]:
-        """The trajectory's step as the account has it, and whether it is one of validation."""
+        """The trajectory's step as the report names it, and whether it is a validation."""
         known = self.attributes
         return str(known.get(semconv.STEP, "")), bool(known.get(semconv.VALIDATE, False))
 
 
 def scalar(value: Any) -> Any:
-    """Return a number or text as a builtin type, a whole number as an int; return anything else as it is.
+    """Convert a number or text to a builtin type, and a whole number to an int.
 
-    So ``1``, ``1.0`` and NumPy's are the same step in every process and backend. A bool is no number.
+    So ``1``, ``1.0`` and NumPy's 1 are one step in every process and backend. A bool is no number. Any other
+    value is returned unchanged.
     """
     value = builtin(value)
     if type(value) is float and abs(value) < _MAX_INT and value.is_integer():
@@ -76,16 +77,16 @@ def scalar(value: Any) -> Any:
 
 
 def builtin(value: Any) -> Any:
-    """Return a number or text as a builtin type, with the type it has; return anything else as it is."""
+    """Convert a number or text to its builtin type; return other values unchanged."""
     if type(value) in PLAIN:
         return value
     if not isinstance(value, (int, float, str)):
         try:
             value = value.item()  # numpy and torch scalars
-        except Exception as error:  # noqa: BLE001 - neither, or not a scalar
+        except Exception as error:  # noqa: BLE001 - neither of them, or an array
             pass_on(error)
             return value
-    for base in (bool, int, float):  # enums and the like
+    for base in (bool, int, float):  # subclasses: members of an enumeration, for example
         if isinstance(value, base):
             return base(value)
     return str.__str__(value) if isinstance(value, str) else value
@@ -100,11 +101,11 @@ NO_IDENTITY: Final = Identity({})
 
 
 def identity_in(context: otel_context.Context | None) -> Identity:
-    """The identity of the trajectory that ``context`` (None: the current one) is inside of."""
+    """Return the identity of the trajectory around, in a context or the current one."""
     identity = otel_context.get_value(_KEY, context)
     return identity if isinstance(identity, Identity) else NO_IDENTITY
 
 
 def with_identity(identity: Identity, context: otel_context.Context) -> otel_context.Context:
-    """A context inside the trajectory."""
+    """Return a context inside the trajectory."""
     return otel_context.set_value(_KEY, identity, context)

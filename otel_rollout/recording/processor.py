@@ -1,7 +1,7 @@
-"""Guests in the application's OTel: a span processor that records what the application's SDK ends.
+"""Record spans of an application's own OpenTelemetry SDK, as a processor in it.
 
-Used when the application has an SDK provider of its own. Its spans then nest with ours in its own backend,
-and the trajectory's spans, its own instrumentation's among them, reach our spool as well.
+The processor is used when the application has set an SDK provider. The application's spans and ours then nest
+in its own backend; and all spans of a trajectory, the application's too, reach our spool.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _OwnIds(IdGenerator):
-    """Ids from a generator of our own: the SDK's draws from the one that training seeds in every worker."""
+    """Draws ids from its own generator: training seeds the SDK's in every worker."""
 
     def __init__(self) -> None:
         self._bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
@@ -49,23 +49,29 @@ class _OwnIds(IdGenerator):
 
 
 def tracer_of(provider: TracerProvider, scope: str, version: str) -> Tracer:
-    """A tracer of the application's provider for our own spans."""
+    """Return a tracer of the application's provider for our own spans."""
     tracer = provider.get_tracer(scope, version)
-    if type(getattr(tracer, "id_generator", None)) is RandomIdGenerator:  # an application's own choice stays
+    if (
+        type(getattr(tracer, "id_generator", None)) is RandomIdGenerator
+    ):  # a generator that the application chose stays
         tracer.id_generator = _OwnIds()  # type: ignore[attr-defined]
     return tracer
 
 
 MAX_OPEN = 1 << 16
-"""Spans under way of which something is remembered. Some applications start spans and never end them."""
+"""Open spans that are remembered. Some applications start spans and never end them."""
 
 
-class _Known:
-    """What we know of a span under way, whatever limits the application's SDK has.
+class _OpenSpan:
+    """The data of an open span, whatever the limits of the application's SDK cut.
 
     Attributes:
-        attributes: those of a span of ours that were set after its start; uncut, as events and links are.
-        dropped: attributes, events and links beyond our own limits.
+        identity: the trajectory's identity.
+        is_ours: whether our own tracer started the span; only then are the data below kept.
+        attributes: attributes set after the start, uncut as events and links are.
+        events: encoded events.
+        links: encoded links.
+        dropped: numbers of attributes, events and links beyond our own limits.
     """
 
     __slots__ = ("attributes", "dropped", "events", "identity", "is_ours", "links")
@@ -79,23 +85,23 @@ class _Known:
         self.dropped = [0, 0, 0]
 
     def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Keep what is set on the span."""
+        """Keep attributes set on the span."""
         for key, value in attributes.items():
             if len(self.attributes) < MAX_ATTRIBUTES or key in self.attributes:
-                # A list may be another one later.
+                # A list may change later.
                 self.attributes[str(key)] = tuple(value) if isinstance(value, list) else value
             else:
                 self.dropped[0] += 1
 
     def add_event(self, name: str, attributes: types.Attributes, timestamp: int) -> None:
-        """Keep an event of the span."""
+        """Keep an event added to the span."""
         if len(self.events) < MAX_EVENTS:
             self.events.append(otlp_json.event(name, timestamp, attributes or {}))
         else:
             self.dropped[1] += 1
 
     def add_link(self, context: SpanContext, attributes: types.Attributes) -> None:
-        """Keep a link of the span."""
+        """Keep a link added to the span."""
         if len(self.links) < MAX_LINKS:
             self.links.append(_link(context, attributes))
         else:
@@ -106,34 +112,36 @@ def _remember(span: Span, identity: Identity, is_ours: bool) -> None:
     spans = process.sdk_spans
     while len(spans) >= MAX_OPEN:
         spans.pop(next(iter(spans)), None)
-    known = spans[span.get_span_context().span_id] = _Known(identity, is_ours)
+    open_span = spans[span.get_span_context().span_id] = _OpenSpan(identity, is_ours)
     if is_ours:
-        # All that is set on a span comes by one of these. By a weak reference: a span that referred to itself
-        # would stay in memory where the garbage collector is switched off.
+        # Every change of a span goes through one of these methods. They hold the span by a weak reference: a
+        # span that refers to itself would stay in memory if the garbage collector is switched off.
         here = weakref.ref(span)
         vars(span).update(
-            set_attribute=functools.partial(_set_attribute, here, known),
-            set_attributes=functools.partial(_set_attributes, here, known),
-            add_event=functools.partial(_add_event, here, known),
-            add_link=functools.partial(_add_link, here, known),
+            set_attribute=functools.partial(_set_attribute, here, open_span),
+            set_attributes=functools.partial(_set_attributes, here, open_span),
+            add_event=functools.partial(_add_event, here, open_span),
+            add_link=functools.partial(_add_link, here, open_span),
         )
 
 
-def _set_attribute(here: weakref.ref[Span], known: _Known, key: str, value: AttributeValue) -> None:
-    _set_attributes(here, known, {key: value})
+def _set_attribute(here: weakref.ref[Span], open_span: _OpenSpan, key: str, value: AttributeValue) -> None:
+    _set_attributes(here, open_span, {key: value})
 
 
-def _set_attributes(here: weakref.ref[Span], known: _Known, attributes: Mapping[str, AttributeValue]) -> None:
+def _set_attributes(
+    here: weakref.ref[Span], open_span: _OpenSpan, attributes: Mapping[str, AttributeValue]
+) -> None:
     span = here()
     if span is not None:
         if span.is_recording():
-            _keep(known.set_attributes, attributes)
+            _keep(open_span.set_attributes, attributes)
         type(span).set_attributes(span, attributes)
 
 
 def _add_event(
     here: weakref.ref[Span],
-    known: _Known,
+    open_span: _OpenSpan,
     name: str,
     attributes: types.Attributes = None,
     timestamp: int | None = None,
@@ -142,49 +150,49 @@ def _add_event(
     if span is not None:
         timestamp = timestamp or time.time_ns()
         if span.is_recording():
-            _keep(known.add_event, name, attributes, timestamp)
+            _keep(open_span.add_event, name, attributes, timestamp)
         type(span).add_event(span, name, attributes, timestamp)
 
 
 def _add_link(
-    here: weakref.ref[Span], known: _Known, context: SpanContext, attributes: types.Attributes = None
+    here: weakref.ref[Span], open_span: _OpenSpan, context: SpanContext, attributes: types.Attributes = None
 ) -> None:
     span = here()
     if span is not None:
         if span.is_recording():
-            _keep(known.add_link, context, attributes)
+            _keep(open_span.add_link, context, attributes)
         type(span).add_link(span, context, attributes)
 
 
-def _keep(keep: Callable[..., None], *what: Any) -> None:
+def _keep(keep: Callable[..., None], *arguments: Any) -> None:
     try:
-        keep(*what)
-    except Exception as error:  # noqa: BLE001 - what a user's value does must not reach the user's code
+        keep(*arguments)
+    except Exception as error:  # noqa: BLE001 - what a user's value raises must not reach the user's code
         pass_on(error)
 
 
 class IdentityProcessor(SpanProcessor):
-    """Gives the application's spans inside a trajectory its identity; the rest is the application's."""
+    """Sets a trajectory's identity on the application's spans inside it, and no more."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Mark the span as part of the trajectory it is started in."""
+        """Set the identity of the trajectory around on the span."""
         identity = identity_in(parent_context)
         if identity.attributes:
             span.set_attributes(identity.attributes)
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Nothing is kept."""
+        """Do nothing: no span waits here."""
         return True
 
 
 class SpoolSpanProcessor(IdentityProcessor):
-    """Gives spans inside a trajectory its identity, and records them when they end.
+    """Sets a trajectory's identity on its spans, and records them when they end.
 
-    Spans of the application outside any trajectory are its own business and left alone; operations of ours
-    outside any trajectory are recorded.
+    Spans of the application outside any trajectory are left alone. Our operations outside any trajectory are
+    recorded.
 
     Args:
-        current_writer: gives where ended spans go at present; None while nothing is recorded.
+        current_writer: returns the present writer; None while nothing is recorded.
         scope: instrumentation scope of our operations.
     """
 
@@ -193,7 +201,7 @@ class SpoolSpanProcessor(IdentityProcessor):
         self._scope = scope
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Mark the span as part of the trajectory it is started in."""
+        """Set the identity of the trajectory around on the span."""
         super().on_start(span, parent_context)
         identity = identity_in(parent_context)
         scope = span.instrumentation_scope
@@ -203,68 +211,68 @@ class SpoolSpanProcessor(IdentityProcessor):
             if writer is not None:
                 try:
                     _remember(span, identity, is_ours)
-                except (RuntimeError, StopIteration):  # two threads made room at once
+                except (RuntimeError, StopIteration):  # another thread made room at the same time
                     return
                 writer.started()
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Record the span, if it is a trajectory's or ours."""
+        """Record the span if it belongs to a trajectory, or is ours."""
         context = span.get_span_context()
-        known = process.sdk_spans.pop(context.span_id, None) if context is not None else None
-        writer = self._current_writer() if known is not None else None
-        if known is None or writer is None:
+        open_span = process.sdk_spans.pop(context.span_id, None) if context is not None else None
+        writer = self._current_writer() if open_span is not None else None
+        if open_span is None or writer is None:
             return
         try:
             assert span.end_time is not None
             status = span.status
-            body = _line(span, known, span.end_time, status.status_code.value, status.description)
+            body = _line(span, open_span, span.end_time, status.status_code.value, status.description)
         except Exception as error:  # noqa: BLE001 - we are inside user code
-            writer.drop("encoding", known.identity)
+            writer.counters.drop("encoding", open_span.identity)
             pass_on(error)
         else:
-            writer.write(body, known.identity)
+            writer.write(body, open_span.identity)
 
     def shutdown(self) -> None:
-        """The writer belongs to the runtime, which closes it."""
+        """Do nothing: the runtime closes its writer."""
 
 
 def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
-    """The line this span becomes if its process dies before it ends; without an end time.
+    """Return the line to be recorded, without end time, if the process dies.
 
     Args:
         span: the root span of a trajectory.
-        longest: characters of texts in a line that has nothing but what the trajectory is known by.
+        longest: for a line with nothing but the trajectory's identity: characters that texts are cut to.
     """
     context = span.get_span_context()
-    known = process.sdk_spans.get(context.span_id) if context is not None else None
-    if known is None:
-        known = _Known(NO_IDENTITY, False)
+    open_span = process.sdk_spans.get(context.span_id) if context is not None else None
+    if open_span is None:
+        open_span = _OpenSpan(NO_IDENTITY, False)
     if longest is None:
-        return _line(span, known, 0, StatusCode.ERROR.value, UNFINISHED)
-    kind = _attributes(span, known).get(semconv.SPAN_KIND, semconv.KIND_AGENT)
+        return _line(span, open_span, 0, StatusCode.ERROR.value, UNFINISHED)
+    kind = _attributes(span, open_span).get(semconv.SPAN_KIND, semconv.KIND_AGENT)
     attributes = b"[%b,%b]" % (
-        known.identity.shortened(longest),
+        open_span.identity.shortened(longest),
         otlp_json.attribute(semconv.SPAN_KIND, kind),
     )
     details = otlp_json.Details(status=StatusCode.ERROR.value, status_message=UNFINISHED)
     return _line_of(span, span.name[:longest], 0, attributes, details.encoded())
 
 
-def _attributes(span: ReadableSpan, known: _Known) -> dict[str, AttributeValue]:
-    """A span's attributes, whatever the SDK has evicted or cut: what is ours is whole, the identity first."""
-    identity = known.identity.attributes
-    return {**identity, **(span.attributes or {}), **known.attributes, **identity}
+def _attributes(span: ReadableSpan, open_span: _OpenSpan) -> dict[str, AttributeValue]:
+    """Return a span's attributes; ours are whole, even if the SDK cut them."""
+    identity = open_span.identity.attributes
+    return {**identity, **(span.attributes or {}), **open_span.attributes, **identity}
 
 
-def _line(span: ReadableSpan, known: _Known, end_ns: int, status: int, message: str | None) -> bytes:
-    if known.is_ours:
-        events, links, dropped = known.events, known.links, known.dropped
+def _line(span: ReadableSpan, open_span: _OpenSpan, end_ns: int, status: int, message: str | None) -> bytes:
+    if open_span.is_ours:
+        events, links, dropped = open_span.events, open_span.links, open_span.dropped
     else:
         events = [otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events]
         links = [_link(link.context, link.attributes) for link in span.links]
         dropped = [span.dropped_attributes, span.dropped_events, span.dropped_links]
     details = otlp_json.Details(events, links, dropped, status, message).encoded()
-    return _line_of(span, span.name, end_ns, otlp_json.attribute_list(_attributes(span, known)), details)
+    return _line_of(span, span.name, end_ns, otlp_json.attribute_list(_attributes(span, open_span)), details)
 
 
 def _line_of(span: ReadableSpan, name: str, end_ns: int, attributes: bytes, details: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""The recording ``TracerProvider``: private to us, on the OTel API alone.
+"""Provide tracers that record, on OpenTelemetry's API alone, without its SDK.
 
-It is never made the global provider. Spans of other libraries nest all the same, because the current span
-lives in the OTel context, which is shared.
+The provider is never made the global one. Spans of other libraries nest with ours nevertheless, because the
+current span is in OpenTelemetry's context, which is shared.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from otel_rollout.recording.writer import SegmentWriter
 
 
 class RecordingTracerProvider(TracerProvider):
-    """Hands out tracers that record into one writer.
+    """Makes tracers that record with one writer.
 
     Args:
-        writer: where ended spans go.
-        decision: whether a trace that begins with us is recorded; None: all are.
+        writer: records the spans that have ended.
+        decision: decides whether a trace that starts here is recorded; None: all are.
     """
 
     def __init__(self, writer: SegmentWriter, decision: Decision | None = None) -> None:
         self.writer = writer
         self.decision = decision
-        # Training seeds the global generator: ids drawn from it would repeat in every worker, and
-        # drawing them would change the training's own random numbers.
+        # Training seeds the global generator. Ids drawn from it would repeat in every worker, and each draw
+        # would change the random numbers of training.
         self.random_bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
 
     def get_tracer(
@@ -53,7 +53,7 @@ class RecordingTracerProvider(TracerProvider):
         schema_url: str | None = None,
         attributes: Mapping[str, otlp_json.AttributeInput] | None = None,
     ) -> RecordingTracer:
-        """A tracer for one instrumentation scope."""
+        """Return a tracer for one instrumentation scope."""
         scope = otlp_json.scope_head(
             instrumenting_module_name, instrumenting_library_version, attributes, schema_url
         )
@@ -61,7 +61,7 @@ class RecordingTracerProvider(TracerProvider):
 
 
 class UnrecordedSpan(NonRecordingSpan):
-    """A span of a trace that we have left out."""
+    """A span of a trace that is sampled out, or left out by the user."""
 
 
 class RecordingTracer(Tracer):
@@ -76,12 +76,15 @@ class RecordingTracer(Tracer):
     def start(
         self, name: str, parent: Span, context: Context | None, encoded: Encoded
     ) -> RecordingSpan | None:
-        """Start a span below ``parent``; None when its trace is not recorded.
+        """Start a span below ``parent``; None if its trace is not recorded.
 
-        That is the parent's decision, and where there is no parent the sampler's.
+        The parent decides; the sampler decides for a span without parent.
 
         Args:
-            encoded: the attributes the span has from its start; the span's own from now on.
+            name: the span's name.
+            parent: the span above, or an invalid span.
+            context: the context of the trajectory's identity.
+            encoded: the attributes at the span's start; the dict becomes the span's.
         """
         if type(parent) is RecordingSpan:
             return self.start_below(parent, otlp_json.json_string(name), encoded)
@@ -103,7 +106,7 @@ class RecordingTracer(Tracer):
         return span
 
     def start_below(self, parent: RecordingSpan, name: bytes, encoded: Encoded) -> RecordingSpan:
-        """Start a span below one of ours; its name is given as JSON."""
+        """Start a span, whose name is given as JSON, below a recording span."""
         head = parent.head_below or parent.begin_below()
         span = RecordingSpan(self, name, parent.trace_id, head, parent.identity, encoded)
         if parent.trace_state is not None:
@@ -121,7 +124,7 @@ class RecordingTracer(Tracer):
         record_exception: bool = True,
         set_status_on_exception: bool = True,
     ) -> Span:
-        """Start a span without making it the current one (OTel API)."""
+        """Start a span, and leave the current span as it is (OpenTelemetry's API)."""
         parent = trace.get_current_span(context)
         span = self.start(name, parent, context, {})
         if span is None:
@@ -135,7 +138,10 @@ class RecordingTracer(Tracer):
         return span
 
     def unrecorded(self, parent: Span) -> UnrecordedSpan:
-        """A span that says "not recorded" to everything below, in other processes too (trace flags 00)."""
+        """Return a span that tells all below it, in any process, not to record.
+
+        Its trace flags are 00.
+        """
         above = parent.get_span_context()
         trace_id = above.trace_id if above.is_valid else self.random_bits(128) or 1
         flags, state = trace.TraceFlags(0), above.trace_state
@@ -154,7 +160,7 @@ class RecordingTracer(Tracer):
         set_status_on_exception: bool = True,
         end_on_exit: bool = True,
     ) -> Iterator[Span]:
-        """Start a span and make it the current one inside the block (OTel API)."""
+        """Start a span and make it the current one in a block (OpenTelemetry's API)."""
         span = self.start_span(name, context, kind, attributes, links, start_time)
         with use_span(span, end_on_exit, record_exception, set_status_on_exception):
             yield span

@@ -1,7 +1,7 @@
-"""Make secrets unreadable in a line before it is written anywhere.
+"""Redact secrets in a line before it is written anywhere.
 
-What ``secrets`` replaces is found by :mod:`otel_rollout.recording.secret_finder`; an application may give a
-function of its own.
+``OTEL_ROLLOUT_REDACT=secrets`` replaces what :mod:`otel_rollout.recording.secret_finder` finds. An
+application may name functions of its own.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
 from otel_rollout.recording import secret_finder
+from otel_rollout.recording.secret_patterns import MARK, is_secret_name
 
 if TYPE_CHECKING:
     from otel_rollout.otlp.writer import AttributeInput
 
 Redaction = Callable[[bytes], bytes]
 SHIPPED: Final = "secrets"
+"""Name of the redaction that comes with the package."""
 BUDGET: Final = 0.25
-"""Seconds of processor time that an application's function may take for a line."""
+"""Seconds of processor time that an application's function may take for one line."""
 PAUSE: Final = 10.0
-"""Times as long as it took beyond its budget, such a function is not given lines of that length again."""
+"""Length of the pause after a line beyond the budget, as a multiple of the line's time."""
 
 _BEFORE: Final = b'{"resourceSpans":[{"scopeSpans":[{'
-"""What a line given without its resource lacks to be JSON."""
+"""Beginning that makes a line without its resource head JSON."""
 _KEPT_KEYS: Final = frozenset((*semconv.IDENTITY, semconv.SPAN_KIND))
-"""Attributes that stay when the content of a span is replaced: what trajectory it belongs to, what it is."""
+"""Attributes that stay when a span's content is replaced: its identity and kind."""
 _logger = logging.getLogger("otel_rollout")
 
 
 def redaction_of(names: str) -> Redaction | None:
-    """What lines go through, as named by ``OTEL_ROLLOUT_REDACT``; None: nothing.
+    """Return the redaction that ``OTEL_ROLLOUT_REDACT`` names; None for none.
 
     Raises:
-        ValueError: for a function that cannot be found. Recording without it is not what was asked for.
+        ValueError: for a function that cannot be found: nothing is recorded without it.
     """
     steps = [_step(name.strip()) for name in names.split(",") if name.strip()]
     if not steps:
@@ -59,26 +61,26 @@ def _step(name: str) -> Redaction:
 
 
 def hides(names: str, name: str) -> bool:
-    """Whether text by a name is replaced, by the value of ``OTEL_ROLLOUT_REDACT``."""
-    return SHIPPED in (step.strip() for step in names.split(",")) and secret_finder.is_telling(name)
+    """Return whether ``OTEL_ROLLOUT_REDACT`` has text replaced that has this name."""
+    return SHIPPED in (step.strip() for step in names.split(",")) and is_secret_name(name)
 
 
 def redact_secrets(line: bytes) -> bytes:
-    """Replace what looks like a key, a token or a password; nothing else of the line changes."""
+    """Replace keys, tokens and passwords; leave the rest of the line as it is."""
     text = line.decode("utf-8", "surrogateescape")
     if not secret_finder.may_hold_secrets(text):
         return line
     is_line = secret_finder.is_json(_BEFORE + line) or secret_finder.is_json(line)
-    found = secret_finder.in_json(text, is_line=True) if is_line else secret_finder.in_text(text)
-    return secret_finder.replaced(text, found).encode("utf-8", "surrogateescape")
+    found = secret_finder.find_in_json(text, is_line=True) if is_line else secret_finder.find_in_text(text)
+    return secret_finder.replace(text, found).encode("utf-8", "surrogateescape")
 
 
 def redacted_attributes(
     redact: Redaction | None, attributes: Mapping[str, AttributeInput]
 ) -> dict[str, AttributeInput]:
-    """Redact the text of a resource's attributes, by way of a line that has them.
+    """Redact the text of a resource's attributes, in a line made for this.
 
-    Where the application's function fails, only the run's id is left: what it did not pass is not written.
+    If the application's function fails, only the run's id is left: unredacted text is not written.
     """
     if redact is None:
         return dict(attributes)
@@ -118,54 +120,52 @@ def _of_the_application(name: str) -> Redaction:
 
 
 class _Budgeted:
-    """An application's function, and how long it may take.
+    """An application's function, with a bound on its time.
 
-    Nothing can interrupt a regular expression. So a line on which the function exceeded its budget is
-    replaced as a whole, and for a while such lines, from half that length on, are not given to it.
+    Nothing can interrupt a regular expression. So a line for which the function exceeded BUDGET is replaced
+    whole. During a pause, so are all lines of at least half its length, without a call of the function.
 
     Args:
         redact: calls the function.
-        name: of the function, for people.
+        name: the function's name, for messages.
     """
 
     def __init__(self, redact: Redaction, name: str) -> None:
         self._redact = redact
         self._name = name
-        self._too_long: float = math.inf
+        self._max_bytes: float = math.inf
         self._paused_until = 0.0
 
     def __call__(self, line: bytes) -> bytes:
-        """Redact a line, or replace its content."""
-        if len(line) >= self._too_long:
+        """Redact a line, or replace all of its content."""
+        if len(line) >= self._max_bytes:
             if time.monotonic() < self._paused_until:
                 return without_content(line)
-            self._too_long = math.inf
-        began = (
-            time.thread_time()
-        )  # of this thread: others keep it waiting, which is not the function's doing
+            self._max_bytes = math.inf
+        start = time.thread_time()  # this thread's: the function is not to blame for waits for other threads
         redacted = self._redact(line)
-        took = time.thread_time() - began
-        if took <= BUDGET:
+        seconds = time.thread_time() - start
+        if seconds <= BUDGET:
             return redacted
-        self._too_long = min(self._too_long, len(line) // 2)
-        self._paused_until = time.monotonic() + PAUSE * took
+        self._max_bytes = min(self._max_bytes, len(line) // 2)
+        self._paused_until = time.monotonic() + PAUSE * seconds
         _logger.warning(
             "otel-rollout: OTEL_ROLLOUT_REDACT: %s took %.1f s of processor time for a span of %d bytes; the "
             "content of such spans is replaced for the next %.0f s",
             self._name,
-            took,
+            seconds,
             len(line),
-            PAUSE * took,
+            PAUSE * seconds,
         )
         return without_content(line)
 
 
 def without_content(line: bytes) -> bytes:
-    """Replace all text in a line but names of attributes, identity and kind of the span."""
+    """Replace all text in a line but names of attributes, identity and kind."""
     data = orjson.loads(_BEFORE + line)
-    for of_resource in data["resourceSpans"]:
-        for of_scope in of_resource["scopeSpans"]:
-            for span in of_scope["spans"]:
+    for resource_spans in data["resourceSpans"]:
+        for scope_spans in resource_spans["scopeSpans"]:
+            for span in scope_spans["spans"]:
                 _hide_content(span)
     return orjson.dumps(data)[len(_BEFORE) :] + b"\n"
 
@@ -176,13 +176,13 @@ def _hide_content(span: dict[str, Any]) -> None:
             if attribute["key"] not in _KEPT_KEYS:
                 _hide_text(attribute["value"])
     if "message" in span.get("status", {}):
-        span["status"]["message"] = secret_finder.MARK
+        span["status"]["message"] = MARK
 
 
 def _hide_text(value: dict[str, Any]) -> None:
     """Replace text and bytes in an OTLP value."""
     if "stringValue" in value:
-        value["stringValue"] = secret_finder.MARK
+        value["stringValue"] = MARK
     value.pop("bytesValue", None)
     for entry in value.get("arrayValue", {}).get("values", ()):
         _hide_text(entry)

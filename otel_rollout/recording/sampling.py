@@ -1,7 +1,8 @@
-"""Which traces are recorded: by OpenTelemetry's own samplers (``OTEL_TRACES_SAMPLER``), and by group.
+"""Sample at the head: decide which traces are recorded, by sampler and by group.
 
-A group is what was sampled for one dataset row in one step. Whether it is recorded follows from its name
-alone, so that every process on every node decides alike, without asking anybody or drawing a number.
+The samplers are OpenTelemetry's (``OTEL_TRACES_SAMPLER``). A group is the set of trajectories made for one
+dataset row in one step. Its name alone decides whether it is recorded. So every process on every node decides
+alike, without communication and without random numbers.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "opentelemetry_traces_sampler"
 CHOSEN = otel_context.create_key("otel-rollout-chosen")
-"""Under what a context holds the rows of a step that are chosen."""
-_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+"""Key of the rows of a step that are chosen to be recorded."""
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
+"""Text that stands for the number it shows."""
 _GROUPS_PER_STEP_NEEDED = (
     "OTEL_ROLLOUT_SAMPLE_GROUPS has no effect here, where nobody sees a whole step: say in "
     "OTEL_ROLLOUT_GROUPS_PER_STEP how many groups a step has"
 )
 _logger = logging.getLogger("otel_rollout")
 Decision = Callable[[int, str], bool]
-"""Whether the trace with this id, whose first span has this name, is recorded."""
+"""Decides by trace id, and by the first span's name, whether a trace is recorded."""
 
 
 class Group(NamedTuple):
-    """What all siblings have in common. Made by :meth:`named` or :meth:`of`."""
+    """The name of a group, which its siblings share; see :meth:`named`, :meth:`of`."""
 
     experiment: Any
     step: Any
@@ -50,7 +52,7 @@ class Group(NamedTuple):
 
     @classmethod
     def named(cls, experiment: Any, step: Any, sample_index: Any, validate: Any) -> Group:
-        """Return the group of this name: ``1``, ``1.0`` and ``"1"`` are one, as listings show them."""
+        """Return the group with this name: 1, 1.0 and "1" are equal, as in listings."""
         return cls(
             experiment,
             step if type(step) is int else _name(step),
@@ -60,7 +62,7 @@ class Group(NamedTuple):
 
     @classmethod
     def of(cls, identity: Mapping[str, Any]) -> Group:
-        """The group of a trajectory with these identity attributes."""
+        """Return the group of a trajectory, by its identity attributes."""
         return cls.named(
             identity.get(semconv.EXPERIMENT_NAME),
             identity.get(semconv.STEP),
@@ -70,37 +72,37 @@ class Group(NamedTuple):
 
 
 def _name(value: Any) -> Any:
-    """A step or row, as a number where its text is that of a whole number."""
+    """Return a step or row; text that shows a whole number as that number."""
     known = scalar(value)
-    return int(known) if isinstance(known, str) and _WHOLE.fullmatch(known) else known
+    return int(known) if isinstance(known, str) and _WHOLE_NUMBER.fullmatch(known) else known
 
 
-def place_of_group(group: Group, seed: str = "") -> float:
-    """A number from 0 to 1 that is the same for all trajectories of a group, in whatever process they run.
+def group_hash(group: Group, seed: str = "") -> float:
+    """Return a number from 0 to 1 for a group: one number in all processes.
 
-    Numbers of groups are spread evenly, and those of trajectories that name neither row nor step are all one.
-    With another seed they are others, and have nothing to do with these.
+    The numbers of groups are spread evenly. Trajectories with neither row nor step share one number. Numbers
+    for another seed are independent of these.
     """
-    return _place(seed, *group)
+    return _hash(seed, *group)
 
 
-@functools.lru_cache(maxsize=256, typed=True)  # siblings begin together; 1, 1.0 and True are not the same
-def _place(*names: Any) -> float:
+@functools.lru_cache(maxsize=256, typed=True)  # for siblings, which start together; 1 and True differ
+def _hash(*names: Any) -> float:
     digest = hashlib.blake2b(repr(names).encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / (1 << 64)
 
 
 @dataclass(frozen=True)
 class GroupSampling:
-    """Which groups are recorded, see docs/sampling.md.
+    """The settings that decide which groups are recorded, see docs/sampling.md.
 
     Attributes:
-        rate: share of groups.
-        every: of which numbers steps are multiples that are recorded.
-        validation: ``always``, ``never``, or ``sampled`` as training.
-        most: groups of a step; 0: any number.
-        out_of: groups that a step has; 0: not known.
-        seed: makes another choice.
+        rate: share of groups that are recorded.
+        every: steps that are multiples of this number are recorded.
+        validation: ``always``, ``never``, or ``sampled`` as training is.
+        most: groups recorded of a step; 0: all.
+        out_of: groups that a step has; 0: unknown.
+        seed: leads to another choice of groups.
     """
 
     rate: float = 1.0
@@ -110,11 +112,11 @@ class GroupSampling:
     out_of: int = 0
     seed: str = ""
     _random: random.Random = field(default_factory=random.SystemRandom, compare=False)
-    """For trajectories of no group. Training seeds the global generator, and must not notice."""
+    """For trajectories of no group: training depends on the state of the global generator."""
 
     @classmethod
     def of(cls, configured: Settings) -> GroupSampling | None:
-        """What the settings ask for; None when they leave nothing out."""
+        """Return the sampling that is configured; None if all groups are recorded."""
         sampling = cls(
             configured.sample_rate,
             configured.sample_every,
@@ -127,17 +129,17 @@ class GroupSampling:
         return None if is_all else sampling
 
     def takes(self, group: Group, context: otel_context.Context) -> bool:
-        """Whether a trajectory of this group, begun in this context, is recorded."""
+        """Return whether a trajectory of a group, which starts in a context, is recorded."""
         decided = self._by_step(group)
         if decided is not None:
             return decided
         chosen = chosen_in(context) if self.most else None
         if chosen is not None:
-            return group.sample_index in chosen and self._place(group) < self.rate
-        return self._place(group) < self._expected_share()
+            return group.sample_index in chosen and self._hash(group) < self.rate
+        return self._hash(group) < self._expected_share()
 
     def chosen(self, groups: Iterable[Group]) -> frozenset[Any] | None:
-        """The rows of a whole step that are recorded where there is a limit; None where there is none."""
+        """Choose the rows of a whole step that are recorded; None without a limit."""
         if not self.most:
             return None
         limited: dict[Group, float] = {}
@@ -147,7 +149,7 @@ class GroupSampling:
             if decided:
                 unlimited.add(group.sample_index)
             elif decided is None:
-                limited[group] = self._place(group)
+                limited[group] = self._hash(group)
         first = sorted(limited, key=limited.__getitem__)[: self.most]
         return frozenset(unlimited | {group.sample_index for group in first})
 
@@ -158,10 +160,10 @@ class GroupSampling:
             return False
         return None
 
-    def _place(self, group: Group) -> float:
+    def _hash(self, group: Group) -> float:
         if group.sample_index is None:
             return self._random.random()
-        return place_of_group(group, f"sample {self.seed}")
+        return group_hash(group, f"sample {self.seed}")
 
     def _expected_share(self) -> float:
         if not self.most:
@@ -173,35 +175,35 @@ class GroupSampling:
 
 
 def with_chosen(rows: frozenset[Any] | None, context: otel_context.Context) -> otel_context.Context:
-    """A context in which those rows of a whole step are chosen to be recorded; None: nobody has chosen."""
+    """Return a context with the rows of a step that are chosen; None: no choice."""
     return otel_context.set_value(CHOSEN, rows, context)
 
 
 def chosen_in(context: otel_context.Context) -> frozenset[Any] | None:
-    """The rows chosen of the step that ``context`` is inside of, if anybody has."""
+    """Return the rows chosen of the step around; None without a choice."""
     rows = otel_context.get_value(CHOSEN, context)
     return rows if isinstance(rows, frozenset) else None
 
 
 def decision_of(name: str, argument: str) -> Decision | None:
-    """The decision that a sampler takes for traces that begin with us; None when all are recorded.
+    """Return a sampler's decision for traces that start here; None: all are recorded.
 
-    Below a span that exists already its decision holds, whatever the sampler: a trace is recorded whole or
-    not at all.
+    Below a span that exists already, that span's decision holds for every sampler: a trace is recorded whole
+    or not at all.
 
     Args:
         name: as in ``OTEL_TRACES_SAMPLER``.
         argument: as in ``OTEL_TRACES_SAMPLER_ARG``.
 
     Raises:
-        ValueError: for a sampler that does not exist, or an argument it does not take.
+        ValueError: for a sampler that does not exist, or an argument that it refuses.
     """
-    kind = name.removeprefix("parentbased_")
-    if kind == "always_on":
+    root_sampler = name.removeprefix("parentbased_")
+    if root_sampler == "always_on":
         return None
-    if kind == "always_off":
+    if root_sampler == "always_off":
         return lambda trace_id, span_name: False
-    sampler = _ratio(argument) if kind == "traceidratio" else _installed(name, argument)
+    sampler = _ratio(argument) if root_sampler == "traceidratio" else _installed(name, argument)
     from opentelemetry.sdk.trace.sampling import Decision as SdkDecision
 
     recorded = SdkDecision.RECORD_AND_SAMPLE

@@ -1,4 +1,4 @@
-"""The recording span: the OTel ``Span`` API in full; ending it writes one line."""
+"""Record one span: OpenTelemetry's ``Span`` API in full; its end writes one line."""
 
 from __future__ import annotations
 
@@ -28,56 +28,66 @@ if TYPE_CHECKING:
 MAX_ATTRIBUTES = 1024
 MAX_EVENTS = 1024
 MAX_LINKS = 128
-"""What one span may hold; beyond, the newest are counted as dropped (the identity comes first and stays)."""
+"""Attributes, events and links of one span; further ones are counted as dropped."""
+_ATTRIBUTE, _EVENT, _LINK = 0, 1, 2
+"""Index of each count in ``Details.dropped``."""
 
 UNFINISHED = "process ended before the trajectory did"
-"""Status of a trajectory whose process died."""
+"""Status message of a trajectory whose process died."""
 _UNFINISHED = Details(status=StatusCode.ERROR.value, status_message=UNFINISHED).encoded()
 
 MAX_EXCEPTION_TEXT = 64 << 10
-"""Characters kept of an exception's message, and of its stack; the middle is left out."""
+"""Characters recorded of an exception's message, and of its stack; the middle is left out."""
 
 FLAGS = TraceFlags(TraceFlags.SAMPLED | 0x02)
-"""Sampled, and with a random trace id (W3C Trace Context level 2)."""
+"""Trace flags: sampled, and with a random trace id (W3C Trace Context level 2)."""
 _INTERNAL = SpanKind.INTERNAL.value + 1
 LOCAL_PARENT = int(FLAGS) | writer.HAS_IS_REMOTE
 REMOTE_PARENT = LOCAL_PARENT | writer.IS_REMOTE
-"""Flags of a span, by where its parent is."""
+"""Flags of a span whose parent is in this process, or in another one."""
 
-_MADE = "_made"
-"""Under what a span keeps its details from the moment that they are made."""
+_DETAILS_KEY = "_made_details"
+"""Name of the attribute that holds a span's details as soon as they exist."""
 
 Encoded = dict[str, tuple[bytes, ...]]
-"""Attributes by their names, encoded: each in pieces that are joined in the end, with a comma before it."""
+"""Attributes by name, encoded: each in pieces that are joined in the end, with a comma before the first."""
 
 Method = TypeVar("Method", bound=Callable[..., None])
 
 
-def _harmless(method: Method) -> Method:
-    """What a user's value does when it is encoded (its ``__str__``, say) must not reach the user's code."""
+def _harmless(dropped: int | None) -> Callable[[Method], Method]:
+    """Keep what a user's value raises, when it is encoded, from the user's code.
 
-    @functools.wraps(method)
-    def guarded(self: RecordingSpan, *args: Any, **kwargs: Any) -> None:
-        try:
-            method(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001
-            pass_on(error)
-            self._count_dropped(0 if method.__name__.startswith("set_attribute") else 1)
+    Args:
+        dropped: index of the count that grows when the call fails; None: the call adds nothing to a span.
+    """
 
-    return cast("Method", guarded)
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def guarded(self: RecordingSpan, *args: Any, **kwargs: Any) -> None:
+            try:
+                method(self, *args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - the user's mistake, not ours: not reported
+                pass_on(error)
+                if dropped is not None:
+                    self._count_dropped(dropped)
+
+        return cast("Method", guarded)
+
+    return decorate
 
 
 class RecordingSpan(Span):
     """A span that is recorded when it ends.
 
-    Ids are hex digits as bytes, and the name is JSON, as the line wants them; the ``SpanContext`` is made
-    when asked for.
+    It is on the hot path. So its ids are hex digits as bytes, and its name is JSON, as the line has them; its
+    ``SpanContext`` is made on the first request; and its attributes are public, without properties.
 
     Attributes:
-        head_below: how the lines of spans below this one begin, once there is one.
-        trajectory: that of which this is the root span, if it is one. Known to ``capture``.
-        has_replies_below: whether an operation right below has said what a model's reply took.
-        long: whether its attributes are large; then its line is written in pieces, which saves a copy.
+        head_below: beginning of the lines of spans below this one, from the first such span on.
+        trajectory: the trajectory whose root span this is, for ``capture``.
+        has_replies_below: whether an operation right below has recorded the usage of a model's reply.
+        long: whether the attributes are large; then the line is written in pieces, which saves a copy.
     """
 
     has_replies_below = False
@@ -92,7 +102,7 @@ class RecordingSpan(Span):
         encoded: Encoded,
     ) -> None:
         tracer.writer.started()
-        random_bits = tracer.random_bits  # called like this, CPython finds it at once
+        random_bits = tracer.random_bits  # a local name: CPython calls it without a look-up
         self.tracer = tracer
         self._name = name
         self.trace_id = trace_id
@@ -111,12 +121,12 @@ class RecordingSpan(Span):
         self.start_ns = time_ns()
 
     def begin_below(self) -> bytes:
-        """Make ``head_below``: how the lines of spans below this one begin."""
+        """Make ``head_below``, the beginning of the lines of spans below this one."""
         head = self.head_below = writer.head_below(self.trace_id, self.span_id, LOCAL_PARENT)
         return head
 
     def get_span_context(self) -> SpanContext:
-        """The span's ids, flags and state."""
+        """Return the span's ids, flags and state."""
         context = self._context
         if context is None:
             context = SpanContext(
@@ -126,27 +136,27 @@ class RecordingSpan(Span):
         return context
 
     def is_recording(self) -> bool:
-        """True until the span has ended."""
+        """Return True until the span has ended."""
         return not self.ended
 
-    @_harmless
+    @_harmless(_ATTRIBUTE)
     def set_attribute(self, key: str, value: writer.AttributeInput) -> None:
-        """Set an attribute; None and the trajectory's identity attributes are ignored."""
+        """Set an attribute; ignore None, and the attributes of the trajectory's identity."""
         if self.ended or value is None or key in self.identity.attributes:
             return
         key = str(key)
         if len(self.encoded) < MAX_ATTRIBUTES or key in self.encoded:
             self.encoded[key] = (b",", writer.attribute(key, value))
         else:
-            self._count_dropped(0)
+            self._count_dropped(_ATTRIBUTE)
 
-    @_harmless
+    @_harmless(_ATTRIBUTE)
     def set_attributes(self, attributes: Mapping[str, writer.AttributeInput]) -> None:
         """Set several attributes."""
         for key, value in attributes.items():
             self.set_attribute(key, value)
 
-    @_harmless
+    @_harmless(_EVENT)
     def add_event(
         self,
         name: str,
@@ -158,11 +168,11 @@ class RecordingSpan(Span):
             return
         events = self._detailed().events
         if len(events) >= MAX_EVENTS:
-            self._count_dropped(1)
+            self._count_dropped(_EVENT)
             return
         events.append(writer.event(name, timestamp or time_ns(), attributes or {}))
 
-    @_harmless
+    @_harmless(_LINK)
     def add_link(
         self, context: SpanContext, attributes: Mapping[str, writer.AttributeInput] | None = None
     ) -> None:
@@ -171,31 +181,31 @@ class RecordingSpan(Span):
             return
         links = self._detailed().links
         if len(links) >= MAX_LINKS:
-            self._count_dropped(2)
+            self._count_dropped(_LINK)
             return
         flags = context.trace_flags | writer.HAS_IS_REMOTE | (writer.IS_REMOTE if context.is_remote else 0)
         state = context.trace_state.to_header()
         links.append(writer.link(context.trace_id, context.span_id, state, flags, attributes or {}))
 
-    def _count_dropped(self, what: int) -> None:
-        self._detailed().dropped[what] += 1
+    def _count_dropped(self, index: int) -> None:
+        self._detailed().dropped[index] += 1
 
     def _detailed(self) -> Details:
         details = self._details
         if details is None:
-            # In one step: while it is made, a signal handler or another thread may record on this span too.
-            details = self._details = vars(self).setdefault(_MADE, Details())
+            # In one step: meanwhile a signal handler or another thread may record on this span, too.
+            details = self._details = vars(self).setdefault(_DETAILS_KEY, Details())
         return details
 
-    @_harmless
+    @_harmless(None)
     def update_name(self, name: str) -> None:
         """Rename the span."""
         if not self.ended:
             self._name = writer.json_string(name)
 
-    @_harmless
+    @_harmless(None)
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Set the status. OK is final, UNSET is ignored, and only ERROR keeps a description (OTel API)."""
+        """Set the status: OK is final, UNSET ignored, only ERROR has a description."""
         if self.ended or (self._details is not None and self._details.status == StatusCode.OK.value):
             return
         if isinstance(status, Status):
@@ -207,7 +217,7 @@ class RecordingSpan(Span):
             details.status = code.value
             details.status_message = description if code is StatusCode.ERROR else None
 
-    @_harmless
+    @_harmless(_EVENT)
     def record_exception(
         self,
         exception: BaseException,
@@ -230,7 +240,10 @@ class RecordingSpan(Span):
         self.set_status(StatusCode.ERROR, status_message(exception))
 
     def end(self, end_time: int | None = None) -> None:
-        """Record the span. Further calls do nothing. Never raises: what cannot be encoded is counted."""
+        """Record the span, or count it as dropped if it cannot be encoded.
+
+        Further calls do nothing.
+        """
         if self.ended:
             return
         self.ended = True
@@ -242,7 +255,7 @@ class RecordingSpan(Span):
             pieces = self._line(end_ns, b"" if details is None else details.encoded())
             body = pieces if self.long else b"".join(pieces)
         except Exception as error:  # noqa: BLE001 - we are inside user code
-            self.tracer.writer.drop("encoding", self.identity)
+            self.tracer.writer.counters.drop("encoding", self.identity)
             pass_on(error)
         else:
             self.tracer.writer.write(body, self.identity)
@@ -250,13 +263,13 @@ class RecordingSpan(Span):
         self.encoded = {}
         if self._details is not None:
             self._details = None
-            vars(self).pop(_MADE, None)
+            vars(self).pop(_DETAILS_KEY, None)
 
     def unfinished_line(self, longest: int | None = None) -> bytes:
-        """The line this span becomes if its process dies before it ends; without an end time.
+        """Return the line to be recorded, without end time, if the process dies.
 
         Args:
-            longest: characters of texts in a line that has nothing but what the trajectory is known by.
+            longest: for a line with nothing but the trajectory's identity: characters that texts are cut to.
         """
         if longest is not None:
             return self._short_line(longest)
@@ -284,7 +297,7 @@ class RecordingSpan(Span):
         )
 
     def _short_line(self, longest: int) -> bytes:
-        """The line of an unfinished root span with nothing but what it is known by."""
+        """Return the line of an unfinished root span with its identity alone."""
         name = writer.json_string(str(orjson.loads(self._name))[:longest])
         attributes = b"[", self.identity.shortened(longest), *self.encoded.get(semconv.SPAN_KIND, ()), b"]"
         return b"".join(
@@ -307,39 +320,39 @@ class RecordingSpan(Span):
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
-        """End the span, having recorded the exception that leaves the block, if any."""
+        """Record the exception that leaves the block, if one does, and end the span."""
         if isinstance(exc_val, Exception):
             self.fail(exc_val)
         self.end()
 
 
 def _list_of(attributes: Iterable[tuple[bytes, ...]]) -> tuple[bytes, ...]:
-    """Attributes of a span that belongs to no trajectory, without the first one's comma."""
+    """Return the attributes of a span without identity, without the first comma."""
     return b"[", b"".join(chain.from_iterable(attributes))[1:], b"]"
 
 
-def qualified_name(kind: type) -> str:
-    """A class as OpenTelemetry names exceptions."""
-    module = kind.__module__
-    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+def qualified_name(type_: type) -> str:
+    """Name a class as OpenTelemetry names exceptions."""
+    module = type_.__module__
+    return type_.__qualname__ if module == "builtins" else f"{module}.{type_.__qualname__}"
 
 
-_SILENT = {
+_MEANINGS = {
     "CancelledError": "the task was cancelled",
     "GeneratorExit": "it was closed before its end",
 }
-"""What exceptions mean that usually come without a message."""
+"""Messages for exceptions that usually have none."""
 
 
 def status_message(exception: BaseException) -> str:
-    """What the status of a span says that ended with ``exception``."""
-    kind = type(exception).__name__
-    message = message_of(exception) or _SILENT.get(kind, "")
-    return f"{kind}: {message}" if message else kind
+    """Return the status message of a span that ended with an exception."""
+    type_name = type(exception).__name__
+    message = message_of(exception) or _MEANINGS.get(type_name, "")
+    return f"{type_name}: {message}" if message else type_name
 
 
 def message_of(exception: BaseException) -> str:
-    """What an exception says, cut to a bounded length. Never raises."""
+    """Return an exception's message, cut, whatever its ``__str__`` does."""
     try:
         return _cut(str(exception))
     except Exception as error:  # noqa: BLE001 - a user's __str__ may do anything

@@ -1,9 +1,9 @@
-"""The tokenizers behind recorded token ids, written once into the run's directory. Nothing is decoded here.
+"""Write the tokenizers of recorded token ids into the run's directory, each once.
 
-A tokenizer is known by a name that is made of a part of its content: enough to tell tokenizers apart, and
-made in well under a millisecond. A large one that writes itself keeps all other threads waiting meanwhile. So
-a thread asks it for one token after the other, unless another process has written it, and leaves out what
-decoding does not need.
+The forwarder detokenizes with them. A tokenizer's name is made of a part of its content: enough to tell
+tokenizers apart, in well under a millisecond. A large tokenizer that serialises itself keeps all other
+threads waiting. So a thread reads it token by token, unless another process has written it, and leaves out
+what detokenizing does not need.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from otel_rollout.base.interrupts import pass_on
 from otel_rollout.spool import layout
 
 MAX_TOKENIZERS: Final = 16
-"""Tokenizers of one process. They are held on to."""
+"""Tokenizers of one process, which are never released."""
 _SAMPLES: Final = 1024
-"""Tokens that a name is made of, besides those added to the vocabulary."""
+"""Tokens of the vocabulary that a name is made of, besides the added tokens."""
 _SLICE: Final = 1000
-"""Tokens read at once: other threads do not wait for longer."""
+"""Tokens read at once, while other threads wait for the GIL."""
 _PAUSE: Final = 0.0005
+"""Seconds between two such reads, in which other threads run."""
 _FILE: Final = "tokenizer.json"
 _logger = logging.getLogger("otel_rollout")
 
@@ -38,9 +39,9 @@ class Tokenizers:
     """The tokenizers of one process.
 
     Args:
-        node_dir: whose spans name them.
-        default: the tokenizer of operations that have none: a file or directory, or the name of a model that
-            is in the Hugging Face cache of this machine.
+        node_dir: the node directory of the spans that name the tokenizers.
+        default: the tokenizer of operations without one: a file or directory, or the name of a model in the
+            Hugging Face cache of this machine.
     """
 
     def __init__(self, node_dir: Path, default: str = "") -> None:
@@ -49,12 +50,12 @@ class Tokenizers:
         self._default_name: str | None = None
         self._known: dict[int, tuple[Any, str | None]] = {}
         self._writers: list[threading.Thread] = []
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def name_of(self, tokenizer: Any) -> str | None:
-        """The name of a tokenizer, which is written if need be; of None, that of the default.
+        """Return the name of a tokenizer, or of the default for None; write it if needed.
 
-        Of one that cannot be written there is no name, and a warning. Never raises.
+        A tokenizer that cannot be written has no name, and a warning is logged. Nothing is raised.
         """
         if tokenizer is None:
             return self._name_of_default() if self._default else None
@@ -64,23 +65,25 @@ class Tokenizers:
         name = None
         try:
             if len(self._known) >= MAX_TOKENIZERS:
-                self._say(f"more than {MAX_TOKENIZERS} tokenizers in one process; of the others ids stay ids")
+                self._warn(
+                    f"more than {MAX_TOKENIZERS} tokenizers in one process; of the others ids stay ids"
+                )
                 return None
             backend = _backend(tokenizer)
             if backend is None:
-                kind = type(tokenizer).__qualname__
-                self._say(f"token2text needs a fast tokenizer, and {kind} is none; ids stay ids")
+                type_name = type(tokenizer).__qualname__
+                self._warn(f"token2text needs a fast tokenizer, and {type_name} is none; ids stay ids")
             else:
                 name = _name(backend)
-                self._write(name, lambda: b"".join(_described(backend)))
+                self._write(name, lambda: b"".join(_json_of(backend)))
         except Exception as error:  # noqa: BLE001 - a user's tokenizer
             pass_on(error)
-            self._say(f"token2text cannot use the tokenizer: {type(error).__name__}: {error}; ids stay ids")
+            self._warn(f"token2text cannot use the tokenizer: {type(error).__name__}: {error}; ids stay ids")
         self._known[id(tokenizer)] = (tokenizer, name)
         return name
 
     def finish(self, timeout: float) -> None:
-        """Wait for what is being written, so many seconds at most."""
+        """Wait until all tokenizers are written, at most ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         for thread in self._writers:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -91,19 +94,19 @@ class Tokenizers:
             try:
                 path = _local_file(self._default)
                 if path is None:
-                    self._say(
+                    self._warn(
                         f"OTEL_ROLLOUT_TOKENIZER={self._default!r}: no {_FILE} there, nor in this machine's "
                         "Hugging Face cache, and nothing is downloaded; ids stay ids. Give the path of one"
                     )
                 else:
                     state = path.stat()
-                    told = f"{path.resolve()} {state.st_size} {state.st_mtime_ns}"
-                    name = hashlib.sha256(told.encode()).hexdigest()[:32]
+                    version = f"{path.resolve()} {state.st_size} {state.st_mtime_ns}"
+                    name = hashlib.sha256(version.encode()).hexdigest()[:32]
                     self._write(name, path.read_bytes)
             except Exception as error:  # noqa: BLE001
                 pass_on(error)
-                self._say(f"OTEL_ROLLOUT_TOKENIZER={self._default!r} cannot be used: {error}; ids stay ids")
-            self._default_name = name  # when all is done: another thread may ask meanwhile
+                self._warn(f"OTEL_ROLLOUT_TOKENIZER={self._default!r} cannot be used: {error}; ids stay ids")
+            self._default_name = name  # set last: another thread may ask meanwhile
         return self._default_name or None
 
     def _write(self, name: str, content: Callable[[], bytes]) -> None:
@@ -116,20 +119,21 @@ class Tokenizers:
                 target.parent.mkdir(mode=0o700, exist_ok=True)
                 layout.write_whole(target, content())
             except Exception as error:  # noqa: BLE001 - a full disk, or a tokenizer that changes meanwhile
-                self._say(f"a tokenizer could not be written to {target}: {error}; ids stay ids")
+                self._warn(f"a tokenizer could not be written to {target}: {error}; ids stay ids")
 
         thread = threading.Thread(target=write, name="otel-rollout-tokenizer", daemon=True)
         thread.start()
         self._writers.append(thread)
 
-    def _say(self, what: str) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            _logger.warning("otel-rollout: %s.", what)
+    def _warn(self, message: str) -> None:
+        """Log a warning, once."""
+        if message not in self._warned:
+            self._warned.add(message)
+            _logger.warning("otel-rollout: %s.", message)
 
 
 def _backend(tokenizer: Any) -> Any:
-    """The object of the library ``tokenizers`` behind a tokenizer, or behind a processor that has one."""
+    """Return the library ``tokenizers``' object behind a tokenizer or processor."""
     for candidate in (tokenizer, getattr(tokenizer, "tokenizer", None)):
         backend = getattr(candidate, "backend_tokenizer", candidate)
         if type(backend).__module__.partition(".")[0] == "tokenizers" and hasattr(backend, "id_to_token"):
@@ -140,8 +144,8 @@ def _backend(tokenizer: Any) -> Any:
 def _name(backend: Any) -> str:
     size = backend.get_vocab_size()
     sample = [backend.id_to_token(number) for number in range(0, size, max(1, size // _SAMPLES))]
-    told = repr((size, sample, _added(backend), _decoder(backend)))
-    return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:32]
+    content = repr((size, sample, _added(backend), _decoder(backend)))
+    return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def _added(backend: Any) -> list[dict[str, Any]]:
@@ -160,12 +164,12 @@ def _added(backend: Any) -> list[dict[str, Any]]:
 
 
 def _decoder(backend: Any) -> bytes:
-    """The description of how tokens become text; it is all there is to know, as JSON."""
+    """Return the decoder, which turns tokens into text, as JSON."""
     return b"null" if backend.decoder is None else bytes(backend.decoder.__getstate__())
 
 
-def _described(backend: Any) -> Iterator[bytes]:
-    """A tokenizer as its library reads it, with words in place of its model: decoding asks for no more."""
+def _json_of(backend: Any) -> Iterator[bytes]:
+    """Return the JSON of a tokenizer that can decode; its model is a list of tokens."""
     yield b'{"version":"1.0","truncation":null,"padding":null,"added_tokens":'
     yield orjson.dumps(_added(backend))
     yield b',"normalizer":null,"pre_tokenizer":null,"post_processor":null,"decoder":'
@@ -174,9 +178,9 @@ def _described(backend: Any) -> Iterator[bytes]:
     # An id need not be below the number of tokens: there may be gaps before it.
     highest = max([backend.get_vocab_size() - 1, *backend.get_added_tokens_decoder()])
     separator = b""
-    for begin in range(0, highest + 1, _SLICE):
+    for start in range(0, highest + 1, _SLICE):
         tokens = (
-            (number, backend.id_to_token(number)) for number in range(begin, min(begin + _SLICE, highest + 1))
+            (number, backend.id_to_token(number)) for number in range(start, min(start + _SLICE, highest + 1))
         )
         part = {token: number for number, token in tokens if token is not None}
         if part:
@@ -186,16 +190,16 @@ def _described(backend: Any) -> Iterator[bytes]:
     yield b"}}}"
 
 
-def _local_file(named: str) -> Path | None:
-    """The file of a tokenizer given as file, as directory, or as a model that was downloaded before."""
-    path = Path(named).expanduser()
+def _local_file(default: str) -> Path | None:
+    """Find a tokenizer's file by file, directory, or name of a downloaded model."""
+    path = Path(default).expanduser()
     for candidate in (path, path / _FILE):
         if candidate.is_file():
             return candidate
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", named):
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", default):
         return None
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    downloaded = cache / f"models--{named.replace('/', '--')}" / "snapshots"
+    downloaded = cache / f"models--{default.replace('/', '--')}" / "snapshots"
     found = [snapshot / _FILE for snapshot in downloaded.glob("*") if (snapshot / _FILE).is_file()]
     return max(found, key=lambda file: file.stat().st_mtime, default=None)

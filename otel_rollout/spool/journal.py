@@ -1,33 +1,33 @@
-"""A ring of bytes in a memory-mapped file: what is appended survives the death of the process.
+"""Append lines to a ring in a memory-mapped file, where they survive the process.
 
-Appending is a copy into shared memory, without a system call: a system call would release the GIL, and
-with one busy Python thread in the process the caller would wait for the interpreter's switch interval, 5 ms,
-to get it back. The kernel keeps the pages when the process is killed at any point, and the length
-is published after the bytes, so a reader finds whole appends only.
+An append is a copy into shared memory, without a system call. A system call would release the GIL; with one
+busy Python thread in the process, the caller would wait for the interpreter's switch interval, 5 ms, to get
+it back. The kernel keeps the pages when the process is killed at any point. The length is published after
+the bytes, so that a reader finds only whole lines.
 
 File layout, little-endian::
 
     0     8   magic
-    8     8   which of the two places below holds (0 or 1)
-    16    16  place 0: written (bytes ever appended), recorded (lines)
-    32    16  place 1: the same
+    8     8   index of the valid slot of the two below (0 or 1)
+    16    16  slot 0: written (bytes ever appended), recorded (lines)
+    32    16  slot 1: written, recorded
     48    8   spans ever started
     56    8   base: value of `written` at which the current segment file began (signed)
-    64    8   sequence of the current segment file; 0 while the writer is being born
-    72    8×n what was left out, in the order of SKIP_REASONS
-    4096  128×96 dropped spans, a row for each step of which some were:
-              0  1  length of the step's name, plus one; 0 in rows that are free
-              1  1  whether it is a step of validation
+    64    8   sequence of the current segment file; 0 until the writer has its first
+    72    8×n trajectories and scores that were left out, in the order of SKIP_REASONS
+    4096  128×96 dropped spans, a row for each step with dropped spans:
+              0  1  length of the step's name, plus one; 0 in free rows
+              1  1  whether the step is one of validation
               2  62 the step's name
               64 8×n dropped spans, in the order of DROP_REASONS
     16384 …   the ring; byte i of the stream lies at 16384 + i % size
 
-Length and number of lines are written to the place that does not hold, then one byte says that it does: a
-kill never parts them. (``struct.pack_into`` would not do: it clears its target first.) Spans are counted as
-started where the count lies, at once: what is recorded was started before, whenever one looks.
+Length and number of lines are written to the slot that is not valid; then one byte makes it valid. So a kill
+never parts them. (``struct.pack_into`` clears its target first, and cannot be used.) The number of started
+spans is changed in place, at once: at any moment, at least as many spans are started as recorded.
 
-`written` minus `base` minus the segment's length is what a dead writer still owes its segment. It is all
-in the ring, because a writer overwrites nothing its segment does not have.
+`written` minus `base` minus the segment's length is the number of bytes that the segment of a dead writer
+lacks. They are all in the ring, because a writer overwrites only what its segment has.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ from otel_rollout.spool.private_files import ForeignFileError, open_private, sta
 MAGIC = b"ORJRNL04"
 HEADER_BYTES = 16384
 OTHER_STEPS = "other steps"
-"""Where drops are counted whose step has no row: the last of ``STEP_ROWS`` is for all of those."""
+"""Name of the last row, which counts the drops of all steps without a row of their own."""
 STEP_ROWS = 96
-_ACTIVE, _PLACES, _STARTED, _BASE, _SEQUENCE, _SKIPS, _ROWS = 8, (16, 32), 48, 56, 64, 72, 4096
+"""Rows for dropped spans by step."""
+_ACTIVE, _SLOTS, _STARTED, _BASE, _SEQUENCE, _SKIPS, _ROWS = 8, (16, 32), 48, 56, 64, 72, 4096
 _NAME, _ROW_DROPS, _ROW_BYTES = 2, 64, 128
 _NAME_BYTES = _ROW_DROPS - _NAME
 _published = struct.Struct("<2Q")
 _number = struct.Struct("<q")
 
 DROP_REASONS = ("journal_full", "disk", "encoding", "spool_limit", "redaction")
-"""Why a span that ended was not recorded: the ring was full and stayed full; the segment could not be
-written; the span could not be encoded; the run has as much on this machine as it may; what was to make
-secrets unreadable failed."""
+"""Reasons why a span that ended was not recorded: the ring stayed full; the segment could not be written;
+the span could not be encoded; the run's segments have reached ``OTEL_ROLLOUT_SPOOL_LIMIT``; redaction
+failed."""
 SKIP_REASONS = (
     "switched_off",
     "sampled_out",
@@ -67,29 +68,29 @@ SKIP_REASONS = (
     "score_of_unrecorded",
     "score_of_unknown",
 )
-"""Why a trajectory was left out on purpose: by ``trace=False``; by ``OTEL_ROLLOUT_SAMPLE_…`` or
-``OTEL_TRACES_SAMPLER``; by the sampler of the application's own OpenTelemetry; because its caller, in another
-process, is not recorded; because the run has nearly as much on this machine as it may
-(``OTEL_ROLLOUT_SPOOL_FULL``). Why a score was left out: its trajectory is; what was given is no trajectory's
-id."""
+"""Reasons why a trajectory was left out on purpose: ``trace=False``; ``OTEL_ROLLOUT_SAMPLE_…`` or
+``OTEL_TRACES_SAMPLER``; the sampler of the application's own OpenTelemetry; a caller in another process that
+is not recorded; segments near ``OTEL_ROLLOUT_SPOOL_LIMIT`` (``OTEL_ROLLOUT_SPOOL_FULL``). Reasons why a
+score was left out: its trajectory is left out; its ``trajectory`` is no id."""
 _HEADER = struct.Struct(f"<8sQ5Q2q{len(SKIP_REASONS)}q")
 _DROPS = struct.Struct(f"<{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000
+"""Reads of a header until two in a row are equal, so that no write fell in between."""
 _NEWLINE = ord("\n")
 
 
 class Journal:
-    """The writing end. Not thread-safe: the owner serialises calls.
+    """The writing end of a journal; not thread-safe, so its owner holds a lock.
 
     Args:
         path: file to create; must not exist.
         size: bytes of the ring.
 
     Attributes:
-        started: one number, the spans ever started, in the file itself; any thread may add to it.
+        started: a view, in the file itself, of the number of spans ever started; any thread may add to it.
 
     Raises:
-        OSError: when the file cannot be created or its space not be reserved.
+        OSError: when the file cannot be created, or its space cannot be reserved.
     """
 
     def __init__(self, path: Path, size: int) -> None:
@@ -97,7 +98,7 @@ class Journal:
         self._map = reserved(path, HEADER_BYTES + size)
         self._descriptor = _locked(path)
         for page in range(0, HEADER_BYTES + size, mmap.PAGESIZE):
-            self._map[page] = 0  # fault the pages in here rather than in somebody's span
+            self._map[page] = 0  # a page fault here rather than in a caller's span
         self._map[: len(MAGIC)] = MAGIC
         self._active = 0
         self._rows: dict[tuple[str, bool], int] = {}
@@ -129,7 +130,7 @@ class Journal:
         return True
 
     def append_long(self, pieces: Sequence[bytes]) -> bool:
-        """The same of a line in any number of pieces, which may go past the ring's end."""
+        """Append a line in any number of pieces, which may wrap around the ring's end."""
         written, size, ring = self.written, self.size, self._map
         if written + sum(map(len, pieces)) - self.flushed > size:
             return False
@@ -143,25 +144,30 @@ class Journal:
         return True
 
     def publish(self, written: int, lines: int = 0) -> None:
-        """Make length and number of lines visible outside, then to the flusher: segments have what counts.
+        """Publish length and number of lines in the file, then to the flusher.
+
+        In this order, so that segments have only lines that count.
 
         Args:
             written: the new length.
-            lines: how many lines it has more than before.
+            lines: number of lines that were added.
         """
         recorded = self.recorded + lines
-        place = 1 - self._active
-        at = _PLACES[place]
-        # Python runs signal handlers after a call, so what one raises strikes no later than here: a line that
-        # is not published is not counted either.
+        slot = 1 - self._active
+        at = _SLOTS[slot]
+        # Python runs signal handlers after a call. So what a handler raises strikes here at the latest, and
+        # a line that is not published is not counted either.
         packed = _published.pack(written, recorded)
         self._map[at : at + 16] = packed
-        self._map[_ACTIVE] = self._active = place
+        self._map[_ACTIVE] = self._active = slot
         self.written = written
         self.recorded = recorded
 
     def unflushed(self, limit: int) -> memoryview:
-        """The oldest bytes the segment lacks, at most ``limit``; to be released before the next append."""
+        """Return the oldest bytes that the segment lacks, at most ``limit``.
+
+        The view has to be released before the next append.
+        """
         at = self.flushed % self.size
         length = min(self.written - self.flushed, self.size - at, limit)
         return memoryview(self._map)[HEADER_BYTES + at : HEADER_BYTES + at + length]
@@ -172,13 +178,13 @@ class Journal:
         self._put(_SEQUENCE, sequence)
 
     def begin_anew(self, sequence: int, forget: bool) -> None:
-        """Go on in a new file, with segment ``sequence``, after the segment was removed.
+        """Continue in a new file, with segment ``sequence``, after files were removed.
 
-        It has what no segment had yet, from the beginning of a line. It appears at once, locked.
+        The new file has the lines that no segment had yet. It appears at once, locked.
 
         Args:
             sequence: number of the segment.
-            forget: count no more what segments had: the account of what became of it was removed as well.
+            forget: uncount the lines that segments had, because the ledger of their delivery is gone as well.
 
         Raises:
             OSError: when the file cannot be created; then nothing has changed.
@@ -194,12 +200,12 @@ class Journal:
         ring = fresh[HEADER_BYTES:]
         waiting = (ring[at:] + ring[:at])[: self.written - self.flushed]
         if self.flushed and ring[at - 1] != _NEWLINE:
-            half = waiting.find(b"\n") + 1
-            self.flushed, waiting = self.flushed + half, waiting[half:]
+            rest = waiting.find(b"\n") + 1  # of a line whose beginning was in the segment
+            self.flushed, waiting = self.flushed + rest, waiting[rest:]
         if forget:
-            gone = self.recorded - waiting.count(b"\n")
-            self.recorded -= gone
-            self.started[0] -= gone
+            forgotten = self.recorded - waiting.count(b"\n")
+            self.recorded -= forgotten
+            self.started[0] -= forgotten
         self.set_base(self.flushed)
         self._put(_SEQUENCE, sequence)
         self.publish(self.written)
@@ -208,29 +214,29 @@ class Journal:
         self._descriptor = descriptor
 
     def is_removed(self) -> bool:
-        """Whether somebody has removed our file, or replaced it."""
+        """Return whether somebody has removed or replaced the file."""
         try:
             return not os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
         except (FileNotFoundError, NotADirectoryError):
             return True
-        except OSError:  # the permission to look was taken away; what is open can still be written to
+        except OSError:  # permission to look was taken away; the open file can still be written to
             return False
 
     def release(self) -> None:
-        """Let go of the lock by which others see that the writer lives."""
+        """Free the lock by which others see that the writer is alive."""
         os.close(self._descriptor)
 
     def set_base(self, base: int) -> None:
-        """Note at which byte of the stream the current segment file began.
+        """Note the byte of the stream at which the current segment file begins.
 
-        Negative when the segment holds more than ever went through the ring.
+        It is negative when the segment holds more than ever went through the ring.
         """
         self._put(_BASE, base)
 
-    # These two may be called in any thread, without the owner's serialising, but not both at once.
+    # Any thread may call these two without the owner's lock, but not both at once.
 
     def skip(self, reason: str, total: int) -> None:
-        """Publish how many trajectories were left out for ``reason``."""
+        """Publish the number of trajectories that were left out for ``reason``."""
         self._put(_SKIPS + 8 * SKIP_REASONS.index(reason), total)
 
     def drop(self, step: str, validate: bool, reason: str) -> None:
@@ -240,7 +246,7 @@ class Journal:
         self._put(at, number + 1)
 
     def _row_of(self, step: str, validate: bool) -> int:
-        """Where the row of a step begins. There are few: a process may go on for a million steps."""
+        """Return the start of a step's row; the last row is for all further steps."""
         known = self._rows.get((step, validate))
         if known is not None:
             return known
@@ -264,14 +270,14 @@ class Journal:
 
 
 def reserved(path: Path, size: int) -> mmap.mmap:
-    """A new file of so many bytes, mapped.
+    """Create and map a file with reserved space.
 
     Raises:
-        OSError: when it exists, or its space cannot be reserved.
+        OSError: when the file exists, or its space cannot be reserved.
     """
     descriptor = open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
-        # Reserved now: a page that cannot be backed later would be SIGBUS in the training process.
+        # Reserved now: a page without space later would mean SIGBUS in the training process.
         os.posix_fallocate(descriptor, 0, size)
         with standard_streams_taken():  # the map keeps a duplicate of the descriptor
             return mmap.mmap(descriptor, size)
@@ -280,7 +286,7 @@ def reserved(path: Path, size: int) -> mmap.mmap:
 
 
 def _locked(path: Path) -> int:
-    """A descriptor that holds the file's lock, for as long as it is open in this process."""
+    """Lock a file; return the descriptor that holds the lock as long as it is open."""
     descriptor = open_private(path, os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
@@ -288,7 +294,7 @@ def _locked(path: Path) -> int:
 
 @dataclass(frozen=True)
 class JournalState:
-    """What a journal says, read from outside while its writer lives or after its death."""
+    """A journal's header, read while its writer is alive or after its death."""
 
     written: int
     recorded: int
@@ -296,7 +302,7 @@ class JournalState:
     base: int
     sequence: int
     drops_of_steps: dict[tuple[str, bool], dict[str, int]]
-    """Step, and whether it is one of validation → dropped spans by reason."""
+    """Dropped spans by reason, by step and by whether it is one of validation."""
     skips: dict[str, int]
 
     @property
@@ -309,14 +315,14 @@ class JournalState:
 
 
 def read_state(path: Path) -> JournalState | None:
-    """Read a journal's header; None when there is no file of this user's, or it is not (yet) a journal."""
+    """Read a journal's header; None if there is no journal (yet) of this user's."""
     try:
         opened = open(path, "rb", buffering=0, opener=open_private)  # noqa: SIM115
     except (FileNotFoundError, ForeignFileError):
         return None
     with opened as file:
         header = file.read(HEADER_BYTES)
-        for _ in range(_READ_ATTEMPTS):  # until it was not written to in between
+        for _ in range(_READ_ATTEMPTS):
             file.seek(0)
             before, header = header, file.read(HEADER_BYTES)
             if header == before:
@@ -331,18 +337,18 @@ def read_state(path: Path) -> JournalState | None:
 
 
 def _drops_in(header: bytes) -> dict[tuple[str, bool], dict[str, int]]:
-    found = {}
+    drops_of_steps = {}
     for row in range(_ROWS, HEADER_BYTES, _ROW_BYTES):
         end = row + _NAME + header[row] - 1
         if row + _NAME <= end <= row + _ROW_DROPS:
             key = header[row + _NAME : end].decode("utf-8", "replace"), bool(header[row + 1])
             drops = _DROPS.unpack_from(header, row + _ROW_DROPS)
-            found[key] = dict(zip(DROP_REASONS, drops, strict=True))
-    return found
+            drops_of_steps[key] = dict(zip(DROP_REASONS, drops, strict=True))
+    return drops_of_steps
 
 
 def owed_bytes(path: Path, state: JournalState, segment_bytes: int) -> bytes:
-    """What a dead writer's current segment, ``segment_bytes`` long, still lacks."""
+    """Return the bytes that a dead writer's segment of so many bytes lacks."""
     missing = state.written - state.base - segment_bytes
     size = path.stat().st_size - HEADER_BYTES
     if not 0 < missing <= size:

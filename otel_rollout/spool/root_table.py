@@ -1,12 +1,12 @@
-"""Which trajectories are running, in a memory-mapped table that outlives the process.
+"""List running trajectories in a memory-mapped table that outlives the process.
 
-A root span ends last, or never if its worker is killed. So its start is a fact of its own: the line it would
-be if the process ended now lies in a slot of this table from its start to its end. Whoever looks at the
-table sees what is running; of a dead process, what it never finished.
+A root span ends last, or never if its worker is killed. So from its start to its end, a slot of the table
+holds the line to be recorded if the process dies. A reader sees which trajectories are running, and which
+ones a dead process never finished.
 
 File layout: slots of ``SLOT_BYTES``, each a version, a length and a line, little-endian. The version is odd
-while a slot is being written, so that a reader can tell a whole line from half of one. The file grows; a slot
-stays where it is.
+while the slot is written to, so that a reader can tell a whole line from half of one. The file grows; a slot
+stays in its position.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ from otel_rollout.spool.journal import reserved
 from otel_rollout.spool.private_files import ForeignFileError, open_private
 
 SLOTS = 256
-"""Trajectories for which a table has room at first. It doubles when few slots are left."""
+"""Slots of a new table. It doubles when few slots are free."""
 MAX_SLOTS = 1 << 15
-"""Trajectories of one process that can be seen running at once, in 128 MiB. Others are recorded only."""
+"""Slots of the largest table, 128 MiB. Further trajectories are recorded, but not seen while they run."""
 SLOT_BYTES = 4096
+"""Bytes of a slot: a page."""
 _HEAD = struct.Struct("<II")
 MAX_LINE = SLOT_BYTES - _HEAD.size
-"""Bytes of the longest line."""
+"""Bytes of the longest line that fits a slot."""
 
 
-class OpenTrajectories:
-    """The writing end, usable from several threads; :meth:`grow` and :meth:`begin_anew` from one at a time.
+class RootTable:
+    """The writing end of a table.
+
+    Several threads may use it at once, but only one :meth:`grow` and :meth:`begin_anew`.
 
     Args:
         path: file to create; must not exist.
 
     Raises:
-        OSError: when the file cannot be created or its space not be reserved.
+        OSError: when the file cannot be created, or its space cannot be reserved.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,15 +54,15 @@ class OpenTrajectories:
 
     @property
     def is_short(self) -> bool:
-        """Whether few slots are left, and there may be more."""
+        """Whether few slots are free, and the table may grow."""
         slots = len(self._versions)
         return len(self._free) < slots // 4 and slots < self._most
 
     def enter(self, line: bytes) -> int | None:
-        """Put a trajectory's line, of at most MAX_LINE bytes, into the table.
+        """Enter a trajectory by its line, of at most MAX_LINE bytes.
 
         Returns:
-            Its slot, for :meth:`leave`; None when the table is full.
+            The slot, for :meth:`leave`; None when the table is full.
         """
         try:
             slot = self._free.pop()
@@ -75,7 +78,7 @@ class OpenTrajectories:
         return slot
 
     def leave(self, slot: int) -> None:
-        """Take a trajectory out of the table."""
+        """Remove a trajectory from the table."""
         _HEAD.pack_into(self._map, slot * SLOT_BYTES, self._versions[slot], 0)
         self._free.append(slot)
 
@@ -83,7 +86,7 @@ class OpenTrajectories:
         """Double the table.
 
         Raises:
-            OSError: when there is no room, or somebody has removed the file. It stays as large as it is.
+            OSError: when there is no room, or somebody has removed the file. The table keeps its size.
         """
         slots = len(self._versions)
         try:
@@ -95,7 +98,7 @@ class OpenTrajectories:
         self._free[:0] = range(2 * slots - 1, slots - 1, -1)
 
     def _mapped(self, size: int) -> mmap.mmap:
-        """The file, made larger. Who writes into the old mapping at this moment writes into the same file."""
+        """Enlarge and map the file; a write to the old mapping reaches the same file."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             if not os.path.samestat(os.fstat(descriptor), self._file):
@@ -106,10 +109,10 @@ class OpenTrajectories:
             os.close(descriptor)
 
     def begin_anew(self) -> None:
-        """Go on in a new file, after this one was removed, or instead of it.
+        """Continue in a new file, which replaces the old one.
 
         Raises:
-            OSError: when it cannot be created; then nothing has changed but that the old one is gone.
+            OSError: when the new file cannot be created; then the old one is gone nevertheless.
         """
         self._path.unlink(missing_ok=True)
         fresh = reserved(self._path, len(self._versions) * SLOT_BYTES)
@@ -118,11 +121,11 @@ class OpenTrajectories:
 
 
 def read_open(path: Path) -> Iterator[bytes]:
-    """The lines of the trajectories that are in a table, while its writer lives or after its death."""
+    """Read the lines in a table, while its writer is alive or after its death."""
     try:
         with open(path, "rb", opener=open_private) as file:
             table = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (FileNotFoundError, ForeignFileError, ValueError):  # not there, not ours, or just being made
+    except (FileNotFoundError, ForeignFileError, ValueError):  # missing, not ours, or still empty
         return
     with table:
         for at in range(0, len(table) - SLOT_BYTES + 1, SLOT_BYTES):

@@ -1,4 +1,4 @@
-"""What of content reaches the disk: all, outlines, nothing; and never what is made unreadable."""
+"""What the settings of content and redaction let onto the disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
 from otel_rollout.recording import redaction
 from tests.spool_reader import Recorded, read_directory
 
-SECRETS = {  # text with a secret in it → the part that must not be read
+SECRETS = {  # text with a secret in it → the part that must not be readable
     "key sk-proj-abcdefghijklmnopqrstuvwx.": "abcdefghijklmnopqrstuvwx",
     "AKIAIOSFODNN7EXAMPLE": "AKIAIOSFODNN7EXAMPLE",
     "ghp_" + "a1" * 18: "a1a1a1",
@@ -41,7 +41,7 @@ SECRETS = {  # text with a secret in it → the part that must not be read
 
 @rollout_trace_op(name="op")
 def op(prompt: object, n: int = 1) -> object:
-    """Gives what it got, or raises it."""
+    """Return the prompt, or raise it."""
     if isinstance(prompt, Exception):
         raise prompt
     trace.get_current_span().set_attribute("note", str(prompt))
@@ -50,7 +50,7 @@ def op(prompt: object, n: int = 1) -> object:
 
 @pytest.fixture
 def recorded_with(fresh_process: None, test_exporters: None, tmp_path: Path) -> Callable[..., list[Recorded]]:
-    """Records calls of ``op`` with these arguments, under these settings."""
+    """Return a function that records calls of ``op`` with some arguments, under some settings."""
 
     def record(*prompts: object, **settings: str) -> list[Recorded]:
         otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, **settings)
@@ -72,12 +72,12 @@ Record = Callable[..., list[Recorded]]
 
 
 def on_disk(tmp_path: Path) -> bytes:
-    """Everything in the spool, journals and tables of open trajectories included."""
+    """Read all files of the spool, with journals and tables of running trajectories."""
     return b"".join(path.read_bytes() for path in (tmp_path / "spool").rglob("*") if path.is_file())
 
 
-def test_metadata_is_names_types_and_sizes(recorded_with: Record) -> None:
-    """Of arguments the names and kinds, of exceptions the type; no content."""
+def test_metadata_records_types_and_sizes_without_content(recorded_with: Record) -> None:
+    """Arguments are recorded by name, type and size, exceptions by type."""
     call, failed, *_ = recorded_with(["classified"], ValueError("classified"), capture_content="metadata")
     assert call.input == {"prompt": "<list of 1>", "n": "<int>"}
     assert call.output == {"answer": "<list of 1>"}
@@ -85,8 +85,8 @@ def test_metadata_is_names_types_and_sizes(recorded_with: Record) -> None:
     assert list(failed.span.events) == []
 
 
-def test_none_is_no_content_at_all(recorded_with: Record) -> None:
-    """Neither inputs nor outputs are there, on the root either; the trees are as ever."""
+def test_content_none_records_spans_without_inputs_and_outputs(recorded_with: Record) -> None:
+    """The root has no input and output either; the tree is complete."""
     spans = recorded_with("classified", ValueError("classified"), capture_content="none")
     assert [span.name for span in spans] == ["op", "op", "score reward", "rollout_trace"]
     for span in spans[:2] + spans[3:]:
@@ -94,8 +94,8 @@ def test_none_is_no_content_at_all(recorded_with: Record) -> None:
 
 
 @pytest.mark.parametrize("text", SECRETS, ids=range(len(SECRETS)))
-def test_secrets_are_unreadable_wherever_they_are(recorded_with: Record, tmp_path: Path, text: str) -> None:
-    """In arguments and results however deep, attributes, exceptions and comments; nothing is dropped."""
+def test_secret_is_redacted_in_every_part_of_a_span(recorded_with: Record, tmp_path: Path, text: str) -> None:
+    """Nested arguments, results, attributes, exceptions and comments are redacted, and nothing is dropped."""
     nested = {"a": [{"b": f"before {text}, after"}]}
     long = ["x" * 100_000, text]
     spans = recorded_with(text, nested, long, ValueError(f"cannot use {text}"), redact="secrets")
@@ -105,8 +105,8 @@ def test_secrets_are_unreadable_wherever_they_are(recorded_with: Record, tmp_pat
     assert otel_rollout.status().dropped == {}
 
 
-def test_values_under_telling_names_are_unreadable(recorded_with: Record, tmp_path: Path) -> None:
-    """A password is one by its name; token counts and token ids are none."""
+def test_values_under_names_of_secrets_are_redacted(recorded_with: Record, tmp_path: Path) -> None:
+    """A password is found by its name; token counts and token ids are not secrets."""
     prompt = {"password": "correct horse", "db_api_key": "battery", "max_tokens": 7, "token_ids": [1, 2]}
     call, *_ = recorded_with(prompt, redact="secrets")
     shown = {"password": "[redacted]", "db_api_key": "[redacted]", "max_tokens": 7, "token_ids": [1, 2]}
@@ -121,8 +121,8 @@ def test_values_under_telling_names_are_unreadable(recorded_with: Record, tmp_pa
     ),
     st.sampled_from(sorted(SECRETS)),
 )
-def test_a_line_stays_a_line(value: object, text: str) -> None:
-    """Whatever is redacted, the line is JSON in JSON as before."""
+def test_redacted_line_is_still_json_within_json(value: object, text: str) -> None:
+    """Whatever is redacted, both levels of JSON can be parsed."""
     inner = orjson.dumps([value, text]).decode("utf-8", "replace")
     line = orjson.dumps({"attributes": [{"value": {"stringValue": inner}}]})
     redacted = orjson.loads(redaction.redact_secrets(line))
@@ -130,21 +130,21 @@ def test_a_line_stays_a_line(value: object, text: str) -> None:
 
 
 def shout(text: str) -> str:
-    """A function such as an application may give."""
+    """Redact a word, as an application's function may."""
     return text.replace("classified", "UNREADABLE")
 
 
 def fail(text: str) -> str:
-    """One that fails."""
+    """Fail for a word, as an application's function may."""
     if "classified" in text:
         raise RuntimeError("no")
     return text
 
 
-def test_a_resource_is_redacted(
+def test_resource_attributes_are_redacted(
     recorded_with: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the application says of itself is on every line."""
+    """The application's resource attributes, which are on every line, are redacted."""
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "db.url=redis://:hunter2@host,db.password=hunter3")
     recorded_with("harmless", redact="secrets")
     for secret in (b"hunter2", b"hunter3"):
@@ -152,37 +152,35 @@ def test_a_resource_is_redacted(
     assert b"redis://:[redacted]@host" in on_disk(tmp_path)
 
 
-def test_a_function_of_the_application(recorded_with: Record, tmp_path: Path) -> None:
-    """It sees every line before it is written, and what it makes of it is what is recorded."""
+def test_application_function_redacts_every_line(recorded_with: Record, tmp_path: Path) -> None:
+    """The function gets every line before it is written, and its result is recorded."""
     call, *_ = recorded_with("classified", redact=f"secrets,{__name__}:shout")
     assert call.input == {"prompt": "UNREADABLE", "n": 1}
     assert b"classified" not in on_disk(tmp_path)
 
 
-def test_a_function_that_fails_keeps_its_span_from_being_written(
-    recorded_with: Record, tmp_path: Path
-) -> None:
-    """What it did not pass is not written; it is counted, and the program goes on."""
+def test_span_is_dropped_and_counted_when_the_function_fails(recorded_with: Record, tmp_path: Path) -> None:
+    """A line that the function did not return is not written, and the program goes on."""
     spans = recorded_with("classified", "harmless", redact=f"{__name__}:fail")
     assert [span.name for span in spans] == ["op"]
     assert otel_rollout.status().dropped == {"redaction": 3}
     assert b"classified" not in on_disk(tmp_path)
 
 
-def test_without_the_function_nothing_is_recorded(
+def test_unknown_redaction_function_switches_tracing_off(
     fresh_process: None, test_exporters: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """A name that leads nowhere switches tracing off, and says so: unredacted is not what was asked for."""
+    """Nothing is recorded unredacted, and an error names the function."""
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, redact="nowhere:nothing")
     op("classified")
     assert "OTEL_ROLLOUT_REDACT='nowhere:nothing': there is no such function" in caplog.text
     assert b"classified" not in on_disk(tmp_path)
 
 
-def test_spans_through_the_applications_provider_are_redacted_too(
+def test_spans_of_the_applications_provider_are_redacted(
     recorded_with: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever made the span: what reaches our disk went through it."""
+    """Every line on our disk is redacted, whichever provider made the span."""
     provider = TracerProvider()
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     recorded_with("AKIAIOSFODNN7EXAMPLE", redact="secrets")
@@ -197,10 +195,10 @@ def test_spans_through_the_applications_provider_are_redacted_too(
         {"headers": {"X-Api-Key-1": "abcdefgh", "n": 1}},
     ],
 )
-def test_the_whole_of_a_value_under_a_telling_name_goes(
+def test_value_under_a_secret_name_is_redacted_to_its_end(
     recorded_with: Record, tmp_path: Path, value: object
 ) -> None:
-    """Up to its own end, quotes and all, and in JSON within JSON; what it stands in stays readable."""
+    """Quoted values are redacted whole, also in JSON within JSON; the text around stays."""
     call, *_ = recorded_with(value, redact="secrets")
     assert call.input["n"] == 1
     assert "[redacted]" in str(call.input["prompt"])
@@ -208,8 +206,8 @@ def test_the_whole_of_a_value_under_a_telling_name_goes(
         assert part not in str(call.input)
 
 
-def test_an_attribute_with_a_telling_name_goes(recorded_with: Record, tmp_path: Path) -> None:
-    """Set by the user or given to the trajectory."""
+def test_attribute_with_a_secret_name_is_redacted(recorded_with: Record, tmp_path: Path) -> None:
+    """The attribute may be the user's or an extra of the trajectory."""
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, redact="secrets")
     with rollout_trace_attr(step=1, api_key="hunter3"):
         trace.get_current_span().set_attribute("db.password", 'hun"ter2')

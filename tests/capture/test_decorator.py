@@ -1,4 +1,4 @@
-"""Operations: what a traced call records, and that the caller cannot tell."""
+"""What a decorated call records, without any change for the caller."""
 
 import asyncio
 import random
@@ -28,8 +28,8 @@ class Tool:
         raise ValueError("no such thing")
 
 
-def test_a_method_is_recorded_with_its_arguments_and_result(recorded):
-    """Arguments appear by name, defaults included, without self; the result appears as returned."""
+def test_method_is_recorded_with_arguments_and_result(recorded):
+    """Arguments are recorded by name, with defaults and without self."""
     with rollout_trace_attr(step=1, sample_index=2, rollout_n=3):
         assert Tool().execute("1.234") == {"value": 1.23}
     call, root = recorded()
@@ -39,8 +39,8 @@ def test_a_method_is_recorded_with_its_arguments_and_result(recorded):
     assert call.attributes["openinference.span.kind"] == "CHAIN"
 
 
-async def test_a_coroutine_is_recorded_with_name_and_kind(recorded):
-    """A coroutine function stays one, and the options name the span and say what it is."""
+async def test_coroutine_function_is_recorded_with_name_and_kind(recorded):
+    """A decorated coroutine function is a coroutine function, and the options name its span and kind."""
     assert asyncio.iscoroutinefunction(Tool.execute_async)
     async with rollout_trace_attr(step=1):
         assert await Tool().execute_async("2") == 2.0
@@ -49,8 +49,8 @@ async def test_a_coroutine_is_recorded_with_name_and_kind(recorded):
     assert (call.input, call.output) == ({"expression": "2"}, 2.0)
 
 
-def test_static_and_class_methods_stay_what_they_are(recorded):
-    """The decorator may stand above @staticmethod and @classmethod as well as below."""
+def test_static_and_class_methods_can_be_decorated(recorded):
+    """The decorator may be above or below @staticmethod and @classmethod."""
 
     class Kit:
         @rollout_trace_op
@@ -73,7 +73,7 @@ def test_static_and_class_methods_stay_what_they_are(recorded):
     assert [s.input for s in recorded()[:3]] == [{"value": 1}, {"value": 2}, {"value": 3}]
 
 
-def test_calls_nest(recorded):
+def test_nested_call_is_a_child_span(recorded):
     """An operation called by another is its child."""
 
     @rollout_trace_op(name="inner")
@@ -89,8 +89,8 @@ def test_calls_nest(recorded):
     assert tree(recorded()) == {"trajectory": [{"outer": ["inner", "inner"]}]}
 
 
-def test_an_exception_is_recorded_and_reaches_the_caller_untouched(recorded):
-    """The span and the trajectory say what was raised; the caller gets the very same exception."""
+def test_exception_is_recorded_and_reaches_the_caller(recorded):
+    """Operation and trajectory name the exception, and the caller gets the identical object."""
     with pytest.raises(ValueError, match="no such thing") as caught, rollout_trace_attr():
         Tool().fail()
     call, root = recorded()
@@ -102,8 +102,8 @@ def test_an_exception_is_recorded_and_reaches_the_caller_untouched(recorded):
     assert "output.value" not in call.attributes
 
 
-async def test_a_cancelled_call_is_recorded_as_such(recorded):
-    """Cancellation ends the span with the cancellation, and goes on."""
+async def test_cancelled_call_is_recorded_as_cancelled(recorded):
+    """The span ends with the cancellation, which is passed on."""
     entered = asyncio.Event()
 
     @rollout_trace_op(name="wait")
@@ -124,7 +124,7 @@ async def test_a_cancelled_call_is_recorded_as_such(recorded):
     assert call.span.status.message.startswith("CancelledError")
 
 
-async def test_concurrent_trajectories_stay_apart(recorded):
+async def test_concurrent_tasks_record_into_their_own_trajectories(recorded):
     """Each of many tasks records into its own trajectory."""
 
     @rollout_trace_op(name="step")
@@ -144,16 +144,16 @@ async def test_concurrent_trajectories_stay_apart(recorded):
     assert sorted(map(tuple, by_trace.values())) == [(n,) for n in range(20)]
 
 
-def test_a_call_outside_any_trajectory_is_a_trace_of_its_own(recorded):
-    """Nothing decorated is silently absent: without a trajectory the call is its own root."""
+def test_call_outside_any_trajectory_is_its_own_trace(recorded):
+    """Without a trajectory, the call is a root span."""
     Tool().execute("1")
     (call,) = recorded()
     assert not call.span.parent_span_id
     assert "rollout.step" not in call.attributes
 
 
-def test_arguments_are_recorded_as_they_were_before_the_call(recorded):
-    """A function that changes its argument does not change what is recorded of it."""
+def test_arguments_are_recorded_before_the_call(recorded):
+    """A function that changes its argument does not change the record."""
 
     @rollout_trace_op
     def consume(messages: list[str]) -> int:
@@ -165,15 +165,15 @@ def test_arguments_are_recorded_as_they_were_before_the_call(recorded):
     assert recorded()[0].input == {"messages": ["a", "b"]}
 
 
-def test_wrong_arguments_raise_what_the_plain_function_raises(recorded):
-    """The TypeError of a call that does not fit is the function's own."""
+def test_wrong_arguments_raise_the_functions_own_type_error(recorded):
+    """The TypeError of a call that does not fit is the plain function's."""
     with rollout_trace_attr(), pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
         Tool().execute(nonsense=1)
     assert recorded()[0].span.status.code == 2
 
 
-def test_attributes_can_be_added_through_opentelemetry(recorded):
-    """The current span inside an operation is an ordinary OTel span."""
+def test_current_span_takes_attributes_through_opentelemetry(recorded):
+    """The current span inside an operation is an ordinary span of OpenTelemetry's API."""
 
     @rollout_trace_op(kind="LLM")
     def generate() -> str:
@@ -193,16 +193,16 @@ def test_attributes_can_be_added_through_opentelemetry(recorded):
     assert call.span.events[0].name == "first token"
 
 
-def test_when_off_the_function_is_just_called(fresh_process, tmp_path):
-    """Without configuration nothing is recorded and no directory made."""
+def test_unconfigured_operation_is_called_without_a_record(fresh_process, tmp_path):
+    """Without configuration nothing is recorded and no directory is created."""
     with rollout_trace_attr(step=1) as trajectory:
         assert Tool().execute("1") == {"value": 1.0}
     assert trajectory.trace_id is None
     assert not (tmp_path / "spool").exists()
 
 
-def test_the_global_random_state_is_left_alone(recorded):
-    """Ids come from a generator of our own: training's random numbers are the same with and without."""
+def test_global_random_state_is_unchanged(recorded):
+    """Training draws the identical random numbers with and without tracing."""
     random.seed(7)
     state = random.getstate()
     with rollout_trace_attr():
@@ -229,11 +229,8 @@ sys.stdout.buffer.write(cloudpickle.dumps(Agent))
 """
 
 
-def test_decorated_classes_pickle_by_value(recorded):
-    """A class of another process's __main__, or of a notebook, arrives as on Ray: by value, traced as there.
-
-    Its calls one after the other are siblings: each leaves the context as it was.
-    """
+def test_decorated_class_pickles_by_value(recorded):
+    """A class of a notebook or of another __main__ is traced where it arrives; its calls are siblings."""
     run = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, check=True)
     agent = cloudpickle.loads(run.stdout)()
 
@@ -262,18 +259,18 @@ def test_decorated_classes_pickle_by_value(recorded):
         ),
     ],
 )
-def test_wrong_use_is_told_at_decoration(decorate, error, message):
-    """A mistake in the decorator shows when the module is imported, not in the middle of training."""
+def test_wrong_options_raise_at_decoration(decorate, error, message):
+    """A mistake in the decorator shows when the module is imported, not during training."""
     with pytest.raises(error, match=message):
         decorate()
 
 
 @pytest.mark.internal_errors
-def test_an_internal_fault_never_surfaces(recorded, monkeypatch, caplog):
-    """When recording itself breaks, the call goes through, and one error says so."""
-    from otel_rollout.capture import content
+def test_internal_error_is_reported_once_and_the_call_succeeds(recorded, monkeypatch, caplog):
+    """When recording fails, the call goes through, and one error is logged."""
+    from otel_rollout.capture import encoding
 
-    monkeypatch.setitem(content.ENCODERS, "full", lambda *_: 1 / 0)
+    monkeypatch.setitem(encoding.ENCODERS, "full", lambda *_: 1 / 0)
     with rollout_trace_attr():
         assert [Tool().execute("1") for _ in range(3)] == [{"value": 1.0}] * 3
     assert len([r for r in caplog.records if "internal error" in r.message]) == 1
@@ -301,8 +298,8 @@ otel_rollout.runtime.current().writer.flush(10)
 """
 
 
-def test_another_context_may_be_put_in_place_of_opentelemetrys(tmp_path):
-    """An application's own, set at any moment, is what operations nest by, and each trajectory leaves it."""
+def test_replaced_context_runtime_is_used_at_once(tmp_path):
+    """Operations nest by the context that the application has set, and each trajectory leaves it."""
     subprocess.run([sys.executable, "-c", OTHER_CONTEXT, str(tmp_path)], check=True, timeout=60)
     traces: dict[bytes, list[Recorded]] = {}
     for span in read_directory(tmp_path):

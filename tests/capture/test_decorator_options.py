@@ -1,4 +1,4 @@
-"""What can be told to an operation, and which calls are one: options, super(), callables of every sort."""
+"""Options of rollout_trace_op, super() calls, and callables of every kind."""
 
 import asyncio
 import functools
@@ -13,7 +13,7 @@ import pytest
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.base import errors
-from otel_rollout.capture import content, encoding
+from otel_rollout.capture import encoding
 from tests.spool_reader import tree
 
 
@@ -21,8 +21,8 @@ from tests.spool_reader import tree
     ("capture", "has_input", "has_output"),
     [("all", True, True), ("inputs", True, False), ("outputs", False, True), ("none", False, False)],
 )
-def test_capture_says_what_of_the_content_is_recorded(recorded, capture, has_input, has_output):
-    """The span is there in any case, and neither it nor the root shows more."""
+def test_capture_option_limits_the_recorded_content(recorded, capture, has_input, has_output):
+    """The span is recorded with every option, and neither it nor the root has more content."""
 
     @rollout_trace_op(capture=capture)
     def echo(text: str) -> str:
@@ -46,7 +46,7 @@ def test_capture_says_what_of_the_content_is_recorded(recorded, capture, has_inp
 
 
 def test_excluded_arguments_are_not_recorded(recorded):
-    """Neither by name, nor among further keyword arguments, nor in a call that does not fit."""
+    """They are missing by name, among further keyword arguments, and in a call that does not fit."""
 
     @rollout_trace_op(exclude=["key", "token"])
     def call(url, key=None, **options):
@@ -112,8 +112,8 @@ class Child(Base):
         return super().make()
 
 
-async def test_a_method_and_what_it_overrides_are_one_call(recorded):
-    """In functions, coroutines, generators and class methods; what they give is what they give."""
+async def test_method_and_its_super_call_are_one_span(recorded):
+    """Functions, coroutines, generators and class methods return their own values."""
     child = Child()
     with rollout_trace_attr(name="trajectory"):
         assert (child.generate(), await child.agenerate()) == ([0], [0])
@@ -123,8 +123,8 @@ async def test_a_method_and_what_it_overrides_are_one_call(recorded):
     assert tree(recorded()) == {"trajectory": [f"Child.{name}" for name in names]}
 
 
-def test_both_are_recorded_when_asked_for(recorded):
-    """The override says so, for it knows what its super() calls are."""
+def test_record_super_records_both_methods(recorded):
+    """The option of the overriding method decides."""
 
     class Sampler(Base):
         @rollout_trace_op(record_super=True)
@@ -137,8 +137,8 @@ def test_both_are_recorded_when_asked_for(recorded):
     assert tree(recorded()) == {"trajectory": [{sampler: ["Base.generate", "Base.generate"]}]}
 
 
-def test_other_calls_of_the_same_name_are_calls_of_their_own(recorded):
-    """Recursion, another object, what is called by way of another operation, and a sub-trajectory."""
+def test_other_calls_of_methods_with_one_name_are_separate_spans(recorded):
+    """Recursion, another object, another operation between, and a sub-trajectory: no super() calls."""
 
     class Judge(Base):
         def __init__(self, other=None):
@@ -164,8 +164,8 @@ def test_other_calls_of_the_same_name_are_calls_of_their_own(recorded):
     }
 
 
-def test_a_method_of_a_base_that_calls_the_override_is_recorded_with_it(recorded):
-    """Going down is another call; only super() goes up."""
+def test_base_method_that_calls_the_override_is_a_separate_span(recorded):
+    """Only a call up the class order is a super() call."""
 
     class Template:
         @rollout_trace_op(name="Template.run")
@@ -204,8 +204,8 @@ class AsyncCallable:
         return text.upper()
 
 
-async def test_partials_and_callable_objects_can_be_operations(recorded):
-    """Named after what they call; an object whose call is asynchronous becomes a coroutine function."""
+async def test_partials_and_callable_objects_are_recorded(recorded):
+    """They have the name of what they call; an asynchronous __call__ makes a coroutine function."""
     square = rollout_trace_op(functools.partial(power, exponent=2))
     asquare = rollout_trace_op(functools.partial(apower, exponent=2))
     with rollout_trace_attr():
@@ -224,8 +224,8 @@ async def test_partials_and_callable_objects_can_be_operations(recorded):
     assert recorded()[0].input == {"base": 3, "exponent": 2}
 
 
-async def test_what_a_plain_function_returns_is_handed_on_unchanged(recorded):
-    """A coroutine or generator it returns runs after its span: decorate the function that it is of."""
+async def test_returned_coroutine_or_generator_is_not_wrapped(recorded):
+    """It runs after the function's span has ended; its own function is to be decorated."""
 
     async def later():
         return 5
@@ -242,8 +242,8 @@ async def test_what_a_plain_function_returns_is_handed_on_unchanged(recorded):
     assert [s.name for s in recorded()] == ["plain", "plain", "rollout_trace"]
 
 
-def test_everything_pickles_wherever_it_is_defined(recorded):
-    """Functions and classes of a notebook's namespace or local ones, and trajectories before their block."""
+def test_local_definitions_and_trajectories_pickle(recorded):
+    """Functions and classes of a notebook or a function do, and trajectories before their block."""
     namespace = {"__name__": "__main__"}
     exec(
         textwrap.dedent("""
@@ -274,8 +274,8 @@ def test_everything_pickles_wherever_it_is_defined(recorded):
     assert spans[0].input == {"text": "x"}
 
 
-def test_a_script_sends_its_own_functions_elsewhere(tmp_path):
-    """What is defined in __main__ arrives in a process that does not know the script."""
+def test_function_of_a_script_runs_in_a_process_without_the_script(tmp_path):
+    """A definition of __main__ arrives by value."""
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
@@ -305,8 +305,8 @@ def ring(signum, frame):
 
 
 @pytest.mark.parametrize("during", ["arguments", "result"])
-def test_a_time_limit_by_signal_holds_while_we_run(recorded, monkeypatch, during):
-    """What the application's signal handler raises is the application's, wherever it strikes."""
+def test_signal_handlers_exception_reaches_the_application(recorded, monkeypatch, during):
+    """A time limit holds while we encode arguments or results."""
     calls = {"arguments": 1, "result": 2}[during]
     to_json = encoding.to_json
 
@@ -317,7 +317,7 @@ def test_a_time_limit_by_signal_holds_while_we_run(recorded, monkeypatch, during
             signal.raise_signal(signal.SIGALRM)
         return to_json(value, limit)
 
-    monkeypatch.setitem(content.ENCODERS, "full", interrupted)
+    monkeypatch.setitem(encoding.ENCODERS, "full", interrupted)
     before = signal.signal(signal.SIGALRM, ring)
     try:
         with pytest.raises(TimeUp):
@@ -327,8 +327,8 @@ def test_a_time_limit_by_signal_holds_while_we_run(recorded, monkeypatch, during
     assert [s.name for s in recorded()] == ["power"], "recorded as far as it came"
 
 
-def test_a_fault_that_cannot_be_reported_is_harmless(monkeypatch):
-    """A logging handler that fails is no reason either."""
+def test_internal_error_with_a_failing_logger_is_ignored(monkeypatch):
+    """A logging handler that fails raises nothing in user code."""
     monkeypatch.setattr(errors, "_logger", None)
     errors.fault("a place that was not reported", ValueError())
     errors.warn_once("a mistake that was not reported")

@@ -1,4 +1,4 @@
-"""Any value becomes JSON: faithful where it can be, bounded and harmless always."""
+"""Any value becomes JSON: faithful if possible, and always of bounded size."""
 
 import dataclasses
 import datetime
@@ -33,7 +33,9 @@ from PIL import Image
 from benchmarks.counts import instructions
 from otel_rollout._state import process
 from otel_rollout.capture import encoding
-from otel_rollout.capture.encoding import to_json
+from otel_rollout.capture.encoding import size, to_json
+from otel_rollout.capture.encoding.bounded import BoundedEncoder
+from otel_rollout.capture.encoding.work import Work
 
 LIMIT = 1 << 20
 
@@ -58,7 +60,7 @@ class RaisingRepr:
 
 
 class RaisingMapping(Mapping):
-    """Gives one entry and fails."""
+    """Yields one entry and fails."""
 
     def __len__(self):
         return 10
@@ -123,30 +125,30 @@ ROWS = re.findall(r"^\| (.*) \| `(.*)` \| `(.*)` \|$", PAGE.read_text("utf-8"), 
 
 @pytest.fixture(autouse=True)
 def nothing_large_before(monkeypatch):
-    """As in a process that has not seen a large value yet."""
+    """Start each test as a process that has not encoded a large value yet."""
     monkeypatch.setattr(process, "values_to_measure", 0)
 
 
-def test_the_page_has_its_table():
-    """docs/values.md is read: as many rows are tested as it has."""
+def test_values_page_has_its_table():
+    """As many rows of docs/values.md are tested as it has."""
     assert len(ROWS) == PAGE.read_text("utf-8").count("\n| ") - 1 > 40
 
 
 @pytest.mark.parametrize(("example", "recorded"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_values_are_recorded_as_documented(example, recorded):
-    """Each row of docs/values.md is so, for the value itself and beside a key that orjson refuses."""
+def test_value_is_recorded_as_documented(example, recorded):
+    """Each row of docs/values.md holds, for the value itself and beside a key that orjson refuses."""
     expected = json.loads(recorded)
     assert shown(eval(example, dict(KNOWN))) == expected
     assert shown({0: eval(example, dict(KNOWN))}) == {"0": expected}
 
 
-def test_large_arrays_show_shape_and_type():
-    """An image handed to a tool costs no second of training: its shape and dtype say what it was."""
+def test_large_array_is_recorded_by_shape_and_type():
+    """The numbers of an image are not recorded."""
     assert shown(np.zeros((1080, 1920, 3), np.uint8)) == "<array (1080, 1920, 3) uint8>"
 
 
-def test_a_proxy_is_not_called():
-    """An object that has every attribute, such as a handle to something remote, is only described."""
+def test_object_with_every_attribute_is_only_described():
+    """A handle to a remote object is not called."""
 
     class Proxy:
         def __getattr__(self, name):
@@ -158,8 +160,8 @@ def test_a_proxy_is_not_called():
     assert shown(Proxy()) == "<proxy>"
 
 
-def test_one_bad_object_does_not_hide_the_rest():
-    """What surrounds an object that cannot be looked into is shown."""
+def test_failing_object_does_not_hide_its_neighbours():
+    """The values around an object that raises are recorded."""
 
     class Model:
         def model_dump(self):
@@ -172,7 +174,7 @@ def test_one_bad_object_does_not_hide_the_rest():
 
 
 class Lying:
-    """Says it is a dict, and refuses everything asked of it."""
+    """Claims to be a dict, and refuses every request."""
 
     __class__ = property(lambda self: 1 / 0)
 
@@ -269,21 +271,21 @@ HOSTILE = [
 
 @pytest.mark.parametrize("make", HOSTILE)
 @pytest.mark.parametrize("limit", [1, 10, LIMIT])
-def test_hostile_values_neither_raise_nor_hide_their_neighbours(make, limit):
-    """Lying, raising, refusing objects become something, and what stands beside them is shown."""
+def test_hostile_value_neither_raises_nor_hides_its_neighbours(make, limit):
+    """Objects that lie, raise or refuse are described, and the values beside them are recorded."""
     json.loads(to_json(make(), limit))
     json.loads(to_json({"value": make()}, limit))
     if limit == LIMIT:
         assert shown([make(), {0: make()}, "beside"])[2] == "beside"
 
 
-def test_an_endless_mapping_ends_at_the_limit():
-    """A mapping that never ends is cut where the limit is, in spite of the length it claims."""
+def test_endless_mapping_is_cut_at_the_limit():
+    """The length that the mapping claims does not matter."""
     assert len(to_json(Endless(), 5000)) < 5200
 
 
-def test_nothing_is_consumed_or_drawn():
-    """Generators, iterators and files are where they were, and so is the global random generator."""
+def test_encoding_consumes_no_iterator_and_no_random_number():
+    """Generators, iterators and files keep their position."""
     generator, iterator, file = (n for n in [1, 2]), iter([1, 2]), io.StringIO("text")
     before = random.getstate()
     shown([generator, iterator, file, map(str, [1]), zip([1], [2], strict=True)])
@@ -322,8 +324,8 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_huge_values_are_bounded_before_they_are_encoded(shape):
-    """Encoding tens of megabytes takes no more memory than a few times the limit, and gives the limit."""
+def test_huge_value_takes_memory_of_a_few_limits(shape):
+    """Tens of megabytes are cut before they are encoded."""
     value = huge(shape)
     tracemalloc.start()
     try:
@@ -336,13 +338,13 @@ def test_huge_values_are_bounded_before_they_are_encoded(shape):
     json.loads(encoded)
 
 
-def test_the_digits_of_a_huge_integer_are_cut_as_text_is():
+def test_digits_of_a_huge_integer_are_cut_at_the_limit():
     """An integer of a thousand digits takes no more than the limit."""
     assert shown((10**1000, None), 20)[0].endswith("more characters)")
 
 
-def test_what_shares_its_parts_many_times_over_is_bounded():
-    """A dict that holds the level below it twice, thirty levels deep, is not encoded in full."""
+def test_dict_that_doubles_on_each_level_is_bounded():
+    """Thirty levels, each with the one below it twice, are not encoded in full."""
     value = {}
     for _ in range(30):
         value = {"left": value, "right": value}
@@ -350,17 +352,18 @@ def test_what_shares_its_parts_many_times_over_is_bounded():
 
 
 @pytest.mark.parametrize("width", range(1, 7))
-def test_the_look_at_what_shares_its_parts_does_not_multiply(width, monkeypatch):
-    """With several parts on each level, the level below is not looked at for each of them."""
+def test_size_estimate_of_shared_parts_does_not_multiply(width, monkeypatch):
+    """With several parts on each level, the level below is not visited once for each."""
     looks = 0
-    look = encoding._seems_larger
+    look = size.seems_larger
 
     def counted(*arguments):
         nonlocal looks
         looks += 1
         return look(*arguments)
 
-    monkeypatch.setattr(encoding, "_seems_larger", counted)
+    monkeypatch.setattr(encoding, "seems_larger", counted)
+    monkeypatch.setattr(size, "seems_larger", counted)
     value = {}
     for _ in range(8):
         value = dict.fromkeys("abcdef"[:width], value)
@@ -368,8 +371,8 @@ def test_the_look_at_what_shares_its_parts_does_not_multiply(width, monkeypatch)
     assert looks < 1 << 12
 
 
-def test_after_a_huge_value_got_through_the_next_ones_are_measured():
-    """What escapes the look is encoded in full once, not with every call."""
+def test_values_after_an_underestimated_one_are_measured():
+    """A value that escapes the estimate is encoded in full once, not with every call."""
     value = {str(number): "x" * 2_000_000 for number in range(10)}
     first = to_json(value, 100_000)
     tracemalloc.start()
@@ -380,15 +383,15 @@ def test_after_a_huge_value_got_through_the_next_ones_are_measured():
         tracemalloc.stop()
 
 
-def test_what_follows_something_large_is_shown():
+def test_small_value_after_a_large_one_is_recorded():
     """A huge prompt leaves room for the small arguments after it."""
     recorded = shown({"prompt": "x" * 10_000, "temperature": 0.7}, 1000)
     assert recorded["temperature"] == 0.7
     assert recorded["prompt"].endswith("more characters)")
 
 
-def test_the_amount_left_out_is_exact():
-    """The number of characters, items and entries that are missing is the true one."""
+def test_note_on_an_omission_has_the_exact_count():
+    """The missing characters, items and entries are counted."""
     text = shown("é" * 1000, 100)
     assert text.count("é") + int(re.search(r"\((\d+) more characters", text)[1]) == 1000
     items = shown(list(range(1000)), 100)
@@ -400,15 +403,15 @@ def test_the_amount_left_out_is_exact():
 @pytest.mark.parametrize(
     "value", ["x" * 10_000, list(range(10_000)), {str(i): i for i in range(10_000)}, ["y" * 300] * 100]
 )
-def test_large_values_are_cut_and_say_so(value):
-    """Beyond the limit valid JSON remains, with the amount left out in words."""
+def test_value_beyond_the_limit_is_cut_with_a_note(value):
+    """The result is valid JSON with the omitted amount in words."""
     encoded = to_json(value, 1000)
     assert len(encoded) < 3000
     assert " more " in json.dumps(json.loads(encoded), ensure_ascii=False)
 
 
-def test_deep_nesting_ends():
-    """Nesting beyond what JSON encoders bear is cut, not followed."""
+def test_deep_nesting_is_cut_with_a_note():
+    """Five thousand levels are not followed."""
     value: object = 1
     for _ in range(5000):
         value = [value]
@@ -438,8 +441,8 @@ ODD = {
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_what_orjson_refuses_does_not_hold_up_an_event_loop(kind):
-    """A mebibyte of it takes no more of Python than a few milliseconds have; what is missing is counted."""
+def test_values_that_orjson_refuses_take_bounded_time(kind):
+    """A mebibyte of them takes Python a few milliseconds, and the omission is counted."""
     value, encoded = ODD[kind](), []
     assert instructions(lambda: encoded.append(to_json(value, LIMIT))) < 800_000
     recorded = json.loads(encoded[0])
@@ -458,8 +461,8 @@ def nested(levels):
 
 
 @pytest.mark.parametrize("value", [[nested(800)] * 15, [[nested(300)] * 12, [nested(300)] * 12]])
-def test_what_is_deep_is_not_looked_at_again_and_again(value):
-    """Nor where so much was measured before it that no more is."""
+def test_deep_value_is_not_measured_on_every_level(value):
+    """This holds also after all visits are used up."""
     assert instructions(lambda: to_json([[[]] * 9000, *value], LIMIT)) < 800_000
 
 
@@ -484,8 +487,8 @@ MESSAGES = [{"role": "user", "content": "How many are there? " * 10} for _ in ra
         ["x" * 900_000, {1: 2}],
     ],
 )
-def test_what_rollouts_hold_is_whole(value):
-    """Messages, token ids, arrays, and a thousand objects are not cut by the bound on time."""
+def test_values_of_usual_rollouts_are_recorded_whole(value):
+    """Messages, token ids, arrays and a thousand objects are not cut by the bound on time."""
     assert b" more " not in to_json(value, LIMIT)
 
 
@@ -513,8 +516,8 @@ anything = st.recursive(
 
 
 @given(value=anything, limit=st.integers(1, 5000))
-def test_anything_becomes_valid_bounded_json(value, limit):
-    """Whatever the value, the result is the same JSON each time, of about the limit's size at most."""
+def test_any_value_becomes_valid_bounded_json(value, limit):
+    """The result is equal each time, and at most about as large as the limit."""
     encoded = to_json(value, limit)
     json.loads(encoded)
     orjson.loads(encoded)
@@ -531,12 +534,12 @@ plain = st.recursive(
 
 
 @given(value=plain)
-def test_plain_values_round_trip(value):
-    """What JSON can hold comes back equal."""
+def test_plain_value_round_trips(value):
+    """A value of JSON's types comes back equal."""
     assert shown(value) == value
 
 
 @given(value=plain)
-def test_written_piece_by_piece_a_value_is_the_same(value):
-    """Which of the two ways a value takes is not seen in what is recorded."""
-    assert json.loads(encoding._Pieces(LIMIT, encoding._Work()).json(value, 100)) == value
+def test_value_encoded_in_parts_equals_the_value(value):
+    """Both ways of encoding give the one result."""
+    assert json.loads(BoundedEncoder(LIMIT, Work()).encode(value, 100)) == value

@@ -1,8 +1,7 @@
-"""A fault in any call of ours, on any path through user code, changes nothing for the user's code.
+"""A fault in any internal call, on any path through user code, changes nothing for user code.
 
-A dry run numbers the calls of our functions; then each of them is made to fail at its entry, as it would for
-want of memory or stack. Left out are those that user code calls or that run user code: what they consist of
-is what is broken here, piece by piece.
+A dry run numbers the calls of our functions. Then each call in turn fails at its entry, as it would without
+memory or stack. Functions that user code calls, or that run user code, are left out; their inner calls fail.
 """
 
 import asyncio
@@ -19,15 +18,15 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
 from otel_rollout.base import errors
 
 PACKAGE = str(Path(otel_rollout.__file__).parent)
-CARRIERS = {"steps_of"}
-"""It and ``capture/generator_driver.py`` are what a generator runs in; without them there is none."""
+CARRIERS = {"start_steps"}
+"""This and ``capture/generator_driver.py`` run a generator, which does not exist without them."""
 
-SETTING_UP = {"_traced", "rollout_trace_op", "rollout_trace_attr"}
-"""Decoration and the making of a trajectory may say what is wrong; they record nothing."""
+SETTING_UP = {"_check_options", "_traced", "rollout_trace_op", "rollout_trace_attr"}
+"""Decoration, and the creation of a trajectory, may raise; they record nothing."""
 
 
 class Plain:
-    """A trajectory that is none."""
+    """A trajectory that does nothing."""
 
     def __enter__(self):
         return self
@@ -63,7 +62,7 @@ class Traced:
 
 
 def outcome(function, *args):
-    """What a call gave or raised, as something to compare."""
+    """Return what a call returned or raised, in a form to compare."""
     try:
         return "gave", function(*args)
     except BaseException as error:
@@ -213,7 +212,7 @@ FAULTS = [MemoryError, RecursionError, OSError, ValueError]
 
 
 def callers(frame):
-    """The names of our functions from ``frame`` up to the user's."""
+    """Return the names of our functions from a frame up to the user's."""
     while frame is not None and is_ours(frame.f_code):
         yield frame.f_code.co_name
         frame = frame.f_back
@@ -224,7 +223,7 @@ def is_ours(code):
 
 
 class Calls:
-    """Numbers the calls of our functions by our functions, and makes one of them fail."""
+    """Numbers the calls between our functions, and makes one of them fail."""
 
     def __init__(self, skipped=frozenset(), fails=None, error=None):
         self.count = 0
@@ -270,11 +269,11 @@ def observed(scenario, api, profile=None):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_a_fault_in_any_of_our_calls_stays_ours(recorded, monkeypatch, scenario):
-    """Same results, exceptions and order of side effects; context and random states as they were."""
+def test_fault_in_any_internal_call_does_not_reach_user_code(recorded, monkeypatch, scenario):
+    """Results, exceptions, the order of side effects, context and random states are unchanged."""
     monkeypatch.setattr(errors, "_logger", _Silent())
     expected = observed(scenario, Untraced())
-    assert observed(scenario, Traced()) == expected  # warm: what is set up once is set up
+    assert observed(scenario, Traced()) == expected  # a first run: what is set up once is set up afterwards
     dry = Calls()
     assert observed(scenario, Traced(), dry) == expected
     skipped = frozenset(dry.run_user_code)
@@ -307,7 +306,7 @@ def test_a_fault_in_any_of_our_calls_stays_ours(recorded, monkeypatch, scenario)
 
 
 class _Silent:
-    """A logger of faults that were injected."""
+    """A logger that ignores the injected faults."""
 
     def error(self, *args, **kwargs):
         pass

@@ -1,4 +1,4 @@
-"""Generators as operations: one span from the first step to the end, and a consumer that cannot tell."""
+"""A decorated generator is one span from the first step to the end, without any change for the consumer."""
 
 import asyncio
 import contextvars
@@ -23,7 +23,7 @@ def current() -> int:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind():
-    """Whatever a generator does, its consumer is outside any trace afterwards."""
+    """Check after each test that the consumer is outside any trace."""
     yield
     assert otel_context.get_current() == {}
 
@@ -46,8 +46,8 @@ def generator_attributes(span):
     return {k.removeprefix(prefix): v for k, v in span.attributes.items() if k.startswith(prefix)}
 
 
-def test_a_generator_is_one_span_with_its_items(recorded):
-    """Arguments, the list of items, their number, what it returned, and that it was exhausted."""
+def test_generator_is_one_span_with_its_items(recorded):
+    """The span has arguments, items, their number, the return value and whether it was exhausted."""
     with rollout_trace_attr(name="trajectory"):
         assert list(count(3)) == [0, 1, 2]
     call, root = recorded()
@@ -57,8 +57,8 @@ def test_a_generator_is_one_span_with_its_items(recorded):
     assert root.output == [0, 1, 2]
 
 
-async def test_an_async_generator_is_one_span_with_its_items(recorded):
-    """As a synchronous one."""
+async def test_async_generator_is_one_span_with_its_items(recorded):
+    """The span has arguments, items, their number, and whether it was exhausted."""
     with rollout_trace_attr(name="trajectory"):
         assert [number async for number in acount(3)] == [0, 1, 2]
     call, root = recorded()
@@ -67,8 +67,8 @@ async def test_an_async_generator_is_one_span_with_its_items(recorded):
     assert tree([call, root]) == {"trajectory": ["acount"]}
 
 
-def test_introspection_is_that_of_the_plain_function():
-    """Frameworks know generator functions by their code, and what they are called with by their signature."""
+def test_decorated_generator_function_has_the_plain_ones_signature():
+    """Frameworks recognise generator functions by code flags and signature."""
     assert inspect.isgeneratorfunction(count)
     assert inspect.isasyncgenfunction(acount)
     assert not inspect.iscoroutinefunction(acount)
@@ -82,8 +82,8 @@ def test_introspection_is_that_of_the_plain_function():
         count()
 
 
-def test_between_its_steps_the_consumer_is_where_it_was(recorded):
-    """While the generator runs its span is current; while it is suspended nothing of it is."""
+def test_span_is_current_only_during_the_generators_steps(recorded):
+    """While the generator is suspended, the consumer's context is current."""
 
     @rollout_trace_op(name="inner")
     def inner() -> int:
@@ -111,8 +111,8 @@ def test_between_its_steps_the_consumer_is_where_it_was(recorded):
     assert tree(recorded()) == {"trajectory": [{"steps": ["inner"]}, "consumer"]}
 
 
-def test_other_context_variables_are_the_consumers(recorded):
-    """Only OpenTelemetry's context is kept apart: what else consumer and generator set, both see."""
+def test_other_context_variables_are_shared_with_the_consumer(recorded):
+    """Only OpenTelemetry's context is the generator's own."""
     variable = contextvars.ContextVar("variable", default=0)
 
     @rollout_trace_op
@@ -128,8 +128,8 @@ def test_other_context_variables_are_the_consumers(recorded):
     iterator.close()
 
 
-def test_a_trajectory_inside_a_generator_stays_inside(recorded):
-    """A block that is open across a yield is open for the generator only."""
+def test_trajectory_open_across_a_yield_is_the_generators_alone(recorded):
+    """The consumer is outside that trajectory."""
 
     @rollout_trace_op(name="rollouts")
     def rollouts():
@@ -155,8 +155,8 @@ def test_a_trajectory_inside_a_generator_stays_inside(recorded):
 
 
 @pytest.mark.parametrize("end", ["close", "collect"])
-def test_stopping_early_is_no_error(recorded, end):
-    """The consumer takes what it wants and leaves; the generator cleans up, and the span says so."""
+def test_generator_closed_early_is_no_error(recorded, end):
+    """The generator cleans up, and the span says that it was not exhausted."""
     cleaned = []
 
     @rollout_trace_op
@@ -180,8 +180,8 @@ def test_stopping_early_is_no_error(recorded, end):
 
 
 @pytest.mark.parametrize("end", ["close", "collect"])
-async def test_stopping_an_async_generator_early_is_no_error(recorded, end):
-    """Also when only the event loop closes it, because nobody else does."""
+async def test_async_generator_closed_early_is_no_error(recorded, end):
+    """This holds also when only the event loop closes it."""
     cleaned = asyncio.Event()
 
     @rollout_trace_op
@@ -209,8 +209,8 @@ async def test_stopping_an_async_generator_early_is_no_error(recorded, end):
     assert generator_attributes(call) == {"items": 2, "exhausted": False}
 
 
-def test_an_event_loop_that_ends_closes_what_is_left(recorded, capfd, caplog):
-    """It finds one generator to close, not two that stand in each other's way."""
+def test_event_loop_closes_an_abandoned_generator_once(recorded, capfd, caplog):
+    """The loop finds one generator to close, not wrapper and generator."""
     kept = []
 
     @rollout_trace_op
@@ -234,8 +234,8 @@ def test_an_event_loop_that_ends_closes_what_is_left(recorded, capfd, caplog):
     assert capfd.readouterr().err == ""
 
 
-def test_a_failing_generator_shows_what_it_gave_before(recorded):
-    """Its exception is on the span, and reaches the consumer untouched."""
+def test_failing_generator_is_recorded_with_its_items(recorded):
+    """The exception is on the span and reaches the consumer unchanged."""
 
     @rollout_trace_op
     def numbers():
@@ -255,8 +255,8 @@ def test_a_failing_generator_shows_what_it_gave_before(recorded):
     assert root.span.status.code == 0, "the consumer has dealt with it"
 
 
-async def test_a_cancelled_async_generator_says_so(recorded):
-    """The cancellation arrives where the generator waits, and goes on."""
+async def test_cancelled_async_generator_is_recorded_as_cancelled(recorded):
+    """The cancellation arrives where the generator waits, and is passed on."""
     waiting = asyncio.Event()
 
     @rollout_trace_op
@@ -279,8 +279,8 @@ async def test_a_cancelled_async_generator_says_so(recorded):
     assert call.output == [1]
 
 
-def test_what_is_recorded_of_a_long_generator_is_bounded(recorded, monkeypatch):
-    """The first items are kept, by number and by bytes, and the rest counted."""
+def test_items_of_a_long_generator_are_bounded(recorded, monkeypatch):
+    """The first items are recorded, up to a number and a size, and the rest is counted."""
     monkeypatch.setattr(generators, "MAX_ITEMS", 3)
     with rollout_trace_attr():
         assert sum(count(10)) == 45
@@ -289,15 +289,15 @@ def test_what_is_recorded_of_a_long_generator_is_bounded(recorded, monkeypatch):
     assert generator_attributes(call)["items"] == 10
 
 
-def test_a_generator_never_started_is_not_recorded(recorded):
-    """Nothing of it has run."""
+def test_generator_never_started_is_not_recorded(recorded):
+    """No part of it has run."""
     count(3)
     count(3).close()
     assert recorded() == []
 
 
-def test_a_generator_keeps_nothing_alive(recorded):
-    """Arguments and items live as long as they do in a plain generator."""
+def test_generator_keeps_no_argument_or_item_alive(recorded):
+    """They live as long as with the plain generator."""
 
     class Thing:
         pass
@@ -322,8 +322,8 @@ def test_a_generator_keeps_nothing_alive(recorded):
         gc.enable()
 
 
-def test_a_generator_based_coroutine_can_still_be_awaited(recorded):
-    """``types.coroutine`` makes awaitables of generators."""
+def test_generator_based_coroutine_can_be_awaited(recorded):
+    """``types.coroutine`` makes awaitables of generators, decorated ones too."""
 
     @rollout_trace_op(name="pause")
     @types.coroutine
@@ -338,8 +338,8 @@ def test_a_generator_based_coroutine_can_still_be_awaited(recorded):
     assert recorded()[0].attributes["rollout.generator.returned"] == "5"
 
 
-def test_generators_pickle_by_value(recorded):
-    """As functions of notebooks and of __main__ do on their way to Ray."""
+def test_generator_function_pickles_by_value(recorded):
+    """Functions of notebooks and of __main__ are pickled like this on their way to Ray."""
     namespace = {"__name__": "__main__", "rollout_trace_op": rollout_trace_op}
     source = "@rollout_trace_op\ndef numbers(to, *, by=1):\n    yield from range(0, to, by)\n"
     exec(

@@ -1,4 +1,4 @@
-"""What lists of traces call a trajectory: by default by which it is."""
+"""The name of a trajectory in lists of traces: its step, sample and rollout by default."""
 
 import pytest
 
@@ -24,8 +24,8 @@ VALIDATION = {"validate": True}
         ({"step": 1, "name": "agent_loop"}, "1"),
     ],
 )
-def test_a_trace_is_called_by_which_it_is_unless_somebody_has_named_it(recorded, given, shown):
-    """Step, sample and rollout, as far as they are given; the root span keeps its own name."""
+def test_unnamed_trajectory_is_listed_by_its_identity(recorded, given, shown):
+    """Step, sample and rollout are used if they are given; the root span keeps its name."""
     with rollout_trace_attr(**given):
         pass
     (root,) = recorded()
@@ -33,7 +33,7 @@ def test_a_trace_is_called_by_which_it_is_unless_somebody_has_named_it(recorded,
     assert root.name == given.get("name", "rollout_trace")
 
 
-def test_an_operation_that_happens_to_be_called_so_keeps_its_name():
-    """Only trajectories are called by which they are."""
+def test_operation_with_the_default_name_keeps_it():
+    """Only trajectories are listed by their identity."""
     attributes = {semconv.SPAN_KIND: "CHAIN", semconv.STEP: 1}
     assert semconv.name_of_trace("agent_loop", attributes) == "agent_loop"

@@ -1,4 +1,4 @@
-"""docs/operations.md: its examples run, and record what it says."""
+"""docs/operations.md: its examples run, and record what the page says."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-def test_the_examples_record_what_the_page_says(recorded):
-    """All of them, one after the other, as a reader would type them."""
+def test_examples_record_what_the_page_says(recorded):
+    """All examples run one after the other, as a reader would type them."""
     namespace = {"__name__": "__main__"}
     for example in EXAMPLES:
         exec(example, namespace)

@@ -1,4 +1,4 @@
-"""Scores: of the trajectory around, and by id of one that is over or runs elsewhere."""
+"""Scores of the trajectory around, and by id of a trajectory that has ended or runs elsewhere."""
 
 import datetime
 import itertools
@@ -33,8 +33,8 @@ from tests.spool_reader import read_directory
         (math.nan, {"gen_ai.evaluation.score.label": "nan"}),
     ],
 )
-def test_a_score_is_an_evaluation_span_and_an_attribute_of_the_root(recorded, value, attributes):
-    """Numbers, verdicts and labels are recorded in GenAI terms, as a zero-length span below the root."""
+def test_score_is_an_evaluation_span_and_a_root_attribute(recorded, value, attributes):
+    """Numbers, verdicts and labels are recorded in GenAI terms, as a span of length zero below the root."""
     with rollout_trace_attr():
         score("reward", value, comment="because")
     span, root = recorded()
@@ -64,10 +64,8 @@ def test_a_score_is_an_evaluation_span_and_an_attribute_of_the_root(recorded, va
         ("verdict", "good", "secrets", "good"),
     ],
 )
-def test_text_of_a_score_named_like_a_secret_is_redacted_everywhere(
-    recorded, name, value, redact, told, is_given_by_id
-):
-    """As under such a name elsewhere: text goes, on the score's own span as on the root; numbers stay."""
+def test_text_of_a_score_with_a_secret_name_is_redacted(recorded, name, value, redact, told, is_given_by_id):
+    """It is redacted on the score's own span and on the root; numbers stay."""
     otel_rollout.configure("spool", redact=redact)
     with rollout_trace_attr() as trajectory:
         score(name, value, trajectory=trajectory.id if is_given_by_id else None)
@@ -83,18 +81,18 @@ def test_text_of_a_score_named_like_a_secret_is_redacted_everywhere(
 
 
 def as_it_is(line: str) -> str:
-    """A redaction of an application that changes nothing."""
+    """Return the text unchanged, as an application's redaction."""
     return line
 
 
-def test_a_score_given_in_another_process_is_recorded_below_what_runs_there(recorded):
-    """Where only context and identity have arrived, the score joins the trace all the same."""
+def test_score_in_another_process_is_recorded_below_its_current_span(recorded):
+    """The score joins the trace where only context and identity have arrived."""
     with rollout_trace_attr(step=1):
         arrived = extract(inject())
     token = otel_context.attach(arrived)
     score("reward", 0.5)
     otel_context.detach(token)
-    score("reward", 1.0)  # outside any trajectory: nobody's
+    score("reward", 1.0)  # outside any trajectory: ignored
     root, evaluation = recorded()
     assert evaluation.span.parent_span_id == root.span.span_id
     assert evaluation.attributes["rollout.step"] == 1
@@ -109,8 +107,8 @@ class Uncertain:
     "value",
     [object(), None, [1], {}, b"0.5", 1j, np.zeros(2), 10**400, Uncertain(), datetime.date(2026, 1, 1)],
 )
-def test_value_that_is_no_score_is_named_in_a_warning(recorded, caplog, monkeypatch, value):
-    """Nothing is recorded and nothing raised; one line names score, argument, type and what to give."""
+def test_value_that_is_no_score_is_refused_with_a_warning(recorded, caplog, monkeypatch, value):
+    """Nothing is recorded or raised; one line names score, argument and type, and what to give."""
     with rollout_trace_attr():
         for _ in range(3):
             score("loss", value)
@@ -131,8 +129,8 @@ def test_value_that_is_no_score_is_named_in_a_warning(recorded, caplog, monkeypa
         ("n" * 251, "a text of 251 characters"),
     ],
 )
-def test_name_that_is_none_is_named_in_a_warning(recorded, caplog, monkeypatch, name, shown):
-    """A name that is no text, empty, or longer than destinations take: one line says so."""
+def test_invalid_score_name_is_refused_with_a_warning(recorded, caplog, monkeypatch, name, shown):
+    """A name that is no text, empty, or too long for destinations is named in one line."""
     with rollout_trace_attr() as trajectory:
         score(name, 1)
     score(name, 1, trajectory=trajectory.id)
@@ -166,8 +164,8 @@ class Label(str, Enum):
         (-math.inf, "-inf"),
     ],
 )
-def test_scalars_of_every_library_are_numbers_bools_and_labels(recorded, value, recorded_as):
-    """What the root repeats, and what is read of the evaluation span, has the same value and type."""
+def test_scalar_of_any_library_is_recorded_with_its_type(recorded, value, recorded_as):
+    """Root and evaluation span have one value of one type."""
     with rollout_trace_attr():
         score("reward", value)
     span, root = recorded()
@@ -177,8 +175,8 @@ def test_scalars_of_every_library_are_numbers_bools_and_labels(recorded, value, 
         assert (type(found), found) == (type(recorded_as), recorded_as)
 
 
-def test_root_repeats_a_score_with_the_time_it_was_given(recorded):
-    """Its time is the evaluation span's, not the root's end; of two the newest is repeated."""
+def test_root_repeats_a_score_with_its_time(recorded):
+    """The time is the evaluation span's, not the root's end; of two scores the newest is repeated."""
     with rollout_trace_attr() as trajectory:
         score("reward", 0.1)
         score("reward", 0.5)
@@ -192,8 +190,8 @@ def test_root_repeats_a_score_with_the_time_it_was_given(recorded):
         assert evaluations.newest(order)["reward"].value == 0.9
 
 
-def test_score_given_inside_after_the_root_ended_says_that_the_root_lacks_it(recorded):
-    """A task that outlives its trajectory scores it: destinations know that no root repeats that."""
+def test_score_after_the_roots_end_is_marked_as_outside(recorded):
+    """Destinations know that no root repeats the score of a task that outlives its trajectory."""
     with rollout_trace_attr():
         inside = otel_context.get_current()
     token = otel_context.attach(inside)
@@ -208,8 +206,8 @@ any_value = st.booleans() | st.floats() | st.text(max_size=5) | st.sampled_from(
 
 
 @given(any_value, st.none() | st.text(max_size=5), st.sampled_from([None, "process", "outside"]))
-def test_what_an_evaluation_span_holds_reads_back(value, comment, origin):
-    """Value, its type, comment and origin; a float that JSON has no number for is its text."""
+def test_evaluation_span_reads_back(value, comment, origin):
+    """Value with its type, comment and origin are read; a float without a JSON number is its text."""
     written = evaluations.attributes_of("reward", value, comment, origin)
     read = evaluations.recorded_in(written, 7)
     expected = str(value) if isinstance(value, float) and not math.isfinite(value) else value
@@ -225,7 +223,7 @@ def test_what_an_evaluation_span_holds_reads_back(value, comment, origin):
     ],
 )
 def test_number_of_a_score(value, number):
-    """A yes counts 1, infinity is a number, and a text is none, whatever digits it holds."""
+    """True counts 1, infinity is a number, and a text is none, even with digits."""
     assert evaluations.number_of(value) == number
 
 
@@ -234,8 +232,8 @@ def evaluation_of(spans, name="score reward"):
     return found
 
 
-def test_a_trajectory_is_scored_later_by_its_id(recorded):
-    """Its id is a string of 55 characters; the score stands below the root, outside whatever runs by then."""
+def test_ended_trajectory_is_scored_by_its_id(recorded):
+    """The score is below the root of the id, not in the trajectory that runs by then."""
     with rollout_trace_attr(step=1) as trajectory:
         pass
     with rollout_trace_attr(step=2):
@@ -254,8 +252,8 @@ def test_a_trajectory_is_scored_later_by_its_id(recorded):
     assert "rollout.score.reward" not in later.attributes
 
 
-def test_a_trajectory_is_scored_from_another_process(recorded, tmp_path):
-    """Any process of the run will do: it needs the id and nothing else."""
+def test_trajectory_is_scored_by_its_id_from_another_process(recorded, tmp_path):
+    """Any process of the run can do it with the id alone."""
     with rollout_trace_attr(step=1) as trajectory:
         pass
     program = "import sys, otel_rollout; otel_rollout.score('advantage', -1.5, trajectory=sys.argv[1])"
@@ -267,15 +265,15 @@ def test_a_trajectory_is_scored_from_another_process(recorded, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["reward", "\ud800", " ", "a" * 250])
-def test_any_name_and_id_are_harmless(recorded, name):
-    """What is no id is counted and not an error, whatever it is."""
+def test_any_score_name_and_id_raise_nothing(recorded, name):
+    """A text that is no id is counted."""
     for id_ in ("", "nonsense", "00-0-0-01", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", 7, b"00"):
         score(name, 1.0, trajectory=id_)
     assert otel_rollout.status().left_out == {"score_of_unknown": 6}
 
 
-def test_scores_of_what_is_not_recorded_are_counted(recorded):
-    """The id of a trajectory that is left out says so: nothing is recorded, and the account tells."""
+def test_score_of_an_unrecorded_trajectory_is_counted(recorded):
+    """Its id says that it is not recorded; nothing is recorded, and the report has the count."""
     with rollout_trace_attr(trace=False) as left_out:
         pass
     score("reward", 1.0, trajectory=left_out.id)
@@ -283,8 +281,8 @@ def test_scores_of_what_is_not_recorded_are_counted(recorded):
     assert otel_rollout.status().left_out == {"switched_off": 1, "score_of_unrecorded": 1}
 
 
-def test_the_id_outlives_json_and_is_none_before_the_trajectory(recorded):
-    """It is kept in a batch like any other string; there is none before the trajectory has begun."""
+def test_trajectory_id_survives_json_and_is_none_before_entry(recorded):
+    """The id is kept in a batch like any other string."""
     trajectory = rollout_trace_attr(step=1)
     assert trajectory.id is None
     with trajectory:
@@ -292,8 +290,8 @@ def test_the_id_outlives_json_and_is_none_before_the_trajectory(recorded):
     assert json.loads(json.dumps(trajectory.id)) == inside
 
 
-def test_without_tracing_there_is_no_id_and_a_score_does_nothing():
-    """Code that scores by id runs the same with tracing off."""
+def test_score_without_tracing_does_nothing():
+    """There is no id, and code that scores by id runs."""
     with rollout_trace_attr(step=1) as trajectory:
         assert trajectory.id is None
     score("reward", 1.0, trajectory=trajectory.id)

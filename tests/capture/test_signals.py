@@ -1,4 +1,4 @@
-"""What a signal handler of the application raises reaches the application, wherever it strikes us."""
+"""An exception raised by the application's signal handler reaches the application, wherever it strikes."""
 
 import contextlib
 import itertools
@@ -19,11 +19,11 @@ PACKAGE = str(Path(otel_rollout.__file__).parent)
 
 
 class TimeLimit(Exception):
-    """What a time limit raises: an ``Exception``, as most do."""
+    """The exception of a time limit: a subclass of ``Exception``, as most are."""
 
 
 class Preempted(BaseException):
-    """What a job's own handler of SIGTERM may raise."""
+    """The exception of a job's own handler of SIGTERM."""
 
 
 class Shown:
@@ -51,14 +51,14 @@ def one_trajectory() -> None:
 
 
 def counted() -> int:
-    """Spans that this process's writer says it has recorded."""
+    """Return the number of spans that this process's writer has recorded."""
     active = runtime.current()
     assert active is not None
     return active.writer.counts().recorded
 
 
 class Strikes:
-    """Rings at the n-th call of a function of ours."""
+    """Raises the signal at the n-th call of a function of ours."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -83,8 +83,8 @@ def struck(at: int) -> int:
 
 
 @pytest.mark.parametrize("kind", [TimeoutError, Preempted])
-def test_a_signals_exception_arrives_wherever_it_strikes(recorded, kind):
-    """At the entry of any of our functions; and what is recorded afterwards is recorded as ever."""
+def test_signal_handlers_exception_passes_through_any_function(recorded, kind):
+    """It may strike at the entry of any of our functions, and recording goes on afterwards."""
 
     def ring(*_):
         raise kind("now")
@@ -112,8 +112,8 @@ def test_a_signals_exception_arrives_wherever_it_strikes(recorded, kind):
     assert counted() == len(recorded())
 
 
-def test_a_struck_span_larger_than_the_journal_is_whole_and_counted_or_neither(recorded, monkeypatch):
-    """A span that its caller writes to the segment leaves no half line there, nor a whole one uncounted."""
+def test_interrupted_span_larger_than_the_journal_is_whole_or_absent(recorded, monkeypatch):
+    """The segment has neither half a line nor a line that is not counted."""
 
     def ring(*_):
         raise TimeLimit("now")
@@ -177,8 +177,8 @@ print(json.dumps([seen, after.recorded - before.recorded, after.drops == before.
 """
 
 
-def test_recording_goes_on_after_a_hail_of_time_limits(tmp_path):
-    """Exceptions at any instruction, as between taking a lock and using it, leave the writer usable."""
+def test_writer_stays_usable_after_exceptions_at_any_instruction(tmp_path):
+    """An exception may strike between taking a lock and using it."""
     root = Path(__file__).parent.parent.parent
     ran = subprocess.run(
         [sys.executable, "-c", HAMMER, "2"], capture_output=True, text=True, check=True, cwd=root
@@ -222,8 +222,8 @@ print(json.dumps([interrupted, journals, sorted(names), open_files() - files]))
 """
 
 
-def test_a_start_that_is_interrupted_again_and_again_leaves_nothing_behind(tmp_path):
-    """Time limits that strike at any function of ours during the first span: one writer comes of it."""
+def test_start_interrupted_repeatedly_leaves_one_writer(tmp_path):
+    """Time limits may strike at any function of ours during the first span."""
     root = Path(__file__).parent.parent.parent
     ran = subprocess.run(
         [sys.executable, "-c", STARTS, str(tmp_path / "starts")], capture_output=True, text=True, cwd=root

@@ -1,4 +1,4 @@
-"""Argument binding: the generated binder agrees with Python itself on every signature."""
+"""The generated binder agrees with Python on every signature."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,8 +30,8 @@ arguments = st.tuples(
 
 
 @given(function=signatures, call=arguments)
-def test_binds_as_python_does(function, call):
-    """Same names and values as the function itself sees, and a TypeError exactly when it raises one."""
+def test_binder_agrees_with_python(function, call):
+    """It gives the function's own names and values, and raises TypeError exactly when the function does."""
     args, kwargs = call
     try:
         expected = function(*args, **kwargs)
@@ -44,15 +44,15 @@ def test_binds_as_python_does(function, call):
     assert found == expected
 
 
-def test_self_and_cls_are_left_out():
-    """The receiver of a method is not an argument worth showing."""
+def test_receiver_is_left_out():
+    """A method's self or cls is no argument."""
     assert make_binder(lambda self, a: None)(object(), 1) == {"a": 1}
     assert make_binder(lambda cls, a: None)(object(), 1) == {"a": 1}
     assert make_binder(lambda a, self: None)(1, 2) == {"a": 1, "self": 2}
 
 
-def test_a_callable_without_a_signature_is_bound_by_position():
-    """Some builtins do not tell their parameters; their arguments are shown in order."""
+def test_callable_without_a_signature_is_bound_by_position():
+    """The arguments of some builtins are recorded in order."""
     assert make_binder(dict.fromkeys)([1], 2) == {"iterable": [1], "value": 2} or make_binder(dict.fromkeys)(
         [1], 2
     ) == {"args": [[1], 2]}

@@ -1,4 +1,4 @@
-"""Trajectories: identity, what the root shows, and switching off."""
+"""Trajectories: identity, the root's input and output, and switching off."""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ from opentelemetry import context as otel_context
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
 from otel_rollout.capture import encoding
-from otel_rollout.capture.trajectory import _name_of_extra
+from otel_rollout.capture.trajectory_attributes import _name_of_extra
 from tests.spool_reader import read_directory
 
 IDENTITY = {
@@ -37,7 +37,7 @@ def turn(text: str) -> str:
 
 
 def test_every_span_carries_the_identity(recorded):
-    """Root, operation and score carry the same identity with the same types."""
+    """Root, operation and score have equal values of equal types."""
     with rollout_trace_attr("row-7", step=4, rollout_n=2, validate=True, agent_name="math"):
         turn("hi")
         score("reward", 0.5)
@@ -49,16 +49,16 @@ def test_every_span_carries_the_identity(recorded):
     assert spans[-1].attributes["openinference.span.kind"] == "AGENT"
 
 
-def test_numpy_identity_has_plain_types(recorded):
-    """Datasets yield numpy scalars; what is recorded is an integer all the same."""
+def test_numpy_identity_is_recorded_as_plain_types(recorded):
+    """Datasets yield numpy scalars, which are recorded as integers."""
     with rollout_trace_attr(sample_index=np.int64(3), step=np.int32(1), validate=np.bool_(False)):
         pass
     attributes = recorded()[0].attributes
     assert [attributes[f"rollout.{key}"] for key in ("sample_index", "step", "validate")] == [3, 1, False]
 
 
-def test_an_odd_extra_does_not_cost_the_trajectory(recorded):
-    """A value that is no scalar is recorded as JSON; the trajectory and what is in it stay whole."""
+def test_extra_that_is_no_scalar_is_recorded_as_json(recorded):
+    """The trajectory and its operations are recorded whole."""
     with rollout_trace_attr(step=1, who=np.arange(3), what=object):
         turn("x")
     call, root = recorded()
@@ -66,8 +66,8 @@ def test_an_odd_extra_does_not_cost_the_trajectory(recorded):
     assert root.attributes["rollout.who"] == "[0,1,2]"
 
 
-def test_a_trajectory_leaves_nothing_behind(recorded):
-    """With the garbage collector off, as trainers have it, ended trajectories take no memory."""
+def test_ended_trajectory_takes_no_memory_without_garbage_collection(recorded):
+    """Trainers switch the garbage collector off."""
     gc.collect()
     gc.disable()
     try:
@@ -80,8 +80,8 @@ def test_a_trajectory_leaves_nothing_behind(recorded):
         gc.enable()
 
 
-def test_what_was_not_given_is_not_recorded(recorded):
-    """No identity attribute appears with a null in it."""
+def test_identity_that_was_not_given_is_not_recorded(recorded):
+    """No identity attribute is null."""
     with rollout_trace_attr(step=1):
         pass
     assert "rollout.sample_index" not in recorded()[0].attributes
@@ -94,8 +94,8 @@ def test_identity_cannot_be_overwritten_inside(recorded):
     assert recorded()[0].attributes["rollout.step"] == 1
 
 
-def test_the_root_shows_the_first_input_and_the_last_output(recorded):
-    """A list of traces shows what went in and what came out, without being told."""
+def test_root_has_the_first_input_and_the_last_output(recorded):
+    """A list of traces shows them by default."""
     with rollout_trace_attr():
         turn("question")
         turn("answer")
@@ -103,8 +103,8 @@ def test_the_root_shows_the_first_input_and_the_last_output(recorded):
     assert (root.input, root.output) == ({"text": "question"}, "ANSWER")
 
 
-def test_the_root_shows_what_it_is_told_to(recorded):
-    """set_input and set_output win over the operations'."""
+def test_set_input_and_set_output_win_over_operations(recorded):
+    """The root has the values set by hand."""
     with rollout_trace_attr() as trajectory:
         trajectory.set_input("What is 2+2?")
         turn("x")
@@ -113,8 +113,8 @@ def test_the_root_shows_what_it_is_told_to(recorded):
     assert (root.input, root.output) == ("What is 2+2?", {"answer": "4"})
 
 
-def test_a_large_input_is_previewed_on_the_root(recorded):
-    """The operation keeps its input whole; the root shows its beginning and how much is missing."""
+def test_large_input_is_cut_on_the_root(recorded):
+    """The operation has the whole input; the root has its beginning and the number of bytes that follow."""
     with rollout_trace_attr():
         turn("x" * 100_000)
     call, root = recorded()
@@ -123,8 +123,8 @@ def test_a_large_input_is_previewed_on_the_root(recorded):
     assert root.input.endswith("more bytes)")
 
 
-def test_of_several_large_outputs_the_last_is_previewed(recorded):
-    """The root shows the first operation's input and the last one's output, however large they are."""
+def test_last_of_several_large_outputs_is_on_the_root(recorded):
+    """The root has the first operation's input and the last one's output, whatever their size."""
     with rollout_trace_attr():
         for letter in "abc":
             turn(letter * 100_000)
@@ -134,8 +134,8 @@ def test_of_several_large_outputs_the_last_is_previewed(recorded):
     assert root.output.endswith("more bytes)")
 
 
-def test_trace_false_switches_off_everything_inside_and_only_there(recorded):
-    """Neither the trajectory nor its operations are recorded, also in tasks; afterwards tracing is back."""
+def test_trace_false_switches_off_the_block_alone(recorded):
+    """Trajectory and operations are not recorded, in tasks either; afterwards tracing is on."""
 
     async def inside() -> None:
         turn("task")
@@ -152,8 +152,8 @@ def test_trace_false_switches_off_everything_inside_and_only_there(recorded):
     assert [s.input for s in recorded()] == [{"text": "shown"}]
 
 
-def test_a_trajectory_inside_a_trajectory_is_a_span_of_it(recorded):
-    """The inner one has its own identity inside, and one trace holds both."""
+def test_trajectory_inside_a_trajectory_is_a_span_of_its_trace(recorded):
+    """The inner trajectory has an identity of its own."""
     with rollout_trace_attr(step=1, name="outer"):
         with rollout_trace_attr(step=2, name="inner"):
             turn("x")
@@ -168,15 +168,15 @@ def test_a_trajectory_inside_a_trajectory_is_a_span_of_it(recorded):
     assert len({s.span.trace_id for s in spans}) == 1
 
 
-def test_the_trace_id_is_known_while_it_runs(recorded):
-    """A trajectory can be found again by the id it hands out."""
+def test_trace_id_is_known_while_the_trajectory_runs(recorded):
+    """The trajectory can be found by this id later."""
     with rollout_trace_attr() as trajectory:
         pass
     assert trajectory.trace_id == recorded()[0].span.trace_id.hex()
 
 
-def test_a_sub_trajectory_has_scores_and_previews_of_its_own(recorded):
-    """Inside it, it is what is scored and shown; around it, the outer one; the trace is the same."""
+def test_sub_trajectory_has_its_own_scores_input_and_output(recorded):
+    """Outside its block they are the outer trajectory's."""
     with rollout_trace_attr(step=1, name="outer"):
         turn("first")
         with rollout_trace_attr(step=2, name="inner") as inner:
@@ -195,8 +195,8 @@ def test_a_sub_trajectory_has_scores_and_previews_of_its_own(recorded):
     assert inner.trace_id == outer.span.trace_id.hex()
 
 
-def test_trace_false_inside_a_trajectory_silences_scores_too(recorded):
-    """What is switched off inside a recorded trajectory leaves no mark on it."""
+def test_trace_false_inside_a_trajectory_ignores_scores(recorded):
+    """The recorded trajectory has no trace of the block."""
     with rollout_trace_attr(step=1, name="outer"):
         with rollout_trace_attr(trace=False):
             turn("hidden")
@@ -210,8 +210,8 @@ def test_trace_false_inside_a_trajectory_silences_scores_too(recorded):
     assert "rollout.score.reward" not in outer.attributes
 
 
-async def test_trace_false_ends_with_its_block_however_that_ends(recorded):
-    """By cancellation, or because the generator that holds the block is closed."""
+async def test_trace_false_ends_with_its_block(recorded):
+    """The block may end by cancellation, or by the close of a generator."""
 
     async def waiting() -> None:
         async with rollout_trace_attr(trace=False):
@@ -234,8 +234,8 @@ async def test_trace_false_ends_with_its_block_however_that_ends(recorded):
     assert [s.output for s in recorded()] == ["AFTER THE CANCELLATION", "AFTER THE CLOSE"]
 
 
-def test_a_trajectory_is_entered_once(recorded, caplog, monkeypatch):
-    """Entering it again, inside or afterwards, records nothing more, and one warning says so."""
+def test_second_entry_of_a_trajectory_is_ignored_with_a_warning(recorded, caplog, monkeypatch):
+    """It may be entered again inside or afterwards."""
     trajectory = rollout_trace_attr(name="trajectory")
     with trajectory:
         with trajectory:
@@ -250,16 +250,16 @@ def test_a_trajectory_is_entered_once(recorded, caplog, monkeypatch):
     assert "entered a second time" in warning.message
 
 
-def test_a_trajectory_ended_without_having_begun_is_harmless(recorded, caplog, monkeypatch):
-    """Nothing is recorded, and a warning says so."""
+def test_end_without_entry_is_ignored_with_a_warning(recorded, caplog, monkeypatch):
+    """Nothing is recorded."""
     rollout_trace_attr().__exit__(None, None, None)
     turn("x")
     assert [s.name for s in recorded()] == ["turn"]
     assert "ended that had not been entered" in caplog.records[0].message
 
 
-def test_a_running_trajectory_pickles_as_one_not_entered(recorded):
-    """What a closure drags along to another process does not fail there; the recording stays here."""
+def test_running_trajectory_pickles_as_one_not_entered(recorded):
+    """A closure that holds it can be sent to another process; the recording stays."""
     with rollout_trace_attr(step=1, name="here") as trajectory:
         copy = cloudpickle.loads(cloudpickle.dumps(trajectory))
         copy.set_output("nowhere")
@@ -269,8 +269,8 @@ def test_a_running_trajectory_pickles_as_one_not_entered(recorded):
     assert [(s.name, s.attributes["rollout.step"]) for s in recorded()] == [("here", 1), ("here", 1)]
 
 
-async def test_a_cancelled_trajectory_says_so(recorded):
-    """The status and the type of the error say that it was cancelled; backends show both."""
+async def test_cancelled_trajectory_is_recorded_as_cancelled(recorded):
+    """Status and error type, which backends show, name the cancellation."""
 
     async def trajectory() -> None:
         async with rollout_trace_attr():
@@ -283,8 +283,8 @@ async def test_a_cancelled_trajectory_says_so(recorded):
     assert root.attributes["error.type"] == "asyncio.exceptions.CancelledError"
 
 
-def test_threads_keep_their_own_trajectory(recorded):
-    """Each thread's operations belong to the trajectory it has entered itself."""
+def test_threads_record_into_their_own_trajectories(recorded):
+    """Each thread's operations belong to the trajectory that it has entered."""
     together = threading.Barrier(4)
 
     def rollout(number: int) -> None:
@@ -304,10 +304,8 @@ def test_threads_keep_their_own_trajectory(recorded):
 
 
 @pytest.mark.parametrize("sampler", ["always_off", "traceidratio"])
-def test_what_a_sampler_leaves_out_is_neither_bound_nor_encoded(
-    fresh_process, test_exporters, monkeypatch, sampler
-):
-    """Nor is what is below it recorded; only the context says so."""
+def test_sampled_out_call_is_neither_bound_nor_encoded(fresh_process, test_exporters, monkeypatch, sampler):
+    """Calls below it are not recorded either, and only the context says so."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     otel_rollout.configure({"test-file": {"path": os.devnull}})
@@ -332,8 +330,8 @@ def test_what_a_sampler_leaves_out_is_neither_bound_nor_encoded(
     assert not list(read_directory(spool))
 
 
-def test_what_a_block_leaves_in_the_context_does_not_tie_trajectories_together(recorded):
-    """Baggage attached inside and never detached: the next trajectory is a trace of its own all the same."""
+def test_context_left_by_a_block_does_not_join_trajectories(recorded):
+    """After baggage that was never detached, the next trajectory is a trace of its own."""
     outside = otel_context.get_current()
 
     @rollout_trace_op(name="leaves baggage")
@@ -351,8 +349,8 @@ def test_what_a_block_leaves_in_the_context_does_not_tie_trajectories_together(r
     assert len({span.span.trace_id for span in recorded()}) == 3
 
 
-def test_an_ended_operation_keeps_no_content(recorded):
-    """A task that outlives the operation it was started in does not keep what that recorded in memory."""
+def test_ended_operation_keeps_no_content_in_memory(recorded):
+    """A task that outlives its operation does not keep the recorded values."""
     kept = []
 
     @rollout_trace_op
@@ -370,8 +368,8 @@ def test_an_ended_operation_keeps_no_content(recorded):
 @pytest.mark.parametrize(
     ("extra", "meant"), [("stepp", "step"), ("sample_idx", "sample_index"), ("validation", "validate")]
 )
-def test_an_extra_that_is_named_almost_like_an_argument_is_warned_of_once(recorded, caplog, extra, meant):
-    """It is recorded as a further fact all the same: it may be one."""
+def test_extra_with_a_name_like_an_argument_is_warned_of_once(recorded, caplog, extra, meant):
+    """It is recorded nevertheless: it may be meant."""
     for _ in range(3):
         with rollout_trace_attr(**{extra: 7}):
             pass
@@ -395,10 +393,8 @@ def test_an_extra_that_is_named_almost_like_an_argument_is_warned_of_once(record
         "score_time.reward",
     ],
 )
-def test_extra_named_like_an_attribute_of_ours_is_recorded_under_another_name(
-    recorded, caplog, monkeypatch, name
-):
-    """What exporters act on keeps its meaning; the fact is kept, and one warning says where."""
+def test_extra_named_like_our_own_attribute_is_renamed(recorded, caplog, monkeypatch, name):
+    """The attribute that exporters act on keeps its meaning, and one warning names the new one."""
     _name_of_extra.cache_clear()
     for _ in range(2):
         with rollout_trace_attr(step=1, **{name: "outside"}):
@@ -411,8 +407,8 @@ def test_extra_named_like_an_attribute_of_ours_is_recorded_under_another_name(
         assert root.attributes["rollout.score.reward"] == 1.0
 
 
-def test_identity_and_extras_that_are_shown_as_text_have_no_quotes(recorded):
-    """A row's UUID, a path, a date: tags are searched by what they are, not by their JSON."""
+def test_identity_and_extras_as_text_have_no_quotes(recorded):
+    """Tags are searched by a row's UUID, path or date, not by its JSON."""
     row = uuid.UUID(int=7)
     with rollout_trace_attr(sample_index=row, data=Path("a/b"), day=date(2026, 1, 2), tags=["x"], raw=b"x"):
         pass
@@ -427,7 +423,7 @@ def test_identity_and_extras_that_are_shown_as_text_have_no_quotes(recorded):
     assert {name: root.attributes[f"rollout.{name}"] for name in expected} == expected
 
 
-def test_extra_that_is_a_float_stays_a_float(recorded):
+def test_float_extra_stays_a_float(recorded):
     """A column of temperatures has one type; a step and the size of a group are whole numbers."""
     with rollout_trace_attr(step=2.0, temperature=1.0, top_p=np.float32(1.0), turns=3, group_size=8.0):
         pass
@@ -436,8 +432,8 @@ def test_extra_that_is_a_float_stays_a_float(recorded):
     assert {name: repr(root.attributes[f"rollout.{name}"]) for name in expected} == expected
 
 
-def test_extras_that_are_facts_of_their_own_are_not_warned_of(recorded, caplog):
-    """Nor is one that resembles an argument which was given as well."""
+def test_extra_unlike_any_argument_is_not_warned_of(recorded, caplog):
+    """Nor is one similar to an argument that was given."""
     with rollout_trace_attr(step=0, steps=5, trace_id="t", agent_name="a", group_size=8, policy_version=3):
         pass
     assert caplog.records == []

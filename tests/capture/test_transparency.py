@@ -73,7 +73,7 @@ class Unprintable:
 
 
 class Odd(BaseException):
-    """Not an ``Exception``, as cancellation is not."""
+    """Not a subclass of ``Exception``, like cancellation."""
 
 
 @coroutine
@@ -128,7 +128,7 @@ def written(kind, chosen, body, log):
 
 
 class Passed(BaseException):
-    """What an awaitable that raised has waited for before."""
+    """The values that an awaitable waited for before it raised."""
 
 
 def outcome(function, *args, **kwargs):
@@ -145,7 +145,7 @@ def described(error):
 
 
 def stepped(awaitable, interrupt=None):
-    """Run something awaitable by hand; ``interrupt`` is thrown where it waits for the n-th time."""
+    """Run an awaitable by hand; throw ``interrupt`` where it waits for the n-th time."""
     steps, passed = awaitable.__await__(), []
     try:
         waits = steps.send(None)
@@ -163,7 +163,7 @@ def stepped(awaitable, interrupt=None):
 
 
 def called(function, call, script, interrupt):
-    """Call a function of any kind and do to what it gives what the script says."""
+    """Call a function of any kind, and treat its result as the script says."""
     args, kwargs = call
     if inspect.isgeneratorfunction(function):
         return consumed(function, args, kwargs, script, "send", "throw", "close", lambda step: step)
@@ -173,7 +173,7 @@ def called(function, call, script, interrupt):
         )
     if inspect.iscoroutinefunction(function):
 
-        async def awaited():  # wrong arguments are told when it is called, or when it is awaited
+        async def awaited():  # wrong arguments raise at the call, or when the result is awaited
             return await function(*args, **kwargs)
 
         return outcome(lambda: stepped(awaited(), interrupt))
@@ -196,7 +196,7 @@ def consumed(function, args, kwargs, script, send, throw, close, run):
 
 
 def everything(decorate, kind, chosen, body, call, script, interrupt):
-    """All that can be observed of a call."""
+    """Return everything that can be observed of a call."""
     log = []
     over.clear()
     function = decorate(written(kind, chosen, body, log.append))
@@ -208,7 +208,7 @@ def everything(decorate, kind, chosen, body, call, script, interrupt):
 
 
 def same(one, other):
-    """Whether two observations are alike: the same objects, or equal ones."""
+    """Return whether two observations have identical or equal objects."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -225,8 +225,10 @@ def same(one, other):
 @given(
     chosen=parameters, body=actions, call=arguments, script=told, interrupt=interrupts, options=st.booleans()
 )
-def test_traced_does_what_plain_does(recorded, kind, chosen, body, call, script, interrupt, options):
-    """Results, exceptions with causes, items, side effects in order, and random numbers are the same."""
+def test_traced_callable_behaves_as_the_plain_one(
+    recorded, kind, chosen, body, call, script, interrupt, options
+):
+    """Results, exceptions with causes, items, the order of side effects, and random numbers are equal."""
     decorate = rollout_trace_op if options else rollout_trace_op(capture="outputs", kind="TOOL")
     plain = everything(lambda function: function, kind, chosen, body, call, script, interrupt)
     with rollout_trace_attr(step=1):
@@ -276,14 +278,14 @@ configurations = st.fixed_dictionaries(
     script=told,
     interrupt=interrupts,
 )
-def test_no_configuration_changes_what_it_does(
+def test_configuration_never_changes_behaviour(
     fresh_process, test_exporters, monkeypatch, tmp_path, **given_
 ):
-    """Right or wrong, on or off, in a directory that cannot be: only what is recorded depends on it."""
+    """Valid or not, on or off, in an impossible directory: it decides only what is recorded."""
     configuration = {"OTEL_TRACES_EXPORTER": "spool", **given_.pop("configuration")}
     monkeypatch.setattr(
         launcher, "ensure_forwarder", lambda node_dir, configured: None
-    )  # who delivers is not asked
+    )  # no destination is needed
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
     with monkeypatch.context() as environment:
         environment.delenv("OTEL_ROLLOUT_CONFIG", raising=False)
@@ -300,8 +302,8 @@ def test_no_configuration_changes_what_it_does(
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(chosen=parameters)
-def test_introspection_is_the_plain_functions(kind, chosen):
-    """What frameworks ask of a function has the same answers."""
+def test_introspection_equals_the_plain_functions(kind, chosen):
+    """The questions that frameworks ask of a function have equal answers."""
     plain = written(kind, chosen, [], None)
     traced = rollout_trace_op(plain)
     for question in (

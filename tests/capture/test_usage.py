@@ -1,4 +1,4 @@
-"""What models' replies say of themselves is on the operation's span, without anybody's doing."""
+"""Token usage, model and finish reason of models' replies are recorded on their operations."""
 
 import types
 from typing import Any
@@ -60,7 +60,7 @@ SAID = {
 
 
 def as_object(value: Any) -> Any:
-    """As an SDK's objects hold it."""
+    """Return a reply as an SDK's object."""
     if isinstance(value, dict):
         return types.SimpleNamespace(**{name: as_object(entry) for name, entry in value.items()})
     return [as_object(entry) for entry in value] if isinstance(value, list) else value
@@ -73,8 +73,8 @@ def said(attributes: dict[str, Any]) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("form", [lambda reply: reply, as_object], ids=["dict", "object"])
 @pytest.mark.parametrize(("reply", "expected"), [(reply, rest) for reply, *rest in SAID.values()], ids=SAID)
-def test_a_reply_says_what_it_took(recorded, reply, expected, form):
-    """Tokens in, out and cached, the model and why it ended; what the caller gets is the reply."""
+def test_usage_of_a_reply_is_recorded(recorded, reply, expected, form):
+    """The span has tokens in, out and cached, model and finish reason; the caller gets the reply."""
     given = form(reply)
 
     @rollout_trace_op
@@ -86,8 +86,8 @@ def test_a_reply_says_what_it_took(recorded, reply, expected, form):
     assert said(recorded()[0].attributes) == tuple(expected)
 
 
-async def test_a_coroutines_reply_says_it_too(recorded):
-    """As asynchronous clients give it."""
+async def test_usage_of_a_coroutines_reply_is_recorded(recorded):
+    """Asynchronous clients return such replies."""
 
     @rollout_trace_op(kind="LLM")
     async def ask() -> Any:
@@ -129,8 +129,8 @@ RESPONDING = [
     ],
     ids=["OpenAI's chunks", "Anthropic's events", "OpenAI's events"],
 )
-def test_a_stream_says_it_by_and_by(recorded, stream, expected):
-    """What the last of its events say counts."""
+def test_usage_of_a_stream_is_recorded_from_its_last_events(recorded, stream, expected):
+    """The values of later events replace those of earlier ones."""
 
     @rollout_trace_op
     def ask():
@@ -142,8 +142,8 @@ def test_a_stream_says_it_by_and_by(recorded, stream, expected):
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 1 << 63, "completion_tokens": -1}])
-def test_reply_without_usable_usage_says_its_model_and_ending(recorded, usage):
-    """Servers that leave the usage out answer with `null`; counts that are none are not recorded."""
+def test_reply_without_usage_has_model_and_finish_reason(recorded, usage):
+    """Servers that leave the usage out answer with `null`; invalid counts are not recorded."""
 
     @rollout_trace_op(kind="LLM")
     def chat():
@@ -155,8 +155,8 @@ def test_reply_without_usable_usage_says_its_model_and_ending(recorded, usage):
     assert said(span.attributes) == (None, None, None, CHAT_COMPLETION["model"], ["stop", "length"])
 
 
-def test_what_the_user_has_set_stays(recorded):
-    """And what is missing is added."""
+def test_usage_set_by_the_user_stays(recorded):
+    """Only missing attributes are added."""
 
     @rollout_trace_op
     def ask() -> Any:
@@ -169,8 +169,8 @@ def test_what_the_user_has_set_stays(recorded):
     assert said(recorded()[0].attributes)[:4] == (19, 7, 4, "mine")
 
 
-def test_an_operation_that_passes_a_reply_on_says_nothing_of_it(recorded):
-    """An agent that returns the last of its replies has not used that one's tokens alone."""
+def test_operation_that_passes_a_reply_on_has_no_usage(recorded):
+    """An agent that returns its last reply has used the tokens of all replies."""
 
     @rollout_trace_op
     def ask() -> Any:
@@ -187,7 +187,7 @@ def test_an_operation_that_passes_a_reply_on_says_nothing_of_it(recorded):
 
 
 class Hostile:
-    """Runs somebody's code at every look."""
+    """Runs foreign code on every attribute access."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "__class__":
@@ -196,7 +196,7 @@ class Hostile:
 
 
 class Lazy:
-    """Would ask a server for its usage."""
+    """Has a property that would ask a server for the usage."""
 
     @property
     def usage(self) -> Any:
@@ -219,8 +219,8 @@ NO_REPLIES = [
 
 
 @pytest.mark.parametrize("result", NO_REPLIES, ids=[type(result).__name__ for result in NO_REPLIES])
-def test_what_is_no_reply_is_left_alone(recorded, result):
-    """No attribute, no property called, nothing raised."""
+def test_result_that_is_no_reply_is_not_touched(recorded, result):
+    """No attribute is set, no property is called, nothing is raised."""
 
     @rollout_trace_op(capture="inputs")
     def give() -> Any:
@@ -232,8 +232,8 @@ def test_what_is_no_reply_is_left_alone(recorded, result):
     assert said(recorded()[0].attributes)[4] is None
 
 
-def test_a_reply_within_itself_has_an_end(recorded):
-    """A circle of events ends as any other."""
+def test_reply_that_contains_itself_ends(recorded):
+    """A circle of events is read once."""
     event: dict[str, Any] = {"type": "x"}
     event["message"] = event
 

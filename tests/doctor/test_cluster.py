@@ -9,6 +9,7 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from otel_rollout import doctor
+from otel_rollout.base.environment import PREFIXES
 from otel_rollout.doctor import checks, cluster
 from otel_rollout.doctor.report import Verdict
 from tests.doctor.conftest import install
@@ -29,7 +30,7 @@ def address(tmp_path_factory):
     install(directory / "site")
     with pytest.MonkeyPatch.context() as patched:
         for name in list(os.environ):
-            if name.startswith(("OTEL_", "RAY_", "MLFLOW_", "WANDB_", "WF_")):
+            if name.startswith((*PREFIXES, "RAY_")):
                 patched.delenv(name)
         patched.setenv("RAY_AUTH_MODE", "disabled")
         patched.setenv("OTEL_SERVICE_NAME", WORKERS_VALUE)

@@ -17,9 +17,10 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.forwarder import compaction
 from otel_rollout.launch import launcher
-from otel_rollout.recording import writer as segment
+from otel_rollout.recording import spool_usage
+from otel_rollout.recording.flusher import FLUSH_CHUNK
 from otel_rollout.recording.identity import Identity
-from otel_rollout.recording.writer import FLUSH_CHUNK, JOURNAL_BYTES, SegmentWriter
+from otel_rollout.recording.writer import JOURNAL_BYTES, SegmentWriter
 from otel_rollout.runs import membership
 from otel_rollout.spool import layout, segments
 from tests.forwarder.test_delivery import node_directory, record
@@ -172,7 +173,7 @@ def test_a_spool_that_fills_up_leaves_out_whole_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None below half of the limit, then more and more, from three quarters all; and back again."""
-    monkeypatch.setattr(segment, "_LOOK_INTERVAL", 0.0)
+    monkeypatch.setattr(spool_usage, "CHECK_INTERVAL", 0.0)
     fill(tmp_path, 0)
     limit = 100 << 20
     writers = [
@@ -184,9 +185,7 @@ def test_a_spool_that_fills_up_leaves_out_whole_groups(
         fill(tmp_path, int(share * limit))
         for writer in writers:
             assert writer.write(b"x\n")
-            wait_for(
-                lambda w=writer: w._used / w._spool_limit == pytest.approx(share, abs=0.01), what="a look"
-            )
+            wait_for(lambda w=writer: w._usage.used / limit == pytest.approx(share, abs=0.01), what="a look")
         return [{row for row in range(300) if w.has_room_for(identity_of(row))} for w in writers]
 
     everything = set(range(300))
@@ -207,7 +206,7 @@ def test_what_is_recorded_in_a_spool_that_fills_up_is_whole(
     fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By OTEL_ROLLOUT_SPOOL_FULL=trajectories they are there whole or not at all, and so are groups."""
-    monkeypatch.setattr(segment, "_LOOK_INTERVAL", math.inf)
+    monkeypatch.setattr(spool_usage, "CHECK_INTERVAL", math.inf)
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_FULL", "trajectories")
     node_dir = layout.node_directory(tmp_path / "spool", "run", "")
     layout.create_private(node_dir, tmp_path / "spool")

@@ -267,7 +267,7 @@ def recorded(node_dir: Path, name: str) -> SegmentWriter:
     for number in (100, 101):
         writer.started()
         unfinished = line_of(number).replace(b'"endTimeUnixNano":"20"', b'"endTimeUnixNano":"0"')
-        assert writer.trajectory_began({None: unfinished}.get) is not None
+        assert writer.start_trajectory({None: unfinished}.get) is not None
     writer.close(30)
     return writer
 

@@ -79,7 +79,7 @@ def test_what_was_open_when_the_copy_was_made_ends_as_an_error_there(tmp_path: P
     origin.mkdir()
     copy.mkdir()
     writer = node_with_writer(origin)
-    assert writer.trajectory_began(lambda _: b"an unfinished line") is not None
+    assert writer.start_trajectory(lambda _: b"an unfinished line") is not None
     transfer.add_piece(copy, transfer.next_piece(origin, {}))
     transfer.add_piece(copy, transfer.next_piece(origin, transfer.held(copy)))
     (name,) = layout.journals(copy)

@@ -1,4 +1,4 @@
-"""A trajectory's identity, as each of its spans has it."""
+"""The identity of a trajectory, as each of its spans has it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from otel_rollout.recording.identity import Identity
 
 
-def test_identities_are_encoded_without_a_lock_that_a_fork_could_leave_locked() -> None:
-    """While one is being encoded in another thread, another one is encoded here all the same."""
+def test_identity_is_encoded_without_a_lock() -> None:
+    """While another thread encodes an identity, this one encodes another: no fork leaves a lock locked."""
     begun, over = threading.Event(), threading.Event()
 
     class Slow:

@@ -1,4 +1,4 @@
-"""Many threads of Python work: starved of the GIL, none of them loses a span while the disk works."""
+"""Many threads of Python work, starved of the GIL, lose no span while the disk works."""
 
 import json
 import signal
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout.recording import writer as segment
-from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.recording import flusher
+from otel_rollout.recording import writer as caller
+from otel_rollout.recording.writer import MAX_WAIT, SegmentWriter
 from otel_rollout.spool import journal
 from tests.spool.test_journal import bodies, writer_in
 
@@ -52,7 +53,7 @@ print(json.dumps([flushed, counts.started, counts.recorded, sum(counts.drops.val
 
 @pytest.fixture
 def healthy_disk(monkeypatch):
-    """A spool in memory: what else the machine writes is no part of the test."""
+    """Put the spool into memory, so that other writes of the machine do not matter."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as directory:
         monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", directory)
         monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_LIMIT", "1000000000")
@@ -63,7 +64,7 @@ def healthy_disk(monkeypatch):
     ("threads", "calls", "steps"), [(32, 60, 60_000), (64, 200, 3000), (64, 300, 30), (200, 100, 300)]
 )
 def test_threads_that_starve_each_other_lose_no_span(healthy_disk, threads, calls, steps):
-    """From slow graders to loops that do nothing but record: what was started is recorded."""
+    """This holds from slow graders to loops that only record."""
     ran = subprocess.run(
         [sys.executable, "-c", GRADERS, str(threads), str(calls), str(steps)],
         capture_output=True,
@@ -75,7 +76,7 @@ def test_threads_that_starve_each_other_lose_no_span(healthy_disk, threads, call
     assert json.loads(ran.stdout) == [True, spans, spans, 0], ran.stderr
 
 
-def test_a_thread_that_writes_and_is_starved_is_waited_for(tmp_path, monkeypatch):
+def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
     """However long the holder of the writer's lock waits for the GIL, the others' spans are recorded."""
     writer = writer_in(tmp_path)
     entered, publish = threading.Event(), journal.Journal.publish
@@ -83,13 +84,13 @@ def test_a_thread_that_writes_and_is_starved_is_waited_for(tmp_path, monkeypatch
     def slowly(self: journal.Journal, written: int, lines: int = 0) -> None:
         if threading.current_thread().name == "holder":
             entered.set()
-            end = time.monotonic() + 5 * segment.MAX_WAIT
-            while time.monotonic() < end:  # Python all the while, which others' Python delays
+            end = time.monotonic() + 5 * MAX_WAIT
+            while time.monotonic() < end:  # in Python, so that other threads' Python delays this one
                 pass
         publish(self, written, lines)
 
     monkeypatch.setattr(journal.Journal, "publish", slowly)
-    monkeypatch.setattr(segment, "MIN_TURNS", 1 << 30)  # how many turns a caller gets here depends on luck
+    monkeypatch.setattr(caller, "MIN_CHECKS", 1 << 30)  # how many checks a caller makes here depends on luck
     holder = threading.Thread(target=writer.write, args=(b"first\n",), name="holder")
     holder.start()
     assert entered.wait(10)
@@ -100,7 +101,7 @@ def test_a_thread_that_writes_and_is_starved_is_waited_for(tmp_path, monkeypatch
 
 
 def recorded_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch, line: bytes) -> float:
-    """Write ``line`` while a signal handler strikes in the middle and writes one too; how long that took."""
+    """Write a line that a signal handler interrupts to write another; return the handler's seconds."""
     publish, took = journal.Journal.publish, []
 
     def struck(self: journal.Journal, written: int, lines: int = 0) -> None:
@@ -122,11 +123,11 @@ def recorded_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
     return took[0]
 
 
-def test_what_a_signal_handler_records_inside_a_write_is_recorded(tmp_path, monkeypatch):
-    """It does not wait for its own thread, whatever that holds; its span comes right after."""
+def test_span_of_a_signal_handler_inside_a_write_is_recorded(tmp_path, monkeypatch):
+    """The handler does not wait for its own thread; its span comes right after."""
     writer = writer_in(tmp_path)
     for number in range(20):
-        assert recorded_by_a_handler(writer, monkeypatch, b"%d\n" % number) < segment.MAX_WAIT
+        assert recorded_by_a_handler(writer, monkeypatch, b"%d\n" % number) < MAX_WAIT
         assert writer.flush(10)
     writer.close(10)
     lines = bodies(tmp_path)
@@ -134,17 +135,17 @@ def test_what_a_signal_handler_records_inside_a_write_is_recorded(tmp_path, monk
     assert not any(writer.counts().drops.values())
 
 
-def test_a_disk_that_is_slow_but_works_loses_nothing(tmp_path, monkeypatch):
-    """Threads that together record more than the disk takes wait for it, and every span is recorded."""
-    real_write = segment.os.write
+def test_slow_disk_that_works_loses_no_span(tmp_path, monkeypatch):
+    """Threads that record more than the disk takes wait for it."""
+    real_write = flusher.os.write
 
     def write(descriptor: int, data: bytes) -> int:
-        time.sleep(segment.MAX_WAIT / 4)
+        time.sleep(MAX_WAIT / 4)
         return real_write(descriptor, data)
 
-    monkeypatch.setattr(segment.os, "write", write)
-    monkeypatch.setattr(segment, "FLUSH_CHUNK", 4096)
-    monkeypatch.setattr(segment, "CATCH_UP_CHUNK", 8192)
+    monkeypatch.setattr(flusher.os, "write", write)
+    monkeypatch.setattr(flusher, "FLUSH_CHUNK", 4096)
+    monkeypatch.setattr(flusher, "CATCH_UP_CHUNK", 8192)
     writer = writer_in(tmp_path, journal_bytes=1 << 14)
     written: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""Guests in the application's OTel: its provider is joined, never replaced."""
+"""In an application with its own SDK, its provider is joined and never replaced."""
 
 import random
 
@@ -29,7 +29,7 @@ def op(value: int) -> int:
 
 @pytest.fixture
 def application(monkeypatch) -> InMemorySpanExporter:
-    """An application that has set an SDK provider with an exporter of its own."""
+    """Set an SDK provider with an exporter, as an application does."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -39,7 +39,7 @@ def application(monkeypatch) -> InMemorySpanExporter:
 
 
 def test_spans_go_to_the_application_and_to_the_spool(application, recorded):
-    """Both see one tree, the application's own spans in it, with the trajectory's identity."""
+    """Both have one tree with the application's spans and the trajectory's identity."""
     with rollout_trace_attr(step=3, sample_index=1):
         assert op(7) == 7
         score("reward", 1.0)
@@ -54,8 +54,8 @@ def test_spans_go_to_the_application_and_to_the_spool(application, recorded):
     assert root.attributes["rollout.score.reward"] == 1.0
 
 
-def test_a_trace_has_one_resource_the_runs(recorded, monkeypatch):
-    """Backends make a trace's tags of the resource that arrives first; the scope says whose a span is."""
+def test_trace_has_the_runs_resource_alone(recorded, monkeypatch):
+    """Backends make a trace's tags of the first resource; the scope names a span's origin."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(resource=Resource({"service.name": "the application's"}))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -68,25 +68,25 @@ def test_a_trace_has_one_resource_the_runs(recorded, monkeypatch):
     }
 
 
-def test_the_applications_own_business_is_left_alone(application, recorded):
-    """A span of the application outside any trajectory is not recorded by us."""
-    op(1)  # a call of ours outside any trajectory is
+def test_application_span_outside_any_trajectory_is_not_recorded(application, recorded):
+    """Our own call outside any trajectory is."""
+    op(1)  # our own call outside any trajectory is recorded
     with trace.get_tracer("app").start_as_current_span("request"):
         pass
     assert [s.name for s in recorded()] == ["op"]
     assert {s.name for s in application.get_finished_spans()} == {"op", "app inside", "request"}
 
 
-def test_a_trajectory_inside_the_applications_span_continues_its_trace(application, recorded):
-    """The application's span is the parent, as with any other library."""
+def test_trajectory_inside_an_application_span_continues_its_trace(application, recorded):
+    """The application's span is the parent."""
     with trace.get_tracer("app").start_as_current_span("request") as request, rollout_trace_attr(step=1):
         pass
     (root,) = recorded()
     assert root.span.trace_id.hex() == f"{request.get_span_context().trace_id:032x}"
 
 
-def test_a_provider_set_late_is_joined_then(recorded, monkeypatch):
-    """Trajectories before it are recorded privately, those after it through it."""
+def test_provider_set_late_is_joined_from_then_on(recorded, monkeypatch):
+    """Trajectories before it are recorded by our provider, later ones through the application's."""
     with rollout_trace_attr(name="before"):
         pass
     exporter = InMemorySpanExporter()
@@ -99,8 +99,8 @@ def test_a_provider_set_late_is_joined_then(recorded, monkeypatch):
     assert [s.name for s in exporter.get_finished_spans()] == ["after"]
 
 
-def test_an_api_only_provider_is_left_alone(recorded):
-    """Without an SDK provider we stay private and never set a global one."""
+def test_provider_without_sdk_is_left_alone(recorded):
+    """We use our own provider, and never set a global one."""
     before = trace.get_tracer_provider()
     with rollout_trace_attr():
         pass
@@ -109,7 +109,7 @@ def test_an_api_only_provider_is_left_alone(recorded):
 
 
 def test_ids_do_not_come_from_the_global_generator(application, recorded):
-    """Workers that training seeds alike have different ids, and their random numbers are left alone."""
+    """Workers with equal seeds have different ids, and their random numbers are unchanged."""
     random.seed(0)
     state = random.getstate()
     op(1)
@@ -123,8 +123,8 @@ def test_ids_do_not_come_from_the_global_generator(application, recorded):
     assert random.getstate() == state
 
 
-def test_the_applications_sampler_decides_for_whole_trajectories(recorded, monkeypatch):
-    """What its sampler leaves out is left out with everything below; no operation becomes its own trace."""
+def test_application_sampler_decides_for_whole_trajectories(recorded, monkeypatch):
+    """All spans below a root that it leaves out are left out; no operation becomes its own trace."""
     provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.5)))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
 
@@ -140,8 +140,8 @@ def test_the_applications_sampler_decides_for_whole_trajectories(recorded, monke
 
 
 @pytest.mark.parametrize("limits", [SpanLimits(max_attribute_length=100), SpanLimits(max_attributes=3)])
-def test_the_applications_limits_are_its_own(limits, recorded, monkeypatch):
-    """However its SDK cuts values or evicts attributes, what we record is whole, identity included."""
+def test_application_limits_do_not_cut_our_record(limits, recorded, monkeypatch):
+    """Identity and attributes are whole, whatever the application's SDK cuts or evicts."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(span_limits=limits)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -175,14 +175,14 @@ NARROW = {
 
 
 def told(tmp_path) -> list[ReadableSpan]:
-    """The spans as exporters get them."""
+    """Return the spans as exporters get them."""
     (node_dir,) = {path.parent for path in (tmp_path / "spool").rglob("*.jsonl")}
     lines = b"".join((node_dir / name.file).read_bytes() for name in layout.segments(node_dir)).splitlines()
     return [span for line in lines for span in spans_of(line)]
 
 
 def story(tmp_path, recorded) -> list[dict[str, object]]:
-    """Everything that a trajectory can have on its spans, but for ids and times."""
+    """Record everything that a trajectory's spans can have; return it without ids and times."""
 
     def fail() -> None:
         with rollout_trace_attr(step=3, sample_index="row-seven", who="somebody"):
@@ -223,10 +223,8 @@ def story(tmp_path, recorded) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("limited_by", ["environment", "provider"])
-def test_what_exporters_get_of_ours_is_whole_whatever_the_applications_limits(
-    limited_by, recorded, monkeypatch, tmp_path
-):
-    """Attributes, events with what they hold, exceptions, links and scores: as with no limits at all."""
+def test_exported_spans_are_whole_under_application_limits(limited_by, recorded, monkeypatch, tmp_path):
+    """Attributes, events, exceptions, links and scores are as without limits."""
     exporter = InMemorySpanExporter()
     with monkeypatch.context() as patch:
         limits = SpanLimits(0, 0, 0, 0, 0, 0, 1, 1) if limited_by == "provider" else None
@@ -242,8 +240,8 @@ def test_what_exporters_get_of_ours_is_whole_whatever_the_applications_limits(
     assert limited == alone
 
 
-def test_what_a_user_sets_over_a_content_stays(application, recorded):
-    """A value set by hand after ours is what is recorded."""
+def test_content_set_by_the_user_replaces_ours(application, recorded):
+    """A value set by hand after ours is recorded."""
     with rollout_trace_attr() as trajectory:
         op(1)
         trajectory.set_output({"mine": True})
@@ -252,8 +250,8 @@ def test_what_a_user_sets_over_a_content_stays(application, recorded):
     assert root.output == "by hand"
 
 
-def test_spans_that_never_end_do_not_pile_up(application, recorded, monkeypatch):
-    """What is remembered of spans under way is bounded; forgetting the oldest harms nobody."""
+def test_spans_that_never_end_take_bounded_memory(application, recorded, monkeypatch):
+    """Data of the oldest open spans are forgotten without harm."""
     monkeypatch.setattr(processor, "MAX_OPEN", 10)
     with rollout_trace_attr(step=1):
         for _ in range(50):
@@ -261,8 +259,8 @@ def test_spans_that_never_end_do_not_pile_up(application, recorded, monkeypatch)
     assert len(process.sdk_spans) <= 10
 
 
-def test_a_sampler_that_drops_everything_is_loudly_said(recorded, monkeypatch, caplog):
-    """Nothing arrives because of the application's sampler: one warning, and a count in the account."""
+def test_sampler_that_drops_everything_is_warned_of_once(recorded, monkeypatch, caplog):
+    """Nothing arrives because of the application's sampler: the report counts it."""
     provider = TracerProvider(sampler=ALWAYS_OFF)
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     for _ in range(3):
@@ -274,16 +272,16 @@ def test_a_sampler_that_drops_everything_is_loudly_said(recorded, monkeypatch, c
     assert len(warnings) == 1
 
 
-def test_a_provider_that_was_shut_down_still_records(application, recorded):
-    """An application that shuts its provider down early ends its own exporting, not ours."""
+def test_provider_shut_down_early_still_records(application, recorded):
+    """It ends the application's own export, not ours."""
     trace.get_tracer_provider().shutdown()
     with rollout_trace_attr():
         op(1)
     assert "op" in [span.name for span in recorded()]
 
 
-def test_a_provider_that_is_no_sdks_is_no_hindrance(recorded, monkeypatch):
-    """With somebody else's provider (a proxy, another vendor's) we record privately."""
+def test_provider_of_another_vendor_is_left_alone(recorded, monkeypatch):
+    """With a proxy or another vendor's provider, we use our own."""
     provider = trace.NoOpTracerProvider()
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     with rollout_trace_attr():
@@ -291,7 +289,7 @@ def test_a_provider_that_is_no_sdks_is_no_hindrance(recorded, monkeypatch):
     assert [span.name for span in recorded()] == ["op", "rollout_trace"]
 
 
-def test_a_second_run_records_into_its_own_directory_alone(application, recorded):
+def test_second_run_records_into_its_own_directory_alone(application, recorded):
     """The processor that stays in the application's provider follows the run."""
     op(1)
     otel_rollout.shutdown(10)

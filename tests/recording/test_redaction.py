@@ -1,4 +1,4 @@
-"""Redaction: no secret survives, wherever it stands; nothing else changes; and it takes linear time."""
+"""Redaction removes every secret and nothing else, in linear time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_rollout.otlp import writer
-from otel_rollout.recording import redaction, secret_finder
+from otel_rollout.recording import redaction, secret_patterns
 from otel_rollout.recording.redaction import redact_secrets
 
 READABLE = 7
-"""Characters of a secret that may be left together."""
+"""Characters of a secret that may stay in a row."""
 
 
 class Secret(NamedTuple):
-    """Text with a secret in it, and what of it must not be read."""
+    """Text with a secret in it, and the part that must not be readable."""
 
     text: str
     hidden: str
@@ -116,16 +116,16 @@ BEFORE += ["<x>", "<x y='", "%3D", "x=1&y=", "('x', '", "--key ", "cmd --key=", 
 AFTER = ["\n", "\r\n", '"', "'", ", ", "。", "\x1b[0m", " ", "\t", "`", "", ")", "]", "}", "<", "\\"]
 AFTER += ["</x>", "'/>", "&x=1", "%26x%3D1", "')", " --verbose", ";"]
 AFTER_OTHERS = ["\n", "\r\n", '"', "'", ", ", ";", ""]
-"""What may follow a secret that only these end."""
+"""Texts that may follow a secret which only they end."""
 
 
 def escaped_slashes(value: object) -> str:
-    """JSON as PHP writes it."""
+    """Encode JSON as PHP does."""
     return json.dumps(value).replace("/", "\\/")
 
 
 def escaped_more(value: object) -> str:
-    """JSON as .NET writes it."""
+    """Encode JSON as .NET does."""
     text = json.dumps(value)
     return "".join(
         f"\\u{ord(c):04x}" if c in "+&<>'=:" and i not in (0, 4) else c for i, c in enumerate(text)
@@ -133,7 +133,7 @@ def escaped_more(value: object) -> str:
 
 
 def wholly_escaped(value: str) -> str:
-    """A JSON string of nothing but escapes."""
+    """Encode a JSON string with escapes only."""
     units = value.encode("utf-16-be")
     return '"' + "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)) + '"'
 
@@ -156,7 +156,7 @@ NESTINGS: dict[str, Callable[[str], str]] = {
 
 
 def line_with(text: str, where: str = "attribute") -> bytes:
-    """A line as it is recorded, with a text in one of its places."""
+    """Return a recorded line with a text in one of its parts."""
     attributes = writer.attribute_list({"note": text if where == "attribute" else "", "n": 1e22, "m": 7})
     details = writer.Details(status=2, status_message=text if where == "status" else "failed")
     exception = {
@@ -175,13 +175,13 @@ PLACES = ["attribute", "status", "exception", "list", "event", "link", "scope", 
 
 
 def is_readable(hidden: str, text: str) -> bool:
-    """Whether more than a few characters of a secret are in a text."""
+    """Return whether a text has more than a few characters of a secret."""
     length = READABLE + 1
     return any(hidden[i : i + length] in text for i in range(len(hidden) - length + 1))
 
 
 def decoded(line: bytes) -> str:
-    """All that a line says, at any depth."""
+    """Return all text of a line, at any depth."""
     texts = [line.decode()]
     while "\\" in texts[-1]:
         plain = re.sub(r"\\(?:u([0-9a-f]{4})|x([0-9a-f]{2})|(.))", resolved, texts[-1], flags=re.DOTALL)
@@ -190,13 +190,13 @@ def decoded(line: bytes) -> str:
 
 
 def resolved(escape: re.Match[str]) -> str:
-    """The character that an escape stands for."""
+    """Return the character that an escape stands for."""
     digits = escape[1] or escape[2]
     return chr(int(digits, 16)) if digits else {"n": "\n", "t": "\t", "r": "\r"}.get(escape[3], escape[3])
 
 
 def check_redacted(original: bytes, hidden: str) -> None:
-    """Insist that a line's secret is gone, and that all that stands around it is there, byte by byte."""
+    """Check that a line's secret is gone, and that all other text is unchanged."""
     redacted = redact_secrets(original)
     assert not is_readable(hidden, decoded(redacted)), redacted
     before, mark, after = redacted.partition(b"[redacted]")
@@ -213,10 +213,10 @@ def check_redacted(original: bytes, hidden: str) -> None:
     st.lists(st.sampled_from(sorted(NESTINGS)), max_size=4),
     st.sampled_from(PLACES),
 )
-def test_no_secret_survives_anywhere(
+def test_secret_is_redacted_in_any_surroundings(
     kind: str, before: str, after: str, nestings: list[str], where: str
 ) -> None:
-    """Every kind of key, in every surrounding, in JSON within JSON, on every part of a span."""
+    """Every kind of key, in JSON within JSON, on every part of a span."""
     secret = SECRETS[kind]
     if not secret.ends_by_itself and after not in AFTER_OTHERS:
         after = "\n"
@@ -238,10 +238,10 @@ IN_A_LINE = [kind for kind in CUTS if kind not in ("element with attributes", "n
     st.booleans(),
     st.lists(st.sampled_from(["object", "orjson", "prose", "lines"]), max_size=3),
 )
-def test_no_part_of_a_secret_survives_a_cut(
+def test_secret_cut_by_a_limit_is_redacted(
     kind: str, before: str, share: float, is_said: bool, nestings: list[str]
 ) -> None:
-    """A limit of ours cuts strings, and says so; one of the SDK cuts what holds them."""
+    """Our limits mark a cut; limits of an SDK do not."""
     secret = SECRETS[kind]
     text = before + secret.text
     if is_said:
@@ -252,14 +252,14 @@ def test_no_part_of_a_secret_survives_a_cut(
         text = text[: round(share * len(text))]
     redacted = redact_secrets(line_with(text))
     hidden = secret.hidden
-    if kind == "json web token":  # of which a short beginning is like any JSON in base64
+    if kind == "json web token":  # a short beginning of it resembles any JSON in base64
         hidden = hidden[READABLE:]
     assert not is_readable(hidden, decoded(redacted)), redacted
 
 
 @pytest.mark.parametrize("kind", sorted(IN_A_LINE))
-def test_the_end_of_a_secret_does_not_survive_a_cut_in_the_middle(kind: str) -> None:
-    """Long texts lose their middle: what follows the cut is not told from a secret's end."""
+def test_text_after_a_cut_in_the_middle_is_redacted(kind: str) -> None:
+    """It may be the end of any secret."""
     secret = SECRETS[kind]
     for at in range(len(secret.text)):
         text = f"Traceback … (4096 more characters) …{secret.text[at:]}\n  File x, line 1"
@@ -277,8 +277,8 @@ def test_the_end_of_a_secret_does_not_survive_a_cut_in_the_middle(kind: str) -> 
     ),
     st.lists(st.sampled_from(["object", "orjson", "unicode", "string", "slashes", "prose"]), max_size=3),
 )
-def test_what_is_no_secret_stays_byte_by_byte(value: object, nestings: list[str]) -> None:
-    """Numbers of any size, their spelling, the order of keys, duplicates and all text."""
+def test_other_text_stays_byte_by_byte(value: object, nestings: list[str]) -> None:
+    """Numbers of any size and spelling, the order of keys and duplicates stay."""
     neighbours, text = json.dumps(value), json.dumps({"password": "hunter2 hunter2", "x": value})
     for nesting in nestings:
         neighbours, text = NESTINGS[nesting](neighbours), NESTINGS[nesting](text)
@@ -314,8 +314,8 @@ def test_what_is_no_secret_stays_byte_by_byte(value: object, nestings: list[str]
         '["run", "--max-tokens", "5", "--password", "--token", "-v"]',
     ],
 )
-def test_what_only_resembles_a_secret_stays(text: str) -> None:
-    """Code, prose, paths and numbers that have such words in them are recorded as they are."""
+def test_text_that_resembles_a_secret_stays(text: str) -> None:
+    """Code, prose, paths and numbers with such words are recorded unchanged."""
     assert redact_secrets(line_with(text)) == line_with(text)
 
 
@@ -337,8 +337,8 @@ def test_what_only_resembles_a_secret_stays(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("nesting", ["object", "orjson", "string", "slashes"])
-def test_all_text_under_a_telling_name_goes(value: object, nesting: str) -> None:
-    """Lists and objects under it, pairs as headers are given, entries with a name and a value."""
+def test_all_text_under_a_secret_name_is_redacted(value: object, nesting: str) -> None:
+    """Lists and objects, pairs as headers are given, and entries with a name and a value."""
     redacted = redact_secrets(line_with(NESTINGS[nesting](json.dumps(value))))
     assert b"hunter2" not in redacted
 
@@ -354,41 +354,41 @@ def test_all_text_under_a_telling_name_goes(value: object, nesting: str) -> None
         "{'value': 1, 'secret': [\n  'hunter2hunter2'\n]}",
     ],
 )
-def test_strings_in_brackets_after_a_telling_name_go(text: str) -> None:
-    """Python shows a list, a tuple or a dict in text that is no JSON."""
+def test_strings_in_brackets_after_a_secret_name_are_redacted(text: str) -> None:
+    """Python shows a list, a tuple or a dict like this in text."""
     assert b"hunter2" not in redact_secrets(line_with(text))
 
 
-def test_values_before_a_name_that_tells_nothing_stay() -> None:
-    """What stands beside other names is recorded, whatever comes before and after it."""
+def test_values_beside_other_names_stay() -> None:
+    """The text before and after such a value does not matter."""
     entries = [{"value": "plain", "name": "user"}, {"name": "password"}, {"value": "plain"}]
     line = line_with(json.dumps(entries))
     assert redact_secrets(line) == line
 
 
-def test_numbers_of_a_line_stay_numbers() -> None:
-    """An attribute with a telling name may be a score; what is a string in OTLP only is not touched."""
+def test_numbers_under_secret_names_stay_numbers() -> None:
+    """A score may have such a name; a number that is a string only in OTLP is not touched."""
     attributes = {"rollout.score.secret_found": 7, "rollout.score.password": float("nan"), "secret": b"bytes"}
     line = b'"scope":{},"spans":[{"attributes":%b}]}]}]}\n' % writer.attribute_list(attributes)
     assert redact_secrets(line) == line
 
 
-def test_redacted_keys_of_one_object_stay_different() -> None:
+def test_redacted_keys_of_one_object_stay_distinct() -> None:
     """Two keys that are secrets do not become one, which would lose a value."""
     keys = {f"ghp_{BODY}{BODY}{n}": n for n in range(3)}
     redacted = redact_secrets(line_with(json.dumps(keys)))
     assert rb"{\"[redacted]\": 0, \"[redacted] 2\": 1, \"[redacted] 3\": 2}" in redacted
 
 
-def test_what_is_redacted_twice_is_redacted_once() -> None:
-    """The forwarder redacts decoded text in lines that were redacted when they were recorded."""
+def test_second_redaction_changes_nothing() -> None:
+    """The forwarder redacts detokenized text in lines that are redacted already."""
     for secret in SECRETS.values():
         once = redact_secrets(line_with(f"a {secret.text}\n"))
         assert redact_secrets(once) == once
 
 
-def test_a_resource_is_redacted() -> None:
-    """Attributes of the resource are written with every line; numbers and names stay."""
+def test_resource_is_redacted() -> None:
+    """Text in the resource's attributes is redacted; numbers and names stay."""
     attributes = {"service.name": "x", "url": f"redis://:{BODY}@host", "n": 5, "db.password": "hunter2"}
     assert redaction.redacted_attributes(redact_secrets, attributes) == {
         "service.name": "x",
@@ -399,17 +399,17 @@ def test_a_resource_is_redacted() -> None:
 
 
 def burn(text: str) -> str:
-    """A function of an application with a pattern that goes back and forth."""
+    """Redact with a pattern that backtracks, as an application's function may."""
     deadline = time.thread_time() + (2 * redaction.BUDGET if "slow" in text else 0)
     while time.thread_time() < deadline:
         pass
     return text
 
 
-def test_a_function_that_exceeds_its_budget_costs_content_not_spans(
+def test_function_beyond_its_budget_costs_content_but_no_span(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it took too long for is replaced, as are lines of that length for a while; shorter ones go on."""
+    """Its line is replaced, and so are lines of that length for a while; shorter ones are not."""
     redact = redaction.redaction_of(f"{__name__}:burn")
     assert redact is not None
     assert redact(line_with("quick")) == line_with("quick")
@@ -431,8 +431,8 @@ def test_a_function_that_exceeds_its_budget_costs_content_not_spans(
     assert redact(line_with("quick again")) == line_with("quick again")
 
 
-def test_identity_stays_where_content_is_replaced() -> None:
-    """A span whose content could not be redacted in time still belongs to its trajectory."""
+def test_identity_stays_when_content_is_replaced() -> None:
+    """A span without content still belongs to its trajectory."""
     attributes = {"rollout.step": 3, "rollout.experiment_name": "e", "openinference.span.kind": "LLM"}
     more = {"input.value": "classified", "b": b"classified", "l": ["classified"], "m": {"k": "classified"}}
     encoded = writer.attribute_list({**attributes, **more})
@@ -474,8 +474,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("encode", [str, json.dumps, lambda text: f"x {json.dumps([json.dumps(text)])}"])
 @pytest.mark.parametrize("kind", sorted(HOSTILE))
-def test_no_text_holds_up_the_caller(kind: str, encode: Callable[[str], str]) -> None:
-    """The worst of 160 KB takes milliseconds, where some took 24 s: an event loop waits for it."""
+def test_any_text_is_redacted_in_bounded_time(kind: str, encode: Callable[[str], str]) -> None:
+    """The worst 160 KB take milliseconds, while an event loop waits."""
     line = line_with(encode(HOSTILE[kind]))
     took = []
     for _ in range(3):  # the machine may be busy
@@ -485,19 +485,19 @@ def test_no_text_holds_up_the_caller(kind: str, encode: Callable[[str], str]) ->
     assert min(took) < 1.0
 
 
-def test_every_kind_of_secret_is_tested() -> None:
+def test_every_kind_of_secret_has_a_sample() -> None:
     """No kind is without a sample."""
     samples = "\n".join(secret.text for secret in SECRETS.values())
     cut = f"{SECRETS['url'].text[:30]}… (9 more characters) …abcdefgh"
-    found = {name for name, kind in secret_finder.KINDS.items() for _ in kind.find(f"{samples}\n{cut}")}
-    assert found == set(secret_finder.KINDS)
+    found = {name for name, kind in secret_patterns.KINDS.items() for _ in kind.find(f"{samples}\n{cut}")}
+    assert found == set(secret_patterns.KINDS)
 
 
 GATEWAY = Path(__file__).parents[2] / "collector-config" / "gateway.yaml"
 
 
 def gateway_rules() -> list[tuple[str, str]]:
-    """The gateway's expressions and what replaces their matches, as Python writes them."""
+    """Return the gateway's expressions and replacements in Python's syntax."""
     processors = yaml.safe_load(GATEWAY.read_text())["processors"]
     rules = [(pattern, "****") for pattern in processors["redaction"]["blocked_values"]]
     groups = processors["transform/redaction"]["trace_statements"]
@@ -515,13 +515,13 @@ def gateway_rules() -> list[tuple[str, str]]:
 BY_NAME = {"basic", "variable", "variable, spaced", "double quotes", "single quotes", "header", "json"}
 BY_NAME |= {kind for kind in SECRETS if kind.startswith(("option", "curl", "element", "XML", "URL-encoded"))}
 BY_NAME |= {kind for kind in SECRETS if kind.startswith(("form", "pair", "name and", "value and"))}
-"""Kinds that the gateway does not know: they are told by a name in the text, or by a command, alone."""
+"""Kinds that the gateway does not know: only a name or a command in the text tells of them."""
 
 
 @pytest.mark.parametrize("kind", sorted(SECRETS.keys() - BY_NAME))
 @pytest.mark.parametrize("nesting", ["none", "object", "orjson", "twice"])
-def test_the_gateway_knows_the_same_kinds(kind: str, nesting: str) -> None:
-    """Its configuration is a list of its own, in the Collector's words."""
+def test_gateway_redacts_the_same_kinds(kind: str, nesting: str) -> None:
+    """The gateway's configuration has its own list, in the Collector's syntax."""
     text = f"key:\n{SECRETS[kind].text}\nend"
     for step in {"none": [], "twice": ["object", "orjson"]}.get(nesting, [nesting]):
         text = NESTINGS[step](text)

@@ -1,4 +1,4 @@
-"""No regular expression of the package takes more than linear time, whatever it is given."""
+"""Every regular expression of the package takes linear time at most."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from otel_rollout.recording import secret_finder
+from otel_rollout.recording import secret_patterns
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import sre_constants
     import sre_parse
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LARGEST = 1 << 14
 """Characters of the largest input that is timed."""
 GROWTH = 2.8
 """Time for twice the text over time for the text, at most: linear is 2, quadratic 4."""
 FLOOR = 0.004
-"""Seconds of processor time that say nothing of growth: too little to measure it."""
+"""Seconds of processor time that are too few to measure growth."""
 ANCHORED = {"match", "fullmatch"}
 FUNCTIONS = ("compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn")
 
 
 class Expression(NamedTuple):
-    """A regular expression of the package, where it is, and whether it is tried at the beginning alone."""
+    """A regular expression, its position in the package, and whether it is anchored."""
 
     where: str
     pattern: re.Pattern[Any]
@@ -41,13 +41,13 @@ class Expression(NamedTuple):
 
 
 def sources() -> list[Path]:
-    """Every module of the package, of its exporters and of the demo."""
+    """Return the modules of the package, of its exporters and of the demo."""
     folders = [ROOT / "otel_rollout", ROOT / "exporters", ROOT / "examples" / "otel_rollout_demo"]
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
 def expressions() -> Iterator[Expression]:
-    """Give every expression in a call of ``re``, and those that redaction makes of parts."""
+    """Yield every expression in a call of ``re``, and those that redaction composes."""
     for path in sources():
         tree = ast.parse(path.read_text())
         names = {id(node.value): ast.unparse(target) for node, target in assignments(tree)}
@@ -58,12 +58,12 @@ def expressions() -> Iterator[Expression]:
                     where = f"{path.relative_to(ROOT)}:{node.lineno}"
                     used = methods(tree, names.get(id(node), "")) or {node.func.attr}
                     yield Expression(where, re.compile(pattern, flags_of(node, path)), used <= ANCHORED)
-    for name, kind in secret_finder.KINDS.items():
-        yield Expression(f"secret_finder.KINDS[{name!r}]", kind.pattern)
+    for name, kind in secret_patterns.KINDS.items():
+        yield Expression(f"secret_patterns.KINDS[{name!r}]", kind.pattern)
 
 
 def assignments(tree: ast.AST) -> Iterator[tuple[ast.Assign | ast.AnnAssign, ast.expr]]:
-    """Give every assignment of a value to a name."""
+    """Yield every assignment of a value to a name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             yield node, node.targets[0]
@@ -72,7 +72,7 @@ def assignments(tree: ast.AST) -> Iterator[tuple[ast.Assign | ast.AnnAssign, ast
 
 
 def methods(tree: ast.AST, name: str) -> set[str]:
-    """Give the methods of a compiled expression that its module calls."""
+    """Return the methods of a compiled expression that its module calls."""
     attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     return {node.attr for node in attributes if ast.unparse(node.value) == name} & set(FUNCTIONS)
 
@@ -87,7 +87,7 @@ def is_of_re(function: ast.expr) -> bool:
 
 
 def flags_of(call: ast.Call, path: Path) -> int:
-    """The flags that a call of ``re`` gives, by their names or by that of a constant of its module."""
+    """Return the flags in a call of ``re``, given by name or by a constant of the module."""
     given = [*call.args[1:], *(keyword.value for keyword in call.keywords if keyword.arg == "flags")]
     names = {node.attr for part in given for node in ast.walk(part) if isinstance(node, ast.Attribute)}
     flags = 0
@@ -100,14 +100,14 @@ def flags_of(call: ast.Call, path: Path) -> int:
 
 
 def imported(path: Path) -> ModuleType:
-    """The module that a file is."""
+    """Import the module of a file."""
     parts = path.with_suffix("").relative_to(ROOT).parts
     parts = parts[1:] if parts[0] in ("exporters", "examples") else parts
     return importlib.import_module(".".join(part for part in parts if part != "__init__"))
 
 
 def value_of(expression: ast.expr, path: Path) -> Any:
-    """What an expression of constants of its module is; None where it depends on more."""
+    """Evaluate an expression of a module's constants; None if it depends on more."""
     try:
         return ast.literal_eval(expression)
     except ValueError:
@@ -120,11 +120,11 @@ def value_of(expression: ast.expr, path: Path) -> Any:
 # --- Inputs, derived from the expression
 
 FAILING = ("", "\x00", "\n")
-"""What may follow a repeated part, so that no match is found after all."""
+"""Endings after a repeated part that prevent a match."""
 
 
 def samples(parsed: Any, is_text: bool) -> list[str]:
-    """Some texts that an expression, or a part of one, matches."""
+    """Return some texts that an expression, or a part of one, matches."""
     texts = [""]
     for operation, argument in parsed:
         texts = [text + more for text in texts[:4] for more in sample(operation, argument, is_text)[:4]]
@@ -132,7 +132,7 @@ def samples(parsed: Any, is_text: bool) -> list[str]:
 
 
 def sample(operation: Any, argument: Any, is_text: bool) -> list[str]:
-    """Some texts that one operation of an expression matches."""
+    """Return some texts that one operation of an expression matches."""
     c = sre_constants
     if operation is c.LITERAL:
         return [chr(argument)]
@@ -154,7 +154,7 @@ def sample(operation: Any, argument: Any, is_text: bool) -> list[str]:
 
 
 def members(argument: Any) -> list[str]:
-    """Some characters of a class."""
+    """Return some characters of a class."""
     candidates = "a0A_- .\n\"'\\/=+:1Z"
     found = []
     for character in candidates:
@@ -167,7 +167,7 @@ def members(argument: Any) -> list[str]:
 
 
 def matches_member(item: Any, character: str) -> bool:
-    """Whether a part of a class has a character."""
+    """Return whether a part of a class has a character."""
     operation, argument = item
     if operation is sre_constants.LITERAL:
         return ord(character) == argument
@@ -185,7 +185,7 @@ def matches_member(item: Any, character: str) -> bool:
 
 
 def repeated_parts(parsed: Any, before: str = "") -> Iterator[tuple[str, str]]:
-    """What leads to a repetition, and what it repeats: for each repetition of an expression."""
+    """Yield, for each repetition of an expression, the text before it and the repeated text."""
     c = sre_constants
     for operation, argument in parsed:
         if operation in (c.MAX_REPEAT, c.MIN_REPEAT):
@@ -204,7 +204,7 @@ def repeated_parts(parsed: Any, before: str = "") -> Iterator[tuple[str, str]]:
 
 
 def inputs(pattern: re.Pattern[Any]) -> set[tuple[str, str, str]]:
-    """Beginning, repeated part and end of texts that might take long."""
+    """Return beginning, repeated part and end of texts that might take long."""
     source = pattern.pattern.decode("latin-1") if isinstance(pattern.pattern, bytes) else pattern.pattern
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -221,7 +221,7 @@ def inputs(pattern: re.Pattern[Any]) -> set[tuple[str, str, str]]:
 
 
 def seconds(expression: Expression, text: str) -> float:
-    """Processor time for finding all matches in a text; the least of three."""
+    """Measure the processor time to find all matches in a text; the least of three."""
     pattern = expression.pattern
     subject: Any = text.encode("utf-8", "replace") if isinstance(pattern.pattern, bytes) else text
     best = float("inf")
@@ -240,7 +240,7 @@ def seconds(expression: Expression, text: str) -> float:
 
 
 def is_super_linear(expression: Expression, before: str, part: str, end: str) -> bool:
-    """Whether time grows faster than the text. Sizes grow slowly: nothing can interrupt an expression."""
+    """Return whether time grows faster than the text; sizes grow slowly, as nothing can interrupt it."""
 
     def took(size: int) -> float:
         return seconds(expression, before + part * (size // len(part) + 1) + end)
@@ -259,9 +259,15 @@ def is_super_linear(expression: Expression, before: str, part: str, end: str) ->
 FOUND = list(expressions())
 
 
+def test_expressions_of_all_packages_are_found() -> None:
+    """The search covers the package, its exporters and redaction's composed patterns."""
+    places = {re.split(r"[/\[.]", expression.where)[0] for expression in FOUND}
+    assert places >= {"otel_rollout", "exporters", "secret_patterns"}
+
+
 @pytest.mark.parametrize("expression", FOUND, ids=[expression.where for expression in FOUND])
 def test_time_grows_no_faster_than_the_text(expression: Expression) -> None:
-    """Texts are made of what the expression repeats, after what leads there, with an end that fails."""
+    """The texts repeat what the expression repeats, after its beginning, with an end that does not match."""
     for before, part, end in sorted(inputs(expression.pattern)):
         assert not is_super_linear(expression, before, part, end), (before, part, end)
 
@@ -281,7 +287,7 @@ def test_time_grows_no_faster_than_the_text(expression: Expression) -> None:
         (r'"[^"\\]*(?:\\.[^"\\]*)*"?', False),
     ],
 )
-def test_the_search_finds_what_is_slow(pattern: str, is_slow: bool) -> None:
-    """Expressions whose growth is known, those that this package once had among them."""
+def test_search_finds_known_slow_expressions(pattern: str, is_slow: bool) -> None:
+    """Some of them were once part of this package."""
     expression = Expression("here", re.compile(pattern, re.DOTALL))
     assert any(is_super_linear(expression, *given) for given in sorted(inputs(expression.pattern))) == is_slow

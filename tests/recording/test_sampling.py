@@ -1,4 +1,4 @@
-"""Sampling by group: every process decides alike, by the group's name alone."""
+"""Sampling by group: the group's name alone decides, alike in every process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ import otel_rollout
 from otel_rollout import configuration, rollout_trace_attr, rollout_trace_op, runtime, score, settings
 from otel_rollout.base import semconv
 from otel_rollout.propagation import carrier
-from otel_rollout.recording.sampling import Group, GroupSampling, place_of_group, with_chosen
+from otel_rollout.recording.sampling import Group, GroupSampling, group_hash, with_chosen
 from tests.spool_reader import Recorded, tree
 
 ROWS = range(200)
@@ -41,8 +41,8 @@ def taken(sampler: GroupSampling, step: Any = 1, validate: bool = False, experim
     return {row for row in ROWS if sampler.takes(group(row, step, validate, experiment), Context())}
 
 
-def test_a_rate_is_a_share_of_groups() -> None:
-    """Another step, experiment or seed makes another choice; a higher rate adds to what a lower one takes."""
+def test_rate_is_a_share_of_groups() -> None:
+    """Another step, experiment or seed makes another choice; a higher rate adds groups to a lower one's."""
     tenth, half = taken(GroupSampling(rate=0.1)), taken(GroupSampling(rate=0.5))
     assert 8 <= len(tenth) <= 35
     assert 75 <= len(half) <= 125
@@ -56,15 +56,15 @@ def test_a_rate_is_a_share_of_groups() -> None:
     assert taken(GroupSampling(rate=0.0)) == set()
 
 
-def test_every_kth_step() -> None:
-    """Steps that are no numbers are not counted, and taken."""
+def test_every_kth_step_is_recorded() -> None:
+    """Steps that are no numbers are all recorded."""
     sampler = GroupSampling(every=5)
     assert [step for step in range(1, 21) if taken(sampler, step)] == [5, 10, 15, 20]
     assert taken(sampler, "warm-up") == set(ROWS)
 
 
 @pytest.mark.parametrize(("validation", "expected"), [("always", 200), ("never", 0)])
-def test_validation_is_a_matter_of_its_own(validation: str, expected: int) -> None:
+def test_validation_has_its_own_rule(validation: str, expected: int) -> None:
     """Always or never, whatever holds for training."""
     sampler = GroupSampling(rate=0.1, every=7, validation=validation, most=2, out_of=200)
     assert len(taken(sampler, step=3, validate=True)) == expected
@@ -74,8 +74,8 @@ def test_validation_is_a_matter_of_its_own(validation: str, expected: int) -> No
     assert len(chosen) == expected
 
 
-def test_a_limit_is_kept_exactly_by_who_sees_the_whole_step() -> None:
-    """So many groups, however often a group occurs; of those that the rate takes, where there are as many."""
+def test_limit_is_exact_where_the_whole_step_is_known() -> None:
+    """It holds however often a group occurs, among the groups that the rate chooses."""
     step = [group(row) for row in ROWS for _ in range(4)]
     chosen = GroupSampling(most=7).chosen(step)
     assert chosen is not None
@@ -90,16 +90,16 @@ def test_a_limit_is_kept_exactly_by_who_sees_the_whole_step() -> None:
     assert GroupSampling(rate=0.5).chosen(step) is None
 
 
-def test_a_limit_is_an_expected_number_where_the_step_s_size_is_given() -> None:
-    """Over many steps so many groups on average."""
+def test_limit_is_an_average_where_only_the_step_size_is_known() -> None:
+    """Over many steps the average number of groups is the limit."""
     sampler = GroupSampling(most=10, out_of=200)
     counts = [len(taken(sampler, step)) for step in range(50)]
     assert 9 <= sum(counts) / 50 <= 11
     assert len(set(counts)) > 3, "on average, not exactly"
 
 
-def test_a_limit_of_nobody_knows_what_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Everything is recorded then, and one warning names the variable that is missing."""
+def test_limit_without_step_size_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Everything is recorded, and the warning names the missing variable."""
     assert taken(GroupSampling(most=3)) == set(ROWS)
     (warning,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "OTEL_ROLLOUT_GROUPS_PER_STEP" in warning
@@ -109,24 +109,24 @@ SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.tex
 
 
 @given(SCALARS, SCALARS, SCALARS, st.text(), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 9))
-def test_any_identity_is_decided(
+def test_any_identity_has_a_stable_number(
     step: Any, row: Any, validate: Any, seed: str, rate: float, most: int
 ) -> None:
-    """Whatever a trajectory is called, its group has a number from 0 to 1, the same each time."""
+    """The group of a trajectory with any identity has one number from 0 to 1."""
     name = Group("e", step, row, validate)
-    assert 0 <= place_of_group(name, seed) == place_of_group(name, seed) < 1
+    assert 0 <= group_hash(name, seed) == group_hash(name, seed) < 1
     sampler = GroupSampling(rate, 2, "sampled", most, 9, seed)
     assert sampler.takes(name, with_chosen(sampler.chosen([name]), Context())) in (True, False)
 
 
 class Step(enum.IntEnum):
-    """A step as some programs name theirs."""
+    """A step as some programs name it."""
 
     WARM_UP = 7
 
 
 class Row(str, enum.Enum):
-    """A row as some programs name theirs."""
+    """A row as some programs name it."""
 
     FIRST = "first"
 
@@ -135,8 +135,8 @@ SEVENS = [7, 7.0, np.int64(7), np.int8(7), np.float64(7), np.float32(7), np.arra
 
 
 @pytest.mark.parametrize("seven", [*SEVENS, "7", np.str_("7")], ids=repr)
-def test_a_whole_number_is_one_name_however_it_is_written(seven: Any) -> None:
-    """Sampling, a step's multiples and a group's verdict go by what listings show: all of these are 7."""
+def test_whole_number_is_one_name_in_any_spelling(seven: Any) -> None:
+    """Sampling, multiples of a step and verdicts go by the listing's name: all of these are 7."""
     expected = Group.named("e", 7, 7, False)
     assert repr(Group.named("e", seven, seven, False)) == repr(expected)
     for every in (2, 7):
@@ -151,13 +151,13 @@ def test_a_whole_number_is_one_name_however_it_is_written(seven: Any) -> None:
 
 @pytest.mark.parametrize("other", [True, "07", "7.0", "+7", 7.5, -7, 7e22, "seven", None], ids=repr)
 def test_other_names_are_other_groups(other: Any) -> None:
-    """Text that merely reads like a number, a bool, a fraction: listings show them as something else."""
-    assert place_of_group(Group.named("e", other, 1, False)) != place_of_group(Group.named("e", 7, 1, False))
-    assert place_of_group(Group.named("e", True, 1, False)) != place_of_group(Group.named("e", 1, 1, False))
+    """Text that only resembles a number, a bool, or a fraction is another name."""
+    assert group_hash(Group.named("e", other, 1, False)) != group_hash(Group.named("e", 7, 1, False))
+    assert group_hash(Group.named("e", True, 1, False)) != group_hash(Group.named("e", 1, 1, False))
 
 
 def test_identity_is_recorded_as_builtin_types(recorded: Callable[[], list[Recorded]]) -> None:
-    """A whole number is an integer, whatever type it came in; text stays text; validation is a bool."""
+    """A whole number of any type is an integer; text stays text; validation is a bool."""
     for number, seven in enumerate(SEVENS):
         with rollout_trace_attr(
             step=seven, sample_index=Row.FIRST, rollout_n=number, validate=np.bool_(True)
@@ -170,8 +170,8 @@ def test_identity_is_recorded_as_builtin_types(recorded: Callable[[], list[Recor
     assert repr(found) == repr([[7, "first", True]] * len(SEVENS) + [["7", 0.5, False]])
 
 
-def test_nothing_is_drawn_from_the_training_s_generator() -> None:
-    """Trajectories of no group are sampled one by one, by a generator of our own."""
+def test_training_generator_is_not_used() -> None:
+    """Trajectories of no group are sampled one by one, by our own generator."""
     before = random.getstate()
     count = sum(GroupSampling(rate=0.5).takes(group(None), Context()) for _ in range(1000))
     assert 400 < count < 600
@@ -208,7 +208,7 @@ def run_job(**variables: str) -> Any:
 
 
 def test_every_process_decides_alike(tmp_path: Path) -> None:
-    """Processes that share nothing but experiment and seed record the same groups, siblings together."""
+    """Processes that share only experiment and seed record equal groups, siblings together."""
     variables = {
         "OTEL_ROLLOUT_EXPERIMENT": "e",
         "OTEL_ROLLOUT_SAMPLE_RATE": "0.3",
@@ -226,10 +226,10 @@ def test_every_process_decides_alike(tmp_path: Path) -> None:
     assert first != other_seed
 
 
-def test_what_is_sampled_out_is_silent_and_its_scores_are_counted(
+def test_sampled_out_trajectory_is_silent_and_its_scores_are_counted(
     fresh_process: None, test_exporters: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """No span of it is begun, sub-trajectories included; its id says so, and a score of it is no error."""
+    """No span is started, in sub-trajectories either; the id says so, and a score of it is no error."""
     otel_rollout.configure("spool", sample_rate=0.0, shutdown_timeout=1)
     op = rollout_trace_op(lambda: otel_rollout.score("reward", 1))
     with rollout_trace_attr(step=1, sample_index=1) as trajectory:
@@ -248,8 +248,8 @@ def test_what_is_sampled_out_is_silent_and_its_scores_are_counted(
     assert (report.started, report.left_out) == (0, {"sampled_out": 1, "score_of_unrecorded": 1})
 
 
-def test_a_step_that_is_traced_has_some_of_its_trajectories(recorded: Callable[[], list[Recorded]]) -> None:
-    """Groups are sampled below an operation as well; a sub-trajectory goes with what it is part of."""
+def test_groups_are_sampled_below_an_operation(recorded: Callable[[], list[Recorded]]) -> None:
+    """A sub-trajectory follows the trajectory around it."""
     active = runtime.current()
     assert active is not None
     active.sampling = GroupSampling(most=1, out_of=2)
@@ -268,10 +268,10 @@ def test_a_step_that_is_traced_has_some_of_its_trajectories(recorded: Callable[[
     assert tree(recorded()) == {"train step": [{str(row): ["part"] * 5} for row in rows]}
 
 
-def test_beside_an_application_s_own_opentelemetry(
+def test_sampled_out_trajectory_reaches_no_exporter_of_the_application(
     recorded: Callable[[], list[Recorded]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is sampled out reaches neither its exporters nor ours, its own spans inside included."""
+    """The application's spans inside it are left out, too."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
@@ -285,10 +285,10 @@ def test_beside_an_application_s_own_opentelemetry(
     assert [span.name for span in recorded()] == ["inside", "rollout_trace"]
 
 
-def test_what_was_chosen_travels_to_other_processes_and_ends_with_the_trajectory(
+def test_choice_of_rows_travels_with_calls_outside_trajectories(
     fresh_process: None, test_exporters: None
 ) -> None:
-    """A call that is made for a whole step takes along which rows are recorded; those inside it do not."""
+    """A call for a whole step carries the chosen rows; calls inside a trajectory do not."""
     otel_rollout.configure("spool", sample_groups=1)
     assert carrier.inject() is None
     token = context.attach(with_chosen(frozenset([3, "a"]), context.get_current()))
@@ -321,8 +321,8 @@ def test_what_was_chosen_travels_to_other_processes_and_ends_with_the_trajectory
         ("OTEL_ROLLOUT_OUTCOME_DEADLINE", "soon", "is not a number"),
     ],
 )
-def test_wrong_values_are_said_with_their_variable(variable: str, value: str, problem: str) -> None:
-    """One sentence says which variable, which value and what is wrong; the default is used."""
+def test_invalid_setting_is_warned_of_with_its_variable(variable: str, value: str, problem: str) -> None:
+    """One sentence names variable, value and reason; the default is used."""
     configured, (said,) = configuration.from_environment({variable: value})
     assert said == f"{variable}={value!r} {said.split(' ', 1)[1]}"
     assert problem in said

@@ -1,4 +1,4 @@
-"""The recording span speaks the whole OTel API, as an application or another library would use it."""
+"""The recording span implements the whole of OpenTelemetry's API."""
 
 import pytest
 from opentelemetry import context as otel_context
@@ -14,8 +14,8 @@ def tracer(tracing):
     return runtime.current().tracer
 
 
-def test_start_as_current_span_nests(tracer, recorded):
-    """Spans started the ordinary way are each other's parents, and carry kind, times and attributes."""
+def test_spans_started_through_the_api_nest(tracer, recorded):
+    """They carry kind, times and attributes."""
     with tracer.start_as_current_span("parent", kind=SpanKind.CLIENT, start_time=5) as parent:
         assert trace.get_current_span() is parent
         with tracer.start_as_current_span("child", attributes={"a": 1, "b": [1.5, 2.5]}):
@@ -27,8 +27,8 @@ def test_start_as_current_span_nests(tracer, recorded):
     assert (above.span.kind, above.span.start_time_unix_nano) == (3, 5)
 
 
-def test_a_remote_parent_is_followed(tracer, recorded):
-    """A span context from another process is the parent, and the line says that it was remote."""
+def test_remote_parent_is_the_parent(tracer, recorded):
+    """The line says that the parent is remote."""
     remote = SpanContext(0xABC, 0xDEF, True, TraceFlags(1), trace.TraceState([("k", "v")]))
     context = trace.set_span_in_context(NonRecordingSpan(remote))
     tracer.start_span("local", context).end()
@@ -39,8 +39,8 @@ def test_a_remote_parent_is_followed(tracer, recorded):
     assert local.span.trace_state == "k=v"
 
 
-def test_an_unsampled_parent_is_respected(tracer, recorded):
-    """Below a parent that is not recorded nothing is, and the flag travels on."""
+def test_span_below_an_unsampled_parent_is_not_recorded(tracer, recorded):
+    """Its context carries the flag on."""
     remote = SpanContext(0xABC, 0xDEF, True, TraceFlags(0))
     child = tracer.start_span("c", trace.set_span_in_context(NonRecordingSpan(remote)))
     child.end()
@@ -68,8 +68,8 @@ def test_status_follows_the_specification(tracer, recorded):
     ]
 
 
-def test_links_events_and_renaming(tracer, recorded):
-    """Links given at start or later, events with times, and a late name are recorded."""
+def test_links_events_and_a_new_name_are_recorded(tracer, recorded):
+    """Links may be given at the start or later."""
     other = SpanContext(1, 2, False, TraceFlags(1))
     span = tracer.start_span("old", links=[Link(other, {"why": "a"})])
     span.add_link(other)
@@ -82,8 +82,8 @@ def test_links_events_and_renaming(tracer, recorded):
     assert (found.span.events[0].name, found.span.events[0].time_unix_nano) == ("e", 9)
 
 
-def test_what_a_signal_handler_records_in_between_is_kept(tracer, recorded, monkeypatch):
-    """An event may come while the span makes room for its first; another thread's, too."""
+def test_event_of_a_signal_handler_during_the_first_event_is_kept(tracer, recorded, monkeypatch):
+    """Another thread's event is, too."""
     make = span_module.Details
 
     def interrupted():
@@ -99,8 +99,8 @@ def test_what_a_signal_handler_records_in_between_is_kept(tracer, recorded, monk
     assert [event.name for event in found.span.events] == ["handler's", "own"]
 
 
-def test_an_ended_span_lets_go_of_what_it_held(tracer):
-    """A task started inside keeps the span for as long as it runs, but not its attributes and events."""
+def test_ended_span_releases_its_attributes_and_events(tracer):
+    """A task started inside keeps the span as long as it runs."""
     span = tracer.start_span("s")
     span.set_attribute("k", "held")
     span.add_event("held")
@@ -109,8 +109,8 @@ def test_an_ended_span_lets_go_of_what_it_held(tracer):
     assert not any(isinstance(held, span_module.Details) for held in vars(span).values())
 
 
-def test_an_ended_span_changes_no_more(tracer, recorded):
-    """After its end every call is accepted and ignored."""
+def test_ended_span_ignores_further_calls(tracer, recorded):
+    """Every call is accepted."""
     span = tracer.start_span("once")
     span.end()
     span.set_attribute("late", 1)
@@ -123,8 +123,8 @@ def test_an_ended_span_changes_no_more(tracer, recorded):
     assert not span.is_recording()
 
 
-def test_an_exception_that_leaves_the_block_is_recorded(tracer, recorded):
-    """Used as a context manager, a span notes type, message and stack of what leaves it."""
+def test_exception_that_leaves_the_block_is_recorded(tracer, recorded):
+    """The span has its type, message and stack."""
     with pytest.raises(KeyError), tracer.start_span("s"):
         raise KeyError("k")
     (found,) = recorded()
@@ -133,8 +133,8 @@ def test_an_exception_that_leaves_the_block_is_recorded(tracer, recorded):
     assert "test_span.py" in attributes["exception.stacktrace"]
 
 
-def test_limits_hold_and_count(tracer, recorded, monkeypatch):
-    """A span that is written to without end stays bounded; what came too late is counted."""
+def test_attributes_events_and_links_beyond_the_limits_are_counted(tracer, recorded, monkeypatch):
+    """A span that is written to without end stays bounded."""
     monkeypatch.setattr(span_module, "MAX_ATTRIBUTES", 2)
     monkeypatch.setattr(span_module, "MAX_EVENTS", 1)
     monkeypatch.setattr(span_module, "MAX_LINKS", 1)
@@ -154,8 +154,8 @@ def test_limits_hold_and_count(tracer, recorded, monkeypatch):
     ) == (2, 3, 3)
 
 
-def test_an_exception_whose_str_raises_is_recorded(tracer, recorded):
-    """A user's exception may have a broken message; the span ends all the same."""
+def test_exception_whose_str_raises_is_recorded(tracer, recorded):
+    """The span ends nevertheless."""
 
     class BadError(Exception):
         def __str__(self):
@@ -167,7 +167,7 @@ def test_an_exception_whose_str_raises_is_recorded(tracer, recorded):
     assert "could not be read" in str(recorded()[0].span.events[0])
 
 
-def test_a_span_outside_the_block_is_not_current(tracer, recorded):
+def test_context_is_restored_after_the_block(tracer, recorded):
     """After the block the context is as before."""
     before = otel_context.get_current()
     with tracer.start_as_current_span("s"):
@@ -180,8 +180,8 @@ class Hostile:
         raise RuntimeError("no")
 
 
-def test_nothing_a_caller_hands_in_raises(tracer, recorded):
-    """Values that fail when they are looked at, wrong types and cycles are left out, not passed on."""
+def test_invalid_arguments_raise_nothing(tracer, recorded):
+    """Values that fail when they are encoded, wrong types and cycles are left out."""
     cycle: list = []
     cycle.append(cycle)
     span = tracer.start_span("s")
@@ -197,8 +197,34 @@ def test_nothing_a_caller_hands_in_raises(tracer, recorded):
     assert recorded()[0].attributes == {"1": "numeric key"}
 
 
-def test_a_huge_exception_is_cut(tracer, recorded):
-    """An exception with megabytes of text keeps the beginning and the end of it."""
+@pytest.mark.parametrize(
+    ("call", "dropped"),
+    [
+        (lambda span: span.set_attribute("bad", Hostile()), (1, 0, 0)),
+        (lambda span: span.set_attributes(None), (1, 0, 0)),
+        (lambda span: span.add_event("e", {"bad": Hostile()}), (0, 1, 0)),
+        (lambda span: span.record_exception(None), (0, 1, 0)),
+        (lambda span: span.add_link(None), (0, 0, 1)),
+        (lambda span: span.update_name(Hostile()), (0, 0, 0)),
+        (lambda span: span.set_status("ERROR"), (0, 0, 0)),
+    ],
+)
+def test_failing_call_is_counted_as_what_it_adds(tracer, recorded, call, dropped):
+    """A dropped attribute, event or link is counted as such; a name or a status is not counted."""
+    span = tracer.start_span("s")
+    call(span)
+    span.end()
+    (found,) = recorded()
+    counts = (
+        found.span.dropped_attributes_count,
+        found.span.dropped_events_count,
+        found.span.dropped_links_count,
+    )
+    assert counts == dropped
+
+
+def test_huge_exception_is_cut_in_the_middle(tracer, recorded):
+    """Beginning and end of its text are recorded."""
     span = tracer.start_span("s")
     span.fail(ValueError("a" * 1_000_000 + "z"))
     span.end()

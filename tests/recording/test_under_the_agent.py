@@ -1,4 +1,4 @@
-"""Under `opentelemetry-instrument`, which exports from inside the application: nothing arrives twice."""
+"""Under `opentelemetry-instrument`, which exports from inside the application, nothing arrives twice."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print(type(trace.get_tracer_provider()).__module__)
 
 @pytest.fixture
 def agent(test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The agent, with what its distribution would add; where the test's exporter puts spans."""
+    """Return the agent's command with its distribution's entry point, and the exporter's file."""
     if importlib.util.find_spec("opentelemetry.distro") is None:
         info = tmp_path / "site" / "otel_rollout_tests-1.dist-info" / "entry_points.txt"
         with info.open("a") as file:
@@ -47,7 +47,7 @@ def agent(test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def run(**variables: str) -> str:
-    """Run the application under the agent; what it wrote."""
+    """Run the application under the agent; return its output."""
     command = shutil.which("opentelemetry-instrument", path=Path(sys.executable).parent)
     assert command is not None
     ran = subprocess.run(
@@ -63,7 +63,7 @@ def run(**variables: str) -> str:
 
 
 def arrived(path: Path) -> list[tuple[str, int, object]]:
-    """Name of each span, how often it arrived, and its step."""
+    """Return each span's name, the number of its arrivals, and its step."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     counts = Counter(span_id for span_id, _, _ in lines)
     return sorted(
@@ -71,8 +71,8 @@ def arrived(path: Path) -> list[tuple[str, int, object]]:
     )
 
 
-def test_both_export_to_the_same_place_and_nothing_arrives_twice(agent: Path) -> None:
-    """With the exporter set by the variable both read, each delivers its own; identity is on all."""
+def test_agent_and_forwarder_with_one_target_deliver_each_span_once(agent: Path) -> None:
+    """Both read the exporter's variable; each delivers its own spans, and all have the identity."""
     said = run(OTEL_TRACES_EXPORTER="test-file")
     assert arrived(agent) == [
         ("app inside", 1, 3),
@@ -83,8 +83,8 @@ def test_both_export_to_the_same_place_and_nothing_arrives_twice(agent: Path) ->
     assert "opentelemetry-instrument exports the application's own spans to test-file" in said
 
 
-def test_we_deliver_elsewhere_than_the_agent(agent: Path) -> None:
-    """Where only we deliver to an exporter, the application's spans in a trajectory go there too, once."""
+def test_application_spans_reach_our_target_once(agent: Path) -> None:
+    """Where only we deliver to a target, the application's spans in a trajectory arrive there, too."""
     configuration = json.dumps({"exporters": {"test-file": {}}, "run_id": "run"})
     run(OTEL_TRACES_EXPORTER="console", OTEL_ROLLOUT_CONFIG=configuration, OTEL_ROLLOUT_SHUTDOWN_TIMEOUT="30")
     (node_dir,) = [path.parent for path in (agent.parent / "spool").rglob("run.json")]

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rollout.recording import writer as segment
-from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.recording import flusher
+from otel_rollout.recording import writer as caller
+from otel_rollout.recording.writer import MAX_WAIT, SegmentWriter
 from otel_rollout.spool import journal, layout, segments
 
 
@@ -39,7 +40,7 @@ def test_lines_come_out_in_order_through_a_small_ring(lines, tmp_path_factory):
     """However lines wrap around the ring's end, in pieces too, the segment holds them whole and in order."""
     directory = tmp_path_factory.mktemp("ring")
     writer = writer_in(directory, journal_bytes=4096)
-    with patch.object(segment, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
+    with patch.object(caller, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
         for line in lines:
             assert writer.write(line + b"\n" if isinstance(line, bytes) else (*line, b"\n"))
     writer.close(10)
@@ -50,7 +51,7 @@ def test_a_line_larger_than_the_ring_is_written(tmp_path):
     """One huge span goes straight to the segment, between its neighbours."""
     writer = writer_in(tmp_path, journal_bytes=4096)
     lines = [b"before", b"x" * 100_000, b"between", b"y" * 100_000, b"after"]
-    with patch.object(segment, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
+    with patch.object(caller, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
         for line in lines:
             assert writer.write(line + b"\n")
         assert writer.write((b"in ", b"pieces" * 10_000, b"\n"))
@@ -130,7 +131,8 @@ def test_a_killed_writer_loses_and_tears_nothing(tmp_path, after):
 DIES_IN_THE_MIDDLE = """
 import os, signal, sys, time
 from pathlib import Path
-from otel_rollout.recording import writer as segment
+from otel_rollout.recording import flusher
+from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.spool import journal
 
 def die():
@@ -138,7 +140,7 @@ def die():
 
 def dying_publish(self, written, lines=0, publish=journal.Journal.publish):
     if self.recorded + lines == 50:  # its bytes are copied, its length is not public
-        writer._hurry()
+        writer._flusher.hurry()
         time.sleep(0.2)  # the flusher moves all it sees
         die()
     publish(self, written, lines)
@@ -146,7 +148,7 @@ def dying_publish(self, written, lines=0, publish=journal.Journal.publish):
 class Places:
     def pack(self, written, recorded, pack=journal._published.pack):
         if recorded == 50:  # a half of the place that does not hold yet
-            at = journal._PLACES[1 - writer._journal._active]
+            at = journal._SLOTS[1 - writer._journal._active]
             writer._journal._map[at : at + 8] = b"?" * 8
             die()
         return pack(written, recorded)
@@ -158,14 +160,14 @@ def half_a_write(descriptor, data, write=os.write):
     return write(descriptor, data)
 
 point = sys.argv[2]
-writer = segment.SegmentWriter(Path(sys.argv[1]), {}, segment_bytes=1 << 20, journal_bytes=1 << 16)
+writer = SegmentWriter(Path(sys.argv[1]), {}, segment_bytes=1 << 20, journal_bytes=1 << 16)
 acknowledged = 0
 if point == "before publishing":
     journal.Journal.publish = dying_publish
 if point == "while publishing":
     journal._published = Places()
 if point == "in write(2)":
-    segment.os = type("os", (), {**vars(os), "write": staticmethod(half_a_write)})
+    flusher.os = type("os", (), {**vars(os), "write": staticmethod(half_a_write)})
 for n in range(50):
     line = b"%d:" % n, b"z" * 100, b"\\n"
     writer.write(line if sys.argv[3] == "in pieces" else b"".join(line))
@@ -211,14 +213,14 @@ def test_a_writer_is_alive_from_the_moment_it_can_be_seen(tmp_path, monkeypatch)
     """One that is being born, slowly, by whatever clock, is not taken for dead: its journal is in use."""
     seen = []
 
-    class Table(segment.OpenTrajectories):
+    class Table(caller.RootTable):
         def __init__(self, path):
             (found,) = layout.journals(tmp_path)
             os.utime(tmp_path / f"{found}.journal", (0, 0))  # the clock was set, or years have passed
             seen.append(segments.living_writers(tmp_path) == {found})
             super().__init__(path)
 
-    monkeypatch.setattr(segment, "OpenTrajectories", Table)
+    monkeypatch.setattr(caller, "RootTable", Table)
     writer_in(tmp_path).close(10)
     assert seen == [True]
     assert segments.living_writers(tmp_path) == set()
@@ -273,8 +275,8 @@ def test_a_full_disk_drops_and_counts_and_recovers(tmp_path, monkeypatch, caplog
             raise OSError(28, "No space left on device")
         return real_write(descriptor, data)
 
-    monkeypatch.setattr(segment.os, "write", write)
-    monkeypatch.setattr(segment, "RETRY_INTERVAL", 0.01)
+    monkeypatch.setattr(flusher.os, "write", write)
+    monkeypatch.setattr(flusher, "RETRY_INTERVAL", 0.01)
     writer = writer_in(tmp_path, journal_bytes=4096)
     full.set()
     kept = [n for n in range(100) if writer.write(b"%d" % n + b"x" * 200 + b"\n")]
@@ -299,7 +301,7 @@ def test_a_stuck_disk_makes_nobody_wait_twice(tmp_path, monkeypatch):
         release.wait(30)
         return real_write(descriptor, data)
 
-    monkeypatch.setattr(segment.os, "write", write)
+    monkeypatch.setattr(flusher.os, "write", write)
     writer = writer_in(tmp_path, journal_bytes=4096)
     waited = []
     for _ in range(50):
@@ -307,8 +309,8 @@ def test_a_stuck_disk_makes_nobody_wait_twice(tmp_path, monkeypatch):
         writer.write(b"x" * 500 + b"\n")
         waited.append(time.perf_counter() - begun)
     release.set()
-    assert len([w for w in waited if w > segment.MAX_WAIT / 2]) <= 1
-    assert max(waited) < 10 * segment.MAX_WAIT
+    assert len([w for w in waited if w > MAX_WAIT / 2]) <= 1
+    assert max(waited) < 10 * MAX_WAIT
     writer.close(10)
 
 

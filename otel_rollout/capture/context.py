@@ -1,0 +1,64 @@
+"""Find trajectories in an OpenTelemetry context, and leave those that have ended.
+
+A task keeps the context in which it was started. So a context may hold a trajectory, a span or a call from
+another process that has ended long since.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context, attach
+from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
+
+from otel_rollout.capture import remote_call
+from otel_rollout.recording.identity import NO_IDENTITY, identity_in, with_identity
+
+if TYPE_CHECKING:
+    from otel_rollout.capture.trajectory import Trajectory
+
+TRAJECTORY: Final = otel_context.create_key("otel-rollout-trajectory")
+"""Key of the trajectory around."""
+OPERATION: Final = otel_context.create_key("otel-rollout-operation")
+"""Key of the operation around, if it is a method."""
+SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
+"""OpenTelemetry's key of the current span, so that a span and other values enter a context with one copy."""
+
+
+def trajectory_in(context: Context) -> Trajectory | None:
+    """Return the trajectory of this process that is around."""
+    found: Trajectory | None = context.get(TRAJECTORY)  # type: ignore[assignment] # nobody else has the key
+    return found
+
+
+def ended_span_in(context: Context) -> Span | None:
+    """Return the span around if its trajectory, operation, request or call has ended.
+
+    A trajectory that starts in the context is no part of that span. This process does not know whether a
+    trajectory of another process has ended, but whether the call from that process has.
+    """
+    around = trajectory_in(context)
+    if around is not None:
+        return around.root or trace.INVALID_SPAN if around.is_over else None
+    span = get_current_span(context)
+    if isinstance(span, NonRecordingSpan):
+        return span if remote_call.has_ended(context) else None
+    return None if span.is_recording() else span
+
+
+def without_trajectory(context: Context) -> Context:
+    """Return a context without span and trajectory, in which a new trace starts."""
+    return with_identity(NO_IDENTITY, Context({**context, SPAN: trace.INVALID_SPAN}))
+
+
+def leave_ended_trajectories(context: Context) -> None:
+    """Leave the trajectories around that ended before a trajectory inside them."""
+    outside, around = context, trajectory_in(context)
+    while around is not None and around.is_over and around._outside is not None:
+        outside = around._outside
+        around = trajectory_in(outside)
+    if outside is not context:
+        entries = {SPAN: get_current_span(outside), TRAJECTORY: around, OPERATION: outside.get(OPERATION)}
+        attach(with_identity(identity_in(outside), Context({**context, **entries})))

@@ -1,0 +1,80 @@
+"""Encode any Python value as JSON, of bounded size and in bounded time.
+
+docs/values.md lists what is recorded of each type. There are two ways:
+
+- Most values go straight through orjson, which takes well under a microsecond per kilobyte.
+- A value that orjson refuses (huge integers, cycles, odd keys, lone surrogates …), or that is larger than the
+  limit, is encoded in parts (:mod:`.bounded`) until the limit is reached.
+
+A quick estimate decides whether a value may be too large; such a value is measured. Both give lower bounds,
+so that a value found too large is too large: the estimate decides how much time is spent, never what is
+recorded.
+
+The event loop waits while a value is encoded. So Python's work is bounded by counts (:mod:`.limits`): of
+values visited, and of steps spent on what orjson refuses. What orjson does is fast and is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from otel_rollout._state import process
+from otel_rollout.base.interrupts import pass_on
+from otel_rollout.capture.encoding.bounded import encode_in_parts
+from otel_rollout.capture.encoding.limits import MAX_CONVERSION_STEPS, MEASURED_AFTER_LARGE
+from otel_rollout.capture.encoding.metadata import outline
+from otel_rollout.capture.encoding.size import is_larger, seems_larger
+from otel_rollout.capture.encoding.work import Work
+
+Encoder = Callable[[Any, int], bytes]
+"""Encodes a value as JSON of at most about so many bytes."""
+_NEEDS_DEFAULT: Final = "Type is not JSON serializable"
+"""orjson's message for an object that its ``default`` can convert; keys and the like have other messages."""
+_dumps = orjson.dumps
+
+
+def to_json(value: Any, limit: int) -> bytes:
+    """Encode a value as JSON of at most about ``limit`` bytes.
+
+    Objects become their content (dataclasses, pydantic, attrs, numpy, torch) or their ``repr``. NaN and
+    infinities become null, as JSON has none. Each omission is noted in its place. Nothing is raised, except
+    what a signal handler raises meanwhile: the KeyboardInterrupt of a user, for example.
+    """
+    try:
+        if process.values_to_measure or seems_larger(value, limit):
+            process.values_to_measure -= process.values_to_measure > 0
+            larger = is_larger(value, limit, Work())
+            if larger or (larger is None and seems_larger(value, limit)):
+                return encode_in_parts(value, limit)
+        encoded = _dumps(value)
+        if len(encoded) <= limit:
+            return encoded
+        process.values_to_measure = MEASURED_AFTER_LARGE
+    except Exception as error:  # noqa: BLE001 - orjson refused a part of it, or it changed meanwhile
+        pass_on(error)
+        if _NEEDS_DEFAULT in str(error):
+            return _with_objects(value, limit)
+    return encode_in_parts(value, limit)
+
+
+def _with_objects(value: Any, limit: int) -> bytes:
+    """Encode a value that holds objects, which are converted for orjson."""
+    try:
+        encoded = _dumps(value, Work(steps=MAX_CONVERSION_STEPS).convert)
+        if len(encoded) <= limit:
+            return encoded
+        process.values_to_measure = MEASURED_AFTER_LARGE
+    except Exception as error:  # noqa: BLE001 - a user's object: any of its methods may have been called
+        pass_on(error)
+    return encode_in_parts(value, limit)
+
+
+ENCODERS: Final[Mapping[str, Encoder | None]] = {
+    "full": to_json,
+    "metadata": outline,
+    "none": None,
+}
+"""Encoders by the value of ``OTEL_ROLLOUT_CAPTURE_CONTENT``; with None, values are not recorded."""

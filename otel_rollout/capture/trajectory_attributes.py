@@ -1,0 +1,108 @@
+"""Make a root span's attributes: identity, extra facts, and previews."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import warn_once
+from otel_rollout.base.suggest import closest
+from otel_rollout.capture import encoding
+from otel_rollout.recording.identity import PLAIN, builtin, scalar
+
+Scalar = bool | int | float | str | None
+Preview = bytes | tuple[bytes, int]
+"""JSON of an operation's input or output; of long JSON its beginning, and the number of bytes that follow."""
+PREVIEW_BYTES: Final = 16 << 10
+"""JSON bytes of an operation's input or output that are recorded on the root span as well."""
+_IDENTITY: Final = {
+    "sample_index": semconv.SAMPLE_INDEX,
+    "step": semconv.STEP,
+    "rollout_n": semconv.ROLLOUT_N,
+    "validate": semconv.VALIDATE,
+}
+_ARGUMENTS: Final = (*_IDENTITY, "name", "token2text", "group_size")
+_MISSPELT: Final = 0.77
+"""Similarity to an argument from which an extra may be a misspelling: "validation" is, "trace_id" is not."""
+
+
+def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return identity values as they are recorded; ``validate`` always as a bool."""
+    known = {key: value if type(value) in PLAIN else _scalar(value) for key, value in identity.items()}
+    if type(known[semconv.VALIDATE]) is not bool:
+        known[semconv.VALIDATE] = bool(known[semconv.VALIDATE])
+    return known
+
+
+def extra_attribute(name: str, value: Any, identity: Mapping[str, Any]) -> tuple[str, Scalar]:
+    """Return the attribute of an extra argument; warn of a likely misspelling."""
+    argument = _similar_argument(name)
+    if argument is not None:
+        _warn_if_misspelt(name, argument, identity)
+    # Any other float stays one; a group's size is a whole number.
+    recorded = _scalar(value) if name == "group_size" else _as_otlp(builtin(value), value)
+    return _name_of_extra(name), recorded
+
+
+@functools.lru_cache(maxsize=256)
+def _name_of_extra(extra: str) -> str:
+    """Return an extra's attribute name, which is none of our own attributes' names."""
+    name = semconv.EXTRA_PREFIX + extra
+    if name not in semconv.NO_EXTRAS and not name.startswith(
+        (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX)
+    ):
+        return name
+    renamed = semconv.EXTRA_RENAMED + extra
+    warn_once(
+        f"rollout_trace_attr: {extra!r} is recorded as {renamed}, because {name} has a meaning of its own"
+    )
+    return renamed
+
+
+@functools.lru_cache(maxsize=256)
+def _similar_argument(extra: str) -> str | None:
+    """Return the argument of ``rollout_trace_attr`` with a similar name, if any."""
+    return None if extra in _ARGUMENTS else closest(extra, _ARGUMENTS, _MISSPELT)
+
+
+def _warn_if_misspelt(extra: str, argument: str, identity: Mapping[str, Any]) -> None:
+    """Warn, once for each argument, of an extra similar to an argument not given."""
+    value = identity.get(_IDENTITY.get(argument, ""))
+    is_given = value is not None and value is not False
+    if not is_given:
+        warn_once(
+            f"rollout_trace_attr has no argument {extra!r}, which is recorded as "
+            f"{semconv.EXTRA_PREFIX}{extra}; perhaps {argument!r} is meant",
+            once_for=f"a misspelling of {argument}",
+        )
+
+
+def _scalar(value: Any) -> Scalar:
+    """Return an identity value as a type of OTLP, equal in every process and backend."""
+    return _as_otlp(scalar(value), value)
+
+
+def _as_otlp(converted: Any, value: Any) -> Scalar:
+    """Return a builtin scalar unchanged, any other value as JSON (text unquoted)."""
+    if converted is None or isinstance(converted, (bool, int, float, str)):
+        return converted
+    encoded = encoding.to_json(value, PREVIEW_BYTES)
+    return str(orjson.loads(encoded)) if encoded.startswith(b'"') else encoded.decode()
+
+
+def cut_preview(encoded: bytes) -> Preview:
+    """Cut long JSON to what is recorded on the root span."""
+    return encoded[:PREVIEW_BYTES], len(encoded) - PREVIEW_BYTES
+
+
+def preview_json(preview: Preview) -> bytes:
+    """Return a preview as JSON; of long JSON its beginning as a string."""
+    if isinstance(preview, bytes):
+        return preview
+    beginning, more = preview
+    text = beginning.decode("utf-8", "ignore")
+    return encoding.to_json(f"{text}… ({more} more bytes)", 2 * PREVIEW_BYTES)

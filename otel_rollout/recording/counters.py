@@ -1,0 +1,80 @@
+"""Count what one process started, recorded, dropped and left out.
+
+The counts are in the journal, so that a kill loses none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final, NamedTuple
+
+from otel_rollout.recording.identity import Identity
+from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, Journal
+
+_SKIP_WARNINGS: Final = {
+    "application_sampler": "the sampler of the application's own OpenTelemetry leaves out a trajectory, "
+    "which reaches no exporter",
+    "spool_full": "the run has nearly as much on this machine as it may; a trajectory is left out so that "
+    "others stay whole (OTEL_ROLLOUT_SPOOL_LIMIT, OTEL_ROLLOUT_SPOOL_FULL)",
+}
+"""Warnings for the first trajectory that is left out without the user's wish."""
+_logger = logging.getLogger("otel_rollout")
+
+
+class Counts(NamedTuple):
+    """Spans started and recorded; dropped spans and left-out trajectories by reason."""
+
+    started: int
+    recorded: int
+    drops: dict[str, int]
+    skips: dict[str, int]
+
+
+class Counters:
+    """The counters of one writer.
+
+    Args:
+        journal: where the counts are published.
+
+    Attributes:
+        lock: held while a count changes. Reentrant: a signal handler may count while its thread does.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self.lock = threading.RLock()
+        self._journal = journal
+        self._drops = dict.fromkeys(DROP_REASONS, 0)
+        self._skips = dict.fromkeys(SKIP_REASONS, 0)
+        self._is_abandoned = False
+
+    def drop(self, reason: str, identity: Identity) -> bool:
+        """Count a span that was not recorded. Returns False, for ``return drop(...)``."""
+        if self._is_abandoned:
+            return False
+        with self.lock:
+            total = self._drops[reason] = self._drops[reason] + 1
+            self._journal.drop(*identity.step, reason)
+        if total == 1:
+            _logger.warning("otel-rollout: a span was not recorded (%s); further ones are counted", reason)
+        return False
+
+    def skip(self, reason: str) -> None:
+        """Count a trajectory, or a score, that is left out on purpose."""
+        if self._is_abandoned:
+            return
+        with self.lock:
+            total = self._skips[reason] = self._skips[reason] + 1
+            self._journal.skip(reason, total)
+        if total == 1 and reason in _SKIP_WARNINGS:
+            _logger.warning("otel-rollout: %s; further ones are counted", _SKIP_WARNINGS[reason])
+
+    def read(self) -> Counts:
+        """Return the counts so far."""
+        return Counts(self._journal.started[0], self._journal.recorded, dict(self._drops), dict(self._skips))
+
+    def abandon(self) -> None:
+        """Stop counting in the journal, which is the parent's, in a forked child."""
+        self._is_abandoned = True
+        self.lock = threading.RLock()  # a thread of the parent may have held it
+        self._journal.started = memoryview(bytearray(8)).cast("Q")

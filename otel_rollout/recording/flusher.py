@@ -1,0 +1,259 @@
+"""The thread that moves lines from the journal to segment files."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from otel_rollout.recording.identity import Identity
+from otel_rollout.recording.segment_file import SegmentFile
+from otel_rollout.recording.spool_usage import SpoolUsage
+from otel_rollout.spool.journal import Journal
+from otel_rollout.spool.root_table import RootTable
+
+FLUSH_INTERVAL: Final = 0.02
+"""Seconds that a line may lie in the journal alone. It is safe there; the forwarder does not see it yet."""
+FLUSH_CHUNK: Final = 256 << 10
+"""Bytes per write(2): so few that a caller who waits for room is served soon."""
+CATCH_UP_CHUNK: Final = 1 << 20
+"""Bytes per write(2) while the journal is more than half full, as each write(2) costs a wait for the GIL."""
+RETRY_INTERVAL: Final = 0.5
+"""Seconds between two attempts to write to a disk that is full or fails."""
+_WAKE, _HURRY = False, True
+_logger = logging.getLogger("otel_rollout")
+
+Line = bytes | tuple[bytes, ...]
+"""A line without its resource head; a long one in pieces."""
+
+
+class Flusher:
+    """Moves lines to segment files, about every FLUSH_INTERVAL, in its own thread.
+
+    Args:
+        node_dir: the directory of the files.
+        journal: what lines are moved from.
+        table: the roots of running trajectories, which gets more slots when few are left.
+        segment: what lines are moved to.
+        usage: the limit of the directory.
+        segment_bytes: size of a segment file at which the next one is created.
+        lock: held during an append to the journal or a change of files.
+        counters_lock: held during a change of the journal's counts.
+        recreate: makes ``node_dir`` again after somebody removed it.
+        write: records a postponed line.
+
+    Attributes:
+        is_idle: whether the thread sleeps until it is woken.
+        is_hurried: whether the thread is not to wait for more lines.
+        is_closing: whether nothing is recorded any more.
+        is_stalled: whether callers have waited in vain; then none waits until the thread has caught up.
+        obstacle: the reason why lines cannot be written at present, one of DROP_REASONS.
+        postponed: lines whose thread was interrupted in the middle of another line.
+    """
+
+    def __init__(
+        self,
+        node_dir: Path,
+        journal: Journal,
+        table: RootTable,
+        segment: SegmentFile,
+        usage: SpoolUsage,
+        *,
+        segment_bytes: int,
+        lock: threading.Lock,
+        counters_lock: threading.RLock,
+        recreate: Callable[[], object],
+        write: Callable[[Line, Identity], object],
+    ) -> None:
+        self.is_idle = self.is_hurried = self.is_closing = self.is_stalled = False
+        self.obstacle: str | None = None
+        self.postponed: collections.deque[tuple[Line, Identity]] = collections.deque()
+        self._node_dir = node_dir
+        self._journal = journal
+        self._table = table
+        self._segment = segment
+        self._usage = usage
+        self._segment_bytes = segment_bytes
+        self._lock = lock
+        self._counters_lock = counters_lock
+        self._recreate = recreate
+        self._write = write
+        # No events: a finalizer may record while its thread is inside a method of the event, whose lock is
+        # not reentrant. The put of a SimpleQueue is reentrant.
+        self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="otel-rollout-flush", daemon=True)
+
+    # --- Called by other threads ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """End the thread's sleep; it then waits FLUSH_INTERVAL for more lines."""
+        self._signals.put(_WAKE)
+
+    def hurry(self) -> None:
+        """Have the thread work now."""
+        if not self.is_hurried:
+            self.is_hurried = True
+            self._signals.put(_HURRY)
+
+    def close(self, timeout: float) -> None:
+        """End the thread; wait for its end for ``timeout`` seconds."""
+        self._signals.put(_HURRY)
+        self._thread.join(timeout)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the journal is so full that callers may soon have to wait."""
+        return self._journal.written - self._journal.flushed > self._journal.size // 2
+
+    # --- The thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self.is_closing:
+                self._wait_for_lines()
+                if not self.is_behind:
+                    self._usage.check()
+                if (self._is_removed() and not self._begin_anew()) or not self._flush():
+                    time.sleep(RETRY_INTERVAL)
+                    continue
+                if self._segment.length >= self._segment_bytes:
+                    self._rotate()
+                while self.postponed:
+                    self._write(*self.postponed.popleft())
+        finally:
+            self.is_closing = True  # whatever ended this thread: the descriptor's number may be used again
+            self._segment.close()
+            self._journal.release()
+
+    def _wait_for_lines(self) -> None:
+        """Sleep while there are no lines, then FLUSH_INTERVAL longer unless hurried."""
+        self.is_idle = True  # from now on a caller wakes this thread; lines from before are seen below
+        if self._journal.written == self._journal.flushed and not self.postponed and not self.is_closing:
+            self._signals.get()
+        self.is_idle = False
+        if not self.is_hurried and not self.is_closing:
+            deadline = time.monotonic() + FLUSH_INTERVAL
+            try:
+                while self._signals.get(timeout=max(0.0, deadline - time.monotonic())) is not _HURRY:
+                    pass
+            except queue.Empty:
+                pass
+        while not self._signals.empty():  # what the signals ask for is done next
+            self._signals.get()
+        self.is_hurried = False
+
+    def _flush(self) -> bool:
+        """Move everything in the journal to the segment; False when the disk refused."""
+        journal, segment = self._journal, self._segment
+        self._grow_table()
+        while journal.flushed < journal.written:
+            if not self._has_room():
+                return False
+            try:
+                with journal.unflushed(self._chunk_bytes()) as chunk:
+                    written = os.write(segment.descriptor, chunk)
+            except OSError as error:
+                self._meet_obstacle("disk", error.strerror or str(error))
+                return False
+            journal.flushed += written
+            segment.length += written
+            self._usage.used += written
+            self.obstacle = None
+            self.is_stalled = self.is_stalled and self.is_behind
+            self._grow_table()
+        self.is_stalled = False
+        return True
+
+    def _grow_table(self) -> None:
+        """Make room in the table before a trajectory has to wait for it."""
+        if self._table.is_short:
+            try:
+                self._table.grow()
+            except OSError as error:
+                _logger.warning(
+                    "otel-rollout: cannot write to %s: %s; further trajectories are not seen while they run",
+                    self._node_dir,
+                    error.strerror or error,
+                )
+
+    def _chunk_bytes(self) -> int:
+        """Return the bytes of the next write(2)."""
+        has_room = self._usage.used + CATCH_UP_CHUNK <= self._usage.limit
+        return CATCH_UP_CHUNK if has_room and self.is_behind else FLUSH_CHUNK
+
+    def _has_room(self) -> bool:
+        """Return whether the run may use more of this machine's disk."""
+        usage = self._usage
+        usage.check(rarely=True)
+        if usage.used >= usage.limit:
+            self._meet_obstacle("spool_limit", f"the run has {usage.limit} bytes here, all it may")
+        return usage.used < usage.limit
+
+    def _meet_obstacle(self, reason: str, description: str) -> None:
+        if self.obstacle is None:
+            _logger.warning("otel-rollout: cannot write to %s: %s", self._node_dir, description)
+        self.obstacle = reason
+
+    # --- New files ------------------------------------------------------------------------------------------
+
+    def _rotate(self) -> None:
+        """Begin the next segment file, between two lines."""
+        segment = self._segment
+        try:
+            prepared = segment.prepare_next()
+        except OSError as error:
+            self._meet_obstacle("disk", error.strerror or str(error))
+            return
+        # A caller who has the lock may wait for this thread to make room: try again after the next flush.
+        if not self._lock.acquire(False):
+            segment.discard(prepared)
+            return
+        try:
+            if not self._flush():
+                segment.discard(prepared)
+                return
+            before = segment.switch_to(prepared)
+            self._journal.begin_segment(prepared.name.sequence)
+        finally:
+            self._lock.release()
+        os.close(before)
+
+    def _is_removed(self) -> bool:
+        """Return whether our files were removed, for example with a temporary directory."""
+        return self._segment.is_removed() or self._journal.is_removed()
+
+    def _begin_anew(self) -> bool:
+        """Continue in new files with the journal's lines; False if none can be created."""
+        segment = self._segment
+        is_directory_gone = not os.path.exists(self._node_dir)
+        try:
+            self._recreate()
+            prepared = segment.prepare_next()
+        except OSError as error:
+            self._meet_obstacle("disk", error.strerror or str(error))
+            return False
+        with self._lock, self._counters_lock:
+            try:
+                self._table.begin_anew()
+                self._journal.begin_anew(prepared.name.sequence, forget=is_directory_gone)
+            except OSError as error:
+                segment.discard(prepared)
+                self._meet_obstacle("disk", error.strerror or str(error))
+                return False
+            before = segment.switch_to(prepared)
+        os.close(before)
+        _logger.warning(
+            "otel-rollout: somebody removed files in %s; what was not delivered is lost, recording goes on",
+            self._node_dir,
+        )
+        return True

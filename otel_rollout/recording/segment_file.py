@@ -1,0 +1,117 @@
+"""Create, lock and fill the segment files of one writer, one after the other."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from otel_rollout.base import semconv
+from otel_rollout.otlp import writer
+from otel_rollout.spool import layout
+from otel_rollout.spool.private_files import open_private
+
+_MAX_SERVICE_NAME_CHARS: Final = 256
+"""Characters of the service's name in the resource of a line that has to be short."""
+
+
+class PreparedSegment(NamedTuple):
+    """A segment file that exists and is locked, but is not written to yet."""
+
+    name: layout.SegmentName
+    descriptor: int
+
+
+class SegmentFile:
+    """The segment file that a writer fills at present.
+
+    Args:
+        node_dir: the directory of its files.
+        writer_id: the writer's id.
+        resource: attributes of the entity that records.
+
+    Attributes:
+        head: beginning of each line: the resource, with the segment's id.
+        short_head: the head with the service's name alone, for lines that have to be short.
+        descriptor: of the open file; -1 before the first segment and after the last.
+        length: bytes in the file.
+    """
+
+    def __init__(self, node_dir: Path, writer_id: str, resource: Mapping[str, writer.AttributeInput]) -> None:
+        self.head = self.short_head = b""
+        self.descriptor = -1
+        self.length = 0
+        self._node_dir = node_dir
+        self._writer_id = writer_id
+        self._resource = resource
+        self._sequence = 0
+
+    def prepare_next(self) -> PreparedSegment:
+        """Create the file that follows this one.
+
+        Raises:
+            OSError: when it cannot be created; then none is left.
+        """
+        name = layout.SegmentName(self._writer_id, self._sequence + 1)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        prepared = PreparedSegment(name, open_private(self._hidden(name), flags))
+        try:
+            # Locked before it has its name: a visible segment without a lock has no living writer.
+            fcntl.flock(prepared.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(self._hidden(name), self._node_dir / name.file)
+        except OSError:
+            self.discard(prepared)
+            raise
+        return prepared
+
+    def discard(self, prepared: PreparedSegment) -> None:
+        """Remove a prepared file that is not going to be used."""
+        for path in (self._hidden(prepared.name), self._node_dir / prepared.name.file):
+            path.unlink(missing_ok=True)
+        os.close(prepared.descriptor)
+
+    def switch_to(self, prepared: PreparedSegment) -> int:
+        """Fill a prepared file from now on.
+
+        Returns:
+            The descriptor of the file before it, for the caller to close.
+        """
+        before = self.descriptor
+        segment_id, service = prepared.name.stem, str(self._resource.get(semconv.SERVICE_NAME, ""))
+        self.head = writer.resource_head({semconv.SEGMENT_ID: segment_id, **self._resource})
+        self.short_head = writer.resource_head(
+            {semconv.SEGMENT_ID: segment_id, semconv.SERVICE_NAME: service[:_MAX_SERVICE_NAME_CHARS]}
+        )
+        self.descriptor, self._sequence, self.length = prepared.descriptor, prepared.name.sequence, 0
+        return before
+
+    def write(self, line: bytes) -> None:
+        """Write a whole line.
+
+        Raises:
+            OSError: when the disk is full or fails; a part of the line may have been written.
+        """
+        written = 0
+        while written < len(line):
+            written += os.write(self.descriptor, memoryview(line)[written:])
+        self.length += written
+
+    def truncate(self, length: int) -> None:
+        """Cut the file; to free space does not fail for lack of it."""
+        os.ftruncate(self.descriptor, length)
+        self.length = length
+
+    def is_removed(self) -> bool:
+        """Return whether somebody has removed the file."""
+        return os.fstat(self.descriptor).st_nlink == 0
+
+    def close(self) -> None:
+        """Close the file, which frees its lock."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _hidden(self, name: layout.SegmentName) -> Path:
+        return self._node_dir / (name.stem + ".new")

@@ -1,0 +1,66 @@
+"""Track how much of its disk limit a run has used on this machine."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Final
+
+from otel_rollout.recording.sampling import Group, group_hash
+from otel_rollout.spool import layout
+
+CHECK_INTERVAL: Final = 1.0
+"""Seconds between two checks of the segments' total size."""
+RARE_CHECK_INTERVAL: Final = 10.0
+"""Seconds between two checks while lines wait: a check waits for the GIL once for each file."""
+_SHEDDING_STARTS, _SHEDDING_IS_COMPLETE = 0.5, 0.75
+"""Shares of the limit from which some groups, and all groups, are left out if trajectories are to stay whole.
+
+The last quarter is for trajectories that have started."""
+
+
+class SpoolUsage:
+    """The size of all segments in a node directory, other writers' too.
+
+    Args:
+        node_dir: the directory.
+        limit: bytes that the segments may have together.
+        whole_trajectories: whether groups are left out near the limit, so that trajectories stay whole.
+    """
+
+    def __init__(self, node_dir: Path, limit: float, whole_trajectories: bool) -> None:
+        self.limit = limit
+        self.used = 0
+        self._node_dir = node_dir
+        self._whole_trajectories = whole_trajectories
+        self._checked_at = -math.inf
+
+    @property
+    def is_check_due(self) -> bool:
+        """Whether the last check is longer ago than CHECK_INTERVAL."""
+        return time.monotonic() >= self._checked_at + CHECK_INTERVAL
+
+    def check(self, rarely: bool = False) -> None:
+        """Measure the segments' total size, unless the last check was not long ago."""
+        interval = RARE_CHECK_INTERVAL if rarely else CHECK_INTERVAL
+        now = time.monotonic()
+        if now >= self._checked_at + interval:
+            self._checked_at = now
+            try:
+                self.used = layout.segment_bytes(self._node_dir)
+            except OSError:  # the directory is gone; the next write will find out
+                self.used = 0
+
+    @property
+    def is_shedding(self) -> bool:
+        """Whether some groups are left out."""
+        return self._whole_trajectories and self.used / self.limit >= _SHEDDING_STARTS
+
+    def sheds(self, group: Group) -> bool:
+        """Return whether a group is left out, more of them the fuller the spool is.
+
+        Every process that measures the same directory decides alike.
+        """
+        share = (self.used / self.limit - _SHEDDING_STARTS) / (_SHEDDING_IS_COMPLETE - _SHEDDING_STARTS)
+        return group_hash(group) < share

@@ -1,0 +1,223 @@
+"""A task keeps the context in which it was started, also after the trajectory there has ended."""
+
+import asyncio
+import contextvars
+import threading
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry import baggage, trace
+from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace import TracerProvider
+
+from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+from otel_rollout.propagation.ray_incoming_calls import receiving
+from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
+
+
+@rollout_trace_op(name="turn")
+def turn(text: str) -> str:
+    return text.upper()
+
+
+def roots_of(spans):
+    """Return the root spans by name."""
+    return {s.name: s for s in spans if not s.span.parent_span_id}
+
+
+class Engine:
+    """A client whose worker task is started by its first caller."""
+
+    def __init__(self) -> None:
+        self.jobs: asyncio.Queue = asyncio.Queue()
+        self.worker: asyncio.Task | None = None
+
+    async def rollout(self, number: int) -> None:
+        if self.worker is None:
+            self.worker = asyncio.create_task(self.serve())
+        done = asyncio.get_running_loop().create_future()
+        await self.jobs.put((number, done))
+        await done
+
+    async def serve(self) -> None:
+        while True:
+            number, done = await self.jobs.get()
+            with rollout_trace_attr(step=number, sample_index=number, name=f"job {number}"):
+                turn(f"{number}")
+            done.set_result(None)
+
+
+async def test_worker_started_in_a_trajectory_records_later_ones_as_separate_traces(recorded):
+    """Each later trajectory has its own identity, and a link to the one in which the worker was started."""
+    engine = Engine()
+    with rollout_trace_attr(step=0, name="first"):
+        await engine.rollout(0)
+    for number in (1, 2):
+        await engine.rollout(number)
+    engine.worker.cancel()
+    spans = recorded()
+    roots = roots_of(spans)
+    assert set(roots) == {"first", "job 1", "job 2"}
+    assert len({root.span.trace_id for root in roots.values()}) == 3
+    first = roots["first"].span
+    for number in (1, 2):
+        root = roots[f"job {number}"]
+        assert [(link.trace_id, link.span_id) for link in root.span.links] == [
+            (first.trace_id, first.span_id)
+        ]
+        assert [s.output for s in spans if s.span.parent_span_id == root.span.span_id] == [f"{number}"]
+        assert root.input == {"text": f"{number}"}
+        assert root.attributes["rollout.step"] == number
+    (inner,) = (s for s in spans if s.name == "job 0")  # the first trajectory was running then
+    assert (inner.span.parent_span_id, len(inner.span.links)) == (first.span_id, 0)
+
+
+async def test_trajectories_of_concurrent_tasks_are_part_of_the_running_one(recorded):
+    """A running trajectory's trace holds the trajectories of all its tasks."""
+
+    async def opponent(number: int) -> None:
+        with rollout_trace_attr(step=1, rollout_n=number, name="opponent"):
+            await asyncio.sleep(0)
+            turn("x")
+
+    with rollout_trace_attr(step=1, name="debate"):
+        await asyncio.gather(*map(opponent, range(3)))
+    spans = recorded()
+    assert len({s.span.trace_id for s in spans}) == 1
+    assert not any(s.span.links for s in spans)
+
+
+@pytest.mark.parametrize("left_out", [{"trace": False}, {}])
+def test_trajectory_after_an_unrecorded_one_is_sampled_anew(recorded, left_out):
+    """An ended trajectory that was not recorded does not decide for later ones in its context."""
+    with rollout_trace_attr(step=1, name="first", **left_out):
+        context = contextvars.copy_context()
+
+    def later() -> None:
+        with rollout_trace_attr(step=2, name="later"):
+            turn("x")
+
+    thread = threading.Thread(target=context.run, args=(later,))
+    thread.start()
+    thread.join()
+    roots = roots_of(recorded())
+    assert len(roots["later"].span.links) == (0 if left_out else 1)
+
+
+def test_trajectory_below_an_ended_operation_is_a_separate_trace(recorded):
+    """A worker that an operation outside any trajectory started records traces of its own."""
+
+    @rollout_trace_op(name="start")
+    def start() -> contextvars.Context:
+        return contextvars.copy_context()
+
+    def later() -> None:
+        with rollout_trace_attr(step=2, name="later"):
+            turn("x")
+
+    context = start()
+    context.run(later)
+    roots = roots_of(recorded())
+    assert set(roots) == {"start", "later"}
+    assert roots["later"].span.links[0].span_id == roots["start"].span.span_id
+
+
+def test_trajectory_below_an_ended_application_span_is_a_separate_trace(recorded, monkeypatch):
+    """Trajectories belong to the application's request only while it lasts."""
+    provider = TracerProvider()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+
+    def trajectory(name: str) -> None:
+        with rollout_trace_attr(step=2, name=name):
+            turn("x")
+
+    with provider.get_tracer("app").start_as_current_span("request") as request:
+        trajectory("inside")
+        context = contextvars.copy_context()
+    context.run(trajectory, "later")
+    known = {s.name: s.span for s in recorded() if s.name != "turn"}
+    ids = request.get_span_context()
+    assert known["inside"].trace_id.hex() == f"{ids.trace_id:032x}" != known["later"].trace_id.hex()
+    assert not known["later"].parent_span_id
+    assert known["later"].links[0].span_id.hex() == f"{ids.span_id:016x}"
+
+
+async def test_trajectory_after_an_ended_remote_call_is_a_separate_trace(recorded):
+    """What an actor's background task starts after the call is not part of the caller's trace."""
+    engine = Engine()
+    sent = orjson.dumps({"traceparent": f"00-{7:032x}-{8:016x}-01"})
+    for number in range(3):
+        await receiving(engine.rollout)(number, **{ARGUMENT: sent})
+    engine.worker.cancel()
+    known = {s.name: s.span for s in recorded() if s.name != "turn"}
+    assert known["job 0"].trace_id.hex() == f"{7:032x}"
+    assert len({span.trace_id for span in known.values()}) == 3
+    for number in (1, 2):
+        assert not known[f"job {number}"].parent_span_id
+        assert [link.span_id.hex() for link in known[f"job {number}"].links] == [f"{8:016x}"]
+
+
+def test_operations_and_scores_after_the_end_stay_in_the_ended_trace(recorded):
+    """The ended root does not show them."""
+    with rollout_trace_attr(step=1, name="over"):
+        turn("inside")
+        context = contextvars.copy_context()
+
+    def later() -> None:
+        turn("later")
+        score("reward", 1.0)
+
+    context.run(later)
+    spans = recorded()
+    (root,) = roots_of(spans).values()
+    assert (root.output, "rollout.score.reward" in root.attributes) == ("INSIDE", False)
+    assert {s.span.parent_span_id for s in spans if s is not root} == {root.span.span_id}
+    (scored,) = (s for s in spans if s.name == "score reward")
+    assert scored.attributes["rollout.score_origin"] == "outside"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(st.integers(0, 5), max_size=24))
+def test_trajectories_left_in_any_order_leave_an_empty_context(recorded, steps):
+    """A trajectory is below the one around it if that is still running, and a root otherwise."""
+    outside = otel_context.get_current()
+    known = len(recorded())
+    running, expected, count = {}, {}, 0
+    for slot in steps:
+        if slot in running:
+            running.pop(slot).__exit__(None, None, None)
+            continue
+        around = trace.get_current_span()
+        trajectory = rollout_trace_attr(step=count, name=f"{count}").__enter__()
+        is_below = around.is_recording()
+        expected[f"{count}"] = f"{around.get_span_context().span_id:016x}" if is_below else ""
+        running[slot] = trajectory
+        count += 1
+    for trajectory in running.values():
+        trajectory.__exit__(None, None, None)
+    assert not trace.get_current_span().is_recording()
+    with rollout_trace_attr(step=count, name="last"):
+        pass
+    expected["last"] = ""
+    otel_context.attach(outside)
+    found = {s.name: s.span.parent_span_id.hex() for s in recorded()[known:]}
+    assert found == expected
+
+
+def test_trajectories_left_in_the_wrong_order_restore_the_context(recorded):
+    """Later spans belong to neither of them, and the application's own context entries stay."""
+    outside = otel_context.get_current()
+    outer, inner = rollout_trace_attr(name="outer"), rollout_trace_attr(name="inner")
+    outer.__enter__()
+    otel_context.attach(baggage.set_baggage("user", "x"))
+    inner.__enter__()
+    outer.__exit__(None, None, None)
+    inner.__exit__(None, None, None)
+    assert baggage.get_baggage("user") == "x"
+    turn("on its own")
+    otel_context.attach(outside)
+    spans = recorded()
+    assert set(roots_of(spans)) == {"outer", "turn"}
+    assert "rollout.project_name" not in roots_of(spans)["turn"].attributes
