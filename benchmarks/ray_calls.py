@@ -142,8 +142,8 @@ def receiving(trajectory: Around) -> float:
     import orjson
 
     from otel_rollout.propagation import carrier
-    from otel_rollout.propagation.ray_receive import receiving as wrapped
-    from otel_rollout.propagation.ray_send import ARGUMENT
+    from otel_rollout.propagation.ray_incoming_calls import receiving as wrapped
+    from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
 
     def nothing() -> None:
         pass

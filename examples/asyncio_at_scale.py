@@ -1,11 +1,13 @@
-"""Hundreds of trajectories at once in one asyncio loop, with blocking work in a thread pool.
+"""Run hundreds of trajectories at once in one asyncio loop.
+
+Blocking work runs in a thread pool.
 
     pip install '.[mlflow-local]'    # in a checkout
     export OTEL_TRACES_EXPORTER=mlflow MLFLOW_TRACKING_URI=sqlite:///mlflow.db
     python examples/asyncio_at_scale.py 512
 
-Every task keeps to its own trajectory. ``instrument()`` lets it continue in ``run_in_executor``, which
-forgets the context otherwise.
+Every task has its own trajectory. ``instrument()`` continues the trajectory in ``run_in_executor``, whose
+threads do not have the caller's context.
 """
 
 from __future__ import annotations
@@ -26,19 +28,19 @@ GROUP = 8
 
 @rollout_trace_op(kind=semconv.KIND_LLM)
 async def generate(prompt: str) -> str:
-    """Stands for an inference server."""
+    """Generate a turn; stands for a call of an inference server."""
     await asyncio.sleep(INFERENCE_SECONDS)
     return prompt + " and so on"
 
 
 @rollout_trace_op(kind=semconv.KIND_EVALUATOR)
 def grade(text: str) -> float:
-    """Blocking work, such as running tests in a sandbox: not for the event loop."""
+    """Grade an answer; stands for blocking work such as tests in a sandbox."""
     return len(text) / 100
 
 
 async def trajectory(index: int, pool: ThreadPoolExecutor) -> float:
-    """Turns one after the other, then the reward."""
+    """Run one trajectory: its turns, then the reward."""
     async with rollout_trace_attr(step=1, sample_index=index // GROUP, rollout_n=index % GROUP):
         text = f"question {index}"
         for _ in range(TURNS):
@@ -49,16 +51,16 @@ async def trajectory(index: int, pool: ThreadPoolExecutor) -> float:
 
 
 async def rollout(count: int) -> None:
-    """All trajectories at once."""
+    """Run all trajectories at once."""
     with ThreadPoolExecutor(4) as pool:
-        began = time.perf_counter()
+        started = time.perf_counter()
         rewards = await asyncio.gather(*(trajectory(index, pool) for index in range(count)))
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started
     print(f"{count} trajectories in {seconds:.1f} s, mean reward {sum(rewards) / count:.2f}")
 
 
 def main(count: int) -> None:
-    """Roll out, and wait for delivery."""
+    """Run the rollout, and wait for delivery."""
     otel_rollout.instrument()
     asyncio.run(rollout(count))
     print(otel_rollout.shutdown().summary())

@@ -1,13 +1,13 @@
-"""A trajectory against an OpenAI-compatible server, whose own spans join it.
+"""Record a trajectory that an OpenAI-compatible server's own spans join.
 
     python examples/openai_compatible.py http://127.0.0.1:8000/v1 MODEL
 
-Start the server so that it exports its spans to where the trajectory's go::
+Have the server export its spans to the destination of the trajectories::
 
     vllm serve MODEL --otlp-traces-endpoint grpc://127.0.0.1:4317
     python -m sglang.launch_server --model-path MODEL --enable-trace --otlp-traces-endpoint 127.0.0.1:4317
 
-It continues the trace that the ``traceparent`` header names: its request span lies below ``chat``.
+The server continues the trace of the ``traceparent`` header: its request span is a child of ``chat``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def chat(base_url: str, model: str, messages: list[dict[str, str]]) -> dict[str,
     headers = {"Content-Type": "application/json"}
     inject_headers(headers, url)
     body = json.dumps({"model": model, "messages": messages}).encode()
-    request = urllib.request.Request(url, body, headers)  # noqa: S310 - the address is the user's own
+    request = urllib.request.Request(url, body, headers)  # noqa: S310 - the user gives the address
     with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310
         answer: dict[str, Any] = json.load(response)
     usage = answer.get("usage", {})
@@ -48,7 +48,7 @@ def chat(base_url: str, model: str, messages: list[dict[str, str]]) -> dict[str,
 
 
 def main(base_url: str, model: str) -> None:
-    """One trajectory of two turns."""
+    """Run one trajectory of two turns."""
     messages = [{"role": "user", "content": "What is 6 times 7?"}]
     with rollout_trace_attr(step=1, sample_index=0, rollout_n=0) as trajectory:
         for question in ("", "Are you sure?"):

@@ -1,10 +1,10 @@
-"""A rollout without Ray: one process, a few siblings per question, turns and tools.
+"""Record a rollout without Ray: one process, groups of trajectories, tools.
 
     pip install '.[mlflow-local]'    # in a checkout
     OTEL_TRACES_EXPORTER=mlflow MLFLOW_TRACKING_URI=sqlite:///mlflow.db python examples/plain_python.py
     mlflow server --backend-store-uri sqlite:///mlflow.db    # experiment "otel-rollout"
 
-Without the variables it runs the same and records nothing.
+Without the variables the program runs as before and records nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ from otel_rollout.base import semconv
 
 QUESTIONS = {"What is 6 * 7?": 42, "What is 13 + 29?": 42, "What is 100 - 1?": 99}
 SIBLINGS = 4
+"""Trajectories per question."""
 _OPERATORS: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
 
 class Agent:
-    """Asks a model, calls the tool it asks for, and answers. The model is a random policy."""
+    """Ask a model, call the tool that it asks for, and answer.
+
+    The model is a random policy.
+    """
 
     def __init__(self, seed: int) -> None:
         self.policy = random.Random(seed)  # noqa: S311
 
     @rollout_trace_op(kind=semconv.KIND_LLM)
     def generate(self, messages: list[dict[str, str]]) -> dict[str, str]:
-        """The model's next message."""
+        """Return the model's next message."""
         last = messages[-1]["content"]
         if messages[-1]["role"] == "tool":
             content = f"The answer is {last}."
@@ -46,13 +50,13 @@ class Agent:
 
     @rollout_trace_op(kind=semconv.KIND_TOOL)
     def calculate(self, expression: str) -> int:
-        """A tool: adds, subtracts and multiplies two numbers."""
+        """Add, subtract or multiply two numbers: a tool."""
         parsed: Any = ast.parse(expression, mode="eval").body
         result: int = _OPERATORS[type(parsed.op)](parsed.left.value, parsed.right.value)
         return result
 
     def run(self, question: str) -> str:
-        """One conversation."""
+        """Hold one conversation, and return its answer."""
         messages = [{"role": "user", "content": question}]
         while True:
             messages.append(self.generate(list(messages)))
@@ -64,7 +68,7 @@ class Agent:
 
 
 def main() -> None:
-    """Roll out every question, a group of siblings each."""
+    """Roll out a group of trajectories for every question."""
     for sample, (question, truth) in enumerate(QUESTIONS.items()):
         for sibling in range(SIBLINGS):
             with rollout_trace_attr(step=1, sample_index=sample, rollout_n=sibling) as trajectory:

@@ -1,7 +1,7 @@
-"""Context in HTTP headers, for calls to inference servers, tools and sandboxes.
+"""Carry trajectories in HTTP headers, to inference servers, tools and sandboxes.
 
-Other people's servers get the W3C headers and nothing else; the trajectory's identity goes only to hosts
-that ``OTEL_ROLLOUT_IDENTITY_HOSTS`` names.
+Every server is sent the W3C headers. The trajectory's identity is sent only to the hosts that
+``OTEL_ROLLOUT_IDENTITY_HOSTS`` names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry.context import Context
 
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.propagation import carrier
 from otel_rollout.runs import membership
 
@@ -21,42 +21,37 @@ _HEADERS: Final = ("traceparent", "tracestate", carrier.IDENTITY_KEY)
 
 
 def inject_headers(headers: MutableMapping[str, str], url: str) -> None:
-    """Add the current trajectory to the headers of a request, so that the server's spans join it.
+    """Add the current trajectory to a request's headers. Never raises.
 
-    Without a current span nothing is added. Never raises::
+    Without a current span nothing is added::
 
         headers = {"Content-Type": "application/json"}
         inject_headers(headers, url)
         requests.post(url, json=body, headers=headers)
 
     Args:
-        headers: what is sent; changed in place.
-        url: where to. The identity (step, sample, …) goes along only if its host is allowed.
+        headers: headers of the request; changed in place.
+        url: URL of the request. Its host decides whether the identity (step, sample, …) is added.
     """
-    found = carrier.inject() if _identity_allowed(url) else carrier.inject_span()
-    if found is None:
-        return
-    try:
-        headers.update(found)
-    except Exception as error:  # noqa: BLE001 - any mapping may be handed in
-        fault("adding the trajectory to HTTP headers", error)
+    carried = carrier.inject() if _identity_allowed(url) else carrier.inject_span()
+    if carried is not None:
+        with internal_errors("adding the trajectory to HTTP headers"):
+            headers.update(carried)
 
 
 def extract_headers(headers: Mapping[str, str]) -> Context:
-    """The context of a request that was received; an empty one if it has none. Never raises.
+    """Return the context of a received request, maybe empty. Never raises.
 
-    Attach it while the request is served::
+    Attach the context while the request is served::
 
         token = opentelemetry.context.attach(extract_headers(request.headers))
     """
-    found: dict[str, str] = {}
-    try:
+    carried: dict[str, str] = {}
+    with internal_errors("reading the trajectory from HTTP headers"):
         for name, value in headers.items():
             if name.lower() in _HEADERS:
-                found[name.lower()] = value
-    except Exception as error:  # noqa: BLE001 - any mapping may be handed in
-        fault("reading the trajectory from HTTP headers", error)
-    return carrier.extract(found)
+                carried[name.lower()] = value
+    return carrier.extract(carried)
 
 
 def _identity_allowed(url: str) -> bool:
@@ -65,6 +60,6 @@ def _identity_allowed(url: str) -> bool:
         return False
     try:
         host = urlsplit(url).hostname or ""
-    except ValueError:  # not a URL; the request is about to say so itself
+    except ValueError:  # not a URL; the request is about to fail
         return False
     return any(fnmatch.fnmatchcase(host, entry.strip().lower()) for entry in allowed.split(","))

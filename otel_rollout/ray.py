@@ -1,36 +1,36 @@
-"""Trajectories across Ray: the names meant for programs.
+"""Continue trajectories in Ray's tasks and actors: the functions for programs.
 
-- :func:`~otel_rollout.propagation.instrument.instrument`, before ``ray.init``, is all that most need.
-- ``RAY_RUNTIME_ENV_HOOK=otel_rollout.ray.runtime_env_hook`` in the driver's environment does the
-  same without a change to its code.
+- :func:`otel_rollout.instrument`, called before ``ray.init``, is all that most programs need.
+- ``RAY_RUNTIME_ENV_HOOK=otel_rollout.ray.runtime_env_hook`` in the driver's environment instruments a program
+  without a change to its code.
 - :func:`ray_runtime_env` is for programs that compose their ``runtime_env`` themselves.
-- :func:`carry_context` decorates classes and functions where nothing of Ray's may be patched.
+- :func:`carry_context` decorates classes and functions where Ray is not to be patched.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from otel_rollout.base.errors import fault
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.propagation.instrument import instrument
 from otel_rollout.propagation.ray_decorator import carry_context
-from otel_rollout.propagation.ray_workers import ray_runtime_env
+from otel_rollout.propagation.ray_worker_setup import ray_runtime_env
 
 __all__ = ["carry_context", "ray_runtime_env", "runtime_env_hook"]
 
 
 def runtime_env_hook(runtime_env: Any) -> Any:
-    """What Ray calls inside ``ray.init`` when ``RAY_RUNTIME_ENV_HOOK`` names it. Never raises.
+    """Add tracing to a job's ``runtime_env``. Never raises.
+
+    Ray calls this function inside ``ray.init`` if the variable ``RAY_RUNTIME_ENV_HOOK`` names it.
 
     Args:
-        runtime_env: the job's, with that of ``ray job submit`` merged into it; None if it has none.
+        runtime_env: of the job, with that of ``ray job submit`` merged into it; None if the job has none.
 
     Returns:
-        It with our part added.
+        A runtime_env that prepares the job's workers.
     """
-    try:
+    with internal_errors("preparing Ray's workers"):
         instrument()
         return ray_runtime_env(runtime_env)
-    except Exception as error:  # noqa: BLE001 - Ray starts without us
-        fault("preparing Ray's workers", error)
-        return runtime_env
+    return runtime_env

@@ -1,4 +1,4 @@
-"""Fixtures every test may use: a private spool, tracing switched on in this process, reading back."""
+"""Fixtures for every test: a private spool, tracing in this process, reading back what was recorded."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ import pytest
 import otel_rollout
 from otel_rollout import settings
 from otel_rollout._state import process
+from otel_rollout.base.environment import PREFIXES
 from tests.exporters import install
 from tests.fresh_process import fresh_process as new_process
 from tests.local_weave import LocalWeave
 from tests.mlflow_server import server_uri as server_uri
 from tests.spool_reader import Recorded, read_directory
 
-# Slow machines are no failure; and CI checks the same examples every time, people new ones.
+# A slow machine is no failure. CI checks the same examples every time, people check new ones.
 hypothesis.settings.register_profile("here", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
-# A shell starts jobs in the background with SIGINT ignored, and their children inherit that.
+# A shell ignores SIGINT in background jobs, and their children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No test sees the variables of the shell, or the spool of another."""
+    """Give each test a spool of its own, and none of the shell's variables for tracing."""
     for name in list(os.environ):
-        if name.startswith(("OTEL_", "MLFLOW_", "WANDB_", "WF_")) and name != "MLFLOW_DISABLE_TELEMETRY":
+        if name.startswith(PREFIXES) and name != "MLFLOW_DISABLE_TELEMETRY":
             monkeypatch.delenv(name)
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "spool"))
     monkeypatch.setenv("OTEL_ROLLOUT_KEEP", "true")  # tests look at what was delivered, too
@@ -56,14 +57,14 @@ def no_internal_errors(request: pytest.FixtureRequest, caplog: pytest.LogCapture
 
 @pytest.fixture(scope="session")
 def local_weave(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalWeave]:
-    """Weave's own server on ClickHouse; it takes some ten seconds to start."""
+    """Start Weave's own server on ClickHouse, which takes some ten seconds."""
     with LocalWeave(tmp_path_factory.mktemp("weave")) as weave:
         yield weave
 
 
 @pytest.fixture
 def test_exporters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the exporters of ``tests.exporters`` installed, here and in processes started from here."""
+    """Install the exporters of ``tests.exporters``, here and for processes started from here."""
     path = install(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.setenv("PYTHONPATH", path)
@@ -71,7 +72,7 @@ def test_exporters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let this process decide anew whether and how it traces; afterwards it is off again."""
+    """Let this process decide anew whether and how it records; after the test it has decided nothing."""
     monkeypatch.delenv(settings.CONFIG_VARIABLE, raising=False)
     with new_process():
         yield
@@ -79,7 +80,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def tracing(fresh_process: None, test_exporters: None) -> None:
-    """Tracing on in this process; what is delivered goes to a file."""
+    """Switch tracing on in this process, with a file as the target."""
     otel_rollout.configure(
         {"test-file": {"path": os.environ["OTEL_ROLLOUT_SPOOL_DIR"] + "-delivered.jsonl"}},
         project_name="project",
@@ -89,7 +90,7 @@ def tracing(fresh_process: None, test_exporters: None) -> None:
 
 @pytest.fixture
 def recorded(tracing: None, tmp_path: Path) -> Callable[[], list[Recorded]]:
-    """A function that returns the spans recorded so far."""
+    """Return a function that reads the spans recorded so far."""
 
     def read() -> list[Recorded]:
         active = process.runtime

@@ -1,4 +1,4 @@
-"""Configuration: arguments over environment over defaults; mistakes are told and never stop training."""
+"""Configuration: arguments win over variables, these over defaults; mistakes stop no training."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def test_defaults_leave_tracing_off():
 
 
 def test_every_setting_is_read_from_its_variable():
-    """Each field has a variable, and the variable sets it."""
+    """Each field of Settings has a variable that sets it."""
     examples = {
         "exporters": ("mlflow, weave", {"mlflow": {}, "weave": {}}),
         "sdk_disabled": ("true", True),
@@ -89,7 +89,7 @@ def test_every_setting_is_read_from_its_variable():
     ],
 )
 def test_wrong_variable_is_named_and_its_default_used(variable, value, message):
-    """The message holds the variable, what is wrong and what happens."""
+    """The message has the variable, the mistake and the consequence."""
     configured, (problem,) = configuration.from_environment({variable: value})
     assert variable in problem
     assert message in problem
@@ -118,7 +118,7 @@ json_values = st.recursive(
     config=st.none() | st.text(max_size=4) | json_values.map(json.dumps),
 )
 def test_no_variable_stops_a_program(environ, config):
-    """Whatever variables hold, there are settings, with a sentence for each that could not be used."""
+    """Any content of variables gives settings, and a sentence for each value that could not be used."""
     if config is not None:
         environ["OTEL_ROLLOUT_CONFIG"] = config
     configured, problems = configuration.from_environment(environ)
@@ -128,7 +128,7 @@ def test_no_variable_stops_a_program(environ, config):
 
 @pytest.mark.parametrize("place", ["~no-such-user/spool", "relative"])
 def test_program_in_deleted_directory_runs(place, tmp_path):
-    """Neither that, nor a spool in a home that does not exist, stops a program; its calls go through."""
+    """Neither a deleted directory nor a spool in a missing home directory stops a program."""
     gone = tmp_path / "gone"
     gone.mkdir()
     code = (
@@ -164,7 +164,7 @@ def test_program_in_deleted_directory_runs(place, tmp_path):
     ],
 )
 def test_wrong_argument_raises_error_that_names_it(fresh_process, arguments, message):
-    """configure() is called by a person at the start of a program: it may be strict."""
+    """configure() is called at the start of a program by a person, and may be strict."""
     with pytest.raises(SettingsError, match=message):
         otel_rollout.configure(**arguments)
 
@@ -177,7 +177,7 @@ WRONG = (
 @pytest.mark.parametrize("field", dataclasses.fields(settings.Settings), ids=lambda field: field.name)
 @given(value=WRONG)
 def test_argument_of_wrong_type_raises_error_that_names_it(field, value):
-    """Bytes, lists, objects and complex numbers are no value of any setting; the error names the argument."""
+    """Bytes, lists, objects and complex numbers are values of no setting."""
     if field.name == "exporters" and value == []:  # no exporters: that is a value
         return
     with pytest.raises(SettingsError, match=rf"^configure\({field.name}="):
@@ -185,7 +185,7 @@ def test_argument_of_wrong_type_raises_error_that_names_it(field, value):
 
 
 def test_argument_that_may_be_text_or_number_accepts_both():
-    """A seed and a sampler's argument are text that people write as numbers; paths may be Paths."""
+    """People write seeds and arguments of samplers as numbers, and paths as Paths."""
     given = {
         "sample_seed": 7,
         "sampler_arg": 0.5,
@@ -205,7 +205,7 @@ def test_argument_that_may_be_text_or_number_accepts_both():
 
 
 def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
-    """What the program says counts, for what it says."""
+    """Settings that configure() does not name keep the values of their variables."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", "from environment")
     monkeypatch.setenv("OTEL_ROLLOUT_EXPERIMENT", "kept")
@@ -216,7 +216,7 @@ def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
 
 
 def test_child_process_joins_the_run_with_its_arguments(tracing):
-    """A process started from here joins the run, with the arguments given here."""
+    """A child process has the run id, project and exporters of its parent."""
     membership.decide()
     code = (
         "from otel_rollout.runs.membership import decide\n"
@@ -232,7 +232,7 @@ def test_child_process_joins_the_run_with_its_arguments(tracing):
 
 
 def test_import_founds_the_run_if_variables_switch_tracing_on():
-    """A driver that only imports the library founds the run its workers join."""
+    """A driver that only imports the package founds the run that its workers join."""
     code = "import otel_rollout, os; print('run_id' in os.environ.get('OTEL_ROLLOUT_CONFIG', ''))"
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "0"}
     for exporter, announced in (("console", "True"), ("none", "False"), ("", "False")):
@@ -247,7 +247,7 @@ def test_import_founds_the_run_if_variables_switch_tracing_on():
 
 
 def test_sdk_disabled_switches_tracing_off(fresh_process, monkeypatch, tmp_path):
-    """OTEL_SDK_DISABLED=true switches everything off, exporters or not."""
+    """OTEL_SDK_DISABLED=true wins over OTEL_TRACES_EXPORTER."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with rollout_trace_attr() as trajectory:
@@ -257,7 +257,7 @@ def test_sdk_disabled_switches_tracing_off(fresh_process, monkeypatch, tmp_path)
 
 
 def test_unusable_spool_switches_tracing_off_with_one_error(fresh_process, monkeypatch, tmp_path, caplog):
-    """Training goes on when the spool directory cannot be made; one error says that tracing is off."""
+    """Training goes on if the spool directory cannot be made, and one error says that tracing is off."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "file" / "spool"))
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
@@ -270,7 +270,7 @@ def test_unusable_spool_switches_tracing_off_with_one_error(fresh_process, monke
 
 
 def test_import_loads_no_heavy_module():
-    """A worker that imports the library loads no backend, no framework and no SDK."""
+    """A worker that imports the package loads no backend, no framework and no SDK."""
     code = (
         "import sys, otel_rollout; heavy = {'mlflow', 'weave', 'ray', 'torch', 'transformers', 'numpy', "
         "'opentelemetry.sdk', 'requests', 'rich', 'typer', 'sqlite3', 'pydantic'}; "
@@ -299,20 +299,20 @@ def test_table_in_docs_is_generated_from_settings():
     ],
 )
 def test_misspelt_variable_is_named_with_the_closest_one(variable, meant):
-    """Names with our prefix, and those that differ from one of ours by a letter or two."""
+    """Misspelt are unknown names with the prefix, and names that differ from a known one by some letters."""
     (sentence,) = configuration.unknown_variables({variable: "true"})
     assert variable in sentence
     assert f"Did you mean {meant!r}?" in sentence
 
 
 def test_unknown_variable_with_prefix_is_named():
-    """It has no effect, whatever was meant."""
+    """A variable that resembles no known one is named without a suggestion."""
     (sentence,) = configuration.unknown_variables({"OTEL_ROLLOUT_XYZZY": "1"})
     assert sentence == "OTEL_ROLLOUT_XYZZY is not a variable of otel-rollout and has no effect."
 
 
 def test_known_variables_are_not_reported_as_unknown():
-    """Every variable that the SDK knows, every setting, and what we leave to child processes."""
+    """Known are variables of the SDK, of every setting, and those that processes pass to their children."""
     from opentelemetry.sdk import environment_variables
 
     others = [name for name in vars(environment_variables) if name.startswith("OTEL_")]
@@ -325,7 +325,7 @@ def test_known_variables_are_not_reported_as_unknown():
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_unknown_variables_are_warned_of_once_in_a_tree_of_processes(tmp_path, enabled):
-    """Also where tracing is off, since a misspelt variable may be why."""
+    """The warning appears even if tracing is off, since a misspelt variable may be the reason."""
     child = "import otel_rollout\nwith otel_rollout.rollout_trace_attr(step=1): pass\n"
     program = child + f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], check=True)"
     environ = {**os.environ, "OTEL_ROLLOUT_KEPP": "true"}
@@ -339,7 +339,7 @@ def test_unknown_variables_are_warned_of_once_in_a_tree_of_processes(tmp_path, e
 
 
 def test_misspelt_argument_raises_error_with_the_closest_one(fresh_process):
-    """The error says what exists, too."""
+    """The error also lists all settings."""
     with pytest.raises(
         SettingsError, match=r"no setting 'projct_name'\. Did you mean 'project_name'\? Settings"
     ):
@@ -347,7 +347,7 @@ def test_misspelt_argument_raises_error_with_the_closest_one(fresh_process):
 
 
 def test_misspelt_exporter_raises_error_with_the_closest_one(fresh_process):
-    """configure() raises before anything is recorded."""
+    """configure() raises it before anything is recorded."""
     with pytest.raises(SettingsError, match=r"'mlfow'.*Did you mean 'mlflow'\?"):
         otel_rollout.configure("mlfow")
 
@@ -364,7 +364,7 @@ def test_misspelt_exporter_raises_error_with_the_closest_one(fresh_process):
 def test_a_misspelt_option_of_an_exporter_is_answered_with_the_one_that_was_meant(
     fresh_process, exporter, option, meant
 ):
-    """Where it is said, not an hour later in the forwarder's log."""
+    """configure() raises the error, rather than the forwarder an hour later."""
     with pytest.raises(
         SettingsError, match=f"exporter '{exporter}' has no option '{option}'. Did you mean '{meant}'"
     ):
@@ -372,7 +372,7 @@ def test_a_misspelt_option_of_an_exporter_is_answered_with_the_one_that_was_mean
 
 
 def test_misspelt_exporter_in_variable_is_one_error_and_spans_are_kept(tmp_path):
-    """The program goes on; its last line says what to correct and how to deliver then."""
+    """The program goes on, and its last line says what to correct and how to deliver."""
     program = (
         "import otel_rollout, time\n"
         "with otel_rollout.rollout_trace_attr(step=1): pass\n"

@@ -1,4 +1,4 @@
-"""OpenTelemetry's own variables: which of them count where we record ourselves; the docs have this table."""
+"""OpenTelemetry's own variables: which of them affect recording; docs/configuration.md has the table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def op(text: str) -> str:
 def under(
     fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., list[Recorded]]:
-    """Runs a trajectory under environment variables, and gives what was recorded."""
+    """Return a function that records trajectories under variables, and returns the recorded spans."""
 
     def run(trajectories: int = 1, **variables: str) -> list[Recorded]:
         monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-file")
@@ -48,18 +48,18 @@ Under = Callable[..., list[Recorded]]
 
 
 def test_traces_exporter_selects_the_target(under: Under, tmp_path: Path) -> None:
-    """OTEL_TRACES_EXPORTER chooses where spans go."""
+    """OTEL_TRACES_EXPORTER selects where spans go."""
     under()
     assert otel_rollout.shutdown(30).exporters["test-file"].delivered == 2
 
 
 def test_traces_exporter_none_switches_tracing_off(under: Under) -> None:
-    """`none` is off."""
+    """OTEL_TRACES_EXPORTER=none records nothing."""
     assert under(OTEL_TRACES_EXPORTER="none") == []
 
 
 def test_sdk_disabled_records_nothing(under: Under, tmp_path: Path) -> None:
-    """OTEL_SDK_DISABLED switches off, and no exporter is even constructed."""
+    """OTEL_SDK_DISABLED switches tracing off before a spool is made or an exporter constructed."""
     assert under(OTEL_SDK_DISABLED="true") == []
     assert not (tmp_path / "spool").exists()
 
@@ -77,7 +77,7 @@ def test_sdk_disabled_records_nothing(under: Under, tmp_path: Path) -> None:
 def test_sampler_records_or_drops_whole_trajectories(
     under: Under, sampler: str, argument: str, least: int, most: int
 ) -> None:
-    """OTEL_TRACES_SAMPLER decides once for each trajectory, which is recorded whole or not at all."""
+    """OTEL_TRACES_SAMPLER decides once for each trajectory."""
     spans = under(40, OTEL_TRACES_SAMPLER=sampler, OTEL_TRACES_SAMPLER_ARG=argument)
     roots = [span for span in spans if span.name == "rollout_trace"]
     assert least <= len(roots) <= most
@@ -88,7 +88,7 @@ def test_sampler_records_or_drops_whole_trajectories(
 def test_operation_that_is_sampled_out_takes_what_it_calls_along(
     fresh_process: None, test_exporters: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is below a call that is left out is left out with it, and counted once."""
+    """An operation outside any trajectory is sampled out with the operations below it, and counted once."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-file")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
 
@@ -118,7 +118,7 @@ def test_operation_that_is_sampled_out_takes_what_it_calls_along(
 def test_wrong_sampler_is_one_error_and_everything_is_recorded(
     under: Under, caplog: pytest.LogCaptureFixture, variables: dict[str, str], problem: str
 ) -> None:
-    """A wrong value costs one error that names it; tracing goes on as by default."""
+    """The error names the wrong value."""
     assert len(under(3, **variables)) == 6
     assert [problem in record.message for record in caplog.records].count(True) == 1
 
@@ -130,7 +130,7 @@ def test_resource_variables_describe_every_span(under: Under) -> None:
 
 
 def test_propagators_variable_changes_nothing(under: Under) -> None:
-    """OTEL_PROPAGATORS changes nothing: trajectories travel as W3C Trace Context."""
+    """Trajectories travel as W3C Trace Context, whatever OTEL_PROPAGATORS says."""
     under(OTEL_PROPAGATORS="b3")
     with rollout_trace_attr(step=1):
         assert set(carrier.inject() or {}) == {"traceparent", carrier.IDENTITY_KEY}
@@ -152,14 +152,14 @@ def test_propagators_variable_changes_nothing(under: Under) -> None:
     ],
 )
 def test_variable_that_is_not_honoured_changes_nothing(under: Under, variable: str) -> None:
-    """Limits would cut JSON and evict identity, and the rest names parts of the SDK we do not have."""
+    """Limits would cut JSON and evict identity; other variables name parts of the SDK that are not used."""
     call, root = under(**{variable: "1"})
     assert call.input == {"text": "x" * 1000}
     assert (root.attributes["rollout.step"], root.attributes["rollout.sample_index"]) == (1, 0)
 
 
 def test_table_in_docs_lists_the_tested_variables() -> None:
-    """Every variable of the table occurs in a test here, and every one tested stands in the table."""
+    """Every variable of the table occurs in a test here, and every tested one in the table."""
     table = PAGE.read_text().partition("## OpenTelemetry's own variables")[2].partition("\n## ")[0]
     here = Path(__file__).read_text()
     listed = set(re.findall(r"^\| `(OTEL_\w+)`", table, re.MULTILINE))
@@ -168,7 +168,7 @@ def test_table_in_docs_lists_the_tested_variables() -> None:
 
 
 def test_package_uses_no_private_names_of_opentelemetry() -> None:
-    """Nothing of OpenTelemetry's that begins with an underscore is imported or reached for."""
+    """No name of OpenTelemetry that begins with an underscore is imported or used."""
     root = Path(__file__).parent.parent
     for path in [*(root / "otel_rollout").rglob("*.py"), *(root / "exporters").rglob("*.py")]:
         private = re.findall(

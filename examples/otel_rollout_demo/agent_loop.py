@@ -1,9 +1,8 @@
-"""The agent loop of one trajectory: generate, call tools, append what they say, and again, as verl's
-ToolAgentLoop.
+"""Run the agent loop of one trajectory: generate a turn, call tools, repeat.
 
-The four decorated methods (three here, one in ``parser.py``) are what a trace shows of it. Token ids live
-on the loop itself and not in the arguments of these methods, so that a turn reads as the conversation it
-is; the ids are recorded once, in what ``run`` returns.
+It works as verl's ToolAgentLoop. A trace shows its four decorated methods (three here, one in ``parser.py``).
+Token ids are attributes of the loop and not arguments of these methods, so that a trace shows each turn as a
+conversation. The ids are recorded once, in the result of ``run``.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 
 MAX_ASSISTANT_TURNS: Final = 8
 MAX_RESPONSE_TOKENS: Final = 1536
-"""Of all turns together, tool messages included."""
+"""Tokens of all turns together, tool messages included."""
 
 
 class Choice(TypedDict):
-    """One reply in OpenAI's shape."""
+    """A reply in OpenAI's format."""
 
     index: int
     finish_reason: str
@@ -39,14 +38,14 @@ class Choice(TypedDict):
 
 
 class ChatCompletion(TypedDict):
-    """A generation as trace viewers know it, with text in place of token ids."""
+    """A generation in the format of trace viewers, with text instead of token ids."""
 
     choices: list[Choice]
 
 
 @dataclass(frozen=True)
 class AgentLoopOutput:
-    """What training takes from a trajectory, and its text for whoever reads the trace."""
+    """Result of a trajectory: token ids for training, text for readers of the trace."""
 
     prompt_text: str
     response_text: str
@@ -59,10 +58,10 @@ class AgentLoopOutput:
 
 
 class ToolAgentLoop:
-    """Runs one trajectory. Make a new one for each."""
+    """Run one trajectory. Each trajectory needs a new instance."""
 
     def __init__(self, server: Any, model_name: str, chat: ChatTokenizer, tools: list[Tool]) -> None:
-        """``server`` is the Ray actor handle of an ``InferenceServer``."""
+        """Create a loop; ``server`` is the Ray actor handle of an ``InferenceServer``."""
         self._server = server
         self._model_name = model_name
         self._chat = chat
@@ -85,13 +84,13 @@ class ToolAgentLoop:
         request_id: str,
         tools_kwargs: dict[str, dict[str, Any]],
     ) -> AgentLoopOutput:
-        """Go from the prompt to the answer, or to the last turn allowed.
+        """Run turns from the prompt to the answer, or to the turn limit.
 
         Args:
-            raw_prompt: The messages to begin with.
+            raw_prompt: The first messages.
             sampling_params: For every generation: ``temperature``, ``top_p``, ``max_tokens``.
-            request_id: Names the trajectory towards the server.
-            tools_kwargs: By tool name, what its ``create`` takes for this sample (``create_kwargs``).
+            request_id: The trajectory's name for the server.
+            tools_kwargs: Name of a tool → arguments of its ``create`` for this sample (``create_kwargs``).
         """
         self._request_id = request_id
         self._tools_kwargs = tools_kwargs
@@ -127,7 +126,7 @@ class ToolAgentLoop:
     async def generate(self, messages: list[Message], sampling_params: dict[str, Any]) -> ChatCompletion:
         """Have the server continue the conversation.
 
-        ``messages`` is what a reader of the trace sees; the server gets the token ids gathered so far.
+        Readers of the trace see ``messages``; the server gets the token ids collected so far.
         """
         output: TokenOutput = await self._server.generate.remote(
             request_id=self._request_id, prompt_ids=self._ids, sampling_params=sampling_params
@@ -154,12 +153,12 @@ class ToolAgentLoop:
 
     @rollout_trace_op(kind=semconv.KIND_TOOL)
     async def execute_tool(self, name: str, arguments: dict[str, Any]) -> ToolResponse:
-        """Run one tool call from its creation to its release.
+        """Create a tool's instance, call it and release it.
 
-        Decorated here and not at each tool's ``execute``, so that calls of unknown tools are seen as well.
+        This method is decorated and not each tool's ``execute``, so that calls of unknown tools are recorded.
 
         Raises:
-            ToolError: there is no such tool, or it could not answer.
+            ToolError: the tool does not exist or could not answer.
         """
         span = trace.get_current_span()
         span.update_name(f"execute_tool {name}")
@@ -175,11 +174,11 @@ class ToolAgentLoop:
             await tool.release(instance_id)
 
     def last_words(self) -> str:
-        """What the model said last: the answer, if it came to one."""
+        """Return the model's last text: the answer, if there is one."""
         return next((turn["content"] for turn in reversed(self.messages) if turn["role"] == "assistant"), "")
 
     async def _answer(self, reply: ChatCompletion) -> list[Message]:
-        """Put an assistant's turn into the conversation; return the answers to it, none if it is final."""
+        """Append an assistant's turn, and return the answers to it; none if it is final."""
         text = reply["choices"][0]["message"]["content"]
         try:
             turn = await self._parser.extract_tool_calls(text)

@@ -1,8 +1,8 @@
-"""Word problems in verl's dataset schema, one JSON object per line (``data/train.jsonl``,
-``validation.jsonl``).
+"""Load word problems in verl's dataset schema.
 
-``extra_info.index`` is the sample index, ``agent_name`` selects the agent loop, and
-``reward_model.ground_truth`` is what the reward compares with.
+The files (``data/train.jsonl``, ``data/validation.jsonl``) have one JSON object per line.
+``extra_info.index`` is the sample index, ``agent_name`` selects the agent loop, and the reward compares
+answers with ``reward_model.ground_truth``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Split = Literal["train", "validation"]
 
 
 class Message(TypedDict, total=False):
-    """A chat message in OpenAI's shape; ``role`` and ``content`` are always there."""
+    """A chat message in OpenAI's format; ``role`` and ``content`` are never missing."""
 
     role: str
     content: str
@@ -26,14 +26,14 @@ class Message(TypedDict, total=False):
 
 
 class RewardModel(TypedDict):
-    """How an answer is judged."""
+    """Rule by which an answer is judged."""
 
     style: str
     ground_truth: str
 
 
 class ExtraInfo(TypedDict):
-    """What verl hands to agent loops, tools and rewards beside the prompt."""
+    """What verl passes to agent loops, tools and rewards beside the prompt."""
 
     split: str
     index: int
@@ -45,7 +45,7 @@ class ExtraInfo(TypedDict):
 
 
 class Row(TypedDict):
-    """One sample."""
+    """A sample."""
 
     data_source: str
     agent_name: str
@@ -56,12 +56,12 @@ class Row(TypedDict):
 
 
 def load(split: Split) -> list[Row]:
-    """All rows of a split, in order of their index."""
+    """Return all rows of a split, in order of their index."""
     lines = (DATA / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
 def batch(rows: list[Row], step: int, size: int) -> list[Row]:
-    """The ``size`` samples of a training step (counted from 1), going round the dataset."""
+    """Return the samples of a training step, counted from 1; the dataset repeats."""
     first = (step - 1) * size
     return [rows[(first + offset) % len(rows)] for offset in range(size)]

@@ -1,7 +1,7 @@
-"""The trainer's side: an inference server, a tool sandbox and several agent-loop workers on a local Ray, and
-who samples what when.
+"""Play the trainer: start actors on a local Ray, have them sample trajectories.
 
-It ends as training jobs do: with ``ray.kill`` on every actor, so nothing in them gets to say goodbye.
+The actors are an inference server, a tool sandbox and several agent-loop workers. The run ends as training
+jobs do, with ``ray.kill`` on every actor: no code of an actor runs at its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to sample, and with what."""
+    """Size of a run, and the model."""
 
     steps: int = 3
     samples: int = 4  # prompts per step
@@ -36,7 +36,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Batch:
-    """The trajectories of one training step, or of the validation after the last one."""
+    """Trajectories of one training step, or of the validation after the last step."""
 
     step: int
     validate: bool
@@ -44,7 +44,7 @@ class Batch:
 
 
 def schedule(plan: Plan) -> Iterator[Batch]:
-    """The batches of a run: ``steps`` of training, then one validation, greedy and with n = 1."""
+    """Return the batches of a run: training steps, then a greedy validation, n = 1."""
     train = load("train")
     random.Random(plan.seed).shuffle(train)  # noqa: S311 - an order of samples, not a secret
     for step in range(1, plan.steps + 1):
@@ -63,11 +63,14 @@ def _batch(rows: list[Row], step: int, n: int, *, temperature: float, validate: 
 
 
 class RolloutError(Exception):
-    """An actor could not start or is gone, or a trajectory failed; the message is Ray's last line."""
+    """An actor or a trajectory has failed; the message is the last line of Ray's."""
 
 
 class Cluster:
-    """A local Ray with the actors of one run. A context manager: leaving it kills them and stops Ray."""
+    """A local Ray with the actors of one run, as a context manager.
+
+    Leaving the context kills the actors and stops Ray.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -76,13 +79,13 @@ class Cluster:
         self._sandbox: Any = None
 
     def __enter__(self) -> Cluster:
-        """Start Ray and all actors; returns when they can work, some seconds later.
+        """Start Ray and all actors, and wait some seconds until they are ready.
 
         Raises:
-            RolloutError: an actor could not be started (the model could not be loaded, say).
+            RolloutError: an actor could not be started, for example because the model could not be loaded.
         """
-        # Read by Ray when it is imported. A demo neither reports usage nor, under `uv run`, copies the
-        # working directory to its workers.
+        # Ray reads these variables when it is imported. The demo reports no usage, and does not copy the
+        # working directory to its workers under `uv run`.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -94,7 +97,7 @@ class Cluster:
         except ray.exceptions.RayError as error:
             self._stop(ray)
             raise RolloutError(_last_line(error)) from error
-        except BaseException:  # Ctrl-C, most likely: Ray must not stay behind
+        except BaseException:  # Ctrl-C for example: Ray must not go on running
             self._stop(ray)
             raise
         return self
@@ -121,7 +124,10 @@ class Cluster:
             raise RolloutError(_last_line(error)) from error
 
     def rollout(self, rollouts: list[Rollout]) -> Iterator[Trajectory | RolloutError]:
-        """Sample them, dealt to the workers in turn; yields each as it ends, or what it failed with."""
+        """Sample trajectories, and yield each as it ends, or its error.
+
+        The workers get trajectories in turn.
+        """
         import ray
 
         pending = {
@@ -129,18 +135,18 @@ class Cluster:
             for place, rollout in enumerate(rollouts)
         }
         while pending:
-            (ended,), _ = ray.wait(list(pending), num_returns=1)
-            pending.remove(ended)
+            (done,), _ = ray.wait(list(pending), num_returns=1)
+            pending.remove(done)
             try:
-                yield ray.get(ended)
+                yield ray.get(done)
             except ray.exceptions.RayError as error:
                 yield RolloutError(_last_line(error))
 
     def _start(self, ray: Any) -> None:
         plan = self._plan
         ray.init(
-            address="local",  # never someone's running cluster
-            num_cpus=plan.workers + 2,  # logical: one per actor, on however few real ones
+            address="local",  # never a running cluster
+            num_cpus=plan.workers + 2,  # logical CPUs: one per actor, whatever the machine has
             object_store_memory=100 * 1024**2,
             include_dashboard=False,
             log_to_driver=False,
@@ -168,5 +174,5 @@ class Cluster:
 
 
 def _last_line(error: Exception) -> str:
-    """What an error of Ray's says in the end; the traceback of another process comes before it."""
+    """Return the last line of an error of Ray's, which follows a remote traceback."""
     return next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)

@@ -1,4 +1,7 @@
-"""Finds Hermes tool calls in a turn: ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``."""
+"""Find Hermes tool calls in a turn.
+
+A call is ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from otel_rollout import rollout_trace_op
 
 
 class ToolCallFormatError(ValueError):
-    """A tool call that is not the JSON it should be; the message is meant for the model."""
+    """A tool call is not the expected JSON; the message is for the model."""
 
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """A call as the model wrote it."""
+    """A function call that the model wrote."""
 
     name: str
     arguments: dict[str, Any]
@@ -24,21 +27,21 @@ class FunctionCall:
 
 @dataclass(frozen=True)
 class ParsedTurn:
-    """An assistant's turn taken apart."""
+    """Text and tool calls of an assistant's turn."""
 
-    content: str  # what it says beside its calls
+    content: str  # without the calls
     tool_calls: list[FunctionCall]
 
 
 class HermesToolParser:
-    """The parser for models that write Hermes tool calls, such as Qwen."""
+    """Parse the tool calls of models that write Hermes format, such as Qwen."""
 
     @rollout_trace_op
     async def extract_tool_calls(self, text: str) -> ParsedTurn:
-        """Take a turn apart.
+        """Split a turn into text and tool calls.
 
         Raises:
-            ToolCallFormatError: one of its calls cannot be read; none is to be made then.
+            ToolCallFormatError: one of the calls cannot be read; then none of them may be executed.
         """
         bodies = re.findall(r"<tool_call>(.*?)(?:</tool_call>|\Z)", text, re.DOTALL)
         content = re.sub(r"<tool_call>.*?(?:</tool_call>|\Z)", "", text, flags=re.DOTALL).strip()

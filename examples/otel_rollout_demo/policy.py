@@ -1,10 +1,10 @@
-"""The scripted model: it reads a conversation and decides on the next assistant turn, as text.
+"""Answer as a scripted model: read a conversation, return the next turn's text.
 
-It knows how each problem of the dataset is solved and makes the mistakes that a model in training makes: a
-wrong plan, broken tool-call JSON, a function that does not exist, a division by zero, no answer. Which of
-them, and where, is drawn once per trajectory from (seed, request id), so a run is repeatable whatever order
-its requests come in. Each weight update makes mistakes rarer. Nothing is remembered between turns; like a
-model, it only has its prompt.
+The scripted model knows the solution of each problem of the dataset. It makes the mistakes of a model in
+training: a wrong plan, broken tool-call JSON, a function that does not exist, a division by zero, no answer.
+Each trajectory draws its mistake and its place from (seed, request id), so a run is repeatable in whatever
+order requests come. Each weight update makes mistakes rarer. Like a model, the policy has no memory between
+turns but its prompt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Mistake(Enum):
-    """What can go wrong in a trajectory; the value is its share of all mistakes."""
+    """A mistake in a trajectory; the value is its share of all mistakes."""
 
     WRONG_PLAN = 0.30
     MALFORMED_JSON = 0.15
@@ -46,7 +46,7 @@ _UNKNOWN_PROBLEM: Final = "I do not know how to solve this problem."
 
 @dataclass(frozen=True)
 class Step:
-    """One line of a worked solution, such as ``Loaves in a week: 14 * 7 = 98``."""
+    """A line of a worked solution, such as ``Loaves in a week: 14 * 7 = 98``."""
 
     label: str
     expression: str
@@ -55,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Character:
-    """How the model behaves throughout one trajectory."""
+    """Behaviour of the model throughout one trajectory."""
 
     mistake: Mistake | None
     at: int  # the step of the solution in which it happens
@@ -65,7 +65,7 @@ class Character:
 
 
 class ScriptedPolicy:
-    """Answers the problems of ``rows``; see the module's text."""
+    """Answer the problems of ``rows``, as the module's text describes."""
 
     def __init__(self, rows: list[Row], seed: int) -> None:
         self._solutions = {
@@ -74,12 +74,12 @@ class ScriptedPolicy:
         self._seed = seed
 
     def reply(self, prompt: str, *, request_id: str, version: int, temperature: float) -> str:
-        """The next assistant turn, without its end token.
+        """Return the next assistant turn, without its end token.
 
         Args:
-            prompt: The whole conversation as text, turn marks included.
-            request_id: Names the trajectory; its draws depend on it.
-            version: Number of weight updates so far; mistakes get rarer with it.
+            prompt: The whole conversation as text, with turn marks.
+            request_id: The trajectory's name, on which its draws depend.
+            version: Number of weight updates so far; each makes mistakes rarer.
             temperature: 0 halves the mistakes, as greedy decoding does.
         """
         turns = list(_turns(prompt))
@@ -96,7 +96,7 @@ class ScriptedPolicy:
         draw = random.Random(f"{self._seed}/{request_id}")  # noqa: S311 - must be repeatable
         skill = min(0.3 + 0.2 * version, 0.9)
         chance = (1 - skill) * (1.0 if temperature > 0 else 0.5)
-        # Every draw is made, used or not: the others then stay the same when the skill changes.
+        # Every draw is made, used or not, so that the other draws do not change with the skill.
         errs = draw.random() < chance
         mistake = draw.choices(list(Mistake), weights=[mistake.value for mistake in Mistake])[0]
         return Character(
@@ -109,7 +109,7 @@ class ScriptedPolicy:
 
 
 def worked_steps(answer: str) -> list[Step]:
-    """The steps of a worked solution (``extra_info.answer``)."""
+    """Return the steps of a worked solution (``extra_info.answer``)."""
     found = []
     for line in answer.splitlines():
         label, is_step, calculation = line.partition(": ")
@@ -120,7 +120,7 @@ def worked_steps(answer: str) -> list[Step]:
 
 
 def _turns(prompt: str) -> Iterator[tuple[str, str]]:
-    """Give role and text of each turn of a conversation."""
+    """Yield role and text of each turn of a conversation."""
     for turn in prompt.split("<|im_start|>")[1:]:
         role, _, text = turn.partition("\n")
         said, is_whole, _ = text.partition("<|im_end|>")
@@ -145,7 +145,7 @@ def _next_turn(steps: list[Step], results: list[str], *, failed: bool, character
     if done >= len(steps):
         return _final(results[-1], character)
 
-    # Later steps name earlier results by value: put in what the tool really said, wrong or not.
+    # Later steps contain earlier results: replace these by the tool's actual answers, right or wrong.
     known = {step.value: result for step, result in zip(steps, results, strict=False)}
     wanted = _independent(steps[done:]) if character.parallel else steps[done : done + 1]
     expressions = [_substitute(step.expression, known) for step in wanted]
@@ -168,7 +168,7 @@ def _final(value: str, character: Character) -> str:
 
 
 def _independent(steps: list[Step]) -> list[Step]:
-    """The first of ``steps``, and those right after it that need no result of one another."""
+    """Return the first step, and the next ones that need no result of these."""
     chosen = steps[:1]
     for step in steps[1:]:
         if any(number in {earlier.value for earlier in chosen} for number in _numbers(step.expression)):
@@ -191,7 +191,7 @@ def _other_operator(expression: str) -> str:
 
 
 def _slip(value: str) -> str:
-    """A value as someone misremembers it: its last digit is off by two."""
+    """Return a wrong value: the last digit is off by two."""
     return value[:-1] + str((int(value[-1]) + 2) % 10)
 
 

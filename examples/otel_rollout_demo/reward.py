@@ -1,4 +1,7 @@
-"""The rule reward: 1 for the right number after ``####``, 0.1 for a wrong one, 0 without such a line."""
+"""Compute the rule reward of an answer.
+
+The right number after ``####`` is worth 1, a wrong number 0.1, an answer without such a line 0.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ FORMAT_ONLY: Final = 0.1
 
 @dataclass(frozen=True)
 class Score:
-    """A reward and what it is made of."""
+    """A reward and its parts."""
 
     score: float
     answer: str | None
@@ -24,12 +27,15 @@ class Score:
 
     @property
     def answer_format(self) -> bool:
-        """Whether there is an answer line at all."""
+        """Whether the solution has an answer line."""
         return self.answer is not None
 
 
 def extract_answer(solution: str) -> str | None:
-    """The number of the last ``#### <number>`` line, without thousands separators, or None."""
+    """Return the number of the last ``#### <number>`` line; None without one.
+
+    Thousands separators are removed.
+    """
     found = re.findall(r"^#### *\$?(-?[\d,.]*\d)\s*$", solution, re.MULTILINE)
     return found[-1].replace(",", "") if found else None
 

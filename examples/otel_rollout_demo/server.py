@@ -1,6 +1,6 @@
-"""Inference servers: token ids in, token ids out, with the interface verl gives its vLLM and SGLang servers.
+"""Serve models by token ids, as verl's vLLM and SGLang servers do.
 
-Each runs as one Ray actor. ``ScriptedServer`` answers from ``policy.py`` in milliseconds;
+Each server runs as one Ray actor. ``ScriptedServer`` answers from ``policy.py`` in milliseconds;
 ``TransformersServer`` samples from a causal language model.
 """
 
@@ -18,37 +18,39 @@ from otel_rollout_demo.tokenizer import ChatTokenizer, load_tokenizer
 
 @dataclass(frozen=True)
 class TokenOutput:
-    """One generation."""
+    """A generation."""
 
     token_ids: list[int]
-    stop_reason: str  # "completed", or "aborted" where the context had no room
-    log_probs: list[float] | None = None  # one per token, where the model knows them
+    stop_reason: str  # "completed", or "aborted" if the context was full
+    log_probs: list[float] | None = None  # one per token, if the model computes them
     extra_fields: dict[str, Any] = field(default_factory=dict)  # global_steps: the weights' version
 
 
 class InferenceServer(Protocol):
-    """What the driver and the agent loops call, through a Ray actor handle."""
+    """Methods that the driver and the agent loops call through a Ray actor handle."""
 
     async def ready(self) -> str:
-        """Return once requests can be answered, with the model's name."""
+        """Wait until the server can answer requests, and return the model's name."""
 
     async def update_weights(self, version: int) -> None:
-        """Take the weights of training step ``version``; 0 are the initial ones."""
+        """Load the weights of training step ``version``; step 0 has the initial weights."""
 
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]
     ) -> TokenOutput:
-        """Continue ``prompt_ids``. All turns of a trajectory come with the same ``request_id``."""
+        """Continue ``prompt_ids``. All turns of a trajectory have one ``request_id``."""
 
 
-# What generation is made to cost, in seconds: 5 ms a call and 0.4 ms a token, 40 ms at most.
 _CALL_S: Final = 0.005
+"""Seconds that each simulated call takes."""
 _TOKEN_S: Final = 0.0004
-_LONGEST_S: Final = 0.040
+"""Seconds that each token adds to a simulated call."""
+_MAX_CALL_S: Final = 0.040
+"""Seconds that a simulated call takes at most."""
 
 
 class ScriptedServer:
-    """Serves the scripted model; answers any number of requests at a time."""
+    """Serve the scripted model, with any number of requests at a time."""
 
     def __init__(self, seed: int) -> None:
         self._chat = ChatTokenizer(load_tokenizer())
@@ -56,7 +58,7 @@ class ScriptedServer:
         self._version = 0
 
     async def ready(self) -> str:
-        """The model's name."""
+        """Return the model's name."""
         return "scripted"
 
     async def update_weights(self, version: int) -> None:
@@ -67,7 +69,7 @@ class ScriptedServer:
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]
     ) -> TokenOutput:
-        """The scripted model's next turn, cut off at ``max_tokens``."""
+        """Return the scripted model's next turn, cut off at ``max_tokens``."""
         version = self._version
         text = self._policy.reply(
             self._chat.decode(prompt_ids, keep_special=True),
@@ -76,14 +78,14 @@ class ScriptedServer:
             temperature=sampling_params["temperature"],
         )
         ids = [*self._chat.encode(text), self._chat.eos_token_id][: sampling_params["max_tokens"]]
-        await asyncio.sleep(min(_CALL_S + _TOKEN_S * len(ids), _LONGEST_S))
+        await asyncio.sleep(min(_CALL_S + _TOKEN_S * len(ids), _MAX_CALL_S))
         return TokenOutput(ids, stop_reason="completed", extra_fields={"global_steps": version})
 
 
 class TransformersServer:
-    """Serves a causal language model where its weights load to, one request at a time.
+    """Serve a causal language model, one request at a time.
 
-    The weights stay as they are: this is a rollout without the training.
+    The weights do not change: this is a rollout without training.
     """
 
     def __init__(self, model: str, seed: int) -> None:
@@ -100,11 +102,11 @@ class TransformersServer:
         self._one_at_a_time = asyncio.Lock()
 
     async def ready(self) -> str:
-        """The model's name."""
+        """Return the model's name."""
         return self._name
 
     async def update_weights(self, version: int) -> None:
-        """Note the version; the weights are not trained here."""
+        """Note the version; the weights are not trained."""
         self._version = version
 
     @rollout_trace_op

@@ -1,8 +1,9 @@
-"""From chat messages to token ids and back, for the demo's own tokenizer or that of any chat model.
+"""Convert chat messages to token ids and back.
 
-A rollout only ever appends: the ids a model has produced are kept as they are, and the turns between are
-rendered and encoded alone. Rendering the whole conversation again would give other ids than those the model
-has seen.
+The tokenizer is the demo's own, or that of any chat model.
+
+A rollout only appends: the ids that a model has generated stay, and only the turns between are rendered and
+encoded. Rendering the whole conversation again could give other ids than the model has seen.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ TOKENIZER_DIR: Final = DATA / "tokenizer"
 
 
 def load_tokenizer(model: str | None = None) -> Any:
-    """The tokenizer of ``model`` (a path or a Hugging Face name), or the demo's own (no download)."""
+    """Load the tokenizer of ``model``; without a model, the demo's own.
+
+    The model is a path or a Hugging Face name. The demo's own tokenizer needs no download.
+    """
     if model is None:
-        # Not AutoTokenizer: it imports torch, 5 s that the scripted model has no use for.
+        # Not AutoTokenizer: it imports torch, which takes 5 s and is not needed for the scripted model.
         from transformers import PreTrainedTokenizerFast
 
         return PreTrainedTokenizerFast.from_pretrained(str(TOKENIZER_DIR))
@@ -30,12 +34,12 @@ def load_tokenizer(model: str | None = None) -> Any:
 
 
 class ChatTokenizer:
-    """Encodes the turns of one conversation format."""
+    """Encode the turns of one conversation format."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.eos_token_id: int = tokenizer.eos_token_id
-        # A stand-in conversation: what a template puts after it belongs to the new messages alone.
+        # A short conversation: the text that a template renders after it is that of the new messages.
         self._base: list[Message] = [
             {"role": "user", "content": "question"},
             {"role": "assistant", "content": "reply"},
@@ -44,25 +48,27 @@ class ChatTokenizer:
         _, self._eos, self._after_reply = self._base_text.rpartition(tokenizer.eos_token)
 
     def prompt_ids(self, messages: list[Message], tools: list[dict[str, Any]]) -> list[int]:
-        """A conversation's beginning, up to where the assistant speaks."""
+        """Return the ids of a conversation's beginning, up to the assistant's turn."""
         return self.encode(self._render(messages, tools=tools, add_generation_prompt=True))
 
     def turn_ids(self, messages: list[Message], *, closed: bool) -> list[int]:
-        """What lies between an assistant's turn and its next one: its end, ``messages``, the next beginning.
+        """Return the ids between an assistant's turn and the assistant's next turn.
 
-        ``closed`` says that the model ended its turn itself, with the end token.
+        They are the end of the turn, ``messages``, and the beginning of the next turn.
+
+        ``closed`` tells that the model has generated the end token itself.
         """
         text = self._render([*self._base, *messages], add_generation_prompt=True)
         new = self._after_reply + text[len(self._base_text) :]
         return self.encode(new if closed else self._eos + new)
 
     def decode(self, ids: list[int], *, keep_special: bool = False) -> str:
-        """The text of ids, without the tokens that mark turns unless they are to be kept."""
+        """Return the text of ids, with or without the tokens that mark turns."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=not keep_special)
         return text
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, turn marks included, with nothing added."""
+        """Return the ids of a text, which may contain turn marks; nothing is added."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 

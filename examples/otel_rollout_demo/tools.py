@@ -1,8 +1,8 @@
-"""The calculator the model may call, in the shape of verl's ``BaseTool``.
+"""Provide the calculator that the model may call, shaped as verl's ``BaseTool``.
 
-A tool has a ``name`` and an OpenAI-style ``tool_schema``, is created and released once per trajectory, and
-its ``execute`` answers with a text, a reward and metrics. What goes wrong inside is raised as
-``ToolError``: so the tool's span says ERROR, and the agent loop turns the message into text for the model.
+A tool has a ``name`` and an OpenAI-style ``tool_schema``. Instances are created and released once per
+trajectory. ``execute`` returns a text, a reward and metrics. A tool raises ``ToolError`` if it fails: the
+tool's span gets status ERROR, and the agent loop turns the message into text for the model.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 
 
 class ToolError(Exception):
-    """A tool call that cannot be answered; the message is meant for the model."""
+    """A tool call cannot be answered; the message is for the model."""
 
 
 @dataclass(frozen=True)
 class ToolResponse:
-    """What a tool says back to the model."""
+    """A tool's answer to the model."""
 
     text: str = ""
 
 
 class Tool(Protocol):
-    """What the agent loop needs of a tool (the part of verl's ``BaseTool`` that it calls)."""
+    """The part of verl's ``BaseTool`` that the agent loop calls."""
 
     name: str
     tool_schema: dict[str, Any]
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
-        """Prepare one instance for a trajectory and return its id."""
+        """Create an instance for a trajectory, and return the instance's id."""
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """Run the tool: response for the model, reward of this call, metrics."""
+        """Call the tool, and return response for the model, reward of the call, metrics."""
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget the instance."""
+        """Remove the instance."""
 
 
 CALCULATOR_SCHEMA: Final[dict[str, Any]] = {
@@ -69,7 +69,7 @@ CALCULATOR_SCHEMA: Final[dict[str, Any]] = {
 
 
 class CalculatorTool:
-    """Evaluates one arithmetic expression per call, exactly, and without ``eval``."""
+    """Evaluate one arithmetic expression per call, exactly, and without ``eval``."""
 
     def __init__(self) -> None:
         self.name = "calculator"
@@ -79,7 +79,7 @@ class CalculatorTool:
     async def create(
         self, instance_id: str | None = None, *, digits: int = 6, **kwargs: Any
     ) -> tuple[str, ToolResponse]:
-        """Prepare an instance that answers with at most ``digits`` decimals."""
+        """Create an instance that answers with at most ``digits`` decimals."""
         instance_id = instance_id or uuid4().hex
         self._digits[instance_id] = digits
         return instance_id, ToolResponse()
@@ -93,7 +93,7 @@ class CalculatorTool:
         The reward of a call is always 0: only the final answer counts here.
 
         Raises:
-            ToolError: there is no expression, it is not arithmetic, or it has no value.
+            ToolError: the expression is missing, is not arithmetic, or has no value.
         """
         expression = parameters.get("expression")
         if not isinstance(expression, str):
@@ -102,17 +102,19 @@ class CalculatorTool:
         return ToolResponse(text), 0.0, {"expression_length": len(expression)}
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget the instance."""
+        """Remove the instance."""
         self._digits.pop(instance_id, None)
 
 
 class RemoteTool:
-    """A tool that lives in a Ray actor of its own, as a sandbox would; used like any other.
+    """A tool in a Ray actor of its own, such as a sandbox.
+
+    The agent loop uses it like any other tool.
 
     Args:
         actor: handle of the actor.
-        name: the tool's name.
-        tool_schema: how the model is told of it.
+        name: name of the tool.
+        tool_schema: description of the tool for the model.
     """
 
     def __init__(self, actor: Any, name: str, tool_schema: dict[str, Any]) -> None:
@@ -131,7 +133,7 @@ class RemoteTool:
         """See :class:`Tool`.
 
         Raises:
-            ToolError: what the tool raised; Ray's wrapping is for processes, not for the model.
+            ToolError: the error that the tool raised, without the wrapper that Ray puts around it.
         """
         from ray.exceptions import RayTaskError
 
@@ -150,10 +152,13 @@ class RemoteTool:
         await self._actor.release.remote(instance_id, **kwargs)
 
 
-# An expression comes from a model: bounded in length (and so in depth), and in the size of any number.
+# Limits, since a model writes the expression.
 _MAX_EXPRESSION: Final = 200
+"""Characters of an expression, which also limit its depth."""
 _MAX_EXPONENT: Final = 16
+"""Largest exponent."""
 _MAX_BITS: Final = 256
+"""Bits of a numerator or denominator."""
 
 _BINARY: Final[dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]]] = {
     ast.Add: operator.add,
@@ -164,10 +169,10 @@ _BINARY: Final[dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]
 
 
 def evaluate(expression: str) -> Fraction:
-    """The exact value of an arithmetic expression.
+    """Return the exact value of an arithmetic expression.
 
     Raises:
-        ToolError: with a message that tells the model what to correct.
+        ToolError: the message tells the model what to correct.
     """
     if len(expression) > _MAX_EXPRESSION:
         raise ToolError(f"the expression is longer than {_MAX_EXPRESSION} characters")
@@ -182,7 +187,10 @@ def evaluate(expression: str) -> Fraction:
 
 
 def format_number(value: Fraction, digits: int = 6) -> str:
-    """A number as a person writes it: no fraction bar, no trailing zeros, at most ``digits`` decimals."""
+    """Return a number as decimal text, rounded to ``digits`` decimals.
+
+    The text has no trailing zeros.
+    """
     if value.denominator == 1:
         return str(value.numerator)
     text = f"{float(value):.{digits}f}".rstrip("0").rstrip(".")
@@ -194,7 +202,7 @@ def _value(node: ast.expr) -> Fraction:
         case ast.Constant(value=bool()):
             raise ToolError("only numbers can be calculated with")
         case ast.Constant(value=int() | float() as number):
-            # Through the literal's text: 0.1 is meant as one tenth, not as the nearest binary fraction.
+            # The literal's text is converted: 0.1 means one tenth, not the nearest binary fraction.
             return _bounded(_literal(str(number)))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_value(operand)
@@ -214,7 +222,7 @@ def _value(node: ast.expr) -> Fraction:
 def _literal(text: str) -> Fraction:
     try:
         return Fraction(text)
-    except ValueError as error:  # 1e999 is read as infinity
+    except ValueError as error:  # Python reads 1e999 as infinity
         raise ToolError("the number is too large") from error
 
 

@@ -1,7 +1,7 @@
-"""Trains the demo's tokenizer again: ``python -m otel_rollout_demo.train_tokenizer``.
+"""Train the demo's tokenizer: ``python -m otel_rollout_demo.train_tokenizer``.
 
-Byte-level BPE over the problems, their solutions and conversations of the scripted model. The same sources
-give the same bytes, so the files under ``data/tokenizer`` change only when what they are made from does.
+The tokenizer is a byte-level BPE of the problems, their solutions and conversations of the scripted model.
+Training is deterministic: files under ``data/tokenizer`` change only if these texts change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOOL_MARKS: Final = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_r
 
 
 def corpus() -> Iterator[str]:
-    """The texts to train on."""
+    """Yield the texts to train on."""
     template = (TOKENIZER_DIR / "chat_template.jinja").read_text(encoding="utf-8")
     yield template
     yield json.dumps(CALCULATOR_SCHEMA)
@@ -42,7 +42,10 @@ def _first_turns(row: Row, policy: ScriptedPolicy) -> Iterator[str]:
 
 
 def train(directory: Path = TOKENIZER_DIR) -> None:
-    """Write ``tokenizer.json`` and ``tokenizer_config.json``; the chat template is written by hand."""
+    """Write ``tokenizer.json`` and ``tokenizer_config.json``.
+
+    The chat template is written by hand.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -58,7 +61,7 @@ def train(directory: Path = TOKENIZER_DIR) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus(), trainer)
-    # One token each, but part of the text: decoding that skips special tokens keeps them.
+    # Each mark is one token, and no special one: decoding without special tokens keeps it.
     tokenizer.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in TOOL_MARKS])
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""The agent-loop worker: an asyncio Ray actor that runs many trajectories at a time, each under one trace."""
+"""Run many trajectories at a time in an asyncio Ray actor, each in its own trace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One trajectory to be sampled: which, for which step, and how."""
+    """A trajectory to sample: its sample, its step, its sampling parameters."""
 
     row: Row
     step: int
@@ -29,27 +29,31 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A trajectory as the trainer gets it."""
+    """A trajectory's result for the trainer."""
 
     output: AgentLoopOutput
     reward: float
 
 
 class AgentLoopWorker:
-    """Runs trajectories against one inference server."""
+    """Run trajectories with one inference server."""
 
     def __init__(self, server: Any, model_name: str, model: str | None, calculator: Tool) -> None:
-        """``server`` is an actor handle; ``model`` says whose tokenizer to use, None for the demo's own."""
+        """Create a worker.
+
+        ``server`` is an actor handle. ``model`` names the model whose tokenizer is used, None the
+        demo's own.
+        """
         self._server = server
         self._model_name = model_name
         self._chat = ChatTokenizer(load_tokenizer(model))
         self._tools = [calculator]
 
     async def ready(self) -> None:
-        """Return once the worker can take trajectories."""
+        """Wait until the worker can run trajectories."""
 
     async def run_trajectory(self, rollout: Rollout) -> Trajectory:
-        """Sample one trajectory and judge it."""
+        """Sample one trajectory, and compute its reward."""
         row = rollout.row
         sample_index = row["extra_info"]["index"]
         split = row["extra_info"]["split"]

@@ -1,4 +1,4 @@
-"""The tool of the example: tells the model whether its result is right, once per trajectory and result."""
+"""Tell the model whether its result is right: the tool of the example."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from verl.tools.schemas import ToolResponse
 
 
 class CheckAnswerTool(BaseTool):
-    """Compares a result with the ground truth of its trajectory. Nothing in it is about tracing."""
+    """Compare a result with the trajectory's ground truth.
+
+    The tool contains no code for tracing.
+    """
 
     def __init__(self, config: dict[str, Any], tool_schema: Any) -> None:
         super().__init__(config, tool_schema)
         self._truths: dict[str, str] = {}
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
-        """Begin for one call, with the ground truth that the dataset gives."""
+        """Create an instance for one call, with the ground truth of the dataset."""
         instance_id = instance_id or uuid4().hex
         self._truths[instance_id] = str(kwargs["create_kwargs"]["ground_truth"])
         return instance_id, ToolResponse()
@@ -25,11 +28,11 @@ class CheckAnswerTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """Check one result."""
+        """Compare one result."""
         result = str(parameters["answer"]).strip().replace(",", "")
         right = result == self._truths[instance_id]
         return ToolResponse(text="right" if right else "wrong"), 0.0, {"right": right}
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget the ground truth."""
+        """Remove the instance."""
         self._truths.pop(instance_id, None)

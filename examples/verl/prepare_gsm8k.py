@@ -1,8 +1,10 @@
-"""GSM8K as verl's tool agent wants it: ``python prepare_gsm8k.py [DIRECTORY]`` writes train and test parquet.
+"""Write GSM8K for verl's tool agent: ``python prepare_gsm8k.py [DIRECTORY]``.
 
-Beside what every dataset of verl's has, each row names its agent loop (``agent_name``), its place in the
-dataset (``extra_info.index``, in a trace ``sample_index``) and what its tool is created with
-(``tools_kwargs``).
+The directory gets ``train.parquet`` and ``test.parquet``.
+
+Beside the columns of every dataset of verl's, each row has the name of its agent loop (``agent_name``), its
+index in the dataset (``extra_info.index``, in a trace ``sample_index``) and the arguments with which its tool
+is created (``tools_kwargs``).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ SYSTEM = (
 
 
 def row(example: dict[str, str], index: int, split: str) -> dict[str, Any]:
-    """One row for verl, of an example with a ``question`` and a worked ``answer``."""
+    """Return a row for verl of an example with ``question`` and worked ``answer``."""
     result = example["answer"].rpartition("####")[2].strip().replace(",", "")
     return {
         "data_source": "openai/gsm8k",  # by which verl finds its reward function

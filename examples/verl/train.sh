@@ -4,7 +4,7 @@ set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" # check_answer.py, in every worker
 
-# All there is to say about tracing. verl itself needs no flag.
+# Tracing needs these two variables, and no flag of verl's.
 export OTEL_TRACES_EXPORTER="${OTEL_TRACES_EXPORTER:-mlflow}"
 export MLFLOW_TRACKING_URI="${MLFLOW_TRACKING_URI:-http://127.0.0.1:5000}"
 

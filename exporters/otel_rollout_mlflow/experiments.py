@@ -1,13 +1,13 @@
-"""Which MLflow experiment the spans of a project go to: looked up or created once, then remembered."""
+"""Find or create the MLflow experiment of a project, once."""
 
 from __future__ import annotations
 
-from otel_rollout.exporting.api import FailureKind
-from otel_rollout_mlflow.target import Experiment, Target, UndeliveredError
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout_mlflow.target import Experiment, Target
 
 
 class Experiments:
-    """Ids of experiments by name. Not thread-safe: the exporter calls it under its lock."""
+    """Ids of experiments. Not thread-safe: used under the exporter's lock."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -15,16 +15,16 @@ class Experiments:
         self._checked_ids: set[str] = set()
 
     def id_of(self, name: str) -> str:
-        """The id of the experiment with this name, created if there is none.
+        """Return the id of the experiment with a name, created if there is none.
 
         Raises:
-            UndeliveredError: it is deleted (REFUSED), or MLflow did not answer.
+            UndeliveredError: the experiment is deleted (REFUSED), or MLflow did not answer.
         """
         if name not in self._id_by_name:
             experiment = self._target.experiment_named(name)
             if experiment is None:
                 self._target.create_experiment(name)
-                # Not the id from the answer: of several creators racing, all but one get an error.
+                # Not the id from the answer: of processes that create it at once, all but one get an error.
                 experiment = self._target.experiment_named(name)
             if experiment is None:
                 raise UndeliveredError(
@@ -35,10 +35,10 @@ class Experiments:
         return self._id_by_name[name]
 
     def check(self, experiment_id: str) -> str:
-        """The same id, once it is certain that it can be written to.
+        """Check that the experiment with an id can be written to, and return the id.
 
         Raises:
-            UndeliveredError: it does not exist or is deleted (REFUSED), or MLflow did not answer.
+            UndeliveredError: the experiment does not exist or is deleted (REFUSED), or MLflow did not answer.
         """
         if experiment_id not in self._checked_ids:
             experiment = self._target.experiment_with_id(experiment_id)
@@ -52,12 +52,13 @@ class Experiments:
         return experiment_id
 
     def confirm(self, experiment_id: str) -> None:
-        """Make sure that what has just been written to an experiment can be seen in MLflow.
+        """Check that MLflow shows the spans just written to an experiment.
 
-        MLflow takes spans for an experiment in its trash like any others, and shows them to nobody.
+        MLflow takes spans for an experiment in its trash too, and shows them to nobody.
 
         Raises:
-            UndeliveredError: it is deleted (REFUSED) or gone (UNAVAILABLE), or MLflow did not answer.
+            UndeliveredError: the experiment is deleted (REFUSED) or gone (UNAVAILABLE), or MLflow did not
+                answer.
         """
         experiment = self._target.experiment_with_id(experiment_id)
         if experiment is None or experiment.deleted:
@@ -69,7 +70,7 @@ class Experiments:
         _usable(experiment)
 
     def forget(self) -> None:
-        """Look everything up again: MLflow said that an experiment is gone."""
+        """Look up every experiment again: MLflow said that one is gone."""
         self._id_by_name.clear()
         self._checked_ids.clear()
 

@@ -1,27 +1,29 @@
-"""What is to be written about scores, by what MLflow has of them: the newest of a name stays."""
+"""Decide which scores to write so that the newest of each name stays."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from otel_rollout_mlflow.mapping import Feedback, is_tagged, rank_of, tag_text
+from otel_rollout.otlp import evaluations
+from otel_rollout_mlflow.feedback import MlflowFeedback, is_tagged, rank_of
+from otel_rollout_mlflow.tags import tag_text
 from otel_rollout_mlflow.target import Change
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
-
-def changes_of(scores: Sequence[Feedback], info: Mapping[str, Any]) -> list[tuple[Change, Feedback]]:
-    """Decide which Feedback of a trace to write.
+def changes_of(
+    scores: Sequence[MlflowFeedback], info: Mapping[str, Any]
+) -> list[tuple[Change, MlflowFeedback]]:
+    """Decide which feedback of a trace to write.
 
     Args:
-        scores: those of one trace, in any order.
+        scores: of one trace, in any order.
         info: the trace as MLflow's API describes it, once its spans are written.
     """
-    stored = {str(one.get("assessment_id")): one for one in info.get("assessments") or ()}
+    stored = {str(assessment.get("assessment_id")): assessment for assessment in _assessments(info)}
     changes = []
-    for score in _newest(scores):
+    for score in _newest(scores).values():
         known = stored.get(score.id)
         if known is None:
             changes.append((Change.CREATE, score))
@@ -32,49 +34,57 @@ def changes_of(scores: Sequence[Feedback], info: Mapping[str, Any]) -> list[tupl
     return changes
 
 
-def _newest(scores: Sequence[Feedback]) -> list[Feedback]:
-    """One score per id. Of root and evaluation span, which hold the same one, only the root says whose."""
-    by_id: dict[str, Feedback] = {}
-    for score in scores:
-        known = by_id.setdefault(score.id, score)
-        best = known if score.rank < known.rank else score
-        by_id[score.id] = replace(best, tagged=known.tagged or score.tagged)
-    return list(by_id.values())
+def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[tuple[Change, MlflowFeedback]]:
+    """Decide which tags of a trace to write.
 
+    They are the newest scores of the trajectory that are not yet tags.
 
-def tags_of(scores: Sequence[Feedback], info: Mapping[str, Any]) -> list[tuple[Change, Feedback]]:
-    """Decide which tags of a trace to write: the newest scores of the trajectory, where they are none yet.
-
-    To be written before the Feedback: by the scores that are there a tag is known to be a score's.
+    Tags are written before the feedback: a tag is known to be a score's by the scores that are stored.
 
     Args:
-        scores: those of one trace, in any order.
+        scores: of one trace, in any order.
         info: the trace as MLflow's API describes it, once its spans are written.
     """
     tags = info.get("tags") or {}
     found = []
-    for name in {score.name: None for score in _newest(scores) if score.tagged}:
+    for name in {score.name: None for score in _newest(scores).values() if score.tagged}:
         ours = [score for score in scores if score.name == name]
-        stored = [one for one in info.get("assessments") or () if one.get("assessment_name") == name]
-        best = _newest_tagged(ours, stored)
+        stored = [one for one in _assessments(info) if one.get("assessment_name") == name]
+        newest = _newest_tagged(ours, stored)
         current = tags.get(name)
         known = {score.tag_text for score in ours} | {tag_text(_value(one) or "") for one in stored}
-        # A tag that no score explains is an attribute's, which counts before a score.
-        if current is None or (current != best.tag_text and current in known):
-            found.append((Change.TAG, best))
+        # A tag that no score explains is an attribute's, which wins over a score.
+        if current is None or (current != newest.tag_text and current in known):
+            found.append((Change.TAG, newest))
     return found
 
 
-def _newest_tagged(ours: Sequence[Feedback], stored: Sequence[Mapping[str, Any]]) -> Feedback:
-    """The newest of a trajectory's scores of one name, those that MLflow has included."""
-    tagged = {score.id: score for score in _newest(ours) if score.tagged}
-    best = max(tagged.values(), key=lambda score: score.rank)
-    for one in stored:
-        value = _value(one)
-        is_meant = is_tagged(one) or one.get("assessment_id") in tagged
-        if is_meant and rank_of(one) > best.rank and value is not None:
-            best = replace(best, value=value, time_ns=rank_of(one)[1], is_dated=True)
-    return best
+def _newest(scores: Sequence[MlflowFeedback]) -> dict[str, MlflowFeedback]:
+    """Map each id to the newest score.
+
+    It is the trajectory's if any score of the id is marked so.
+
+    Root and evaluation span hold one score. Only the root knows that the score is the trajectory's.
+    """
+    tagged = {score.id for score in scores if score.tagged}
+    newest = evaluations.newest_by(lambda score: score.id, scores)
+    return {id_: replace(score, tagged=id_ in tagged) for id_, score in newest.items()}
+
+
+def _newest_tagged(scores: Sequence[MlflowFeedback], stored: Sequence[Mapping[str, Any]]) -> MlflowFeedback:
+    """Return the newest of a trajectory's scores of one name, given or stored."""
+    tagged = {score.id: score for score in _newest(scores).values() if score.tagged}
+    newest = max(tagged.values(), key=lambda score: score.rank)
+    for assessment in stored:
+        value = _value(assessment)
+        is_of_trajectory = is_tagged(assessment) or assessment.get("assessment_id") in tagged
+        if is_of_trajectory and rank_of(assessment) > newest.rank and value is not None:
+            newest = replace(newest, value=value, time_ns=rank_of(assessment)[1], is_dated=True)
+    return newest
+
+
+def _assessments(info: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return info.get("assessments") or ()
 
 
 def _value(assessment: Mapping[str, Any]) -> bool | float | str | None:

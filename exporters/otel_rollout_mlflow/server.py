@@ -1,4 +1,4 @@
-"""MLflow behind HTTP: OTLP/HTTP protobuf for spans, MLflow's REST API for the rest, no ``import mlflow``."""
+"""MLflow over HTTP: OTLP for spans, its REST API for everything else."""
 
 from __future__ import annotations
 
@@ -10,54 +10,49 @@ from typing import TYPE_CHECKING, Any, Final
 import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 
-from otel_rollout.exporting.api import FailureKind, retry_after
-from otel_rollout_mlflow.mapping import MARK, SOURCE_ID
-from otel_rollout_mlflow.settings import MINIMUM_VERSION, Settings, parse_version, shown_minimum
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout.exporting.http import BearerAuth, HttpServer, HttpSession, described
+from otel_rollout_mlflow.feedback import MARK, SOURCE_ID
+from otel_rollout_mlflow.settings import MINIMUM_VERSION, MlflowSettings, parse_version, shown_minimum
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
     OLDEST_FIRST,
     Change,
     Experiment,
-    UndeliveredError,
 )
-from otel_rollout_mlflow.unreachable import unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from otel_rollout_mlflow.mapping import Feedback, RunningTrace
+    from otel_rollout_mlflow.feedback import MlflowFeedback
+    from otel_rollout_mlflow.mapping import RunningTrace
 
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
 
-_CONNECT_TIMEOUT: Final = 5.0
-# Against a server on the same machine 2 are as fast as 1 and faster than 8; a distant one gains more.
 _FEEDBACK_THREADS: Final = 2
-# The forwarder shares its cores with training: most of the gain for the least CPU.
+"""Requests for scores at a time. A distant server gains; a local one is slower with 8."""
 _GZIP_LEVEL: Final = 1
-_PATIENCE: Final = frozenset({408, 425, 429, 499})
+"""Most of the gain for the least CPU: the forwarder shares its cores with training."""
 _NOT_THERE: Final = "RESOURCE_DOES_NOT_EXIST"
-_BAD_BATCH: Final = frozenset({400, 413, 422})
-# 500s that will be answered to the same request for ever.
-_BAD_BATCH_CODES: Final = frozenset({"INVALID_STATE", "DATA_LOSS"})
+_REJECTED_CODES: Final = frozenset({"INVALID_STATE", "DATA_LOSS"})
+"""MLflow's codes of a status 500 that it would answer to the batch every time."""
 
 
 class ServerTarget:
     """An MLflow tracking server."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: MlflowSettings) -> None:
         self._settings = settings
-        self._session = requests.Session()
-        self._session.auth = _auth(settings)
-        self._session.cert = settings.client_cert
+        self._session = _session(settings)
         self._pool: ThreadPoolExecutor | None = None
 
     def connect(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one GET of ``/version``."""
         response = self._send("GET", "/version")
-        self._require(response, "reading its version")
+        self._session.check(response, "reading its version")
         try:
             found = parse_version(response.text)
         except ValueError:
@@ -84,33 +79,34 @@ class ServerTarget:
         if code == "INVALID_PARAMETER_VALUE":
             raise UndeliveredError(
                 FailureKind.REFUSED,
-                f"MLflow answered {_described(response)} when creating the experiment {name!r}: choose "
+                f"MLflow answered {described(response)} when creating the experiment {name!r}: choose "
                 "another name for the project, or set MLFLOW_EXPERIMENT_NAME.",
             )
         if code != "RESOURCE_ALREADY_EXISTS":
-            self._require(response, f"creating the experiment {name!r}")
+            self._session.check(response, f"creating the experiment {name!r}")
 
     def has_run(self, run_id: str) -> bool:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
         response = self._send("GET", "/api/2.0/mlflow/runs/get", params={"run_id": run_id})
         if _error_code(response) in (_NOT_THERE, "INVALID_PARAMETER_VALUE"):
             return False
-        self._require(response, f"looking up the run {run_id}")
+        self._session.check(response, f"looking up the run {run_id}")
         return True
 
     def link_traces(self, trace_ids: Sequence[str], run_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one POST.
 
-        Not by a header of the POST that writes the spans: there MLflow says nothing where it links nothing.
+        The POST that writes the spans takes a run in a header, but MLflow reports no error if it links
+        nothing.
         """
         request = {"trace_ids": list(trace_ids), "run_id": run_id}
         response = self._send("POST", "/api/2.0/mlflow/traces/link-to-run", json=request)
         if _error_code(response) == _NOT_THERE:
             raise UndeliveredError(
                 FailureKind.REFUSED,
-                f"MLflow answered {_described(response)} when linking traces to the run {run_id}.",
+                f"MLflow answered {described(response)} when linking traces to the run {run_id}.",
             )
-        self._require(response, f"linking traces to the run {run_id}")
+        self._session.check(response, f"linking traces to the run {run_id}")
 
     def traces_of(
         self, filter_string: str, experiment_ids: Sequence[str], *, newest_first: bool = False
@@ -133,7 +129,7 @@ class ServerTarget:
         response = self._send("GET", "/api/3.0/mlflow/traces/get", params=wanted)
         if _error_code(response) == _NOT_THERE:
             return None
-        self._require(response, f"reading the trace {trace_id}")
+        self._session.check(response, f"reading the trace {trace_id}")
         try:
             found: dict[str, Any] = response.json()["trace"]
         except (ValueError, KeyError, TypeError):
@@ -166,22 +162,22 @@ class ServerTarget:
                 f"The MLflow server at {self._settings.shown_uri} keeps its data in files, which cannot hold "
                 "spans: start it with --backend-store-uri sqlite:///mlflow.db or another database.",
             )
-        self._require(response, f"writing spans to the experiment {experiment_id}", of_batch=True)
+        self._check_batch(response, f"writing spans to the experiment {experiment_id}")
 
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one GET."""
         response = self._send("GET", f"/api/3.0/mlflow/traces/{trace_id}")
         if _error_code(response) == _NOT_THERE:
             return None
-        self._require(response, f"looking up the trace {trace_id}")
+        self._session.check(response, f"looking up the trace {trace_id}")
         try:
             found: dict[str, Any] = response.json()["trace"]["trace_info"]
         except (ValueError, KeyError, TypeError):
             raise self._not_mlflow(response) from None
         return found
 
-    def write_feedback(self, changes: Sequence[tuple[Change, Feedback]]) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one request each, a few at a time."""
+    def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
         if len(changes) == 1:
             self._write_one_feedback(changes[0])
             return
@@ -207,7 +203,7 @@ class ServerTarget:
             "tags": trace.tags,
         }
         response = self._send("POST", "/api/3.0/mlflow/traces", json={"trace": {"trace_info": info}})
-        self._require(response, f"announcing {trace.trace_id}")
+        self._session.check(response, f"announcing {trace.trace_id}")
 
     def close(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
@@ -215,8 +211,8 @@ class ServerTarget:
             self._pool.shutdown(cancel_futures=True)
         self._session.close()
 
-    def _write_one_feedback(self, what: tuple[Change, Feedback]) -> None:
-        change, feedback = what
+    def _write_one_feedback(self, change_and_score: tuple[Change, MlflowFeedback]) -> None:
+        change, feedback = change_and_score
         trace = f"/api/3.0/mlflow/traces/{feedback.trace_id}"
         if change is Change.CREATE:
             response = self._send("POST", f"{trace}/assessments", json={"assessment": _assessment(feedback)})
@@ -228,20 +224,27 @@ class ServerTarget:
             if change is Change.MARK:
                 request = {"assessment": {"metadata": MARK}, "update_mask": "metadata"}
             response = self._send("PATCH", f"{trace}/assessments/{feedback.id}", json=request)
-        doing = f"writing the score {feedback.name!r} of {feedback.trace_id}"
+        action = f"writing the score {feedback.name!r} of {feedback.trace_id}"
         if _error_code(response) == _NOT_THERE:  # it was there when it was looked up: look again
             raise UndeliveredError(
-                FailureKind.UNAVAILABLE, f"MLflow answered {_described(response)} when {doing}."
+                FailureKind.UNAVAILABLE, f"MLflow answered {described(response)} when {action}."
             )
-        self._require(response, doing, of_batch=True)
+        self._check_batch(response, action)
 
-    def _pages(self, path: str, search: dict[str, Any], doing: str) -> Iterator[dict[str, Any]]:
-        """Every page of what a search finds."""
+    def _check_batch(self, response: requests.Response, action: str) -> None:
+        if _error_code(response) in _REJECTED_CODES:
+            raise UndeliveredError(
+                FailureKind.REJECTED, f"MLflow answered {described(response)} when {action}."
+            )
+        self._session.check(response, action, of_batch=True)
+
+    def _pages(self, path: str, search: dict[str, Any], action: str) -> Iterator[dict[str, Any]]:
+        """Yield every page of a search."""
         token = None
         while True:
             request = {**search, "max_results": MAX_FOUND, **({"page_token": token} if token else {})}
             response = self._send("POST", path, json=request)
-            self._require(response, doing)
+            self._session.check(response, action)
             try:
                 page = response.json()
                 token = page.get("next_page_token")
@@ -251,11 +254,11 @@ class ServerTarget:
             if not token:
                 return
 
-    def _experiment(self, how: str, params: dict[str, str]) -> Experiment | None:
-        response = self._send("GET", f"/api/2.0/mlflow/experiments/{how}", params=params)
+    def _experiment(self, route: str, params: dict[str, str]) -> Experiment | None:
+        response = self._send("GET", f"/api/2.0/mlflow/experiments/{route}", params=params)
         if _error_code(response) == _NOT_THERE:
             return None
-        self._require(response, "looking up an experiment")
+        self._session.check(response, "looking up an experiment")
         try:
             found = response.json()["experiment"]
             return Experiment(
@@ -267,78 +270,54 @@ class ServerTarget:
             raise self._not_mlflow(response) from None
 
     def _send(self, method: str, path: str, **request: Any) -> requests.Response:
-        settings = self._settings
-        try:
-            return self._session.request(
-                method,
-                settings.uri + path,
-                timeout=(min(_CONNECT_TIMEOUT, settings.timeout), settings.timeout),
-                # A redirected POST would become a GET, and a login page an answer.
-                allow_redirects=False,
-                # With each request: `requests` lets REQUESTS_CA_BUNDLE win over what its session was told.
-                verify=settings.verify_tls,
-                **request,
-            )
-        except (requests.exceptions.RequestException, OSError) as error:
-            raise unreachable(error, settings, f"{method} {path}") from None
-
-    def _require(self, response: requests.Response, doing: str, *, of_batch: bool = False) -> None:
-        """Turn a status that is no success into what it means; ``of_batch``: spans may be at fault."""
-        status = response.status_code
-        if 200 <= status < 300:
-            return
-        answer = f"MLflow answered {_described(response)} when {doing}"
-        if status in (401, 403):
-            raise UndeliveredError(FailureKind.REFUSED, f"{answer}: {self._who_we_are(status)}")
-        if of_batch and (status in _BAD_BATCH or _error_code(response) in _BAD_BATCH_CODES):
-            raise UndeliveredError(FailureKind.REJECTED, f"{answer}.")
-        if status in _PATIENCE or status >= 500:
-            raise UndeliveredError(FailureKind.UNAVAILABLE, f"{answer}.", retry_after(response.headers))
-        if 300 <= status < 400:
-            answer += f", pointing to {response.headers.get('Location', 'nowhere')}"
-        raise UndeliveredError(FailureKind.REFUSED, f"{answer}: check MLFLOW_TRACKING_URI.")
-
-    def _who_we_are(self, status: int) -> str:
-        """What a person does about 401 and 403, by what we said who we are."""
-        settings = self._settings
-        if settings.username and settings.password:
-            whom = f"the user {settings.username!r}"
-            fix = "correct MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-        elif settings.token:
-            whom = "the bearer of this token"
-            fix = "correct MLFLOW_TRACKING_TOKEN"
-        else:
-            return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
-        if status == requests.codes.forbidden:
-            return f"{whom} may not do that; have the permission granted, or {fix}."
-        return f"{whom} is not let in; {fix}."
+        return self._session.send(method, self._settings.uri + path, **request)
 
     def _not_mlflow(self, response: requests.Response) -> UndeliveredError:
-        return UndeliveredError(
-            FailureKind.REFUSED,
-            f"{self._settings.shown_uri} answers, but not as an MLflow tracking server "
-            f"({_described(response)}): check MLFLOW_TRACKING_URI.",
-        )
+        return self._session.foreign(response, "an MLflow tracking server")
 
 
-class _BearerAuth(AuthBase):
-    """As an auth object rather than a header, because ``requests`` lets ``~/.netrc`` replace a header."""
+def _session(settings: MlflowSettings) -> HttpSession:
+    server = HttpServer(
+        name=f"the MLflow server at {settings.shown_uri}",
+        address="MLFLOW_TRACKING_URI",
+        timeout="MLFLOW_HTTP_REQUEST_TIMEOUT",
+        ca="MLFLOW_TRACKING_SERVER_CERT_PATH",
+        client_certificate="MLFLOW_TRACKING_CLIENT_CERT_PATH",
+        advice=_advice(settings),
+    )
+    return HttpSession(
+        server,
+        settings.timeout,
+        auth=_auth(settings),
+        verify=settings.verify_tls,
+        client_certificate=settings.client_cert,
+    )
 
-    def __init__(self, token: str) -> None:
-        self._token = token
 
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self._token}"
-        return request
+def _advice(settings: MlflowSettings) -> dict[int, str]:
+    """Say what a person does about 401 and 403, by the credentials that were sent."""
+    if settings.username and settings.password:
+        whom = f"the user {settings.username!r}"
+        fix = "correct MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    elif settings.token:
+        whom = "the bearer of this token"
+        fix = "correct MLFLOW_TRACKING_TOKEN"
+    else:
+        fix = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        return {401: fix, 403: fix}
+    return {
+        401: f"{whom} is not let in; {fix}",
+        403: f"{whom} may not do that; have the permission granted, or {fix}",
+    }
 
 
-def _auth(settings: Settings) -> AuthBase | None:
+def _auth(settings: MlflowSettings) -> AuthBase | None:
     if settings.username and settings.password:
         return HTTPBasicAuth(settings.username.encode(), settings.password.encode())
-    return _BearerAuth(settings.token) if settings.token else None
+    return BearerAuth(settings.token) if settings.token else None
 
 
-def _assessment(feedback: Feedback) -> dict[str, Any]:
+def _assessment(feedback: MlflowFeedback) -> dict[str, Any]:
     given_at = _json_time(feedback.time_ns)
     return {
         "assessment_id": feedback.id,
@@ -356,13 +335,13 @@ def _assessment(feedback: Feedback) -> dict[str, Any]:
 
 
 def _json_time(time_ns: int) -> str:
-    """Protobuf's JSON form of a timestamp, in the milliseconds that MLflow keeps."""
+    """Format a timestamp as protobuf's JSON, in the milliseconds that MLflow keeps."""
     seconds, ns = divmod(time_ns, 10**9)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns // 10**6:03d}Z"
 
 
 def _error_code(response: requests.Response) -> str | None:
-    """MLflow's name for what went wrong, or None on success and where it was not MLflow that answered."""
+    """Return MLflow's code of an error; None if there is none."""
     if response.ok:
         return None
     try:
@@ -370,14 +349,3 @@ def _error_code(response: requests.Response) -> str | None:
     except (ValueError, KeyError, TypeError):
         return None
     return str(code)
-
-
-def _described(response: requests.Response) -> str:
-    """Status, reason and the server's own words, if it has some and they are not a web page."""
-    described = f"{response.status_code} {response.reason}"
-    try:
-        body = response.json()
-        words = body.get("message") or body.get("detail")
-    except (ValueError, AttributeError):
-        words = None
-    return f"{described} ({str(words)[:200]})" if words else described

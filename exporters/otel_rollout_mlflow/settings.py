@@ -1,11 +1,12 @@
-"""Where and as whom the exporter writes: arguments over environment over defaults, checked at once.
+"""Resolve the exporter's settings.
 
-The environment variables are MLflow's own, so what works for an MLflow client works here.
+Arguments win over the environment, the environment over defaults. Everything is checked at once.
+
+The environment variables are those of MLflow's client.
 """
 
 from __future__ import annotations
 
-import base64
 import configparser
 import os
 import re
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from otel_rollout.exporting.config import basic_auth, given, masked, seconds, without_credentials
+
 DEFAULT_EXPERIMENT_ID: Final = "0"
-"""MLflow's own "Default" experiment: for spans that name no project when nothing overrides it."""
+"""Id of MLflow's "Default" experiment: for spans that name no project, where no setting names one."""
 
 MINIMUM_VERSION: Final = (3, 14)
-"""Trace tags over OTLP came with MLflow 3.13; 3.14.0 is the oldest that was tried."""
+"""The oldest MLflow that was tried. Trace tags over OTLP came with 3.13."""
 
 DEFAULT_TIMEOUT: Final = 30.0
 _SERVER_SCHEMES: Final = frozenset({"http", "https"})
@@ -33,24 +36,24 @@ _MANAGED_SERVICES: Final = {
     "arn": "an MLflow server of Amazon SageMaker",
     "azureml": "Azure Machine Learning",
 }
-"""By the scheme of their URIs, which MLflow's client resolves with plug-ins and sign-in of their own."""
+"""Services by the scheme of their URIs. MLflow's client reaches them by plug-ins and sign-in of their own."""
 CREDENTIALS_FILE: Final = "~/.mlflow/credentials"
-"""Where MLflow's client finds user name and password that no variable holds."""
+"""Where MLflow's client finds user name and password if no variable holds them."""
 _HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:]+\]):\d+(?:/.*)?", re.ASCII)
 _TRUE: Final = frozenset({"true", "1"})
 _FALSE: Final = frozenset({"false", "0"})
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the constructor's arguments and the environment come to.
+class MlflowSettings:
+    """The constructor's arguments and the environment, resolved.
 
     Attributes:
         uri: tracking URI. For a server without user name, password or trailing slash.
         is_server: whether ``uri`` is an MLflow server rather than a database.
         experiment_name: experiment of every span, whatever project the span names; created if missing.
-        experiment_id: the same, by id; it must exist. At most one of the two is set.
-        run_id: MLflow run every trace is linked to, or None.
+        experiment_id: that experiment by its id; it must exist. At most one of the two is set.
+        run_id: MLflow run that every trace is linked to, or None.
         username: for basic authentication.
         password: for basic authentication.
         token: for bearer authentication, used only where no user name is given.
@@ -73,24 +76,21 @@ class Settings:
 
     @property
     def shown_uri(self) -> str:
-        """The tracking URI as a person may see it: the password masked."""
+        """The tracking URI for messages, the password masked."""
         return self.redact(self.uri)
 
     @property
     def plain_uri(self) -> str:
-        """The tracking URI without credentials and parameters; the path of a SQLite file made absolute."""
+        """The tracking URI without credentials, with an absolute path of SQLite."""
         scheme, _, path = self.uri.partition("?")[0].partition(":///")
         if scheme.startswith("sqlite"):
             return f"{scheme}:///{path if path.startswith('file:') else os.path.abspath(path)}"
-        return _without_userinfo(urlsplit(self.uri))
+        return without_credentials(urlsplit(self.uri))
 
     def redact(self, text: str) -> str:
-        """Mask every secret these settings know, as it is and as it is sent, in a text for a person."""
-        sent = base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
-        for secret in (sent, self.password, self.token, urlsplit(self.uri).password):
-            if secret:
-                text = text.replace(secret, "***")
-        return text
+        """Mask every secret of these settings, as it is and as it is sent, in a message."""
+        sent = basic_auth(self.username or "", self.password or "")
+        return masked(text, [sent, self.password, self.token, urlsplit(self.uri).password])
 
 
 def resolve(
@@ -105,14 +105,14 @@ def resolve(
     insecure_tls: bool | None = None,
     server_cert_path: str | None = None,
     timeout: float | None = None,
-) -> Settings:
+) -> MlflowSettings:
     """Combine arguments and environment, without touching the network.
 
     Raises:
         ValueError: something is missing, malformed or not supported; the message names the argument or
-            environment variable it came from and what to do.
+            variable and what to do.
     """
-    uri, source = _given("tracking_uri", tracking_uri, "MLFLOW_TRACKING_URI")
+    uri, source = given("tracking_uri", tracking_uri, "MLFLOW_TRACKING_URI")
     if uri is None:
         raise ValueError(
             "No MLflow tracking URI: set MLFLOW_TRACKING_URI (or pass tracking_uri=) to the address of an "
@@ -123,38 +123,36 @@ def resolve(
     if is_server:
         _check_sign_in()
 
-    if experiment_name and experiment_id:
+    experiment_name, experiment_id = _experiment(experiment_name, experiment_id)
+    return MlflowSettings(
+        uri=without_credentials(parts) if is_server else uri,
+        is_server=is_server,
+        experiment_name=experiment_name,
+        experiment_id=experiment_id,
+        run_id=given("run_id", run_id, "MLFLOW_RUN_ID")[0],
+        **_credentials(username, password, token, parts) if is_server else _NO_CREDENTIALS,
+        verify_tls=_verify_tls(insecure_tls, server_cert_path),
+        client_cert=_existing_file(
+            os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"), "MLFLOW_TRACKING_CLIENT_CERT_PATH"
+        ),
+        timeout=seconds("timeout", timeout, "MLFLOW_HTTP_REQUEST_TIMEOUT", default=DEFAULT_TIMEOUT),
+    )
+
+
+def _experiment(name: str | None, experiment_id: str | None) -> tuple[str | None, str | None]:
+    """Return name and id of the experiment of all spans, at most one of them."""
+    if name and experiment_id:
         raise ValueError("Pass experiment_name= or experiment_id=, not both.")
-    if not experiment_name:
-        experiment_id, id_source = _given("experiment_id", experiment_id, "MLFLOW_EXPERIMENT_ID")
+    if not name:
+        experiment_id, id_source = given("experiment_id", experiment_id, "MLFLOW_EXPERIMENT_ID")
         if experiment_id is not None and not experiment_id.isdecimal():
             raise ValueError(
                 f"{id_source} is {experiment_id!r}, but an MLflow experiment id is a number; "
                 "for a name use experiment_name= or MLFLOW_EXPERIMENT_NAME."
             )
     if not experiment_id:
-        experiment_name, _ = _given("experiment_name", experiment_name, "MLFLOW_EXPERIMENT_NAME")
-
-    return Settings(
-        uri=_without_userinfo(parts) if is_server else uri,
-        is_server=is_server,
-        experiment_name=experiment_name,
-        experiment_id=experiment_id,
-        run_id=_given("run_id", run_id, "MLFLOW_RUN_ID")[0],
-        **_credentials(username, password, token, parts) if is_server else _NO_CREDENTIALS,
-        verify_tls=_verify_tls(insecure_tls, server_cert_path),
-        client_cert=_existing_file(
-            os.environ.get("MLFLOW_TRACKING_CLIENT_CERT_PATH"), "MLFLOW_TRACKING_CLIENT_CERT_PATH"
-        ),
-        timeout=_timeout(timeout),
-    )
-
-
-def _given(argument: str, value: str | None, variable: str) -> tuple[str | None, str]:
-    """The value that counts and the name of where it came from. Empty counts as not given."""
-    if value:
-        return value, f"{argument}="
-    return os.environ.get(variable) or None, variable
+        name, _ = given("experiment_name", name, "MLFLOW_EXPERIMENT_NAME")
+    return name, experiment_id
 
 
 _NO_CREDENTIALS: Final[dict[str, str | None]] = {"username": None, "password": None, "token": None}
@@ -163,13 +161,13 @@ _NO_CREDENTIALS: Final[dict[str, str | None]] = {"username": None, "password": N
 def _credentials(
     username: str | None, password: str | None, token: str | None, parts: SplitResult
 ) -> dict[str, str | None]:
-    """Who we are to a server: arguments, variables, the URI, MLflow's file of credentials, in this order."""
-    username, name_source = _given("username", username, "MLFLOW_TRACKING_USERNAME")
-    password, _ = _given("password", password, "MLFLOW_TRACKING_PASSWORD")
-    token, token_source = _given("token", token, "MLFLOW_TRACKING_TOKEN")
-    filed = _credentials_file()
-    username = username or unquote(parts.username or "") or filed.get("mlflow_tracking_username")
-    password = password or unquote(parts.password or "") or filed.get("mlflow_tracking_password")
+    """Find credentials in arguments, variables, URI or file, in this order."""
+    username, name_source = given("username", username, "MLFLOW_TRACKING_USERNAME")
+    password, _ = given("password", password, "MLFLOW_TRACKING_PASSWORD")
+    token, token_source = given("token", token, "MLFLOW_TRACKING_TOKEN")
+    from_file = _credentials_file()
+    username = username or unquote(parts.username or "") or from_file.get("mlflow_tracking_username")
+    password = password or unquote(parts.password or "") or from_file.get("mlflow_tracking_password")
     token = token and token.strip()
     if token and not (token.isascii() and token.isprintable()):
         raise ValueError(
@@ -189,12 +187,12 @@ def _credentials_file() -> dict[str, str]:
         file.read(path)
         return dict(file["mlflow"]) if "mlflow" in file else {}
     except (configparser.Error, OSError, UnicodeDecodeError) as error:
-        # Not its words: they hold the line at fault, which may be the password's.
+        # Without the error's words, which quote a line of the file: it may be the password's.
         raise ValueError(f"{path} cannot be read as MLflow's credentials ({type(error).__name__}).") from None
 
 
 def _check_sign_in() -> None:
-    """Ways to sign in that only MLflow's own client has."""
+    """Refuse ways to sign in that only MLflow's own client has."""
     plugin = os.environ.get("MLFLOW_TRACKING_AUTH")
     if plugin:
         raise ValueError(
@@ -214,7 +212,7 @@ def _checked_uri(uri: str, source: str) -> SplitResult:
         scheme = parts.scheme
         host = parts.hostname
         _ = parts.port  # raises ValueError unless a number
-    except ValueError:  # its words may hold a part of a password
+    except ValueError:  # its words may quote a part of a password
         raise ValueError(
             f"{source} is {_shown(uri)!r}, which is not a valid URI; expected http://HOST:PORT. In a user "
             "name or password, write / as %2F, @ as %40 and : as %3A."
@@ -254,7 +252,7 @@ def _checked_uri(uri: str, source: str) -> SplitResult:
 
 
 def _check_local_mlflow(source: str, scheme: str) -> None:
-    """Writing straight into a database is done by MLflow itself, so MLflow must be here."""
+    """Check that MLflow is installed and recent: it writes to a database itself."""
     install = "pip install 'otel-rollout[mlflow-local]'"
     if find_spec("mlflow") is None or find_spec("sqlalchemy") is None:
         raise ValueError(
@@ -273,7 +271,7 @@ def _check_local_mlflow(source: str, scheme: str) -> None:
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """Major and minor number of a version such as ``3.17.2`` or ``3.15.0.dev0``.
+    """Parse major and minor number of a version such as ``3.17.2``.
 
     Raises:
         ValueError: the text is no version.
@@ -285,24 +283,20 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def shown_minimum() -> str:
-    """The minimum version as people write it."""
+    """Return the minimum version for messages."""
     return ".".join(map(str, MINIMUM_VERSION))
 
 
 def _shown(uri: str) -> str:
-    """A URI as given, without what may be a password in it: up to the last @ nothing but the scheme."""
+    """Return a URI for messages, of the text up to the last @ only the scheme."""
     before, at, after = uri.rpartition("@")
     return f"{before.partition('//')[0]}//***@{after}" if at else uri
-
-
-def _without_userinfo(parts: SplitResult) -> str:
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
 
 
 def _verify_tls(insecure: bool | None, cert_path: str | None) -> bool | str:
     if insecure is None:
         insecure = _flag("MLFLOW_TRACKING_INSECURE_TLS")
-    path, source = _given("server_cert_path", cert_path, "MLFLOW_TRACKING_SERVER_CERT_PATH")
+    path, source = given("server_cert_path", cert_path, "MLFLOW_TRACKING_SERVER_CERT_PATH")
     if insecure and path:
         raise ValueError(
             f"MLFLOW_TRACKING_INSECURE_TLS (or insecure_tls=) contradicts {source}: "
@@ -335,19 +329,3 @@ def _existing_file(path: str | None, source: str) -> str | None:
     if path and not os.path.exists(path):
         raise ValueError(f"{source} names {path!r}, which does not exist.")
     return path or None
-
-
-def _timeout(seconds: float | None) -> float:
-    source = "timeout="
-    if seconds is None:
-        source = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-        text = os.environ.get(source)
-        if not text:
-            return DEFAULT_TIMEOUT
-        try:
-            seconds = float(text)
-        except ValueError:
-            raise ValueError(f"{source} is {text!r}; expected a number of seconds.") from None
-    if not seconds > 0:
-        raise ValueError(f"{source} is {seconds}; expected a positive number of seconds.")
-    return seconds

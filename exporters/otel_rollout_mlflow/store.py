@@ -1,6 +1,8 @@
-"""MLflow's database without a server: what the server does with a request, done in this process.
+"""MLflow's database, written to without a server.
 
-The one module that imports ``mlflow``, and only once something is to be written.
+Does in this process what the server does with a request.
+
+The only module that imports ``mlflow``, when it connects.
 """
 
 from __future__ import annotations
@@ -10,16 +12,15 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from otel_rollout.exporting.api import FailureKind
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout_mlflow import database
-from otel_rollout_mlflow.mapping import MARK, SOURCE_ID
+from otel_rollout_mlflow.feedback import MARK, SOURCE_ID
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
     OLDEST_FIRST,
     Change,
     Experiment,
-    UndeliveredError,
 )
 
 if TYPE_CHECKING:
@@ -28,23 +29,24 @@ if TYPE_CHECKING:
     from mlflow.tracing.client import TracingClient
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from otel_rollout_mlflow.mapping import Feedback, RunningTrace
-    from otel_rollout_mlflow.settings import Settings
+    from otel_rollout_mlflow.feedback import MlflowFeedback
+    from otel_rollout_mlflow.mapping import RunningTrace
+    from otel_rollout_mlflow.settings import MlflowSettings
 
 _NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
 _REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE", "DATA_LOSS"})
 
 
 class StoreTarget:
-    """An MLflow database, written to directly. SQLite wants one writing process: be the only one."""
+    """An MLflow database. SQLite takes one writing process at a time."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: MlflowSettings) -> None:
         self._settings = settings
         self._opened: TracingClient | None = None
 
     def connect(self) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; creates an empty database's tables."""
-        # MLflow reports usage to its makers, on import; a training job did not ask for that.
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
+        # On import MLflow reports usage to its makers, which no training job asked for.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         import sqlalchemy
         from mlflow.exceptions import MlflowException
@@ -54,9 +56,9 @@ class StoreTarget:
         try:
             engine = sqlalchemy.create_engine(uri)
             if engine.dialect.name == "sqlite":
-                database.ensure_made(engine)
+                database.ensure_created(engine)
             else:
-                # MLflow tries for 100 s before it gives up on a database that does not answer.
+                # MLflow would try for 100 s to reach a database that does not answer.
                 engine.connect().close()
             engine.dispose()
             self._opened = TracingClient(uri)
@@ -146,7 +148,7 @@ class StoreTarget:
                 return ids
 
     def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; the steps of MLflow's own ``/v1/traces``."""
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
         from mlflow.entities.span import Span
 
         try:
@@ -169,13 +171,13 @@ class StoreTarget:
             return _as_json(self._client.store.get_trace_info(trace_id))
         return None
 
-    def write_feedback(self, changes: Sequence[tuple[Change, Feedback]]) -> None:
+    def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one transaction each."""
         for change, feedback in changes:
             with _failures(f"writing the score {feedback.name!r} of {feedback.trace_id}", of_batch=True):
                 self._write_one_feedback(change, feedback)
 
-    def _write_one_feedback(self, change: Change, feedback: Feedback) -> None:
+    def _write_one_feedback(self, change: Change, feedback: MlflowFeedback) -> None:
         store = self._client.store
         if change is Change.CREATE:
             store.create_assessment(_assessment(feedback))
@@ -211,7 +213,7 @@ class StoreTarget:
             self._client.store.start_trace(info)
 
     def close(self) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`. MLflow keeps its engine for the process's life."""
+        """See :class:`~otel_rollout_mlflow.target.Target`."""
         self._opened = None
 
     @property
@@ -222,12 +224,12 @@ class StoreTarget:
 
 
 @contextmanager
-def _failures(doing: str, *, none_if: str | None = None, of_batch: bool = False) -> Iterator[None]:
-    """Turn MLflow's exceptions into ours.
+def _failures(action: str, *, none_if: str | None = None, of_batch: bool = False) -> Iterator[None]:
+    """Turn MLflow's exceptions into ``UndeliveredError``.
 
     Args:
-        doing: what is tried.
-        none_if: the error code that means "there is none", which is no failure.
+        action: what is tried, such as ``writing spans``.
+        none_if: the error code of an entity that is not there (or is there already), which is no failure.
         of_batch: whether spans may be at fault.
     """
     from mlflow.exceptions import MlflowException
@@ -237,7 +239,7 @@ def _failures(doing: str, *, none_if: str | None = None, of_batch: bool = False)
         yield
     except OperationalError as error:
         raise UndeliveredError(
-            FailureKind.UNAVAILABLE, f"The database failed when {doing}: {error.orig}"
+            FailureKind.UNAVAILABLE, f"The database failed when {action}: {error.orig}"
         ) from None
     except MlflowException as error:
         if error.error_code == none_if:
@@ -248,11 +250,11 @@ def _failures(doing: str, *, none_if: str | None = None, of_batch: bool = False)
             kind = FailureKind.REFUSED
         else:
             kind = FailureKind.UNAVAILABLE
-        raise UndeliveredError(kind, f"MLflow failed when {doing}: {str(error)[:500]}") from None
+        raise UndeliveredError(kind, f"MLflow failed when {action}: {str(error)[:500]}") from None
 
 
 def _as_json(entity: Any) -> dict[str, Any]:
-    """An entity as the server's API shows it."""
+    """Describe an entity as the server's API does."""
     from mlflow.utils.proto_json_utils import message_to_json
 
     shown: dict[str, Any] = json.loads(message_to_json(entity.to_proto(), pretty=False))
@@ -267,12 +269,11 @@ def _experiment(entity: Any) -> Experiment | None:
     )
 
 
-def _assessment(feedback: Feedback) -> Any:
-    from mlflow.entities import AssessmentSource
-    from mlflow.entities import Feedback as MlflowFeedback
+def _assessment(feedback: MlflowFeedback) -> Any:
+    from mlflow.entities import AssessmentSource, Feedback
 
     given_at_ms = feedback.time_ns // 10**6
-    assessment = MlflowFeedback(
+    assessment = Feedback(
         name=feedback.name,
         value=feedback.value,
         source=AssessmentSource(source_type="CODE", source_id=SOURCE_ID),

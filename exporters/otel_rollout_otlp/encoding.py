@@ -1,48 +1,33 @@
-"""Spans and recorded lines as the bodies of OTLP requests, of bounded size."""
+"""Encode spans and recorded lines as bodies of OTLP requests, of bounded size."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import orjson
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 
+from otel_rollout.exporting.batching import batches, halved
 from otel_rollout.exporting.encodable import encodable
-from otel_rollout_otlp.protobuf import Recorded, request_of, spans_in
+from otel_rollout_otlp.protobuf import RecordedSpan, request_of, spans_in
 
 _HEAD: Final = b'{"resourceSpans":['
 _TAIL: Final = b"]}"
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 
 
-_Span = TypeVar("_Span")
-
-
-def bounded(
-    spans: Sequence[_Span], encode: Callable[[Sequence[_Span]], bytes], max_bytes: int
-) -> Iterator[bytes]:
-    """Encode spans into bodies of at most ``max_bytes``; a larger span goes alone."""
-    body = encode(spans)
-    if len(spans) <= 1 or len(body) <= max_bytes:
-        yield body
-        return
-    middle = len(spans) // 2
-    yield from bounded(spans[:middle], encode, max_bytes)
-    yield from bounded(spans[middle:], encode, max_bytes)
-
-
 def protobuf_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
-    """One request of spans, as protobuf."""
+    """Encode one request of spans as protobuf."""
     encoded: bytes = encode_spans([encodable(span) for span in spans]).SerializeToString()
     return encoded
 
 
 def json_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
-    """One request of spans, as OTLP/JSON, whose ids are hex where protobuf's own JSON has base64."""
+    """Encode one request of spans as OTLP/JSON, with ids in hex."""
     request = encode_spans([encodable(span) for span in spans])
     data: dict[str, Any] = MessageToDict(request, use_integers_for_enums=True)
     for of_resource in data.get("resourceSpans", ()):
@@ -60,45 +45,38 @@ def _ids_to_hex(holder: dict[str, Any]) -> None:
 
 
 def protobuf_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Put the spans of lines of OTLP JSON Lines into bodies of protobuf; a larger span goes alone.
+    """Encode the spans of lines of OTLP JSON Lines as bodies of protobuf.
 
-    As JSON they are larger, so lines that fit hold spans that fit. One that does not may hold several spans.
+    A larger span goes alone.
+
+    Protobuf is smaller than JSON, so lines within the limit hold spans within the limit. A larger line may
+    hold several spans.
     """
-    for part in _parts(lines, max_bytes):
-        if len(part[0]) <= max_bytes:
-            yield _protobuf(spans_in(part))
+    for batch in batches(lines, len, max_bytes):
+        if len(batch[0]) <= max_bytes:
+            yield _protobuf(spans_in(batch))
         else:
-            yield from bounded(list(spans_in(part)), _protobuf, max_bytes)
+            yield from halved(list(spans_in(batch)), _protobuf, len, max_bytes)
 
 
-def _protobuf(spans: Iterable[Recorded]) -> bytes:
+def _protobuf(spans: Iterable[RecordedSpan]) -> bytes:
     encoded: bytes = request_of(spans).SerializeToString()
     return encoded
 
 
 def json_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Join lines of OTLP JSON Lines into bodies of JSON, without decoding them; a larger line goes alone.
+    """Join lines of OTLP JSON Lines into bodies of JSON, without decoding them.
 
-    A line is a request of its own but for the newline; only the lists of resources are put into one.
+    A larger line goes alone.
+
+    Each line but for its newline is a request. Only the lists of resources are put into one.
     """
-    for part in _parts(lines, max_bytes):
-        yield _HEAD + b",".join([_resources_of(line) for line in part]) + _TAIL
-
-
-def _parts(lines: Sequence[bytes], max_bytes: int) -> Iterator[Sequence[bytes]]:
-    """Lines in parts of at most ``max_bytes``; a larger one alone."""
-    begin = size = 0
-    for end, line in enumerate(lines):
-        if end > begin and size + len(line) > max_bytes:
-            yield lines[begin:end]
-            begin, size = end, 0
-        size += len(line)
-    if begin < len(lines):
-        yield lines[begin:]
+    for batch in batches(lines, len, max_bytes):
+        yield _HEAD + b",".join([_resources_of(line) for line in batch]) + _TAIL
 
 
 def _resources_of(line: bytes) -> bytes:
-    """What stands in the list ``resourceSpans``. What is no trace data makes the receiver refuse it."""
+    """Return what is in the list ``resourceSpans``; other text unchanged."""
     bare = line.strip()
     if bare.startswith(_HEAD) and bare.endswith(_TAIL):
         return bare[len(_HEAD) : -len(_TAIL)]

@@ -1,10 +1,10 @@
-"""Recorded spans, as OTLP/JSON has them, as protobuf.
+"""Convert recorded spans from OTLP/JSON to protobuf.
 
-They come without the SDK's objects between, which cost most of what a span did. Google's parser of JSON would
-cost ten times as much as this, and reads ids as base64 where OTLP has hex.
+The conversion makes no SDK spans, which cost more than everything else. Google's parser of JSON would cost
+ten times as much, and reads ids as base64 where OTLP has hex.
 
-As OTLP wants it, fields of newer versions are passed over. What is wrong in one that we know raises an error,
-protobuf's where it checks types and ranges, else ours.
+Unknown fields, of newer versions of OTLP, are ignored, as OTLP demands. A wrong value in a known field
+raises: protobuf where it checks types and ranges, else this module.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
 _parse: Final = partial(Parse, ignore_unknown_fields=True)
 _MAX_DEPTH: Final = 24
-"""Levels of nesting kept of an attribute. Protobuf stops at 100, and counts three for each of ours."""
+"""Levels of nesting kept of an attribute's value. Protobuf stops at 100, and counts three for each level."""
 
 
-class Recorded(NamedTuple):
-    """A span, and what stands above it: its resource and its scope, each with its schema, as JSON."""
+class RecordedSpan(NamedTuple):
+    """A span with its resource and its scope, each with its schema, as JSON."""
 
     resource: bytes
     scope: bytes
     span: Mapping[str, Any]
 
 
-def spans_in(lines: Iterable[bytes]) -> Iterator[Recorded]:
-    """The spans of lines of OTLP JSON Lines, one at a time: to hold all costs as much as to read them."""
+def spans_in(lines: Iterable[bytes]) -> Iterator[RecordedSpan]:
+    """Yield the spans of lines of OTLP JSON Lines, one at a time."""
     for line in lines:
         for of_resource in orjson.loads(line)["resourceSpans"]:
             scopes = of_resource.pop("scopeSpans", None) or ()
@@ -44,11 +44,11 @@ def spans_in(lines: Iterable[bytes]) -> Iterator[Recorded]:
                 spans = of_scope.pop("spans", None) or ()
                 scope = orjson.dumps(of_scope)
                 for span in spans:
-                    yield Recorded(resource, scope, span)
+                    yield RecordedSpan(resource, scope, span)
 
 
-def request_of(spans: Iterable[Recorded]) -> ExportTraceServiceRequest:
-    """One request of spans. What they have in common above them is in it once."""
+def request_of(spans: Iterable[RecordedSpan]) -> ExportTraceServiceRequest:
+    """Make one request of spans, with each resource and scope once."""
     request = ExportTraceServiceRequest()
     resources: dict[bytes, ResourceSpans] = {}
     scopes: dict[tuple[bytes, bytes], ScopeSpans] = {}
@@ -62,7 +62,7 @@ def request_of(spans: Iterable[Recorded]) -> ExportTraceServiceRequest:
 
 
 def _span(span: Mapping[str, Any]) -> dict[str, Any]:
-    """Protobuf's fields, in plain dicts: it makes its messages of them faster than we can. None is unset."""
+    """Return protobuf's fields as dicts, the fastest way; None is unset."""
     get = span.get
     return {
         "trace_id": _id(get("traceId"), _TRACE_ID_BYTES),
@@ -95,8 +95,8 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
 
 def _link(link: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "trace_id": _id(link.get("traceId"), _TRACE_ID_BYTES, may_be_none=True),
-        "span_id": _id(link.get("spanId"), _SPAN_ID_BYTES, may_be_none=True),
+        "trace_id": _id(link.get("traceId"), _TRACE_ID_BYTES, may_be_zero=True),
+        "span_id": _id(link.get("spanId"), _SPAN_ID_BYTES, may_be_zero=True),
         "trace_state": link.get("traceState"),
         "attributes": _entries(link.get("attributes")),
         "dropped_attributes_count": _integer(link.get("droppedAttributesCount")),
@@ -111,7 +111,7 @@ def _status(status: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _entries(entries: Sequence[Mapping[str, Any]] | None, depth: int = 0) -> list[dict[str, Any]]:
-    """Attributes, or what is in a map."""
+    """Convert attributes or the entries of a map."""
     return [
         {"key": entry.get("key"), "value": _any_value(entry.get("value"), depth)} for entry in entries or ()
     ]
@@ -122,50 +122,52 @@ def _any_value(value: Mapping[str, Any] | None, depth: int) -> dict[str, Any] | 
         return None
     if depth > _MAX_DEPTH:
         return {"string_value": "… (nested too deeply)"}
-    for kind, held in value.items():
-        if held is None:
+    for type_, content in value.items():
+        if content is None:
             continue
-        if kind == "stringValue":
-            return {"string_value": held}
-        if kind == "boolValue":
-            return {"bool_value": held}
-        if kind == "intValue":
-            return {"int_value": _integer(held)}
-        if kind == "doubleValue":
-            return {"double_value": float(held)}
-        if kind == "bytesValue":
-            return {"bytes_value": _bytes(held)}
-        if kind == "arrayValue":
-            return {"array_value": {"values": [_any_value(v, depth + 1) for v in held.get("values") or ()]}}
-        if kind == "kvlistValue":
-            return {"kvlist_value": {"values": _entries(held.get("values"), depth + 1)}}
+        if type_ == "stringValue":
+            return {"string_value": content}
+        if type_ == "boolValue":
+            return {"bool_value": content}
+        if type_ == "intValue":
+            return {"int_value": _integer(content)}
+        if type_ == "doubleValue":
+            return {"double_value": float(content)}
+        if type_ == "bytesValue":
+            return {"bytes_value": _bytes(content)}
+        if type_ == "arrayValue":
+            return {
+                "array_value": {"values": [_any_value(v, depth + 1) for v in content.get("values") or ()]}
+            }
+        if type_ == "kvlistValue":
+            return {"kvlist_value": {"values": _entries(content.get("values"), depth + 1)}}
     return {}
 
 
-def _integer(held: Any) -> int | None:
-    """An integer, which JSON may have as text, or with a point."""
-    if held is None or type(held) is int:
-        return held
-    if type(held) is float and held.is_integer():
-        return int(held)
-    if type(held) is str:
-        return int(held)
-    raise ValueError(f"an integer expected, not {held!r}")
+def _integer(value: Any) -> int | None:
+    """Convert an integer, which JSON may have as text or with a decimal point."""
+    if value is None or type(value) is int:
+        return value
+    if type(value) is float and value.is_integer():
+        return int(value)
+    if type(value) is str:
+        return int(value)
+    raise ValueError(f"an integer expected, not {value!r}")
 
 
-def _bytes(held: str) -> bytes:
-    """Base64 in either alphabet, padded or not."""
-    return base64.urlsafe_b64decode(held + "=" * (-len(held) % 4))
+def _bytes(text: str) -> bytes:
+    """Decode base64 in either alphabet, padded or not."""
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def _id(held: Any, size: int, may_be_none: bool = False) -> bytes:
-    """An id in hex; all zeros are none (W3C Trace Context), as only links may have, for their attributes."""
-    found = bytes.fromhex(held)
-    if len(found) != size or not (may_be_none or any(found)):
-        raise ValueError(f"no id of {size} bytes in hex: {held!r}")
+def _id(text: Any, size: int, may_be_zero: bool = False) -> bytes:
+    """Decode an id in hex. Only a link's may be all zeros, which means none."""
+    found = bytes.fromhex(text)
+    if len(found) != size or not (may_be_zero or any(found)):
+        raise ValueError(f"no id of {size} bytes in hex: {text!r}")
     return found
 
 
-def _parent_id(held: str | None) -> bytes | None:
-    """The parent's id; None where there is none, which some writers spell as zeros."""
-    return _id(held, _SPAN_ID_BYTES) if held and held.strip("0") else None
+def _parent_id(text: str | None) -> bytes | None:
+    """Decode the parent's id; None without one, also if spelt as zeros."""
+    return _id(text, _SPAN_ID_BYTES) if text and text.strip("0") else None

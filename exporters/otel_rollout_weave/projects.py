@@ -1,32 +1,34 @@
-"""Which Weave project the calls of a rollout's project go to: asked or created once, then remembered."""
+"""Find or create the Weave project of a rollout's project, once."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from otel_rollout.exporting.api import FailureKind
-from otel_rollout_weave.errors import UndeliveredError
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout_weave.server import Server
-from otel_rollout_weave.settings import Settings, valid_name
+from otel_rollout_weave.settings import WeaveSettings, valid_name
 
 DEFAULT_PROJECT: Final = "uncategorized"
-"""W&B's own name for where runs go that name no project."""
+"""W&B's own name for the project of runs that name none."""
 
 
 class Projects:
-    """Ids (``entity/project``) by the rollout's name. Not thread-safe: called under the exporter's lock."""
+    """Ids (``entity/project``) of projects, used under the exporter's lock."""
 
-    def __init__(self, server: Server, settings: Settings) -> None:
+    def __init__(self, server: Server, settings: WeaveSettings) -> None:
         self._server = server
         self._settings = settings
         self._entity = settings.entity
         self._id_by_name: dict[str, str] = {}
 
     def id_of(self, project: str | None) -> str:
-        """The id of the project that spans of ``project`` (None: none known) go to, which then exists.
+        """Return the id of a rollout project's Weave project, which then exists.
+
+        Args:
+            project: the rollout's project; None if unknown.
 
         Raises:
-            UndeliveredError: it may not be seen or created (REFUSED), or W&B did not answer.
+            UndeliveredError: we may not see or create it (REFUSED), or W&B did not answer.
         """
         name = self._settings.project or valid_name(project or DEFAULT_PROJECT)
         if name not in self._id_by_name:
@@ -36,15 +38,15 @@ class Projects:
         return self._id_by_name[name]
 
     def known_id(self, project: str | None) -> str | None:
-        """The id of the project that spans of ``project`` went to; None if there were none yet."""
+        """Return the id of a project that was written to; None if it was not."""
         return self._id_by_name.get(self._settings.project or valid_name(project or DEFAULT_PROJECT))
 
     def known_ids(self) -> list[str]:
-        """The projects written to so far."""
+        """Return the ids of all projects written to."""
         return list(self._id_by_name.values())
 
     def entity(self) -> str:
-        """The entity that projects belong to; without a setting, the account's default."""
+        """Return the entity of all projects: by the settings, else the account's default."""
         if self._entity is None:
             self._entity = self._server.default_entity()
         if self._entity is None:
@@ -55,5 +57,5 @@ class Projects:
         return self._entity
 
     def forget(self) -> None:
-        """Look everything up again: the server said that a project is gone."""
+        """Look up every project again: the server said that one is gone."""
         self._id_by_name.clear()

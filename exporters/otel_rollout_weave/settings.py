@@ -1,11 +1,12 @@
-"""Where and as whom the exporter writes: arguments over environment over wandb's own files, checked at once.
+"""Resolve the exporter's settings.
+
+Arguments win over the environment, and that over wandb's files. Everything is checked at once.
 
 The environment variables and files are those of ``wandb`` and ``weave``, so what works for them works here.
 """
 
 from __future__ import annotations
 
-import base64
 import configparser
 import netrc
 import os
@@ -13,7 +14,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
+
+from otel_rollout.exporting.config import basic_auth, given, masked, seconds, without_credentials
 
 HOSTED_BASE_URL: Final = "https://api.wandb.ai"
 HOSTED_APP_URL: Final = "https://wandb.ai"
@@ -25,8 +28,8 @@ _NAME: Final = re.compile(r"[^/\\#?%:]{1,128}")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the constructor's arguments, the environment and wandb's files come to.
+class WeaveSettings:
+    """The constructor's arguments, the environment and wandb's files, resolved.
 
     Attributes:
         api_key: of the W&B account.
@@ -48,13 +51,12 @@ class Settings:
 
     @property
     def app_url(self) -> str:
-        """Where people look at W&B."""
+        """The address of W&B's pages for people."""
         return HOSTED_APP_URL if self.base_url == HOSTED_BASE_URL else self.base_url
 
     def redact(self, text: str) -> str:
-        """Mask the key, as it is and as it is sent, in a text for a person."""
-        sent = base64.b64encode(b"api:" + self.api_key.encode()).decode()
-        return text.replace(self.api_key, "***").replace(sent, "***")
+        """Mask the key, as it is and as it is sent, in a message."""
+        return masked(text, [self.api_key, basic_auth("api", self.api_key)])
 
 
 def resolve(
@@ -66,51 +68,42 @@ def resolve(
     base_url: str | None,
     trace_server_url: str | None,
     timeout: float | None,
-) -> Settings:
+) -> WeaveSettings:
     """Combine arguments, environment and wandb's files, without touching the network.
 
     Raises:
         ValueError: something is missing or malformed; the message names the argument or environment variable
             it came from and what to do.
     """
-    base, source = _given("base_url", base_url, "WANDB_BASE_URL")
+    base, source = given("base_url", base_url, "WANDB_BASE_URL")
     if base is None:
         base, source = _from_settings_file("base_url") or HOSTED_BASE_URL, "base_url in wandb's settings file"
     base = _checked_url(base, source)
-    project, source = _given("project", project, "WANDB_PROJECT")
-    entity, entity_source = _given("entity", entity, "WANDB_ENTITY")
+    project, source = given("project", project, "WANDB_PROJECT")
+    entity, entity_source = given("entity", entity, "WANDB_ENTITY")
     if project and entity is None and "/" in project:  # as weave.init takes it
         entity, project = project.split("/", 1)
         entity_source = source
     if entity is None:
         entity, entity_source = _from_settings_file("entity"), "entity in wandb's settings file"
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout= is {timeout}; expected a positive number of seconds.")
-    return Settings(
+    return WeaveSettings(
         api_key=_api_key(api_key, base),
         base_url=base,
         trace_url=_trace_url(trace_server_url, base),
         entity=_checked_name(entity, entity_source),
         project=_checked_name(project, source),
-        run_id=_checked_name(*_given("run_id", run_id, "WANDB_RUN_ID")),
-        timeout=DEFAULT_TIMEOUT if timeout is None else timeout,
+        run_id=_checked_name(*given("run_id", run_id, "WANDB_RUN_ID")),
+        timeout=seconds("timeout", timeout, default=DEFAULT_TIMEOUT),
     )
 
 
 def valid_name(name: str) -> str:
-    """A project name as W&B accepts it: forbidden characters become ``-``."""
+    """Make a project name that W&B accepts: forbidden characters become ``-``."""
     return re.sub(r"[/\\#?%:]", "-", name)[:128]
 
 
-def _given(argument: str, value: str | None, variable: str) -> tuple[str | None, str]:
-    """The value that counts and the name of where it came from. Empty counts as not given."""
-    if value:
-        return value, f"{argument}="
-    return os.environ.get(variable) or None, variable
-
-
-def _trace_url(given: str | None, base_url: str) -> str:
-    url, source = _given("trace_server_url", given, "WF_TRACE_SERVER_URL")
+def _trace_url(argument: str | None, base_url: str) -> str:
+    url, source = given("trace_server_url", argument, "WF_TRACE_SERVER_URL")
     if url is not None:
         return _checked_url(url, source)
     public = os.environ.get("WANDB_PUBLIC_BASE_URL", "").rstrip("/") or base_url
@@ -125,12 +118,7 @@ def _checked_url(url: str, source: str) -> str:
         raise ValueError(f"{source} is not a valid URL ({error}).") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{source} is {url!r}; expected http[s]://HOST[:PORT].")
-    return _without_userinfo(parts)
-
-
-def _without_userinfo(parts: SplitResult) -> str:
-    host = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=host, query="", fragment="").geturl().rstrip("/")
+    return without_credentials(parts)
 
 
 def _checked_name(name: str | None, source: str) -> str | None:
@@ -141,8 +129,8 @@ def _checked_name(name: str | None, source: str) -> str | None:
     return name
 
 
-def _api_key(given: str | None, base_url: str) -> str:
-    key, source = _given("api_key", given, "WANDB_API_KEY")
+def _api_key(argument: str | None, base_url: str) -> str:
+    key, source = given("api_key", argument, "WANDB_API_KEY")
     if key is None:
         key, source = _from_netrc(urlsplit(base_url).netloc), "the netrc file"
     if key is None:
@@ -158,7 +146,7 @@ def _api_key(given: str | None, base_url: str) -> str:
 
 
 def _from_netrc(host: str) -> str | None:
-    """The password kept for the host by ``wandb login``; None where there is none or it cannot be read."""
+    """Read the password that ``wandb login`` keeps for a host, or None."""
     named = os.environ.get("NETRC")
     for path in (named,) if named else ("~/.netrc", "~/_netrc"):
         try:
@@ -171,7 +159,7 @@ def _from_netrc(host: str) -> str | None:
 
 
 def _from_settings_file(name: str) -> str | None:
-    """A setting kept by ``wandb login --host`` or ``wandb init``; the working directory's file wins."""
+    """Read a setting of ``wandb login --host``, or of the working directory."""
     config_dir = os.environ.get("WANDB_CONFIG_DIR") or os.path.expanduser("~/.config/wandb")
     parser = configparser.ConfigParser(interpolation=None)
     try:

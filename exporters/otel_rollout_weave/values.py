@@ -1,4 +1,4 @@
-"""Recorded values as JSON that Weave takes: valid text, no NaN, bounded in size, and visibly so where cut."""
+"""Make valid JSON of bounded size of recorded values."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from typing import Any, Final
 import orjson
 
 MAX_CALL_BYTES: Final = 3 << 20
-"""JSON of one call's inputs, output and attributes; Weave's store takes 3.5 MiB, counted as ASCII."""
+"""Bytes of a call's JSON, counted as ASCII. Weave's store takes 3.5 MiB."""
 
 _MAX_DEPTH: Final = 100
-# Weave's client splits what its server answers at these, as at line ends, and then cannot read any of it.
+"""Levels of nesting kept of a value."""
+_MAX_DEEP_CHARS: Final = 1000
+"""Characters kept of the text of a value that is nested too deeply."""
+_MIN_TEXT_CHARS: Final = 256
+"""Texts of a large value are not cut shorter than this."""
+# Weave's client splits its server's answers at these characters as at line ends, and then fails to read them.
 _SEPARATORS: Final = {0x85: "\n", 0x2028: "\n", 0x2029: "\n"}
 _SEPARATOR: Final = re.compile("[\x85\u2028\u2029]|\\\\u(?:0085|202[89])")
 _WORST_GROWTH: Final = 3
-"""Bytes of JSON in ASCII per byte of UTF-8, at most: an emoji of 4 bytes is twelve."""
+"""Upper bound of bytes of ASCII JSON per byte of UTF-8: an emoji of 4 bytes takes 12."""
 
 
 def decoded(text: str) -> tuple[Any, orjson.Fragment | None]:
-    """The value that JSON text stands for, and the text itself where it can be passed on untouched.
+    """Decode JSON text; return the text too if it can be passed on untouched.
 
     Raises:
         ValueError: the text is not JSON.
@@ -41,7 +46,7 @@ def _has_separator(json_text: str) -> bool:
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """The value with nothing in it that JSON, UTF-8, Weave's store or its client cannot hold."""
+    """Replace everything that JSON, UTF-8, Weave's store or its client cannot hold."""
     if isinstance(value, str):
         if value.isascii():
             return value
@@ -53,7 +58,7 @@ def clean(value: Any, depth: int = 0) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if depth >= _MAX_DEPTH:
-        return clean(str(value)[:1000])
+        return clean(str(value)[:_MAX_DEEP_CHARS])
     if isinstance(value, Mapping):
         return {clean(str(key)): clean(entry, depth + 1) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -67,21 +72,21 @@ def to_json(value: Any) -> bytes:
 
 
 def stored_bytes(encoded: bytes) -> int:
-    """Size in Weave's store, which keeps JSON in ASCII; rather too much than too little."""
+    """Estimate the size in Weave's store, which keeps JSON in ASCII."""
     if encoded.isascii() or len(encoded) * _WORST_GROWTH <= MAX_CALL_BYTES:
         return len(encoded)
     return len(json.dumps(encoded.decode()))
 
 
 def shortened(value: Any, limit: int) -> Any:
-    """The value with its longest texts cut, so that it takes at most ``limit`` bytes in the store.
+    """Cut a value's longest texts until it takes ``limit`` bytes in the store.
 
-    What has been cut says so and how long it was. Where that is not enough (a million small entries), the
-    beginning of its JSON stands for it.
+    A cut text ends with a note of its length. Where cutting texts is not enough (a million small entries),
+    the beginning of the value's JSON replaces the value.
     """
     value = clean(value)
     length = limit // 2
-    while length >= 256:
+    while length >= _MIN_TEXT_CHARS:
         cut = _with_short_texts(value, length)
         if stored_bytes_exact(cut) <= limit:
             return cut
@@ -91,7 +96,7 @@ def shortened(value: Any, limit: int) -> Any:
 
 
 def stored_bytes_exact(value: Any) -> int:
-    """Size of a clean value's JSON in the store."""
+    """Measure a clean value's JSON in the store."""
     return len(json.dumps(value))
 
 

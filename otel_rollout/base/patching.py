@@ -1,16 +1,24 @@
-"""Replacing attributes of other people's classes and modules, so that it can be undone."""
+"""Replace attributes of other code's classes and modules, also upon import."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
+
+from otel_rollout.base.errors import internal_errors
+
+ImportCallback = Callable[[ModuleType], None]
 
 
 class Patches:
-    """A set of replaced attributes.
+    """Replace attributes, and restore them later.
 
-    When somebody else has replaced one of them after us, undoing leaves theirs in place; what they call is
-    our replacement still, so replacements ask :attr:`active` before they do anything of their own.
+    If other code has patched an attribute later, :meth:`undo` leaves that patch in place. The later patch
+    still calls the replacement, so each replacement checks :attr:`active` before it does any work.
     """
 
     def __init__(self) -> None:
@@ -18,16 +26,92 @@ class Patches:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace ``owner.name`` by what ``make`` makes of it."""
+        """Replace ``owner.name`` by ``make(original)``. Class methods stay class methods."""
         original = vars(owner)[name]
-        replacement = make(original)
+        if isinstance(original, classmethod):
+            replacement: Any = classmethod(make(original.__func__))
+        else:
+            replacement = make(original)
         setattr(owner, name, replacement)
         self._replaced.append((owner, name, original, replacement))
 
     def undo(self) -> None:
-        """Put back what was there, where ours is still in place."""
+        """Restore each attribute that still holds its replacement."""
         self.active = False
         while self._replaced:
             owner, name, original, replacement = self._replaced.pop()
             if vars(owner).get(name) is replacement:
                 setattr(owner, name, original)
+
+
+def when_imported(name: str, callback: ImportCallback) -> None:
+    """Call ``callback(module)`` after module ``name`` has been executed.
+
+    If the module is imported already, ``callback`` is called now. A callback that waits already is not added
+    again. An exception that it raises is logged once; the import succeeds. Built-in and frozen modules are
+    never reported.
+
+    Args:
+        name: full name of the module.
+        callback: receives the module.
+    """
+    module = sys.modules.get(name)
+    if module is not None:
+        _call(callback, module)
+        return
+    waiting = _reporting_finder().waiting.setdefault(name, [])
+    if callback not in waiting:
+        waiting.append(callback)
+
+
+def _reporting_finder() -> ReportingFinder:
+    """Return the finder that reports imports; the first call installs it."""
+    for finder in sys.meta_path:
+        if type(finder) is ReportingFinder:
+            return finder
+    added = ReportingFinder()
+    sys.meta_path.insert(0, added)
+    return added
+
+
+def _call(callback: ImportCallback, module: ModuleType) -> None:
+    with internal_errors(f"adding to {module.__name__}"):
+        callback(module)
+
+
+class ReportingFinder(MetaPathFinder):
+    """Return the specs that other finders find, with loaders that report execution."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[ImportCallback]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a module with waiting callbacks; None for any other module."""
+        if fullname not in self.waiting:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec: ModuleSpec | None = find(fullname, path, target)
+            if spec is not None:
+                self._report_execution(spec)
+                return spec
+        return None
+
+    def _report_execution(self, spec: ModuleSpec) -> None:
+        loader: Any = spec.loader
+        if not hasattr(loader, "exec_module") or not hasattr(loader, "__dict__") or isinstance(loader, type):
+            return  # a loader of its own kind, or one class for all built-in modules
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            vars(loader).pop("exec_module", None)  # restore the loader
+            execute(module)
+            if module.__name__ == spec.name:  # a loader may be shared by several modules
+                for callback in self.waiting.pop(spec.name, ()):
+                    _call(callback, module)
+
+        loader.exec_module = exec_module

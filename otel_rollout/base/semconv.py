@@ -80,8 +80,8 @@ span begin. The forwarder adds this attribute and the next two."""
 TURN_SHARED: Final = "rollout.turn.shared"
 """int. Number of tokens or messages in that shared prefix."""
 TURN_LENGTH: Final = "rollout.turn.length"
-"""int. Number of tokens or messages in the turn, without its answer. On a span with both, the three
-attributes are about messages."""
+"""int. Number of tokens or messages in the turn, without its answer. On a span with both, all three count
+messages."""
 
 # --- Generators (ours). On the span of a generator's operation. --------------------------------------------
 GENERATOR_ITEMS: Final = "rollout.generator.items"

@@ -13,7 +13,7 @@ from typing import Any, Final
 from otel_rollout import configuration, settings
 from otel_rollout.doctor import filesystem, variables
 from otel_rollout.doctor.report import Finding, Verdict
-from otel_rollout.exporting.api import ExportFailure, FailureKind
+from otel_rollout.exporting.api import Checks, ExportFailure, FailureKind
 
 DISTRIBUTIONS: Final = ("otel-rollout", "opentelemetry-api", "opentelemetry-sdk", "ray")
 _SPOOL_VARIABLE: Final = "OTEL_ROLLOUT_SPOOL_DIR"
@@ -129,14 +129,13 @@ def exporter(
 
 def endpoint(name: str, built: Any, environ: Mapping[str, str]) -> Finding:
     """Ask an exporter that offers ``check()`` whether its target is there and takes spans from us."""
-    check = getattr(built, "check", None)
-    if not callable(check):
+    if not isinstance(built, Checks):
         return Finding(
             "endpoint", Verdict.WARN, f"{name}: not checked, the exporter has no check()",
             "See `otel-rollout status` after the first spans.",
         )  # fmt: skip
     try:
-        failure = check()
+        failure: object = built.check()
     except Exception as error:  # noqa: BLE001 - whatever an exporter raises, a person has to read it
         found = variables.hide(f"{name}: check() raised {type(error).__name__}: {error}", environ)
         return Finding("endpoint", Verdict.FAIL, found, "Report it to the exporter's makers.")

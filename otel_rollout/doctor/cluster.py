@@ -122,11 +122,11 @@ def _whole(nodes: Sequence[Node], version: str, environ: Mapping[str, str]) -> I
 
 
 def _missing_name() -> str | None:
-    from otel_rollout.propagation import ray_names
+    from otel_rollout.propagation import ray_private_api
 
     try:
-        ray_names.look_up()
-    except ray_names.UnsupportedRay as missing:
+        ray_private_api.look_up()
+    except ray_private_api.UnsupportedRay as missing:
         return str(missing)
     return None
 

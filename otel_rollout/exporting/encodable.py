@@ -1,7 +1,7 @@
-"""Spans of an application's own SDK as protobuf can hold them.
+"""Make spans of an application's own SDK encodable as protobuf.
 
-Text in Python may hold half a surrogate pair (``os.fsdecode`` makes some, and JSON with ``\\ud800``).
-Protobuf refuses it, and with it the request and every other span in it. What the recorder writes has none.
+Python text may hold half a surrogate pair: ``os.fsdecode`` makes some, and so does JSON with ``\\ud800``.
+Protobuf refuses such text, and with it every span of the request. Recorded lines hold none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from opentelemetry.trace import Link, Status, StatusCode
 
 
 def encodable(span: ReadableSpan) -> ReadableSpan:
-    """The span itself; if there is text in it that no UTF-8 can hold, one with question marks there."""
+    """Return a span, with question marks for text that UTF-8 cannot hold."""
     try:
         _check(
             (

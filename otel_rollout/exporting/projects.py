@@ -1,4 +1,4 @@
-"""Which project a span belongs to: MLflow's experiment, Weave's project."""
+"""Find the project that a span belongs to: MLflow's experiment, Weave's project."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 def by_project(
     spans: Sequence[ReadableSpan], last_project: str | None
 ) -> dict[str | None, list[ReadableSpan]]:
-    """Group spans by the project they belong to (None: none known), in the order they came.
+    """Group spans by their project, in order.
 
-    Spans of other instrumentation (an HTTP client inside a tool, say) and operations outside any trajectory
-    name no project. They belong to their trace's, else to the one their resource names: the project of the
-    run that recorded them. A resource that we did not write names none. Then a span that comes before the
-    rest of its trace goes to ``last_project``, the project seen last: MLflow keeps a trace in the experiment
-    where its first span put it, and a whole trajectory in the wrong experiment is worse than a guess that is
-    right wherever there is one project.
+    The group of None has the spans of no known project.
+
+    Spans of other instrumentation (such as an HTTP client inside a tool) and operations outside any
+    trajectory name no project. Such a span belongs to the project of its trace, else to the project that its
+    resource names. The resource of a foreign provider names none. Then a span that comes before the rest of
+    its trace goes to ``last_project``: MLflow keeps a trace in the experiment of its first span, and where a
+    rollout has one project, the guess is right.
+
+    Args:
+        spans: in order.
+        last_project: the project of the batch before; None if there was none.
     """
     project_of_trace: dict[int, str] = {}
     rooted: set[int] = set()
@@ -52,6 +57,6 @@ def _trace_of(span: ReadableSpan) -> int:
 
 
 def _named_in(attributes: Mapping[str, object] | None) -> str:
-    """Return the project that attributes name, without lone surrogates, which no request can hold."""
+    """Return the project that attributes name, as text that UTF-8 can hold."""
     project = (attributes or {}).get(semconv.PROJECT_NAME)
     return str(project).encode("utf-8", "replace").decode() if project else ""

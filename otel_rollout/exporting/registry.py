@@ -1,7 +1,7 @@
-"""Finding span exporters by name, the way OpenTelemetry does: by entry point.
+"""Find span exporters by name, as OpenTelemetry does: by entry point.
 
-Those of ours that have the name of one of OpenTelemetry's (``otlp``) are in a group of our own, which comes
-first here: other programs go on finding OpenTelemetry's.
+An exporter of ours with a name of OpenTelemetry's (``otlp``) is in an entry-point group of our own. That
+group wins here, and other programs go on finding OpenTelemetry's exporter.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, cast
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter
 
 from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.exporting.api import MayBeLocal, NamesDestination
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import layout
 
@@ -23,7 +24,7 @@ OWN_GROUP = "otel_rollout_exporter"
 
 
 def installed() -> dict[str, EntryPoint]:
-    """The span exporters of all installed distributions."""
+    """Return the span exporters of all installed distributions by name."""
     return {point.name: point for group in (GROUP, OWN_GROUP) for point in entry_points(group=group)}
 
 
@@ -31,7 +32,7 @@ def check_names(names: Iterable[str]) -> None:
     """Check that exporters exist, without importing them.
 
     Raises:
-        SettingsError: naming those that do not, those that were probably meant, and all that exist.
+        SettingsError: naming each exporter that does not exist, a similar name, and all that exist.
     """
     known = installed()
     unknown = [name for name in names if name not in known]
@@ -51,7 +52,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     An exporter that cannot be imported here passes: the forwarder says what is missing.
 
     Raises:
-        SettingsError: naming the option that does not exist, the one that was probably meant, and all.
+        SettingsError: naming the option that does not exist, a similar name, and all options.
     """
     try:
         parameters = inspect.signature(installed()[name].load()).parameters.values()
@@ -72,7 +73,7 @@ def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
     """Build the exporter ``name`` with keyword arguments ``options``.
 
     Raises:
-        SettingsError: when it is not installed, something it needs is missing, or it does not accept its
+        SettingsError: the exporter or a package that it needs is not installed, or it does not accept its
             settings.
     """
     check_names([name])
@@ -92,15 +93,14 @@ def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
 
 
 def destination_of(exporter: SpanExporter, project: str) -> str:
-    """Return where people find what an exporter delivers, without credentials; empty if it does not say."""
+    """Return where people find an exporter's spans; empty if unknown."""
     if isinstance(exporter, ConsoleSpanExporter):
         return _standard_output()
-    describe = getattr(exporter, "destination", None)
-    return str(describe(project)) if callable(describe) else ""
+    return str(exporter.destination(project)) if isinstance(exporter, NamesDestination) else ""
 
 
 def _standard_output() -> str:
-    """Return what this process prints into: a file's path, as the forwarder's log is, or a terminal."""
+    """Return the file that this process prints into: the forwarder's log."""
     try:
         path = os.readlink("/proc/self/fd/1")
     except OSError:  # not Linux, or closed
@@ -109,13 +109,13 @@ def _standard_output() -> str:
 
 
 def is_for_another_machine(exporter: SpanExporter, configured: Settings) -> bool:
-    """Whether the exporter writes to a file that only the run's home machine may write to."""
+    """Whether an exporter writes to a file of the run's home machine from another."""
     is_home = configured.home_node in ("", configured.node or layout.node_id())
-    return bool(getattr(exporter, "target_is_local", False)) and not is_home
+    return isinstance(exporter, MayBeLocal) and exporter.target_is_local and not is_home
 
 
 def for_another_machine(configured: Settings) -> list[str]:
-    """The run's exporters that deliver on its home machine only, when this is another one."""
+    """Return the exporters whose target is a file of the run's home machine."""
     found = []
     for name, options in configured.exporters.items():
         try:

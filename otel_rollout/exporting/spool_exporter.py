@@ -1,6 +1,7 @@
-"""The exporter ``spool``: what is recorded stays in the spool, for somebody else to read there.
+"""The exporter ``spool``: spans stay in the spool for another program.
 
-A Collector that tails segments, for one. The forwarder still completes what killed processes left.
+Such a program is a Collector that tails segments. The forwarder still completes the spans of killed
+processes.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 
 class KeptInSpool(SpanExporter):
-    """Sends nothing; a span that is in a segment is where it is wanted."""
+    """Sends nothing: a span in a segment is at its destination."""
 
     reads_spool = True
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Nothing to do."""
+        """Succeed without doing anything."""
         return SpanExportResult.SUCCESS
 
     def export_lines(self, lines: Sequence[bytes]) -> SpanExportResult:
-        """Nothing to do."""
+        """Succeed without doing anything."""
         return SpanExportResult.SUCCESS
 
     def destination(self, project: str) -> str:
@@ -29,4 +30,4 @@ class KeptInSpool(SpanExporter):
         return "the spool, for another program to read"
 
     def check(self) -> None:
-        """Nothing to reach; the spool is checked by itself."""
+        """Succeed: there is no target. The doctor checks the spool separately."""

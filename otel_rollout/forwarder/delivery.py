@@ -20,7 +20,14 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from otel_rollout.account.ledger import Ledger, Tally
 from otel_rollout.account.report import StepKey
 from otel_rollout.base import semconv
-from otel_rollout.exporting.api import ExportFailure, FailureKind
+from otel_rollout.exporting.api import (
+    Announces,
+    ExportFailure,
+    ExportsLines,
+    FailureKind,
+    Prepares,
+    reads_spool,
+)
 from otel_rollout.exporting.registry import destination_of
 from otel_rollout.forwarder.enrichment import Enrichment
 from otel_rollout.forwarder.live_trajectories import Running
@@ -121,7 +128,7 @@ class Delivery:
         self._exporter = exporter
         self._node_dir = node_dir
         self._is_ours = is_ours
-        is_sent = not getattr(exporter, "reads_spool", False)
+        is_sent = not reads_spool(exporter)
         self._tell = enrichment.line if enrichment is not None and is_sent else lambda raw: raw
         self._stop = threading.Event()
         self._refused = False
@@ -131,12 +138,10 @@ class Delivery:
         self._tallies: dict[StepKey, Tally] = {}
         self._unreadable: set[SegmentName] = set()
         self._selective = selective
-        is_shown = hasattr(exporter, "announce") and not selective  # what is left out would run for ever
+        is_shown = isinstance(exporter, Announces) and not selective  # what is left out would run for ever
         self._running = Running(node_dir) if is_shown else None
         self._link = RunLink(node_dir, name, exporter)
-        self._export_lines: Callable[[Sequence[bytes]], SpanExportResult] | None = getattr(
-            exporter, "export_lines", None
-        )
+        self._export_lines = exporter.export_lines if isinstance(exporter, ExportsLines) else None
         self._read_line = Line.undecoded if self._export_lines else Line.decoded
 
     def start(self) -> None:
@@ -156,7 +161,7 @@ class Delivery:
 
     def is_done_with(self, name: SegmentName, size: int) -> bool:
         """Whether a segment of that many bytes is done with, and nobody else reads it."""
-        return self._positions.get(name.stem, 0) >= size and not getattr(self._exporter, "reads_spool", False)
+        return self._positions.get(name.stem, 0) >= size and not reads_spool(self._exporter)
 
     def is_caught_up(self) -> bool:
         """Whether every line of every segment is done with, and linked to the tracker's run."""
@@ -201,10 +206,9 @@ class Delivery:
 
     def _prepare(self) -> None:
         """Have the exporter connect while the program still runs; ``export`` reports what does not work."""
-        prepare = getattr(self._exporter, "prepare", None)
         try:
-            if callable(prepare):
-                prepare()
+            if isinstance(self._exporter, Prepares):
+                self._exporter.prepare()
         except Exception:  # somebody else's exporter
             _logger.exception("exporter %s raised", self.name)
 
@@ -237,8 +241,8 @@ class Delivery:
     def _announce(self, running: Running) -> None:
         """Show what runs. In this thread, so that nothing is announced after it was delivered."""
         roots = running.new_roots()
-        if roots:
-            self._exporter.announce(roots)  # type: ignore[attr-defined]
+        if roots and isinstance(self._exporter, Announces):
+            self._exporter.announce(roots)
 
     def _next_batch(self) -> list[Line]:
         """Lines not yet delivered, from as many segments as it takes to fill a batch."""

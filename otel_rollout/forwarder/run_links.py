@@ -8,10 +8,9 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import Any
 
 from otel_rollout.account.ledger import Ledger
-from otel_rollout.exporting.api import FailureKind
+from otel_rollout.exporting.api import ExportFailure, FailureKind, LinksRuns
 from otel_rollout.spool import layout
 
 _RETRY_INTERVAL = 5.0
@@ -24,13 +23,13 @@ class RunLink:
     Args:
         node_dir: where the run may be published.
         exporter_name: under which name.
-        exporter: may have ``link_run``, see :mod:`otel_rollout.exporting`; else there is nothing to link.
+        exporter: without :class:`~otel_rollout.exporting.api.LinksRuns` there is nothing to link.
     """
 
-    def __init__(self, node_dir: Path, exporter_name: str, exporter: Any) -> None:
+    def __init__(self, node_dir: Path, exporter_name: str, exporter: object) -> None:
         self._node_dir = node_dir
         self._name = exporter_name
-        self._link = getattr(exporter, "link_run", lambda run, rollout: None)
+        self._link = exporter.link_run if isinstance(exporter, LinksRuns) else _link_nothing
         manifest = layout.read_manifest(node_dir)
         self._rollout = manifest.run_id if manifest else ""
         self._told: str | None = None
@@ -70,3 +69,7 @@ class RunLink:
 
     def _published(self) -> str | None:
         return layout.read_trackers(self._node_dir).get(self._name)
+
+
+def _link_nothing(run: str, rollout: str) -> ExportFailure | None:
+    return None

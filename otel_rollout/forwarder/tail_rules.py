@@ -117,13 +117,13 @@ class Trajectory:
 
     def _note_score(self, scored_id: str, score: Evaluation) -> None:
         known = self._scores.get(scored_id)
-        if score.name == self._score_name and (known is None or score.age >= known.age):
+        if score.name == self._score_name and (known is None or score.rank >= known.rank):
             self._scores[scored_id] = score
 
     def _newest_score(self) -> Evaluation | None:
         own = ("", self._root_id) if self.ended else self._scores
         found = [self._scores[id_] for id_ in own if id_ in self._scores]
-        return max(found, key=lambda score: score.age, default=None)
+        return max(found, key=lambda score: score.rank, default=None)
 
 
 def _group_of(said: Mapping[str, Any]) -> Group | None:

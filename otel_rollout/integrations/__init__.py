@@ -1,1 +1,1 @@
-"""Frameworks whose rollouts are traced without an edit to them, one package each."""
+"""Trace frameworks without an edit to their code: one package per framework, and what they share."""

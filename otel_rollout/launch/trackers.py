@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping
 
+from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.suggest import closest
 from otel_rollout.launch import launcher
 from otel_rollout.runs.directory import create_node_directory
@@ -33,6 +34,7 @@ def publish_run(runs: Mapping[str, str]) -> None:
 
             ray_nodes.publish_run(known)
     except Exception as error:  # noqa: BLE001 - training goes on, and the user learns what is not linked
+        pass_on(error)
         _logger.warning("otel-rollout: the run %s could not be published: %s", dict(runs), error)
 
 

@@ -1,19 +1,21 @@
-"""Scores as spans hold them, and which of several counts: the newest by its own time.
+"""Scores in spans, and which score of a name counts: the newest by its own time.
 
 A score is recorded as an evaluation span, whose start is the score's time. The root span of its trajectory
-repeats the value with that time. So whoever sees some of these spans, in any order, comes to the same score.
+repeats the value with that time. So every reader of some of these spans, in any order, finds one score.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from otel_rollout.base import semconv
 
 Value = bool | int | float | str
+Rank = tuple[bool, int, bool]
+"""Whether a score's time is known, that time, whether the score is explained. Of two the greater counts."""
 _LABELS_OF_BOOL: Final = {"True": True, "False": False}
 
 
@@ -24,10 +26,10 @@ class Evaluation:
     Attributes:
         name: what was scored.
         value: the score; a number that JSON cannot hold is its text (``nan``, ``inf``).
-        time_ns: when it was given, Unix time in ns.
+        time_ns: when the score was given, Unix time in ns.
         comment: why, in words; empty if nobody said.
-        origin: None if the trajectory's root span repeats it, else ``semconv.ORIGIN_…``.
-        is_dated: False for a root's score whose own time nobody recorded: any dated one counts before it.
+        origin: ``semconv.ORIGIN_…``; None for a score that the trajectory's root span repeats.
+        is_dated: False for a root's score whose own time nobody recorded: any dated score counts before it.
     """
 
     name: str
@@ -38,9 +40,35 @@ class Evaluation:
     is_dated: bool = True
 
     @property
-    def age(self) -> tuple[bool, int]:
-        """Orders scores of one name: of two the greater counts."""
-        return self.is_dated, self.time_ns
+    def rank(self) -> Rank:
+        """The order of scores of one name."""
+        return self.is_dated, self.time_ns, bool(self.comment)
+
+
+class Ranked(Protocol):
+    """A score in whatever form a backend has it."""
+
+    @property
+    def rank(self) -> Rank:
+        """The order of scores: of two the greater counts."""
+
+
+Score = TypeVar("Score", bound=Ranked)
+
+
+def newest_by(key: Callable[[Score], str], scores: Iterable[Score]) -> dict[str, Score]:
+    """Map each key to the score that counts, the later of two equal ones."""
+    found: dict[str, Score] = {}
+    for score in scores:
+        known = found.get(key(score))
+        if known is None or score.rank >= known.rank:
+            found[key(score)] = score
+    return found
+
+
+def newest(evaluations: Iterable[Evaluation]) -> dict[str, Evaluation]:
+    """Map each name to the score that counts."""
+    return newest_by(lambda evaluation: evaluation.name, evaluations)
 
 
 def recorded_in(attributes: Mapping[str, Any], start_ns: int) -> Evaluation | None:
@@ -61,26 +89,17 @@ def recorded_in(attributes: Mapping[str, Any], start_ns: int) -> Evaluation | No
 
 
 def repeated_in(attributes: Mapping[str, Any], end_ns: int) -> list[Evaluation]:
-    """Read the scores that a root span repeats; one without a time of its own gets the root's end."""
+    """Read the scores that a root span repeats; undated ones get its end."""
     found = []
-    for key, held in attributes.items():
+    for key, attribute in attributes.items():
         name = key.removeprefix(semconv.SCORE_PREFIX)
-        value = _plain(held)
+        value = _score_value(attribute)
         if name and name != key and value is not None:
-            given_at = attributes.get(semconv.SCORE_TIME_PREFIX + name)
-            if isinstance(given_at, int) and not isinstance(given_at, bool):
-                found.append(Evaluation(name, value, given_at))
+            time_ns = attributes.get(semconv.SCORE_TIME_PREFIX + name)
+            if isinstance(time_ns, int) and not isinstance(time_ns, bool):
+                found.append(Evaluation(name, value, time_ns))
             else:
                 found.append(Evaluation(name, value, end_ns, is_dated=False))
-    return found
-
-
-def newest(evaluations: Iterable[Evaluation]) -> dict[str, Evaluation]:
-    """Name → the score that counts; of two with the same time the later in order."""
-    found: dict[str, Evaluation] = {}
-    for one in evaluations:
-        if one.name not in found or one.age >= found[one.name].age:
-            found[one.name] = one
     return found
 
 
@@ -99,7 +118,7 @@ def attributes_of(name: str, value: Value, comment: str | None, origin: str | No
 
 
 def number_of(value: Value) -> float | None:
-    """The score as a number, infinities included; None for NaN and for what is no number."""
+    """Convert a score to a number, infinities too; None for NaN and text."""
     try:
         number = float(value) if not isinstance(value, str) or "inf" in value.lower() else math.nan
     except (ValueError, OverflowError):
@@ -108,15 +127,16 @@ def number_of(value: Value) -> float | None:
 
 
 def _recorded_value(attributes: Mapping[str, Any]) -> Value | None:
-    """The number of an evaluation, else its label. A bool is recorded as both."""
-    number = _plain(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE))
-    label = _plain(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL))
+    """Return an evaluation's number, else its label. A bool is recorded as both."""
+    number = _score_value(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE))
+    label = _score_value(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL))
     if isinstance(label, str) and label in _LABELS_OF_BOOL and number == _LABELS_OF_BOOL[label]:
         return _LABELS_OF_BOOL[label]
     return label if number is None else number
 
 
-def _plain(value: Any) -> Value | None:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if isinstance(value, (bool, int, float, str)) else None
+def _score_value(attribute: Any) -> Value | None:
+    """Return an attribute as a score; None for a type that no score has."""
+    if isinstance(attribute, float) and not math.isfinite(attribute):
+        return str(attribute)
+    return attribute if isinstance(attribute, (bool, int, float, str)) else None

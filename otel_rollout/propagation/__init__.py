@@ -1,1 +1,1 @@
-"""Context across Ray, threads and processes."""
+"""Continue trajectories in Ray's tasks and actors, in pools, and over HTTP."""

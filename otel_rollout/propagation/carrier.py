@@ -1,8 +1,10 @@
-"""What travels between processes: the current span and the trajectory's identity, in a small dict.
+"""Carry the current span and the trajectory's identity between processes.
 
-The span goes as W3C Trace Context, written by a propagator of our own, so that it arrives whatever
-``OTEL_PROPAGATORS`` says. The identity goes in one entry of ours, as JSON: baggage would turn 7 and False
-into strings. "Not recorded" travels too (trace flags 00); otherwise the receiver would begin orphan traces.
+The carrier is a small dict of text.
+
+The span is written as W3C Trace Context by a propagator of this module, whatever ``OTEL_PROPAGATORS`` says.
+The identity is one entry of JSON, since baggage would turn 7 and False into strings. A span that is not
+recorded is carried too, with trace flags 00. Otherwise the receiver would start a trace of its own.
 """
 
 from __future__ import annotations
@@ -28,31 +30,33 @@ from otel_rollout.recording.sampling import chosen_in, with_chosen
 
 IDENTITY_KEY: Final = "otel-rollout-identity"
 CHOSEN_KEY: Final = "otel-rollout-chosen"
-"""Rows of a step that are to be recorded, as somebody has chosen who has seen all of it."""
+"""Entry with the rows of a step that are recorded, chosen by a process that saw the whole batch."""
 MAX_IDENTITY_BYTES: Final = 4096
-"""What the identity may take in a carrier. Beyond, values are cut, then left out."""
-_CUT_VALUE: Final = 256
-"""Characters left of a value that had to be cut."""
-_FIRST: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semconv.VALIDATE)
-"""What trajectories are found by: kept before anything else when there is too much."""
+"""Bytes of the identity in a carrier. A larger identity has its values cut, then loses some of them."""
+_MAX_CUT_VALUE: Final = 256
+"""Characters that stay of a value in an identity that is too large."""
+_ESSENTIAL: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semconv.VALIDATE)
+"""Attributes by which trajectories are found; they stay in an identity that is too large."""
 
 _propagator: Final = TraceContextTextMapPropagator()
 _logger = logging.getLogger("otel_rollout")
 
+# Guards are written by hand here: these functions run for each call of Ray's and each submission to a pool.
+
 
 def active_context() -> Context | None:
-    """The current OTel context, if there is something in it to take along. Never raises."""
+    """Return the current OTel context, None if it carries nothing. Never raises."""
     try:
         context = otel_context.get_current()
         is_inside = trace.get_current_span(context).get_span_context().is_valid
         return context if is_inside or chosen_in(context) is not None else None
-    except Exception as error:  # noqa: BLE001 - a span of somebody else's may do anything
+    except Exception as error:  # noqa: BLE001 - another library's span may raise anything
         fault("looking for the current span", error)
         return None
 
 
 def inject() -> dict[str, str] | None:
-    """The current context as a carrier; None when nothing in it is to travel. Never raises."""
+    """Return the current context as a carrier, if not empty. Never raises."""
     context = active_context()
     if context is None:
         return None
@@ -65,7 +69,7 @@ def inject() -> dict[str, str] | None:
                 carrier[IDENTITY_KEY] = _to_json(identity)
         chosen = chosen_in(context)
         if chosen is not None:
-            with contextlib.suppress(TypeError):  # JSON has no such rows: the receiver decides alone
+            with contextlib.suppress(TypeError):  # JSON cannot hold such rows: the receiver samples itself
                 carrier[CHOSEN_KEY] = orjson.dumps(list(chosen)).decode()
         return carrier
     except Exception as error:  # noqa: BLE001 - the call goes out without context
@@ -74,7 +78,7 @@ def inject() -> dict[str, str] | None:
 
 
 def inject_span() -> dict[str, str] | None:
-    """The current span alone as a carrier, without the identity. Never raises."""
+    """Return the current span as a carrier, without the identity. Never raises."""
     carrier = inject()
     if carrier is not None:
         carrier.pop(IDENTITY_KEY, None)
@@ -83,7 +87,7 @@ def inject_span() -> dict[str, str] | None:
 
 
 def extract(carrier: Mapping[str, str]) -> Context:
-    """The context that a carrier describes; an empty one if it describes none. Never raises."""
+    """Return the context that a carrier describes, maybe empty. Never raises."""
     context = Context()
     try:
         context = _propagator.extract(carrier, context)
@@ -98,7 +102,7 @@ def extract(carrier: Mapping[str, str]) -> Context:
     return context
 
 
-# Every call of a trajectory carries the same identity, so both ways are worth remembering.
+# All calls of a trajectory carry one identity, so encoded and decoded identities are cached.
 
 
 @functools.lru_cache(maxsize=1024)
@@ -112,28 +116,30 @@ def _to_json(identity: Identity) -> str:
         len(encoded),
         MAX_IDENTITY_BYTES,
     )
-    return _bounded(identity.attributes)
+    return _shortened(identity.attributes)
 
 
-def _bounded(attributes: Mapping[str, writer.AttributeInput]) -> str:
-    order = sorted(attributes, key=lambda name: name not in _FIRST)
+def _shortened(attributes: Mapping[str, writer.AttributeInput]) -> str:
+    """Return as much of an identity as fits, in JSON."""
     kept: dict[str, writer.AttributeInput] = {}
-    for name in order:
+    for name in sorted(attributes, key=lambda name: name not in _ESSENTIAL):
         value = attributes[name]
-        kept[name] = value[:_CUT_VALUE] + "…" if isinstance(value, str) and len(value) > _CUT_VALUE else value
+        kept[name] = (
+            value[:_MAX_CUT_VALUE] + "…" if isinstance(value, str) and len(value) > _MAX_CUT_VALUE else value
+        )
         if len(_encode(kept)) > MAX_IDENTITY_BYTES:
             del kept[name]
     return _encode(kept)
 
 
 def _encode(attributes: Mapping[str, writer.AttributeInput]) -> str:
-    """JSON in ASCII, which an HTTP header can hold as well."""
+    """Return JSON in ASCII, which an HTTP header can hold."""
     return json.dumps(attributes, separators=(",", ":"), default=str)
 
 
 @functools.lru_cache(maxsize=1024)
 def _from_json(encoded: str) -> Identity:
-    if len(encoded) > MAX_IDENTITY_BYTES:  # not written by us
+    if len(encoded) > MAX_IDENTITY_BYTES:  # not written by this module
         return NO_IDENTITY
     attributes = orjson.loads(encoded)
     return Identity(attributes) if isinstance(attributes, dict) else NO_IDENTITY

@@ -1,98 +1,107 @@
-"""Switching propagation on and off in a process."""
+"""Switch propagation on and off in a process."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from otel_rollout import configuration
 from otel_rollout._state import process
-from otel_rollout.base.errors import fault
-from otel_rollout.base.patching import Patches
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.launch import at_exit
 from otel_rollout.launch.shutdown import drain_other_nodes
 from otel_rollout.propagation import (
-    processes,
-    ray_names,
-    ray_receive,
-    ray_runs,
-    ray_send,
-    ray_workers,
-    threads,
+    process_pools,
+    ray_incoming_calls,
+    ray_later_runs,
+    ray_outgoing_calls,
+    ray_private_api,
+    ray_worker_setup,
+    thread_pools,
 )
-from otel_rollout.propagation.ray_names import UnsupportedRay
+from otel_rollout.propagation.ray_private_api import UnsupportedRay
 from otel_rollout.runs import membership, ray_job
 
 _logger = logging.getLogger("otel_rollout")
 
 
 def instrument() -> None:
-    """Let trajectories continue in Ray tasks and actors, and in pools. Call it before ``ray.init``.
+    """Continue trajectories in Ray's tasks and actors, and in pools.
 
-    Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and ``multiprocessing.Pool``. Make those of
-    processes after :func:`otel_rollout.configure`: their processes know what it said before they started.
+    Call it before ``ray.init``. Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and
+    ``multiprocessing.Pool``. Create pools of processes after :func:`otel_rollout.configure`: their processes
+    know the settings from before their start.
 
-    Calls stay as they are; ``ray.init`` gives the job's workers this process's settings and has them do
-    the same. Calling it again does nothing; :func:`uninstrument` undoes it. Without Ray, and on a Ray that
-    is not understood, what can be done is done. Never raises.
+    Calls stay as they are. ``ray.init`` passes this process's settings to the job's workers and instruments
+    them. A second call of ``instrument`` does nothing; :func:`uninstrument` undoes the first. Ray is patched
+    once it is imported; a version of Ray that lacks a name is patched as far as possible. Never raises.
     """
-    with process.instrument_lock:
-        if process.patches is not None:
-            return
-        patches = process.patches = Patches()
-        try:
-            threads.install()
-            processes.install(patches)
-            if importlib.util.find_spec("ray") is not None:
-                _instrument_driver(patches)
-        except Exception as error:  # noqa: BLE001 - the program goes on without propagation
-            fault("instrumenting Ray", error)
+    with process.instrument_lock, internal_errors("instrumenting pools"):
+        if process.patches is None:
+            process.patches = Patches()
+            thread_pools.install()
+            process_pools.install(process.patches)
+            when_imported("ray", _instrument_driver)
 
 
 def uninstrument() -> None:
-    """Undo :func:`instrument` in this process. A running job's workers stay as they are."""
+    """Undo :func:`instrument` in this process.
+
+    A running job's workers stay as they are.
+    """
     with process.instrument_lock:
         if process.patches is not None:
             process.patches.undo()
             process.patches = None
-        threads.uninstall()
+        thread_pools.uninstall()
 
 
 def instrument_worker() -> None:
-    """Take part in a job whose driver is instrumented; called in each worker by the setup hook.
+    """Instrument a worker of an instrumented driver; the setup hook calls this.
 
     Raises:
-        UnsupportedRay: when a name of Ray's is missing.
+        UnsupportedRay: when Ray lacks a name.
     """
     with process.instrument_lock:
         if process.patches is not None:
             return
-        names = ray_names.look_up()
+        names = ray_private_api.look_up()
         patches = Patches()
         try:
-            ray_receive.install(names, patches)
-            ray_send.install(names, patches)
-            processes.install(patches)
-            threads.install()
-            ray_runs.begin(configuration.inherited(os.environ).get("run_id", ""))
+            ray_incoming_calls.install(names, patches)
+            ray_outgoing_calls.install(names, patches)
+            process_pools.install(patches)
+            thread_pools.install()
+            ray_later_runs.set_first_run(configuration.inherited(os.environ).get("run_id", ""))
         except Exception:
             patches.undo()
             raise
         process.patches = patches
 
 
-def _instrument_driver(patches: Patches) -> None:
-    import ray
-
-    patches.replace(ray, "init", functools.partial(_initializing, patches))
-    patches.replace(ray, "shutdown", functools.partial(_shutting_down, patches))
+@internal_errors("instrumenting Ray")
+def _instrument_driver(ray: ModuleType) -> None:
+    patches = process.patches
+    if patches is None:  # uninstrument() was called before Ray was imported
+        return
     try:
-        names = ray_names.look_up()
+        patches.replace(ray, "init", functools.partial(_preparing_workers, patches))
+        patches.replace(ray, "shutdown", functools.partial(_draining_nodes, patches))
+        names = ray_private_api.look_up()
+        if ray.is_initialized() and membership.decide().enabled and not ray_job.is_prepared():
+            _logger.warning(
+                "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
+                "process's settings nor the trajectories of its calls. Workers whose own environment "
+                "switches tracing on record traces of their own. Call instrument() before ray.init(), or set "
+                "RAY_RUNTIME_ENV_HOOK=otel_rollout.ray.runtime_env_hook."
+            )
+        ray_outgoing_calls.install(names, patches)
     except UnsupportedRay as missing:
         _logger.warning(
             "otel-rollout: Ray %s has no %s, so trajectories do not continue in Ray workers by themselves. "
@@ -101,51 +110,38 @@ def _instrument_driver(patches: Patches) -> None:
             ray.__version__,
             missing,
         )
-        return
-    if ray.is_initialized() and membership.decide().enabled and not ray_job.is_prepared():
-        _logger.warning(
-            "otel-rollout: instrument() came after ray.init(), so this job's workers get neither this "
-            "process's settings nor the trajectories of its calls. Workers whose own environment switches "
-            "tracing on record, in traces of their own. Call instrument() before ray.init(), or set "
-            "RAY_RUNTIME_ENV_HOOK=otel_rollout.ray.runtime_env_hook."
-        )
-    ray_send.install(names, patches)
 
 
-def _initializing(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+def _preparing_workers(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
-        submitted = os.environ.get(ray_workers.SUBMITTED_JOB)
+        submitted = os.environ.get(ray_worker_setup.SUBMITTED_JOB)
         if patches.active and not _is_ray_client(*args, **kwargs):
-            try:
-                kwargs, submitted = ray_workers.arranged(kwargs, os.environ)
-            except Exception as error:  # noqa: BLE001 - Ray starts without us
-                fault("preparing Ray's workers", error)
-        with _variable(ray_workers.SUBMITTED_JOB, submitted):
+            with internal_errors("preparing Ray's workers"):
+                kwargs, submitted = ray_worker_setup.init_arguments(kwargs, os.environ)
+        with _environment_variable(ray_worker_setup.SUBMITTED_JOB, submitted):
             result = original(*args, **kwargs)
         if patches.active and membership.decide().enabled:
-            at_exit.register()  # again: at exit, before Ray's own end
+            at_exit.register()  # again, so that it runs before Ray's own exit function
         return result
 
     return init
 
 
-def _shutting_down(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
+def _draining_nodes(patches: Patches, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def shutdown(*args: Any, **kwargs: Any) -> Any:
         if patches.active:
-            try:
+            with internal_errors("waiting for delivery on other nodes"):
                 drain_other_nodes()
-                ray_runs.forget()
-            except Exception as error:  # noqa: BLE001 - Ray ends all the same
-                fault("waiting for delivery on other nodes", error)
+                ray_later_runs.remove_published()
         return original(*args, **kwargs)
 
     return shutdown
 
 
 def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
-    """Whether calls will go through a proxy on the cluster, which we do not instrument."""
+    """Return whether calls will pass through a proxy, which is not instrumented."""
     address = args[0] if args else kwargs.get("address")
     if address in (None, "auto"):
         address = os.environ.get("RAY_ADDRESS")
@@ -153,8 +149,8 @@ def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
 
 
 @contextmanager
-def _variable(name: str, value: str | None) -> Iterator[None]:
-    """An environment variable as it is to be during a call."""
+def _environment_variable(name: str, value: str | None) -> Iterator[None]:
+    """Set an environment variable during a block; None leaves the variable as it is."""
     before = os.environ.get(name)
     if value == before or value is None:
         yield

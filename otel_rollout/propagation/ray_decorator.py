@@ -1,9 +1,9 @@
-"""Propagation without patching: a decorator that both sides of a call understand.
+"""Continue trajectories in decorated classes and functions, without patching Ray.
 
-It uses ``__ray_invocation_decorator__``, by which Ray lets a function have a say in how it is called. That
-needs no private name, and costs what patching avoids: each class and function must be decorated, their
-signatures have one parameter more, and processes that use their handles need this package. Constructors
-and ``__ray_call__`` are not covered: Ray does not ask them.
+The decorator sets ``__ray_invocation_decorator__``, by which Ray lets a function change how it is called.
+That needs no private name of Ray's. In return each class and function must be decorated, their signatures
+have one parameter more, and processes that use their handles need this package. Constructors and
+``__ray_call__`` are not covered, since Ray does not look for the attribute there.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, TypeVar
 
 import orjson
 
-from otel_rollout.propagation.ray_receive import receiving
-from otel_rollout.propagation.ray_send import ARGUMENT, carried_by_calls
+from otel_rollout.propagation.ray_incoming_calls import receiving
+from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT, carrier_of_call
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def carry_context(decorated: Decorated) -> Decorated:
-    """Let calls of a Ray actor's methods, or of a Ray task, continue the caller's trajectory.
+    """Continue the caller's trajectory in a Ray task or the methods of a Ray actor.
 
-    Below ``@ray.remote``; the workers need this package::
+    Put it below ``@ray.remote``. The workers need this package::
 
         @ray.remote
         @carry_context
@@ -47,7 +47,7 @@ def _carrying(function: Callable[..., Any]) -> Callable[..., Any]:
     if hasattr(function, "__ray_invocation_decorator__"):
         return function
     wrapper = functools.wraps(function)(_wrapper(function))
-    # Ray reads parameters through __wrapped__, and would not find ours.
+    # Ray reads the signature through __wrapped__, and would miss the added parameter.
     del wrapper.__wrapped__
     wrapper.__signature__ = _with_argument(inspect.signature(function))  # type: ignore[attr-defined]
     wrapper.__ray_invocation_decorator__ = _invoking  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ def _carrying(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A receiver of the function's own kind, by which Ray decides how to run it."""
+    """Return a receiver of the function's kind, by which Ray decides how to run it."""
     receive = receiving(function)
     if inspect.iscoroutinefunction(function):
 
@@ -93,18 +93,19 @@ def _wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_argument(signature: inspect.Signature) -> inspect.Signature:
+    """Return ``signature`` with the carrier as a keyword-only parameter."""
     parameters = list(signature.parameters.values())
-    ours = inspect.Parameter(ARGUMENT, inspect.Parameter.KEYWORD_ONLY, default=None)
+    added = inspect.Parameter(ARGUMENT, inspect.Parameter.KEYWORD_ONLY, default=None)
     takes_any = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-    parameters.insert(len(parameters) - takes_any, ours)
+    parameters.insert(len(parameters) - takes_any, added)
     return signature.replace(parameters=parameters)
 
 
 def _invoking(invocation: Callable[..., Any]) -> Callable[..., Any]:
-    """Ray's contract: given what sends the call, return what is to be called in its place."""
+    """Wrap ``invocation``, which sends a call; Ray calls the wrapper in its place."""
 
     def invoke(args: Any, kwargs: Any) -> Any:
-        carried = carried_by_calls()
+        carried = carrier_of_call()
         if carried is not None:
             kwargs = {**(kwargs or {}), ARGUMENT: orjson.dumps(carried)}
         return invocation(args, kwargs)

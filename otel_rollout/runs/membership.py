@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from otel_rollout import configuration
 from otel_rollout._state import EndedRun, process
+from otel_rollout.base.interrupts import pass_on
 from otel_rollout.runs import founding
 from otel_rollout.runs.directory import absolute, node_directory
 from otel_rollout.runs.resolution import resolve
@@ -72,7 +73,8 @@ def announce() -> None:
             resolved = resolve({}, joins=False)
             if resolved.settings.enabled and resolved.founds_run:
                 decide()
-    except Exception as error:  # noqa: BLE001 - the first span meets the same error and switches tracing off
+    except Exception as error:  # noqa: BLE001 - the first span meets this error again and switches tracing off
+        pass_on(error)
         _logger.error("otel-rollout: the run cannot be set up: %s: %s", type(error).__name__, error)
 
 

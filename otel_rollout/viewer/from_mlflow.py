@@ -34,10 +34,10 @@ class InMlflow:
 
     def __init__(self, tracking_uri: str | None, project: str | None) -> None:
         with _said_plainly():
-            from otel_rollout_mlflow.reading import MlflowTraces
+            from otel_rollout_mlflow.trace_reader import MlflowTraces
 
             self._traces = MlflowTraces(tracking_uri, project)
-        self.place = self._traces.place
+        self.place = self._traces.location
         self.notes: tuple[str, ...] = ()
         self._project = project or ""
 
@@ -107,7 +107,7 @@ def _summary(info: Mapping[str, Any]) -> Summary:
 
 def _scores(info: Mapping[str, Any]) -> tuple[Score, ...]:
     """The newest of each name. MLflow has those of sub-trajectories as well: they count where no other is."""
-    from otel_rollout_mlflow.reading import is_of_part, score_in
+    from otel_rollout_mlflow.trace_reader import is_of_part, score_in
 
     given = [(is_of_part(one), score_in(one)) for one in info.get("assessments") or ()]
     parts = evaluations.newest(score for is_part, score in given if score and is_part)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from otel_rollout.base.environment import PREFIXES
 from tests.ports import free_port
 from tests.spool_reader import Recorded, read_lines
 from tests.waiting import wait_for
@@ -193,9 +194,8 @@ def running_collectors(binary: Path, place: Path) -> Iterator[Callable[..., Coll
 
 def training_environment(spool: Path) -> dict[str, str]:
     """The environment of a training script that delivers over OTLP; its endpoint is to be added."""
-    ours = ("OTEL_", "MLFLOW_", "WANDB_", "WF_")
     return {
-        **{name: value for name, value in os.environ.items() if not name.startswith(ours)},
+        **{name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)},
         "OTEL_TRACES_EXPORTER": "otlp",
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
         "OTEL_ROLLOUT_SPOOL_DIR": str(spool),

@@ -1,7 +1,7 @@
-"""Trajectories that hypothesis makes up, and a process that records them.
+"""Generate plans of trajectories, and record them in a process of their own.
 
-That is ``python -m tests.conformance.generated``. It reads plans in JSON, a line each, and answers
-each with a line once all of it is on disk.
+``python -m tests.conformance.generated`` reads plans in JSON, one per line, and answers each plan with a line
+once all of its spans are on disk.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ values = st.recursive(
     ),
     max_leaves=8,
 )
-"""Whatever JSON has, and what it has not."""
+"""Every kind of JSON value, and values that JSON cannot hold."""
 
 operations = st.recursive(
     st.just([]),
@@ -58,7 +58,8 @@ operations = st.recursive(
                 "name": st.sampled_from(["search", "run", "界.call"]),
                 "kind": st.sampled_from(["CHAIN", "LLM", "TOOL"]),
                 "given": values,
-                "result": values,
+                # Not {}: a root shows the output of its last operation.
+                "result": values.filter(lambda value: value != {}),
                 "error": st.none() | texts,
                 "below": below,
             }
@@ -104,7 +105,7 @@ plans = st.lists(trajectories, min_size=1, max_size=8)
 
 
 def record(plan: list[dict[str, Any]]) -> None:
-    """Record what is planned, by the public API."""
+    """Record a plan by the public API."""
     later = []
     for planned in plan:
         with (
@@ -141,7 +142,7 @@ def _perform(planned: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Record plan after plan."""
+    """Record the plans of standard input."""
     for line in sys.stdin:
         record(json.loads(line))
         active = runtime.current()

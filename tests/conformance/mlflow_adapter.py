@@ -1,4 +1,4 @@
-"""MLflow: its database, read back by its own client."""
+"""Read MLflow's database by MLflow's own client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.normal import Operation, Score, identity, inputs
+from tests.conformance.backend import Operation, Score, identity, inputs
 
 
 class MlflowAdapter:
@@ -21,7 +21,7 @@ class MlflowAdapter:
 
     def read(self, project: str) -> list[Operation]:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what MLflow's own imports warn about is not ours to fix
+            warnings.simplefilter("ignore")  # warnings of MLflow's own imports
             from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri=self._uri)
@@ -66,5 +66,5 @@ def _operation(span: Any, trace_id: str) -> Operation:
 
 
 def _plain(value: Any) -> Any:
-    """MLflow's client has decoded an attribute's JSON already."""
+    """Encode an attribute again whose JSON MLflow's client has decoded."""
     return value if not isinstance(value, (dict, list)) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""OTLP: OpenTelemetry's own exporter and ours, and a receiver that keeps what it is sent."""
+"""Read a receiver of OTLP, to which OpenTelemetry's own exporter and ours send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.conformance.normal import Operation, Score, identity, inputs
+from tests.conformance.backend import Operation, Score, identity, inputs
 from tests.spool_reader import plain_attributes
 
 THEIRS, OURS = "otlp_proto_http", "otlp"
@@ -22,7 +22,7 @@ PROJECT = "rollout.project_name"
 
 
 class OtlpAdapter:
-    """Reads what the receiver has kept."""
+    """Reads the spans that the receiver has kept."""
 
     def __init__(self, exporter: str, url: str, received: list[Any]) -> None:
         self.exporter = exporter
@@ -42,7 +42,7 @@ class OtlpAdapter:
 
 
 def operations_of(spans: Iterable[Any]) -> list[Operation]:
-    """Operations and their scores out of OTLP's own messages."""
+    """Convert OTLP's messages to operations with their scores."""
     mine = [(span, plain_attributes(span.attributes)) for span in spans]
     operations = {span.span_id: _operation(span, given) for span, given in mine}
     scores = [(scored, name, score) for scored, name, score in _scores(mine) if scored in operations]
@@ -53,7 +53,7 @@ def operations_of(spans: Iterable[Any]) -> list[Operation]:
 
 @contextmanager
 def receiver() -> Iterator[list[OtlpAdapter]]:
-    """An OTLP/HTTP endpoint on a free port, which tells the two exporters apart by their User-Agent."""
+    """Run an OTLP/HTTP receiver, which tells the two exporters apart by their User-Agent."""
     received: dict[str, list[Any]] = {THEIRS: [], OURS: []}
 
     class Handler(BaseHTTPRequestHandler):
@@ -107,7 +107,7 @@ def _payload(given: dict[str, Any], side: str) -> Any:
 
 
 def _scores(spans: list[tuple[Any, dict[str, Any]]]) -> Iterator[tuple[bytes, str, Score]]:
-    """Span scored, name and score of each there is."""
+    """Yield each score with its name and the id of the scored span."""
     for span, given in spans:
         if name := given.get("gen_ai.evaluation.name"):
             comment = given.get("gen_ai.evaluation.explanation", "")
@@ -119,7 +119,7 @@ def _scores(spans: list[tuple[Any, dict[str, Any]]]) -> Iterator[tuple[bytes, st
 
 
 def _value(given: dict[str, Any]) -> Any:
-    """A bool is a label and a number, a text a label."""
+    """Return a score's value: a bool is both a label and a number, a text is a label."""
     label = given.get("gen_ai.evaluation.score.label")
     number = given.get("gen_ai.evaluation.score.value")
     return label if number is None else {"True": True, "False": False}.get(label, number)

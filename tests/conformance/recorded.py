@@ -1,4 +1,4 @@
-"""A rollout with everything an exporter has to bear: ``python -m tests.conformance.recorded``."""
+"""Record a rollout that is hard to export: ``python -m tests.conformance.recorded``."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ async def trajectories() -> None:
         score("reward", 0.5, comment="close")
         score("solved", True)
         score("reward", 0.6, comment="on second thoughts", trajectory=trajectory.id)
-        score("step", 7, trajectory=trajectory.id)  # called as a part of the identity
-        trajectory.set_output({"turns": 1, "solved": "in words"})  # a key called as a score
+        score("step", 7, trajectory=trajectory.id)  # a name of the identity
+        score("accepted", True, trajectory=trajectory.id)
+        score("refused", False, trajectory=trajectory.id)
+        trajectory.set_output({"turns": 1, "solved": "in words"})  # a key with a score's name
         late = otel_context.get_current()
     with rollout_trace_attr(sample_index="row-2", step=3, rollout_n=1):  # concurrent siblings
         await asyncio.gather(*(loop.call_tool("calculator", "+" * n) for n in range(1, 5)))
@@ -73,7 +75,7 @@ async def trajectories() -> None:
     with rollout_trace_attr(sample_index=7, step=4, rollout_n=0):  # big values
         await loop.run("界x" * 100_000)
     token = otel_context.attach(late)
-    score("reward", 0.75)  # a verdict that takes longer than the trajectory
+    score("reward", 0.75)  # given after the trajectory has ended
     score("judge", "good")
     otel_context.detach(token)
     await loop.run("outside any trajectory")
@@ -85,7 +87,7 @@ def stream(tokens: int) -> Iterator[str]:
 
 
 def guest() -> None:
-    """The application's own spans, by the OpenTelemetry API, inside a trajectory; one around a generator."""
+    """Make spans of the application, by the OpenTelemetry API, inside a trajectory."""
     trace.set_tracer_provider(TracerProvider())
     tracer = trace.get_tracer("application")
     with rollout_trace_attr(sample_index=8, step=5, rollout_n=2):

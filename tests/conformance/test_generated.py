@@ -1,4 +1,4 @@
-"""What each destination gives back of generated trajectories, field by field, against what was recorded."""
+"""Generated trajectories read back from each backend field by field as they were recorded."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from otel_rollout.exporting.api import ExportsLines
 from otel_rollout.exporting.registry import load
 from otel_rollout.otlp.reader import spans_of
+from tests.conformance.backend import Adapter, Operation, differences, exact, trees
 from tests.conformance.generated import SECRET, plans
 from tests.conformance.mlflow_adapter import MlflowAdapter
-from tests.conformance.normal import Adapter, Operation, differences, exact, trees
 from tests.conformance.otlp_adapter import operations_of, receiver
 from tests.conformance.weave_adapter import WeaveAdapter
 from tests.spool_reader import read_lines, segment_lines, segments_below
@@ -30,11 +31,11 @@ from tests.spool_reader import read_lines, segment_lines, segments_below
 ROOT = Path(__file__).parent.parent.parent
 NAMES = ("mlflow", "weave", "otlp", "otlp_proto_http")
 EXAMPLES = 15
-"""Plans for each destination, of up to eight trajectories each: about a minute."""
+"""Plans for each backend, of up to eight trajectories each. They take about a minute."""
 
-# What MLflow is warned of about its own code.
+# A warning that MLflow causes.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
-# Each example is requests to a server: no time for fewer and smaller ones that fail as well.
+# No shrinking: each example costs requests to a server.
 ASKED = settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -44,7 +45,7 @@ ASKED = settings(
 
 
 class Recorder:
-    """A process that records plans, and the lines it has left on disk since it was last asked."""
+    """A process that records plans, and the lines that it wrote since the last plan."""
 
     def __init__(self, spool: Path) -> None:
         self._spool = spool
@@ -68,7 +69,7 @@ class Recorder:
         )
 
     def record(self, plan: list[dict[str, Any]], project: str) -> list[bytes]:
-        """Lines of what is planned, of a project of their own."""
+        """Record a plan, and return its lines as those of a project."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(plan) + "\n")
@@ -84,7 +85,7 @@ class Recorder:
 
 @pytest.fixture(scope="module")
 def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
-    """One process that records everything."""
+    """One process that records all plans."""
     recorder = Recorder(tmp_path_factory.mktemp("generated"))
     yield recorder
     recorder.process.communicate(timeout=60)
@@ -103,7 +104,7 @@ def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def as_recorded(value: Any) -> Any:
-    """What is recorded of a value, as docs/values.md promises it."""
+    """Return what is recorded of a value, as docs/values.md promises it."""
     if isinstance(value, Mapping):
         return {key: as_recorded(entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -116,12 +117,12 @@ def as_recorded(value: Any) -> Any:
 
 
 def as_text(text: str | None) -> str:
-    """What is recorded of a comment or an exception's message: text that UTF-8 can hold."""
+    """Return what is recorded of a comment or an exception's message: text that UTF-8 can hold."""
     return (text or "").encode("utf-8", "replace").decode()
 
 
 def assert_same(planned: Any, found: Any) -> None:
-    """Equal in value and type; of a text with a secret, without that."""
+    """Compare values and types; a text with a secret must be without it."""
     if isinstance(planned, dict) and isinstance(found, dict):
         assert planned.keys() == found.keys()
         for key, value in planned.items():
@@ -139,7 +140,7 @@ def assert_same(planned: Any, found: Any) -> None:
 
 @ASKED
 @given(plan=plans)
-def test_what_is_recorded_is_what_happened(recorder: Recorder, plan: list[dict[str, Any]]) -> None:
+def test_recorded_lines_hold_what_the_program_did(recorder: Recorder, plan: list[dict[str, Any]]) -> None:
     """Names, nesting, inputs, outputs, errors, identity and the newest scores, as the program gave them."""
     lines = recorder.record(plan, f"p{uuid.uuid4().hex}")
     spans = [recorded.span for recorded in read_lines(lines)]
@@ -183,10 +184,10 @@ def _score(value: Any) -> Any:
     return float(value) if math.isfinite(value) else str(value)
 
 
-def test_destination_gives_back_what_was_recorded(
+def test_backend_gives_back_what_was_recorded(
     recorder: Recorder, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every field by value and type, whatever is in it, in whatever order and portions it was delivered."""
+    """Every field has its value and type, in whatever order and batches the spans were delivered."""
     for variable, value in adapter.variables.items():
         monkeypatch.setenv(variable, value)
     exporter = load(adapter.exporter, {})
@@ -212,12 +213,11 @@ def test_destination_gives_back_what_was_recorded(
 
 
 def deliver(exporter: Any, lines: list[bytes]) -> None:
-    """By the way a forwarder takes."""
+    """Export lines as a forwarder does."""
     if not lines:
         return
-    export_lines = getattr(exporter, "export_lines", None)
-    if export_lines is not None:
-        result = export_lines([line + b"\n" for line in lines])
+    if isinstance(exporter, ExportsLines):
+        result = exporter.export_lines([line + b"\n" for line in lines])
     else:
         result = exporter.export([span for line in lines for span in spans_of(line)])
     assert result is SpanExportResult.SUCCESS, getattr(exporter, "last_failure", None)

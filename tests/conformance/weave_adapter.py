@@ -1,4 +1,4 @@
-"""Weave: its own server, read back by its own client."""
+"""Read Weave's own server by Weave's own client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from tests.conformance.normal import Operation, Score, identity, inputs
+from tests.conformance.backend import Operation, Score, identity, inputs
 from tests.local_weave import LocalWeave
 
 SEPARATORS = dict.fromkeys((0x85, 0x2028, 0x2029), "\n")
@@ -69,7 +69,7 @@ def _operation(call: dict[str, Any], scores: dict[str, Score], repeated: set[str
 
 
 def _output(call: dict[str, Any], repeated: set[str]) -> Any:
-    """A root's output without the scores it repeats, which the exporter puts there to filter by."""
+    """Return a root's output without the scores that the exporter puts into it."""
     output = call["output"]
     if call["parent_id"] is not None or not repeated or not isinstance(output, dict):
         return output

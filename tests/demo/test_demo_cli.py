@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from otel_rollout_demo import cli
+from otel_rollout_demo import cli, where_to_look
 
 app = typer.Typer()
 app.command()(cli.demo)
@@ -28,7 +28,7 @@ def shown(uri: str) -> str:
     """What the demo prints about where to look."""
     console = Console(width=40)
     with console.capture() as capture:
-        cli._print_where_to_look(console, uri, "run-1")
+        where_to_look.print_mlflow_pages(console, uri, cli.PROJECT_NAME, "run-1")
     return capture.get()
 
 
@@ -57,9 +57,9 @@ def server() -> Any:
 def test_a_relative_database_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The forwarder runs in another directory, so a SQLite path must not depend on this one."""
     monkeypatch.chdir(tmp_path)
-    assert cli._absolute("sqlite:///mlflow.db") == f"sqlite:///{tmp_path}/mlflow.db"
-    assert cli._absolute("sqlite:////data/mlflow.db") == "sqlite:////data/mlflow.db"
-    assert cli._absolute("http://127.0.0.1:5000") == "http://127.0.0.1:5000"
+    assert where_to_look.absolute_uri("sqlite:///mlflow.db") == f"sqlite:///{tmp_path}/mlflow.db"
+    assert where_to_look.absolute_uri("sqlite:////data/mlflow.db") == "sqlite:////data/mlflow.db"
+    assert where_to_look.absolute_uri("http://127.0.0.1:5000") == "http://127.0.0.1:5000"
 
 
 def test_a_database_needs_a_server_to_be_looked_at(tmp_path: Path) -> None:

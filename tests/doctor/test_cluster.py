@@ -9,15 +9,16 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from otel_rollout import doctor
+from otel_rollout.base.environment import PREFIXES
 from otel_rollout.doctor import checks, cluster
 from otel_rollout.doctor.report import Verdict
 from tests.doctor.conftest import install
 from tests.doctor.test_checks import everything_shown
-from tests.propagation.test_ray_cluster import NO_PACKAGE
 from tests.ray_start import start_ray
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 ROOT = Path(__file__).parent.parent.parent
+WITHOUT_PACKAGE = ROOT / "tests" / "programs" / "without_package"
 TOKEN = "sesame-4711"
 WORKERS_VALUE = "sesame-of-the-worker"
 
@@ -27,18 +28,18 @@ def address(tmp_path_factory):
     """A cluster whose own environment has one of our variables, with another value than ours."""
     directory = tmp_path_factory.mktemp("cluster")
     install(directory / "site")
-    (directory / "blocked").mkdir()
-    (directory / "blocked" / "sitecustomize.py").write_text(NO_PACKAGE)
     with pytest.MonkeyPatch.context() as patched:
         for name in list(os.environ):
-            if name.startswith(("OTEL_", "RAY_", "MLFLOW_", "WANDB_", "WF_")):
+            if name.startswith((*PREFIXES, "RAY_")):
                 patched.delenv(name)
         patched.setenv("RAY_AUTH_MODE", "disabled")
         patched.setenv("OTEL_SERVICE_NAME", WORKERS_VALUE)
         patched.setenv("PYTHONPATH", os.pathsep.join([str(directory / "site"), str(ROOT)]))
         head = {"num_cpus": 1, "include_dashboard": False}
         started = start_ray(lambda: Cluster(initialize_head=True, head_node_args=head))
-        path = os.pathsep.join([str(directory / "blocked"), os.environ["PYTHONPATH"]])
+        path = os.pathsep.join(
+            [str(ROOT / "tests" / "programs" / "without_package"), os.environ["PYTHONPATH"]]
+        )
         start_ray(lambda: started.add_node(num_cpus=1, env_vars={"PYTHONPATH": path}))
         yield started.address
         started.shutdown()

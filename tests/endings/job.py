@@ -1,6 +1,6 @@
-"""A small training job on Ray that ends in the way it is told: ``python -m tests.endings.job ENDING``.
+"""A small training job on Ray that ends in the given way: ``python -m tests.endings.job ENDING``.
 
-Writes a line to standard output for every span whose end it knows of, so before it ends.
+Before it ends, it writes to standard output how many spans have ended for certain.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ ACTORS, TRAJECTORIES, OPERATIONS = 2, 5, 20
 
 @rollout_trace_op(name="op")
 def operation(number: int) -> str:
-    """Stands for a turn; carries enough text for the journal to matter."""
+    """Stand for a turn, with enough text for the journal to matter."""
     return "word " * (number % 200)
 
 
 class Worker:
-    """Runs trajectories; some of its methods are the death of it."""
+    """Runs trajectories; some methods end its process."""
 
     def trajectories(self, count: int, operations: int) -> int:
-        """Run whole trajectories; returns how many spans they had."""
+        """Run whole trajectories; return their number of spans."""
         for index in range(count):
             with rollout_trace_attr(sample_index=index, step=1):
                 for number in range(operations):
@@ -44,7 +44,7 @@ class Worker:
             os._exit(0)
 
     def hang_in_a_trajectory(self, path: str) -> None:
-        """Write spans without pause inside a trajectory; how many have ended stands in a file."""
+        """Record without pause inside a trajectory, and write the number of ended spans to a file."""
         acknowledged = os.open(path, os.O_WRONLY | os.O_CREAT)
         with rollout_trace_attr(step=2):
             for number in itertools.count():
@@ -56,13 +56,13 @@ class Worker:
         publish_run(**{"test-file": run, "mlflow": run})
 
     def pid(self) -> int:
-        """The worker's process."""
+        """Return the id of the worker's process."""
         return os.getpid()
 
 
 @ray.remote(max_retries=0)
 def endless_task(path: str) -> None:
-    """The same in a task, to be cancelled."""
+    """Record without pause in a task, which is to be cancelled."""
     Worker().hang_in_a_trajectory(path)
 
 
@@ -73,7 +73,7 @@ def say(ended: int, unfinished: int = 0) -> None:
 
 
 def ended_according_to(path: str) -> int:
-    """How many spans an endless worker has ended, once it has ended some."""
+    """Return how many spans an endless worker has ended, once there are more than 1000."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
@@ -88,7 +88,7 @@ def ended_according_to(path: str) -> int:
 
 
 def main(ending: str, path: str) -> None:
-    """Run trajectories on two actors, and end."""
+    """Run trajectories on two actors, then end in the given way."""
     start_ray(lambda: ray.init("local", num_cpus=ACTORS + 1, include_dashboard=False, log_to_driver=False))
     actor_class = ray.remote(max_restarts=0)(Worker)
     workers = [actor_class.remote() for _ in range(ACTORS)]
@@ -97,7 +97,7 @@ def main(ending: str, path: str) -> None:
 
 
 def kill(workers: list[Any], ended: int, path: str) -> None:
-    """ray.kill of every actor, then ray.shutdown."""
+    """Kill every actor with ray.kill, then call ray.shutdown."""
     for worker in workers:
         ray.kill(worker)
     say(ended)
@@ -105,31 +105,31 @@ def kill(workers: list[Any], ended: int, path: str) -> None:
 
 
 def shut_down(workers: list[Any], ended: int, path: str) -> None:
-    """ray.shutdown with the actors alive."""
+    """Call ray.shutdown while the actors live."""
     say(ended)
     ray.shutdown()
 
 
 def driver_returns(workers: list[Any], ended: int, path: str) -> None:
-    """The driver's last line, with everything alive."""
+    """Reach the driver's last line while everything lives."""
     say(ended)
 
 
 def driver_terminated(workers: list[Any], ended: int, path: str) -> None:
-    """SIGTERM to the driver."""
+    """Send SIGTERM to the driver."""
     say(ended)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(60)
 
 
 def driver_killed(workers: list[Any], ended: int, path: str) -> None:
-    """SIGKILL to the driver."""
+    """Send SIGKILL to the driver."""
     say(ended)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def worker_killed(workers: list[Any], ended: int, path: str) -> None:
-    """SIGKILL to a worker that records without pause: in a trajectory, perhaps in the middle of a line."""
+    """Send SIGKILL to a worker that records without pause, perhaps in the middle of a line."""
     pid = ray.get(workers[0].pid.remote())
     workers[0].hang_in_a_trajectory.remote(path)
     ended_according_to(path)
@@ -139,7 +139,7 @@ def worker_killed(workers: list[Any], ended: int, path: str) -> None:
 
 
 def worker_exits(workers: list[Any], ended: int, path: str) -> None:
-    """os._exit in a worker, inside a trajectory."""
+    """Call os._exit in a worker, inside a trajectory."""
     try:
         ray.get(workers[0].exit_in_the_middle.remote())
     except ray.exceptions.RayActorError:
@@ -147,7 +147,7 @@ def worker_exits(workers: list[Any], ended: int, path: str) -> None:
 
 
 def task_cancelled(workers: list[Any], ended: int, path: str) -> None:
-    """ray.cancel(force=True) of a task that records without pause."""
+    """Cancel a task that records without pause with ray.cancel(force=True)."""
     task = endless_task.remote(path)
     ended_according_to(path)
     ray.cancel(task, force=True)
@@ -158,14 +158,14 @@ def task_cancelled(workers: list[Any], ended: int, path: str) -> None:
 
 
 def out_of_scope(workers: list[Any], ended: int, path: str) -> None:
-    """The last handle of every actor is gone."""
+    """Drop the last handle of every actor."""
     workers.clear()
     say(ended)
     time.sleep(1)
 
 
 def forwarder_killed(workers: list[Any], ended: int, path: str) -> None:
-    """SIGKILL to the forwarder under load, then an ordinary end."""
+    """Send SIGKILL to the forwarder under load, then end normally."""
     for line in os.popen("ps -e -o pid= -o args="):
         if "otel_rollout.forwarder" in line and os.environ["OTEL_ROLLOUT_SPOOL_DIR"] in line:
             os.kill(int(line.split()[0]), signal.SIGKILL)

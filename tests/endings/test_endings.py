@@ -1,6 +1,6 @@
-"""However a job on Ray ends, every span that has ended arrives, once: in a file and in MLflow.
+"""However a job on Ray ends, every span that has ended arrives once: in a file and in MLflow.
 
-Real processes, real kills, a real MLflow server.
+The processes, the kills and the MLflow server are real.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
 
 
 class Ended(NamedTuple):
-    """What a job says at its end: how many spans have ended at least, how many trajectories never did."""
+    """What a job says at its end.
+
+    Attributes:
+        spans: number of spans that have ended for certain.
+        unfinished: number of trajectories that never end.
+        at: time of the end.
+    """
 
     spans: int
     unfinished: int
@@ -46,20 +52,20 @@ class Ended(NamedTuple):
 
 @pytest.fixture
 def project() -> str:
-    """A project, and so an experiment, of the test's own."""
+    """Return the name of a project, and so of an experiment, of this test alone."""
     return f"endings-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture(autouse=True)
 def mlflow(server_uri: str, project: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs deliver to that project."""
+    """Have jobs deliver to the test's project."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server_uri)
     monkeypatch.setenv("OTEL_ROLLOUT_PROJECT", project)
 
 
 @contextmanager
 def running_job(ending: str, tmp_path: Path, **variables: str) -> Iterator[Ended]:
-    """Run a job until it says that it ends, and afterwards to its end."""
+    """Run a job until it says that it ends, and after the block to its end."""
     environment = {
         **os.environ,
         "OTEL_TRACES_EXPORTER": ",".join(EXPORTERS),
@@ -93,7 +99,7 @@ def running_job(ending: str, tmp_path: Path, **variables: str) -> Iterator[Ended
 
 
 def account_when_done(tmp_path: Path) -> Report:
-    """The account once all is delivered and the forwarder has left by itself."""
+    """Return the delivery report, once everything is delivered and the forwarder has left."""
     (node_dir,) = layout.node_directories(tmp_path / "spool")
     configured = settings.Settings(exporters={name: {} for name in EXPORTERS})
     deadline = time.monotonic() + 120
@@ -117,7 +123,7 @@ def in_mlflow(uri: str, project: str) -> Counter[tuple[str, str]]:
 
 
 def seen_as_error(uri: str, project: str) -> float:
-    """When the killed trajectory, that of step 2, stands in MLflow as an error."""
+    """Wait until the killed trajectory, that of step 2, is an error in MLflow; return the time."""
     deadline = time.monotonic() + SEEN_WITHIN
     while time.monotonic() < deadline:
         if stored(uri, project, "tags.step = '2' AND trace.status = 'ERROR'"):
@@ -129,7 +135,7 @@ def seen_as_error(uri: str, project: str) -> float:
 @pytest.mark.usefixtures("test_exporters")
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_every_ended_span_arrives_once(ending: str, tmp_path: Path, server_uri: str, project: str) -> None:
-    """Whatever ends the job, what was acknowledged is delivered, and killed trajectories end as errors."""
+    """Spans that ended before the job did are delivered once, and killed trajectories end as errors."""
     with running_job(ending, tmp_path) as (ended, unfinished, at):
         if unfinished:
             assert seen_as_error(server_uri, project) - at < SEEN_WITHIN
@@ -150,7 +156,7 @@ def test_every_ended_span_arrives_once(ending: str, tmp_path: Path, server_uri: 
 def test_every_ended_span_arrives_once_under_rays_subreaper(
     tmp_path: Path, server_uri: str, project: str
 ) -> None:
-    """Where Ray kills everything a worker started, the driver starts another forwarder at the end."""
+    """Ray kills everything that a worker has started, and the driver starts another forwarder at the end."""
     with running_job("kill", tmp_path, **{SUBREAPER: "true"}) as ended:
         pass
     report = account_when_done(tmp_path)

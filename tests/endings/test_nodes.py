@@ -1,4 +1,4 @@
-"""Several nodes: every one is drained before Ray goes, and the driver's account covers the job."""
+"""Jobs on several nodes: each node is drained before Ray ends, and one report covers all nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 
 def run_job(tmp_path: Path, **variables: str) -> dict[str, Any]:
-    """The account that the job on two nodes prints; each has a spool of its own."""
+    """Run the job on two nodes, each with a spool of its own; return the counts that it prints."""
     places = {"TMPDIR": tmp_path / "here", "OTHER_TMPDIR": tmp_path / "other"}
     for place in places.values():
         place.mkdir()
@@ -45,7 +45,7 @@ def run_job(tmp_path: Path, **variables: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("test_exporters")
 def test_ray_shutdown_waits_until_all_nodes_have_delivered(tmp_path: Path) -> None:
-    """After ray.shutdown what both nodes recorded is delivered and linked, and one report covers both."""
+    """After ray.shutdown the spans of both nodes are delivered and linked, and one report covers both."""
     target = tmp_path / "delivered.jsonl"
     account = run_job(tmp_path, OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(target))
     assert account["recorded"] == account["ended"] == 66
@@ -60,10 +60,7 @@ def test_ray_shutdown_waits_until_all_nodes_have_delivered(tmp_path: Path) -> No
 
 
 def test_spans_of_other_nodes_are_copied_to_the_node_with_the_target_file(tmp_path: Path) -> None:
-    """With SQLite as target only the driver's node writes: spans of the other are brought there, all once.
-
-    The run that was published on the other node, after the first spans, has the traces of both.
-    """
+    """Only the driver's node writes to SQLite; a run published on the other node has the traces of both."""
     database = f"sqlite:///{tmp_path}/mlflow.db"
     trainer = [sys.executable, "-c", "import mlflow; print(mlflow.start_run().info.run_id)"]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": database}
@@ -89,7 +86,7 @@ def test_spans_of_other_nodes_are_copied_to_the_node_with_the_target_file(tmp_pa
 
 
 def test_spans_that_cannot_be_copied_stay_pending_with_the_reason(tmp_path: Path) -> None:
-    """Where the copy cannot be made, spans of the other node stay pending, and the account says where."""
+    """The other node's spans stay pending if the copy fails, and the report says where they are."""
     run = tmp_path / "here" / f"otel-rollout-{os.getuid()}" / "run"
     account = run_job(
         tmp_path,

@@ -1,4 +1,4 @@
-"""A job on two Ray nodes: ``python -m tests.endings.two_nodes``. Prints the account of the whole job."""
+"""A job on two Ray nodes: ``python -m tests.endings.two_nodes``. Prints the counts of the whole job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.ray_start import start_ray
 
 
 def main() -> None:
-    """Record on both nodes, end Ray, and say what became of it."""
+    """Record on both nodes, end Ray, and print the delivery report."""
     otel_rollout.instrument()
     cluster = Cluster()
     start_ray(lambda: cluster.add_node(num_cpus=1, include_dashboard=False))

@@ -1,26 +1,29 @@
-"""A spool of the test's own, and an OTLP receiver that counts."""
+"""An OTLP receiver that counts, variables of processes that deliver to it, a directory for every user."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.faults.target import Receiver, receiving
+from tests.waiting import wait_for
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """Takes everything, to begin with."""
+    """Yield a receiver that takes everything, to begin with."""
     with receiving() as receiver:
         yield receiver
 
 
 @pytest.fixture
 def variables(receiver: Receiver, tmp_path: Path) -> dict[str, str]:
-    """The environment of a recording process that delivers to the receiver."""
+    """Return the environment of a recording process that delivers to the receiver."""
     return {
         **os.environ,
         "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"),
@@ -28,3 +31,17 @@ def variables(receiver: Receiver, tmp_path: Path) -> dict[str, str]:
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
         "OTEL_TEST_HASTE": "100",
     }
+
+
+@pytest.fixture
+def open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield a directory that an unprivileged user can reach and write to."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o777)
+    yield path
+
+    def is_removed() -> bool:  # a forwarder may be making a file there
+        shutil.rmtree(path, ignore_errors=True)
+        return not path.exists()
+
+    wait_for(is_removed, what="removal")

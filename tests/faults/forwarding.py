@@ -1,4 +1,4 @@
-"""Node directories that are forwarded when a test says so, by the product's own forwarder process."""
+"""Forward node directories when a test wants it, with the forwarder process of the product."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.faults.job import PATH, Job, names
 
 
 def node_directory(variables: dict[str, str], node: str = "node") -> Path:
-    """The directory in which a job with these variables will record; they are given its name."""
+    """Make the directory in which a job with these variables will record, and add its name to them."""
     variables |= {"OTEL_ROLLOUT_RUN_ID": "run", "OTEL_ROLLOUT_NODE": node}
     spool_dir = Path(variables["OTEL_ROLLOUT_SPOOL_DIR"])
     directory = layout.node_directory(spool_dir, "run", node)
@@ -46,10 +46,10 @@ def record_and_die(variables: dict[str, str], node_dir: Path, count: int = 3) ->
 
 
 def forward(variables: dict[str, str], node_dir: Path, deaths: Sequence[str] = ()) -> Report:
-    """Run forwarders, each until it dies at one of these points, the last until it ends by itself.
+    """Run forwarders: each dies at one of the given points, and the last ends by itself.
 
     Returns:
-        The account then.
+        The delivery report after that.
     """
     directory = node_dir.parent.parent.parent / "deaths"
     directory.mkdir(exist_ok=True)
@@ -66,7 +66,7 @@ def forward(variables: dict[str, str], node_dir: Path, deaths: Sequence[str] = (
 
 
 def replay(variables: dict[str, str], node_dir: Path, exporter: str) -> None:
-    """Deliver what a directory keeps once more, with the command for it."""
+    """Deliver what a directory keeps once more, with the command ``replay``."""
     command = [sys.executable, "-c", "from otel_rollout.cli import app; app()"]
     command += ["replay", str(node_dir), "--to", exporter]
     subprocess.run(command, env={**variables, "PYTHONPATH": PATH}, timeout=300, check=True)

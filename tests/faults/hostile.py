@@ -1,4 +1,4 @@
-"""Node directories as somebody makes them who wants files of others read, written or waited for."""
+"""Node directories as an attacker makes them who wants files of others read, written or waited for."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ LINE = b'{"resourceSpans":[{"scopeSpans":[{"spans":[%s]}]}]}\n' % (SPAN % (7, 1)
 
 
 def plant_link(path: Path, secret: Path) -> None:
-    """A symbolic link to the secret."""
+    """Plant a symbolic link to the secret."""
     path.symlink_to(secret)
 
 
 def plant_dangling_link(path: Path, secret: Path) -> None:
-    """A symbolic link to a file that is not there, in a directory that is not the attacker's."""
+    """Plant a symbolic link to a missing file in a directory that is not the attacker's."""
     path.symlink_to(secret.parent / "created")
 
 
 def plant_hard_link(path: Path, secret: Path) -> None:
-    """The secret under another name, where the system does not protect it from that."""
+    """Plant the secret under another name, where the system does not prevent that."""
     path.hardlink_to(secret)
 
 
 def plant_pipe(path: Path, secret: Path) -> None:
-    """A pipe at whose other end nobody is."""
+    """Plant a pipe at whose other end there is no process."""
     os.mkfifo(path)
 
 
 def plant_directory(path: Path, secret: Path) -> None:
-    """A directory with something in it."""
+    """Plant a directory with a file in it."""
     path.mkdir()
     (path / "x").touch()
 
 
 def plant_file_of_another_user(path: Path, secret: Path) -> None:
-    """A file that belongs to somebody else than its directory does."""
+    """Plant a file that belongs to another user than its directory."""
     path.write_bytes(ATTACK)
     os.chown(path, NOBODY, NOBODY)
 
@@ -61,7 +61,7 @@ PLANTS: list[Callable[[Path, Path], None]] = [
 
 
 def node_directory(spool_dir: Path, exporter: str = "test-file") -> Path:
-    """A node directory of this user's with one good line in it."""
+    """Make a node directory of this user with one valid line in it."""
     node_dir = layout.node_directory(spool_dir, "run", "node")
     layout.create_private(node_dir, spool_dir)
     layout.write_manifest(node_dir, Manifest("run", "project", (exporter,)))
@@ -70,7 +70,7 @@ def node_directory(spool_dir: Path, exporter: str = "test-file") -> Path:
 
 
 def forge_journal(node_dir: Path, target: Path) -> None:
-    """A dead writer's journal, by which its segment, a link to ``target``, lacks a line of the attacker's."""
+    """Make a dead writer's journal by which its segment, a link to ``target``, lacks an attacker's line."""
     journal = Journal(node_dir / (WRITER + layout.JOURNAL_SUFFIX), 4096)
     journal.append(b"", ATTACK)
     journal.begin_segment(1)
@@ -80,7 +80,7 @@ def forge_journal(node_dir: Path, target: Path) -> None:
 
 
 def give_away(directory: Path, owner: int = NOBODY) -> None:
-    """Have a directory and all below it belong to another user; links themselves, not what they lead to."""
+    """Give a directory and everything below it to another user; links themselves, not their targets."""
     os.chown(directory, owner, owner, follow_symlinks=False)
     for path in directory.rglob("*"):
         if path.is_symlink() or path.stat().st_nlink == 1 or path.is_dir():

@@ -1,12 +1,12 @@
-"""What tests change inside the processes they start: the speed of waiting, the clock, the moment of death.
+"""Change the processes that tests start: the speed of waiting, the clock, the moment of death.
 
-By way of ``site/sitecustomize.py``, so that recording processes and forwarders are the product's own, started
-by the product's own command.
+``site/sitecustomize.py`` calls :func:`arrange`, so that recording processes and forwarders are the product's
+own, started by the product's own command.
 
 Variables:
-    OTEL_TEST_HASTE   forwarders' pauses are shorter by this factor
-    OTEL_TEST_CLOCK   file with seconds that the machine's clock is ahead; it may change at any time
-    OTEL_TEST_DEATHS  directory with a file for each point at which a forwarder is to die, and takes it along
+    OTEL_TEST_HASTE   factor by which pauses of forwarders are shorter
+    OTEL_TEST_CLOCK   file with the seconds that the machine's clock is ahead; it may change at any time
+    OTEL_TEST_DEATHS  directory with a file for each point at which a forwarder is to die, and removes it
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SITE = Path(__file__).parent / "site"
 
 
 def arrange() -> None:
-    """Do what the variables say."""
+    """Change this process as the variables say."""
     if clock := os.environ.get("OTEL_TEST_CLOCK"):
         _step_clock(Path(clock))
     if "otel_rollout.forwarder" in sys.orig_argv:
@@ -34,7 +34,7 @@ def arrange() -> None:
 
 
 def _step_clock(clock: Path) -> None:
-    """As when somebody sets the machine's clock: the monotonic one goes on, the time of day is another."""
+    """Set the time of day, as when somebody sets the machine's clock; the monotonic clock goes on."""
     real_time, real_time_ns = time.time, time.time_ns
 
     def ahead() -> float:
@@ -65,59 +65,78 @@ DEATHS = (
 )
 """Where a forwarder can be made to die, by SIGKILL."""
 DEATHS_DECIDING = ("before the verdict", "in the verdict's transaction", "after the verdict")
-"""The same where it decides which groups are delivered."""
+"""Where a forwarder can be made to die while it decides which groups are delivered."""
 
 
-def _die_as_told(deaths: Path) -> None:
-    from otel_rollout.account import ledger
-    from otel_rollout.forwarder import compaction, crash_recovery, delivery
-    from otel_rollout.spool import segments
+class _Deaths:
+    """Kills this process at points for which the directory has a file.
 
-    def die(point: str) -> None:
+    Args:
+        directory: directory of files that are named like points; one that was reached is removed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def die(self, point: str) -> None:
+        """Die if the point has a file."""
         try:
-            (deaths / point).unlink()
-        except FileNotFoundError:  # not wanted, or another has died of it
+            (self._directory / point).unlink()
+        except FileNotFoundError:  # not wanted, or another forwarder has died of it
             return
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def before(owner: Any, name: str, point: str, is_it: Callable[..., bool] = lambda *_: True) -> None:
+    def before(self, owner: Any, name: str, point: str, is_it: Callable[..., bool] = lambda *_: True) -> None:
+        """Die before a function is called with arguments that ``is_it`` accepts."""
         function = getattr(owner, name)
 
         def dying(*arguments: Any, **options: Any) -> Any:
             if is_it(*arguments):
-                die(point)
+                self.die(point)
             return function(*arguments, **options)
 
         setattr(owner, name, dying)
 
-    def after(owner: Any, name: str, point: str) -> None:
+    def after(self, owner: Any, name: str, point: str) -> None:
+        """Die after a function has returned."""
         function = getattr(owner, name)
 
         def dying(*arguments: Any, **options: Any) -> Any:
             result = function(*arguments, **options)
-            die(point)
+            self.die(point)
             return result
 
         setattr(owner, name, dying)
 
-    def at_statement(statement: str) -> None:
+    def at_statement(self, statement: str) -> None:
+        """Die inside a transaction of the ledger."""
         if "INTO step VALUES" in statement:
-            die("in the cursor's transaction")
+            self.die("in the cursor's transaction")
         elif "INTO outcome VALUES" in statement:
-            die("in the verdict's transaction")
+            self.die("in the verdict's transaction")
+
+
+def _die_as_told(directory: Path) -> None:
+    from otel_rollout.account import ledger
+    from otel_rollout.forwarder import compaction, crash_recovery, delivery
+    from otel_rollout.spool import segments
+
+    deaths = _Deaths(directory)
 
     def watch_statements(self: Any, *arguments: Any, born: Any = ledger.Ledger.__init__) -> None:
         born(self, *arguments)
-        self._db.set_trace_callback(at_statement)
+        self._db.set_trace_callback(deaths.at_statement)
 
     ledger.Ledger.__init__ = watch_statements  # type: ignore[method-assign]
-    before(delivery.Delivery, "_export", "before the request")
-    before(delivery.Delivery, "_advance", "after the answer")
-    after(ledger.Ledger, "advance", "after the cursor's write")
-    before(ledger.Ledger, "decide", "before the verdict")
-    after(ledger.Ledger, "decide", "after the verdict")
-    after(segments, "_end_of_last_line", "completing a segment")  # its writes are on disk, the cut is not
-    before(crash_recovery.Path, "rename", "ending trajectories", lambda path, _: path.name.endswith(".new"))
-    before(segments, "discard_buffers", "giving back buffers")
-    before(compaction.Path, "replace", "archiving a segment", lambda path, _: path.parent.name == "archive")
-    after(compaction, "archive", "removing a segment")
+    deaths.before(delivery.Delivery, "_export", "before the request")
+    deaths.before(delivery.Delivery, "_advance", "after the answer")
+    deaths.after(ledger.Ledger, "advance", "after the cursor's write")
+    deaths.before(ledger.Ledger, "decide", "before the verdict")
+    deaths.after(ledger.Ledger, "decide", "after the verdict")
+    deaths.after(segments, "_end_of_last_line", "completing a segment")  # writes are on disk, the cut is not
+    is_new = lambda path, _: path.name.endswith(".new")  # noqa: E731
+    deaths.before(crash_recovery.Path, "rename", "ending trajectories", is_new)
+    deaths.before(segments, "discard_buffers", "giving back buffers")
+    is_archive = lambda path, _: path.parent.name == "archive"  # noqa: E731
+    deaths.before(compaction.Path, "replace", "archiving a segment", is_archive)
+    deaths.after(compaction, "archive", "removing a segment")

@@ -1,13 +1,13 @@
-"""A recording program, told by lines on its standard input what to do; it answers each with a line of JSON.
+"""A recording program that does what lines on its standard input say, and answers each with a line of JSON.
 
-    record NAME COUNT [ROW]  a trajectory with so many operations, NAME.0, …; answers once it is on disk
-    open NAME            a trajectory that does not end, with one operation
-    huge NAME BYTES      a trajectory with an attribute of that size, and nothing else
-    across NAME CLOCK    a trajectory and an operation, within which the clock (a file) is set back by an hour
-    status               the account
-    shutdown SECONDS     the account at the end
+    record NAME COUNT [ROW]  a trajectory with operations NAME.0, …; answers once it is on disk
+    open NAME                a trajectory that does not end, with one operation
+    huge NAME BYTES          a trajectory with an attribute of that size, and nothing else
+    across NAME CLOCK        a trajectory and an operation, in which the clock (a file) is set back by an hour
+    status                   the delivery report
+    shutdown SECONDS         the delivery report at the end
 
-OTEL_TEST_EXPORTERS holds what it calls ``configure()`` with, as JSON, if it is to.
+OTEL_TEST_EXPORTERS has the exporters, as JSON, with which the program calls ``configure()``.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def _operations(name: str, count: int) -> None:
 
 
 def names(name: str, count: int) -> list[str]:
-    """The names of the spans that ``record`` records."""
+    """Return the names of the spans that ``record`` records."""
     return [name, *(f"{name}.{number}" for number in range(count))]
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """An account, as far as these tests look at it."""
+    """Return the parts of a report that these tests look at."""
     return {
         "place": report.place,
         "started": report.started,
@@ -65,7 +65,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do as told until the input ends."""
+    """Execute commands until the input ends."""
     if exporters := os.environ.get(EXPORTERS):
         otel_rollout.configure(json.loads(exporters))
     for line in sys.stdin:
@@ -105,12 +105,12 @@ def _on_disk() -> bool:
 
 
 class Job:
-    """The program, as a process.
+    """The program in a process of its own.
 
     Args:
         variables: its environment.
-        exporters: what to configure in it; None: what the environment says.
-        within: the command to run it with.
+        exporters: exporters to configure in it; None: those of the environment.
+        within: command to run it with.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Job:
         self.kill()
 
     def ask(self, *words: object) -> Any:
-        """Have something done, and get the answer."""
+        """Send a command and return its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(*words, file=self._process.stdin, flush=True)
@@ -150,7 +150,7 @@ class Job:
         return names(name, count)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL and wait."""
         self._process.kill()
         self._process.communicate()
 

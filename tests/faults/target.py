@@ -1,4 +1,4 @@
-"""Targets in trouble: a proxy on the loopback that goes wrong as told, and an OTLP receiver that counts."""
+"""Failing targets: a proxy on the loopback that fails in a given way, and an OTLP receiver that counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOO_LATE = 10.0
 
 
 class Certificates:
-    """Those of an authority that the exporters are told to trust, and of another."""
+    """Server certificates of an authority that the exporters trust, and of another authority."""
 
     def __init__(self, directory: Path) -> None:
         authority = trustme.CA()
@@ -44,18 +44,17 @@ def _server_context(authority: trustme.CA) -> ssl.SSLContext:
 
 
 class FaultyProxy:
-    """Passes requests on to a real target, unless told otherwise.
+    """Passes requests on to a real target, unless a fault is set.
 
-    ``fault`` is None, or what goes wrong. Of connections: ``refusing``, ``handshake cut``,
-    ``wrong certificate``. Of requests that write spans, whose path contains ``writes``: ``hanging`` (no
-    answer), ``slow`` (stored, answered too late), ``cut before`` and ``cut after`` the target has stored it
-    (half an answer, then the end), or an HTTP status in its place, with what the request held of credentials
-    quoted in the answer. ``times``: after so many it is over.
+    Faults of connections: ``refusing``, ``handshake cut``, ``wrong certificate``. Faults of requests that
+    write spans: ``hanging`` (no answer), ``slow`` (stored, answered too late), ``cut before`` and ``cut
+    after`` storing (half an answer, then the end), or an HTTP status, whose answer quotes the request's
+    credentials.
 
     Args:
         upstream: address of the target.
-        writes: see above.
-        certificates: what to speak TLS with; None: no TLS.
+        writes: part of the path of requests that write spans.
+        certificates: certificates for TLS; None: no TLS.
     """
 
     def __init__(self, upstream: str, writes: str, certificates: Certificates | None = None) -> None:
@@ -75,7 +74,7 @@ class FaultyProxy:
         self._listen()
 
     def fail(self, fault: str | int, times: int = 1 << 30) -> None:
-        """Go wrong from now on."""
+        """Fail from now on, for that many requests."""
         self._healed.clear()
         with self._lock:
             self._fault, self._left = fault, times
@@ -85,7 +84,7 @@ class FaultyProxy:
             self._listen()
 
     def heal(self) -> None:
-        """Be as the target is."""
+        """Pass all requests on again."""
         with self._lock:
             self._fault = None
         self._healed.set()
@@ -93,7 +92,7 @@ class FaultyProxy:
             self._listen()
 
     def close(self) -> None:
-        """Give the port back."""
+        """Release the port."""
         self._healed.set()
         self._refuse()
         self._reserved.close()
@@ -138,7 +137,7 @@ class FaultyProxy:
         return self._fault in faults
 
     def take_fault(self, path: str) -> str | int | None:
-        """What goes wrong with this request."""
+        """Return the fault of a request; None if it is passed on."""
         with self._lock:
             if self._fault is None or self._writes not in path or self._left <= 0:
                 return None
@@ -146,13 +145,13 @@ class FaultyProxy:
             return self._fault
 
     def wait_for_healing(self, seconds: float) -> None:
-        """Until the fault is over, or for so long."""
+        """Wait until the fault is over, at most that long."""
         self._healed.wait(seconds)
 
     def ask_upstream(
         self, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        """What the real target answers."""
+        """Return the answer of the real target."""
         upstream = http.client.HTTPConnection(self._upstream.hostname or "", self._upstream.port, timeout=60)
         with contextlib.closing(upstream):
             upstream.request(method, path, body, headers)
@@ -198,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, kept, answer, cut=fault == "cut after")
 
     def _quoted(self) -> bytes:
-        """An explanation that quotes all that the request knows of credentials."""
+        """Return an explanation that quotes every credential of the request."""
         credential = self.headers.get("Authorization", "")
         readable = (
             base64.b64decode(credential[6:]).decode() if credential.startswith("Basic ") else credential
@@ -226,14 +225,14 @@ class Receiver:
 
     Attributes:
         url: its address, without the path.
-        names: how often each span came, by name.
-        credentials: span name → the ``Authorization`` it came with.
-        sizes: span name → bytes of the request it came in.
-        backwards: names of spans that end before they begin.
-        poison: spans of this name make it answer 400 to the whole request.
+        names: name of a span → number of times it came.
+        credentials: name of a span → the ``Authorization`` of its request.
+        sizes: name of a span → bytes of its request.
+        backwards: names of spans that end before they start.
+        poison: name of spans that make it answer 400 to the whole request.
         limit: bytes beyond which a request is answered with 413.
         required: the ``Authorization`` without which a request is answered with 401.
-        refusals: requests that were.
+        refusals: number of requests without it.
     """
 
     def __init__(self) -> None:
@@ -264,7 +263,7 @@ class Receiver:
         self._thread.start()
 
     def take(self, body: bytes, credential: str) -> int:
-        """Take a request; the status to answer."""
+        """Take a request and return the status of the answer."""
         if len(body) > self.limit:
             return 413
         if self.required not in (None, credential):
@@ -291,7 +290,7 @@ class Receiver:
 
 @contextlib.contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A receiver for a while."""
+    """Run a receiver for the block."""
     receiver = Receiver()
     try:
         yield receiver

@@ -1,6 +1,6 @@
-"""A spool that somebody else has made, or put something into: no file of others is read, written or awaited.
+"""A spool that another user has made or changed: files of others are neither read, written nor awaited.
 
-Everything here is root's view, whom the system's permissions do not hold back.
+These tests run as root, whom the system's permissions do not hold back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FORWARDER = [sys.executable, "-m", "otel_rollout.forwarder"]
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A file that only root may read or write."""
+    """Return a file that only root may read or write."""
     path = tmp_path / "root-only" / "secret"
     path.parent.mkdir(mode=0o700)
     path.write_bytes(hostile.SECRET)
@@ -45,7 +45,7 @@ def secret(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A temporary directory as /tmp is: everybody may make files, nobody may remove those of others."""
+    """Return a directory like /tmp: everybody may create files, nobody may remove those of others."""
     path = tmp_path / "shared"
     path.mkdir()
     path.chmod(0o1777)
@@ -59,7 +59,7 @@ def target(test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def assert_untouched(secret: Path, *places: Path) -> None:
-    """The secret is as it was, nothing was made beside it, and what it says is nowhere else."""
+    """Check that the secret is unchanged, has no new neighbour, and was copied nowhere."""
     assert secret.read_bytes() == hostile.SECRET
     assert os.listdir(secret.parent) == [secret.name]
     for place in places:
@@ -69,7 +69,7 @@ def assert_untouched(secret: Path, *places: Path) -> None:
 
 
 def of_nobody(shared: Path, secret: Path) -> Path:
-    """The issue's directory: a segment that is a link, a dead-letter file for everybody, a forged journal."""
+    """Return another user's node directory: a segment that is a link, open permissions, a forged journal."""
     node_dir = hostile.node_directory(shared / "spool")
     (node_dir / SegmentName("3-00000000000000cc", 1).file).symlink_to(secret)
     (node_dir / "rejected.test-file.jsonl").touch()
@@ -93,7 +93,7 @@ def of_nobody(shared: Path, secret: Path) -> Path:
 def test_root_reads_and_writes_nothing_in_spool_of_another_user(
     command: list[str], shared: Path, secret: Path, target: Path
 ) -> None:
-    """Nothing in it is read or written, and one line says whose it is."""
+    """Commands and forwarder leave everything as it is, and one line says whose the directory is."""
     node_dir = of_nobody(shared, secret)
     before = {path.name: path.lstat().st_mtime_ns for path in node_dir.iterdir()}
     named = {"NODE": str(node_dir), "SPOOL": str(shared / "spool")}
@@ -110,7 +110,7 @@ def test_root_reads_and_writes_nothing_in_spool_of_another_user(
 
 
 def test_root_shows_and_replays_no_link_of_another_user(shared: Path, secret: Path, target: Path) -> None:
-    """Where a person names the directory: its owner's own lines, and not what its links lead to."""
+    """A directory that a person names is read, but not the targets of its links."""
     node_dir = of_nobody(shared, secret)
     for arguments in (["show", "--from", node_dir], ["replay", node_dir, "--to", "test-file"]):
         ran = subprocess.run(
@@ -126,7 +126,7 @@ def test_root_shows_and_replays_no_link_of_another_user(shared: Path, secret: Pa
 def test_spool_of_another_user_is_not_shown_as_ones_own(
     shared: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What somebody else has put where this user's spool would be is not taken for this user's."""
+    """A directory that somebody has put in place of this user's spool is not shown without being named."""
     of_nobody(shared, secret)
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(shared / "spool"))
     ran = subprocess.run([*COMMAND, "show"], capture_output=True, text=True, timeout=60, check=False)
@@ -136,7 +136,7 @@ def test_spool_of_another_user_is_not_shown_as_ones_own(
 
 
 def test_files_of_another_user_are_replayed_when_named(shared: Path, target: Path) -> None:
-    """A directory that a person names may be another user's, where its files are that user's own."""
+    """A directory that a person names may be another user's, if its files are that user's own."""
     node_dir = hostile.node_directory(shared / "spool")
     hostile.give_away(shared / "spool")
     subprocess.run([*COMMAND, "replay", str(node_dir), "--to", "test-file"], timeout=60, check=True)
@@ -180,10 +180,9 @@ def test_foreign_object_in_place_of_a_file_is_left_untouched(
     target: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a directory of ours, unpacked from somebody's archive say, and for each file that we read or write.
+    """Such objects come in an unpacked archive, for example; links are not followed and pipes not awaited.
 
-    Links are not followed, pipes not waited for. A good line beside them is delivered, unless delivery needs
-    what is amiss; then the account says so.
+    A valid line beside them is delivered, unless delivery needs the file; then the report says so.
     """
     node_dir = hostile.node_directory(shared / "spool")
     (node_dir / "run.json").unlink()
@@ -228,7 +227,7 @@ def test_foreign_object_in_place_of_a_file_is_left_untouched(
 def test_directory_that_others_can_write_to_is_not_used(
     shared: Path, secret: Path, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others could put links there while we work; the line says how to change that."""
+    """Others could plant links there, and the log line says how to change the permissions."""
     node_dir = hostile.node_directory(shared / "spool")
     node_dir.chmod(0o777)
     assert layout.node_directories(shared / "spool") == []
@@ -253,7 +252,7 @@ def test_spool_made_by_another_user_switches_tracing_off(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Somebody was there first, with a directory or a link: the program runs untraced; one line says so."""
+    """The program runs untraced, and one line gives the reason, for directories as for links."""
     path = shared / squatted
     path.parent.mkdir(parents=True, exist_ok=True)
     if form == "link":
@@ -276,7 +275,7 @@ def test_spool_made_by_another_user_switches_tracing_off(
 def test_directory_swapped_during_recording_is_not_written(
     fresh_process: None, test_exporters: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In a spool that others may rename in: what is put in our place is neither read nor written."""
+    """Where others may rename directories, one in place of the spool is neither read nor written."""
     spool_dir = tmp_path / "open-to-all"
     spool_dir.mkdir()
     spool_dir.chmod(0o777)

@@ -1,4 +1,4 @@
-"""docs/reliability.md names tests; they are there."""
+"""docs/reliability.md links tests that exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAGE = ROOT / "docs" / "reliability.md"
 
 
 def test_every_test_that_the_page_names_exists() -> None:
-    """A link is to a file, and if it is called like a test, to a file with that test in it."""
+    """A link whose text is the name of a test leads to a file with that test."""
     links = re.findall(r"\[([^\]]+)\]\(\.\./(tests/[^)]+)\)", PAGE.read_text())
     assert len(links) > 40
     for text, file in links:

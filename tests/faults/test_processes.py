@@ -1,4 +1,4 @@
-"""Recording processes that fork, are many, die, and whose clock is set: each span arrives, once."""
+"""Recording processes that fork, are many, die, and whose clock is set: each span arrives once."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.waiting import wait_for
 TIMEOUT = 300
 
 
-def run(variables: dict[str, str], code: str) -> str:
-    """Run a program; what it printed."""
+def run(variables: dict[str, str], program: str) -> str:
+    """Run a program of tests/programs; return what it printed."""
     ran = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-m", f"tests.programs.{program}"],
         env={**variables, "PYTHONPATH": PATH},
         capture_output=True,
         text=True,
@@ -34,49 +34,16 @@ def run(variables: dict[str, str], code: str) -> str:
 
 
 def wait_for_delivery(node_dir: Path, number: int) -> None:
-    """Until so many spans are delivered and noted as such: a forwarder killed then repeats nothing."""
+    """Wait until so many spans are noted as delivered: a forwarder that is killed then repeats nothing."""
     wait_for(lambda: read_ledger(node_dir).done("otlp") == number, seconds=120, what="delivery")
 
 
-FORKS_WHILE_WRITING = """
-import os, threading
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-import otel_rollout
-
-stop = threading.Event()
-
-def write(thread, count=0):
-    while not stop.is_set():
-        rollout_trace_op(name=f"parent.{thread}.{count}")(lambda: "x" * 2000)()
-        count += 1
-    written[thread] = count
-
-written = [0] * 4
-threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
-with rollout_trace_attr(name="parent", step=1):
-    for thread in threads:
-        thread.start()
-    for number in range(30):
-        child = os.fork()
-        if child == 0:  # the parent's lock, journal and segment are in the middle of something
-            with rollout_trace_attr(name=f"child.{number}", step=1):
-                rollout_trace_op(name=f"child.{number}.0")(lambda: None)()
-            os._exit(0)
-        os.waitpid(child, 0)
-    stop.set()
-    for thread in threads:
-        thread.join()
-report = otel_rollout.shutdown(120)
-print(sum(written), report.recorded, report.lost, report.open, report.unfinished, report.dropped)
-"""
-
-
 def test_forks_during_writes_lose_nothing(variables: dict[str, str], receiver: Receiver) -> None:
-    """Thirty forks while four threads write: no child hangs, none writes into its parent's files.
+    """Thirty forks happen while four threads write; no child hangs, and none writes into its parent's files.
 
-    Lost: nothing, but what a busy disk has made the journal refuse, which is counted. Doubled: nothing.
+    Lost: nothing but what a busy disk made the journal refuse, which is counted. Doubled: nothing.
     """
-    written, recorded, lost, opened, unfinished, dropped = run(variables, FORKS_WHILE_WRITING).split(" ", 5)
+    written, recorded, lost, opened, unfinished, dropped = run(variables, "fork_while_writing").split(" ", 5)
     drops = sum(eval(dropped).values())
     assert int(recorded) + drops == int(written) + 1 + 60
     assert (lost, opened, unfinished) == ("0", "0", "0")
@@ -85,70 +52,24 @@ def test_forks_during_writes_lose_nothing(variables: dict[str, str], receiver: R
     assert children <= set(receiver.names)
 
 
-SIXTY_FOUR_WRITERS = """
-import os, signal
-import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-from otel_rollout.runs import membership
-
-membership.decide()
-children = []
-for number in range(64):
-    child = os.fork()
-    if child == 0:
-        with rollout_trace_attr(name=f"{number}", step=number % 4):
-            for count in range(50):
-                rollout_trace_op(name=f"{number}.{count}")(lambda: None)()
-            if number % 4 == 0:  # in the middle of its trajectory
-                os.kill(os.getpid(), signal.SIGKILL)
-        os._exit(0)
-    children.append(child)
-for child in children:
-    os.waitpid(child, 0)
-report = otel_rollout.shutdown(200)
-print(report.started, report.recorded, report.lost, report.open, report.unfinished, report.dropped)
-"""
-
-
 def test_sixty_four_processes_that_record_at_once_lose_nothing(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """Sixty-four processes record at once, a quarter of them is killed. Lost: nothing. Doubled: nothing."""
-    assert run(variables, SIXTY_FOUR_WRITERS).split(" ", 5) == ["3264", "3264", "0", "0", "0", "{}\n"]
+    """A quarter of the processes is killed. Lost: nothing. Doubled: nothing."""
+    assert run(variables, "sixty_four_writers").split(" ", 5) == ["3264", "3264", "0", "0", "0", "{}\n"]
     expected = [f"{n}.{count}" for n in range(64) for count in range(50)] + [f"{n}" for n in range(64)]
     assert receiver.names == Counter(expected)
-
-
-OUTLIVED = """
-import os, signal, sys, time
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
-from otel_rollout.launch import launcher
-from otel_rollout.runs import directory
-trajectory = rollout_trace_attr(name="parent", step=1)
-trajectory.__enter__()
-rollout_trace_op(name="parent.0")(lambda: None)()
-while not launcher.forwarder_runs(directory.node_directory(runtime.current().settings)):
-    # Else nobody is there to see the parent's end.
-    time.sleep(0.02)
-if os.fork() == 0:
-    print(os.getpid(), flush=True)
-    sys.stdin.readline()
-    with rollout_trace_attr(name="child", step=1):
-        rollout_trace_op(name="child.0")(lambda: None)()
-    os._exit(0)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def test_writer_that_its_forked_child_outlives_is_completed(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """The parent counts as dead though its child lives: what it left is completed at once.
+    """The parent counts as dead although its child lives, and its files are completed at once.
 
-    Lost: nothing. Doubled: nothing; the child ends nothing of its parent's.
+    Lost: nothing. Doubled: nothing; the child ends no span of its parent.
     """
     node_directory(variables)
-    command = [sys.executable, "-c", OUTLIVED]
+    command = [sys.executable, "-m", "tests.programs.outlived_by_child"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**variables, "PYTHONPATH": PATH}
     ) as parent:
@@ -171,9 +92,9 @@ def test_writer_that_its_forked_child_outlives_is_completed(
 def test_changes_of_the_clock_lose_nothing(
     variables: dict[str, str], receiver: Receiver, tmp_path: Path
 ) -> None:
-    """Hours forth and back while trajectories run and forwarders die: nobody is taken for dead or for old.
+    """The clock changes by hours while trajectories run and forwarders die; no writer is taken for dead.
 
-    Lost: nothing. Doubled: nothing. No span ends before it began.
+    Lost: nothing. Doubled: nothing. No span ends before it starts.
     """
     clock = tmp_path / "clock"
     clock.write_text("0")
@@ -197,7 +118,7 @@ def test_changes_of_the_clock_lose_nothing(
 def test_two_jobs_with_one_spool_use_their_own_credentials(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """Two jobs share a spool and a target, and not a token: each one's forwarder uses its own.
+    """Two jobs share a spool and a target, but no token; each job's forwarder uses the job's own.
 
     Lost: nothing. Doubled: nothing.
     """
@@ -217,7 +138,7 @@ def test_two_jobs_with_one_spool_use_their_own_credentials(
 
 
 def test_span_that_target_rejects_is_rejected_alone(variables: dict[str, str], receiver: Receiver) -> None:
-    """A target that refuses each request with that span in it gets all others; it is set aside, with reason.
+    """A target that rejects requests with that span gets the others; the dead-letter file has the reason.
 
     Lost: nothing. Doubled: nothing.
     """
@@ -238,7 +159,7 @@ def test_span_that_target_rejects_is_rejected_alone(variables: dict[str, str], r
 def test_span_of_fifty_megabytes_arrives_or_is_rejected_alone(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """It arrives, and its neighbours with it; where a target takes no such request it alone is set aside.
+    """The span and its neighbours arrive; at a target that takes no such request, the span alone is rejected.
 
     Lost: nothing. Doubled: nothing.
     """

@@ -1,4 +1,4 @@
-"""Credentials, planted in every place they can come from, are found nowhere they do not belong."""
+"""Credentials, planted wherever they can come from, appear nowhere they do not belong."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRETS = [
 
 @pytest.fixture
 def refusing(receiver: Receiver) -> Iterator[FaultyProxy]:
-    """A target that lets nobody in, and quotes the credentials it was sent in what it says."""
+    """Yield a target that refuses everybody, and quotes the credentials of the request in its answers."""
     proxy = FaultyProxy(receiver.url, "/")
     proxy.fail(401)
     yield proxy
@@ -41,7 +41,7 @@ def refusing(receiver: Receiver) -> Iterator[FaultyProxy]:
 
 
 def by_variables(url: str) -> tuple[dict[str, str], None]:
-    """Credentials as most people set them."""
+    """Return credentials in variables, as most people set them."""
     return {
         "OTEL_TRACES_EXPORTER": "mlflow,weave,otlp",
         "MLFLOW_TRACKING_URI": url,
@@ -56,7 +56,7 @@ def by_variables(url: str) -> tuple[dict[str, str], None]:
 
 
 def by_options(url: str) -> tuple[dict[str, str], dict[str, dict[str, object]]]:
-    """Credentials in ``configure()``."""
+    """Return credentials in arguments of ``configure()``."""
     return {}, {
         "mlflow": {"tracking_uri": url.replace("//", f"//{USER}:{PASSWORD}@")},
         "weave": {"api_key": API_KEY, "base_url": url, "trace_server_url": url},
@@ -72,7 +72,7 @@ def test_credentials_appear_in_no_file_log_or_command_line(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Not in segments, ledgers and logs, not on any command line, not in what job and ``status`` say."""
+    """Segments, ledgers, logs, command lines, reports and the output of ``status`` are searched."""
     added, exporters = given(refusing.url)
     del variables["OTEL_EXPORTER_OTLP_ENDPOINT"]
     variables |= added
@@ -103,14 +103,14 @@ def test_credentials_appear_in_no_file_log_or_command_line(
 
 
 def in_trouble(account: dict[str, object], status: str) -> dict[str, object] | None:
-    """The account, once each exporter was answered with that status."""
+    """Return the report, once each exporter was answered with that status."""
     exporters = account["exporters"]
     assert isinstance(exporters, dict)
     return account if all(status in (count["problem"] or "") for count in exporters.values()) else None
 
 
 def command_lines() -> str:
-    """Those of all processes there are."""
+    """Return the command lines of all processes."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -122,7 +122,7 @@ def command_lines() -> str:
 
 
 def command(variables: dict[str, str], *arguments: str) -> str:
-    """What a command of ours prints."""
+    """Run a command of this package; return its output."""
     ran = subprocess.run(
         [sys.executable, "-c", "from otel_rollout.cli import app; app()", *arguments],
         env={**variables, "PYTHONPATH": PATH},

@@ -1,4 +1,4 @@
-"""A spool that is damaged, removed, inherited or shared: what is whole arrives, what is not is counted."""
+"""A spool that is damaged, removed, inherited or shared: whole lines arrive, others are counted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def the_segment(node_dir: Path) -> Path:
 
 
 def complete(node_dir: Path) -> None:
-    """What a forwarder does for dead writers, before it was interrupted."""
+    """Complete the files of dead writers, as a forwarder does that is interrupted afterwards."""
     for writer in layout.journals(node_dir):
         segments.heal(node_dir, writer)
         segments.discard_buffers(node_dir, writer)
@@ -39,7 +39,7 @@ def set_aside(node_dir: Path) -> list[dict[str, str]]:
 def test_truncated_segment_is_completed_from_its_journal(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """What a dead writer's segment lacks at its end is in its journal. Lost: nothing. Doubled: nothing."""
+    """The journal has what a dead writer's segment lacks at its end. Lost: nothing. Doubled: nothing."""
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir, count=50)
     os.truncate(the_segment(node_dir), 10_000)
@@ -52,9 +52,9 @@ def test_truncated_segment_is_completed_from_its_journal(
 def test_truncated_segment_without_journal_delivers_its_whole_lines(
     variables: dict[str, str], receiver: Receiver, with_journal: bool
 ) -> None:
-    """Cut when its journal has been given back, or copied without one: what stands before the cut arrives.
+    """The segment was cut after its journal was given back, or copied without a journal.
 
-    Lost: the lines that were cut off; where there is a journal, the account says how many. Doubled: nothing.
+    Lost: the lines that were cut off; with a journal, the report has their number. Doubled: nothing.
     """
     node_dir = node_directory(variables)
     record_and_die(variables, node_dir, count=50)
@@ -78,9 +78,9 @@ def flipped(data: bytes, at: int, bit: int) -> bytes:
 
 
 def test_flipped_bits_reject_only_damaged_lines(variables: dict[str, str], receiver: Receiver) -> None:
-    """Twenty flipped bits in a segment: what can be read arrives, what cannot is set aside, none stops it.
+    """Twenty bits of a segment flip; readable lines arrive, and others are in the dead-letter file.
 
-    Lost: the lines that were hit; they lie in a file with what is wrong with them. Doubled: nothing.
+    Lost: the damaged lines; the file has each with the reason. Doubled: nothing.
     """
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir, count=100)
@@ -115,9 +115,9 @@ def test_flipped_bits_reject_only_damaged_lines(variables: dict[str, str], recei
 def test_damaged_table_of_open_trajectories_loses_only_damaged_entries(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """What is left of it ends as an error, and keeps nobody from what lies in segments.
+    """Readable entries end as errors, and segments are delivered.
 
-    Lost: that the damaged trajectories were running. Doubled: nothing.
+    Lost: the fact that the damaged trajectories were running. Doubled: nothing.
     """
     node_dir = node_directory(variables)
     with nobody_forwards(node_dir), Job(variables) as job:
@@ -135,7 +135,7 @@ def test_damaged_table_of_open_trajectories_loses_only_damaged_entries(
 def test_lines_of_newer_version_arrive_without_unknown_fields(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """A span with fields nobody knows yet arrives without them; what is no trace data at all is set aside."""
+    """A line that is no trace data is in the dead-letter file."""
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir)
     complete(node_dir)
@@ -152,7 +152,7 @@ def test_lines_of_newer_version_arrive_without_unknown_fields(
 
 
 def test_journal_of_newer_version_stays_unchanged(variables: dict[str, str], receiver: Receiver) -> None:
-    """What lies in its segments arrives; what only the journal has stays in it, for who can read it."""
+    """Its segments are delivered; what only the journal has stays in it for a version that can read it."""
     node_dir = node_directory(variables)
     record_and_die(variables, node_dir)
     (journal,) = node_dir.glob("*" + layout.JOURNAL_SUFFIX)
@@ -166,7 +166,7 @@ def test_journal_of_newer_version_stays_unchanged(variables: dict[str, str], rec
 def test_ledger_of_another_version_is_renamed_and_delivery_starts_over(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """It is kept under another name; what lies in segments arrives. Doubled: what had been delivered."""
+    """What lies in segments arrives. Doubled: what had been delivered before."""
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir)
     with closing(sqlite3.connect(node_dir / ledger.FILE)) as other:
@@ -218,7 +218,7 @@ DAMAGES = {
 def test_ledger_damaged_during_delivery_is_replaced_without_loss(
     variables: dict[str, str], receiver: Receiver, damage: str, is_long_used: bool
 ) -> None:
-    """It is kept under another name, and begun anew with what the forwarder knows.
+    """The damaged ledger gets another name, and a new one has what the forwarder knows.
 
     Lost: nothing. Doubled: nothing.
     """
@@ -242,9 +242,9 @@ def test_ledger_damaged_during_delivery_is_replaced_without_loss(
 def test_spool_of_dead_container_is_completed_by_process_with_its_pid(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """A container dies with all in it, forwarder too; the job's next attempt has its run id and its pid.
+    """A container dies with all processes; the job's next attempt has the run id and the pid of the first.
 
-    Lost: nothing. Doubled: nothing. What the first left open ends as an error.
+    Lost: nothing. Doubled: nothing. Trajectories that the first attempt left open end as errors.
     """
     first_process = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
     node_dir = node_directory(variables)
@@ -263,9 +263,9 @@ def test_spool_of_dead_container_is_completed_by_process_with_its_pid(
 
 
 def test_spool_shared_by_two_nodes_is_delivered_once(variables: dict[str, str], receiver: Receiver) -> None:
-    """Each machine's forwarder delivers what its own processes record, though it sees the other's files.
+    """Each machine's forwarder delivers what its own processes record, though it sees the files of the other.
 
-    One is killed: its node completes what it left. Lost: nothing. Doubled: nothing.
+    One job is killed, and its node completes its files. Lost: nothing. Doubled: nothing.
     """
     nodes = {name: dict(variables) for name in ("a", "b")}
     for name, its_variables in nodes.items():

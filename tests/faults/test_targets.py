@@ -1,8 +1,8 @@
-"""Targets in trouble: MLflow, Weave and an OTLP receiver behind proxies that fail, all three at once.
+"""Failing targets: MLflow, Weave and an OTLP receiver behind proxies that fail, all three at once.
 
-One job records, its own forwarder delivers to the three. In each test they go wrong in the same way and are
-right again afterwards. Nothing is ever lost. What is doubled: nothing in MLflow and in Weave; over OTLP what
-the receiver had taken when its answer was lost, with the same ids. Pauses are a hundredth of the real ones.
+One job records, and its own forwarder delivers to the three. In each test the targets fail in one way and
+recover. Nothing is ever lost. Doubled is nothing in MLflow and Weave; over OTLP, what the receiver had taken
+when its answer was lost, with unchanged ids. Pauses are a hundredth of the real ones.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Rollout:
         return read_ledger(self.node_dir)
 
     def record_under(self, fault: str | int, times: int = 1 << 30) -> list[str]:
-        """Record a trajectory while the targets go wrong; the forwarder meets it in one batch."""
+        """Record a trajectory while the targets fail, so that the forwarder meets it in one batch."""
         forwarder = wait_for(lambda: forwarder_pid(self.node_dir), what="a forwarder")
         os.kill(forwarder, signal.SIGSTOP)
         try:
@@ -72,7 +72,7 @@ class Rollout:
         )
 
     def check_arrived(self, names: list[str], answer_lost: bool) -> None:
-        """Each target has each span, once, but for what OTLP cannot tell."""
+        """Check that each target has each span once, but for what OTLP cannot know."""
         for exporter, arrived in self.arrived.items():
             found = arrived()
             times = {name: found[name] for name in names}
@@ -86,7 +86,7 @@ class Rollout:
 def rollout(
     server_uri: str, local_weave: LocalWeave, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Rollout]:
-    """One job for all tests here: it goes on recording, as a training job does."""
+    """Yield one job for all tests: it goes on recording, as a training job does."""
     directory = tmp_path_factory.mktemp("targets")
     project = f"faults-{uuid.uuid4().hex[:12]}"
     certificates = Certificates(directory)
@@ -166,7 +166,7 @@ def _in_mlflow(uri: str, project: str) -> Counter[str]:
 def test_lasting_fault_of_target_delays_delivery_and_loses_nothing(
     rollout: Rollout, fault: str | int, kind: FailureKind
 ) -> None:
-    """While it lasts the account says what is wrong, once it is over all arrives.
+    """The report names the failure while it lasts, and everything arrives when it is over.
 
     Lost: nothing. Doubled: over OTLP, a batch whose answer was lost.
     """
@@ -186,9 +186,10 @@ def test_lasting_fault_of_target_delays_delivery_and_loses_nothing(
 
 @pytest.mark.parametrize(("status", "times"), [(400, 1), (413, 1), (500, 2)])
 def test_passing_refusal_of_batch_loses_no_span(rollout: Rollout, status: int, times: int) -> None:
-    """A batch that is refused once is halved and its halves pass; one that met internal errors comes again.
+    """A batch that is rejected once is halved, and its halves pass; after internal errors it comes again.
 
-    Two of them: with the third Weave's exporter begins to suspect the calls. Lost: nothing. Doubled: nothing.
+    There are two internal errors, since after a third Weave's exporter suspects the calls. Lost: nothing.
+    Doubled: nothing.
     """
     names = rollout.record_under(status, times)
     rollout.wait_until_delivered()
@@ -201,7 +202,7 @@ def test_passing_refusal_of_batch_loses_no_span(rollout: Rollout, status: int, t
 
 
 def test_target_back_after_outage_gets_every_span(rollout: Rollout) -> None:
-    """Ten minutes by the forwarder's clock, in which the job goes on; `make soak` waits ten real ones.
+    """The outage takes ten minutes by the forwarder's clock; `make soak` waits ten real ones.
 
     Lost: nothing. Doubled: nothing.
     """
@@ -219,7 +220,7 @@ def test_target_back_after_outage_gets_every_span(rollout: Rollout) -> None:
 
 
 def test_failing_target_does_not_delay_other_targets(rollout: Rollout) -> None:
-    """Each exporter has a cursor of its own: two deliver while the third is away. Lost: nothing."""
+    """Each exporter has a cursor of its own: two deliver while the third target is away. Lost: nothing."""
     rollout.proxies["mlflow"].fail("refusing")
     names = rollout.job.record("two-of-three", 3)
     recorded = rollout.job.ask("status")["recorded"]
@@ -231,7 +232,7 @@ def test_failing_target_does_not_delay_other_targets(rollout: Rollout) -> None:
 
 
 def test_counts_add_up_at_the_end_of_the_job(rollout: Rollout) -> None:
-    """After all of that: recorded = delivered for each exporter; nothing rejected, pending or lost."""
+    """After all faults each exporter has delivered everything; nothing is rejected, pending or lost."""
     account = rollout.job.ask("shutdown", 60)
     assert (account["started"], account["open"], account["dropped"], account["lost"]) == (
         account["recorded"], 0, {}, 0,

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from otel_rollout.exporting.batching import halved
 from otel_rollout.exporting.projects import by_project
-from otel_rollout_mlflow import batching as mlflow_batching
+from otel_rollout_mlflow import feedback as mlflow_feedback
 from otel_rollout_mlflow import mapping as mlflow_mapping
+from otel_rollout_mlflow import writer as mlflow_writer
 from otel_rollout_otlp import encoding
-from otel_rollout_weave import batching as weave_batching
+from otel_rollout_weave import calls as weave_requests
+from otel_rollout_weave import feedback as weave_feedback
 from otel_rollout_weave import mapping as weave_mapping
 from tests.fuzz.bounds import examples
 from tests.fuzz.spans import spans
@@ -44,9 +47,9 @@ def spans_in(request: ExportTraceServiceRequest | TracesData) -> list:
 @given(batch=spans, max_bytes=st.sampled_from([1, 500, 1 << 20]))
 def test_otlp_takes_every_span(batch, max_bytes):
     """Protobuf that reads back, and JSON that Google's own parser takes, each span once."""
-    requests = encoding.bounded(batch, encoding.protobuf_of_spans, max_bytes)
+    requests = halved(batch, encoding.protobuf_of_spans, len, max_bytes)
     assert sum(len(spans_in(ExportTraceServiceRequest.FromString(body))) for body in requests) == len(batch)
-    requests = encoding.bounded(batch, encoding.json_of_spans, max_bytes)
+    requests = halved(batch, encoding.json_of_spans, len, max_bytes)
     assert sum(len(spans_in(parse_line(orjson.dumps(strict(body))))) for body in requests) == len(batch)
 
 
@@ -61,7 +64,7 @@ def test_mlflow_takes_every_span(batch, last, max_bytes):
     for project, group in by_project(batch, last).items():
         orjson.dumps(project)
         mapped = [mlflow_mapping.to_mlflow(span) for span in group]
-        for request in mlflow_batching.requests_of(mapped, max_bytes):
+        for request in mlflow_writer.requests_of(mapped, max_bytes):
             for of_resource in read_back(request).resource_spans:
                 for scope in of_resource.scope_spans:
                     for span in scope.spans:
@@ -69,7 +72,7 @@ def test_mlflow_takes_every_span(batch, last, max_bytes):
                         stored = json.loads(json.dumps(made.to_dict(), cls=TraceJSONEncoder))
                         assert Span.from_dict(stored).name == made.name
                         found += 1
-        for score in [score for span in group for score in mlflow_mapping.feedback_of(span)]:
+        for score in [score for span in group for score in mlflow_feedback.feedback_of(span)]:
             json.dumps(
                 {"name": score.name, "value": score.value, "why": score.rationale}, allow_nan=False
             ).encode()
@@ -84,10 +87,10 @@ def weave_calls(batch, last) -> tuple[list[bytes], list[bytes], list[dict]]:
     calls, markers, feedback = [], [], []
     for project, group in by_project(batch, last).items():
         mapped = [weave_mapping.to_call(span, "entity/project", None) for span in group]
-        assert sum(map(len, weave_batching.requests_of(mapped, 500))) == len(group)
+        assert sum(map(len, weave_requests.requests_of(mapped, 500))) == len(group)
         calls += [encoded for call in mapped for encoded in (call.encoded, call.stand_in())]
         markers += [weave_mapping.to_marker(span, f"entity/{project}", "e/p/r") for span in group]
-        feedback += [s.to_weave("entity/project") for span in group for s in weave_mapping.feedback_of(span)]
+        feedback += [s.to_weave("entity/project") for span in group for s in weave_feedback.feedback_of(span)]
     return calls, markers, feedback
 
 

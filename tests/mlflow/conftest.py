@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 import trustme
-from mlflow_support import ADMIN, IN_A_FILE, PASSWORD, FakeServer, Rollouts, SecuredServer
+from mlflow_support import ADMIN, IN_A_FILE, PASSWORD, SecuredServer
 
 from otel_rollout_mlflow import MlflowSpanExporter
+from tests.fake_server import FakeServer, serving
 from tests.mlflow_server import free_port, running_server
+from tests.sdk_spans import Rollouts
 
 # What MLflow is warned of about its own code; `filterwarnings = error` would make MLflow fail.
 MLFLOW_WARNINGS = ("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning",)
@@ -77,43 +77,10 @@ def rollouts(project: str) -> Rollouts:
 
 @pytest.fixture
 def fake_server() -> Iterator[FakeServer]:
-    """Runs a :class:`FakeServer` for one test."""
-    fake = FakeServer()
+    """A server that answers as MLflow does when it is in order."""
     experiment = b'{"experiment": {"experiment_id": "1", "name": "any", "lifecycle_stage": "active"}}'
-    for how in ("get", "get-by-name"):
-        fake.answers[f"/api/2.0/mlflow/experiments/{how}"] = (200, {}, experiment)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer()
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self._answer()
-
-        def _answer(self) -> None:
-            path = self.path.partition("?")[0]
-            fake.received.append((path, dict(self.headers)))
-            default = (200, {}, fake.version.encode() if path == "/version" else b"{}")
-            status, headers, body = fake.answers.get(path, default)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    fake.uri = f"http://127.0.0.1:{server.server_port}"
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield fake
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving({"/version": (200, {}, b"3.17.2"), "/experiments/get": (200, {}, experiment)}) as fake:
+        yield fake
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ SECOND_SECONDS = 20
 """Bounds for a busy machine; `python -m benchmarks.first_run` measures, and docs/mlflow.md says what."""
 
 
-def test_a_short_program_ends_soon_the_first_and_the_second_time(tmp_path):
-    """Nothing but MLflow's own start stands between the last statement and the exit."""
+def test_short_program_ends_soon_with_a_new_and_an_old_database(tmp_path):
+    """The exit waits for nothing but MLflow's own start."""
     assert seconds_to_exit(tmp_path) < FIRST_SECONDS
     assert seconds_to_exit(tmp_path) < SECOND_SECONDS
 
 
-def test_a_new_database_is_synchronized_to_disk_once(tmp_path, monkeypatch):
-    """MLflow's migrations are 500 transactions; on a disk of 5 ms that would be the better part of 6 s."""
+def test_new_database_is_synchronized_to_disk_once(tmp_path, monkeypatch):
+    """MLflow's migrations are 500 transactions, about 6 s on a disk that takes 5 ms for each."""
     import sqlite3
 
     statements = []
@@ -37,8 +37,8 @@ def test_a_new_database_is_synchronized_to_disk_once(tmp_path, monkeypatch):
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_preparing_an_exporter_whose_target_is_away_is_silent(caplog):
-    """The first export says what is wrong."""
+def test_prepare_with_an_unreachable_target_is_silent(caplog):
+    """The first export reports the failure."""
     exporter = MlflowSpanExporter(tracking_uri="http://127.0.0.1:1", timeout=1)
     exporter.prepare()
     exporter.shutdown()

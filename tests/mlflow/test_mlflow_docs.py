@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
-from mlflow_support import ADMIN, PASSWORD, Rollouts, SecuredServer, deliver, stored
+from mlflow_support import ADMIN, PASSWORD, SecuredServer, stored
 
 from tests.mlflow_server import START_SECONDS, free_port
+from tests.sdk_spans import Rollouts, deliver
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "mlflow.md"
 TEXT = PAGE.read_text()
@@ -64,8 +65,8 @@ print("OF THE RUN", len(mlflow.search_traces(run_id=names["run"].info.run_id)))
 """
 
 
-def test_every_python_block_runs_and_every_search_finds(tmp_path: Path) -> None:
-    """The page's Python, from top to bottom, in a program that has recorded three siblings."""
+def test_every_python_block_of_the_page_runs_and_every_search_finds(tmp_path: Path) -> None:
+    """The page's Python runs from top to bottom in a program that has recorded three siblings."""
     searches = re.findall(r'filter_string="([^"]*)"', TEXT)
     assert len(searches) >= 6
     ran = subprocess.run(
@@ -108,7 +109,7 @@ def bash(script: str, directory: Path, **variables: str) -> subprocess.Popen[str
     )
 
 
-def test_the_server_command_serves_the_file(tmp_path: Path) -> None:
+def test_server_command_of_the_page_serves_the_file(tmp_path: Path) -> None:
     """The page's first command starts a server on the SQLite file."""
     [command] = [block for block in blocks("bash") if "mlflow server" in block]
     port = str(free_port())
@@ -133,8 +134,10 @@ def answers(url: str) -> bool:
         return False
 
 
-def test_the_variables_for_a_secured_server_let_the_doctor_in(secured: SecuredServer, tmp_path: Path) -> None:
-    """With an address, an account and a CA that exist, the page's last commands find nothing wrong."""
+def test_variables_of_the_page_let_the_doctor_into_a_secured_server(
+    secured: SecuredServer, tmp_path: Path
+) -> None:
+    """With an existing address, account and CA, the page's last commands find no problem."""
     [commands] = [block for block in blocks("bash") if "MLFLOW_TRACKING_USERNAME" in block]
     assert set(re.findall(r"^export (\w+)", commands, re.MULTILINE)) == {
         "OTEL_TRACES_EXPORTER",
@@ -270,8 +273,8 @@ def mapped(uri: str, project: str, exporter_for: Callable[..., Any]) -> Mapped:
     return Mapped(trace.info, trace.data, experiment.name, is_listed)
 
 
-def test_the_table_of_what_maps_to_what_is_true(mapped: Mapped) -> None:
-    """Every row of the table is checked on a trace read back, and every row that is checked is there."""
+def test_mapping_table_of_the_page_is_true_and_complete(mapped: Mapped) -> None:
+    """Each row is checked on a trace read back, and each check has a row."""
     table = TEXT.partition("## What maps to what")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| .+ \|$", table, re.MULTILINE)[1:]
     assert rows == list(ROWS)

@@ -54,10 +54,10 @@ def tree_of(trace: Any) -> dict[str, Any]:
     return {roots[0].name: below(roots[0])}
 
 
-def test_every_ended_span_survives_the_end_of_the_job(
+def test_every_ended_span_is_delivered_after_the_job_is_killed(
     uri: str, project: str, environment: dict[str, str]
 ) -> None:
-    """After ray.kill of all actors and ray.shutdown each trajectory is in MLflow, whole, exactly once."""
+    """After ray.kill of all actors and ray.shutdown MLflow has each trajectory whole and once."""
     ran = subprocess.run(
         [sys.executable, "-m", "tests.mlflow.killed_job", "4", "5", "20"],
         env=environment,
@@ -89,10 +89,10 @@ with rollout_trace_attr(sample_index=5, step=9, rollout_n=1, agent_name="slow"):
 """
 
 
-def test_a_running_trajectory_is_seen_and_a_killed_one_ends_as_an_error(
+def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
     uri: str, project: str, environment: dict[str, str]
 ) -> None:
-    """While it runs MLflow lists it with its tags; killed, it ends as ERROR with its children."""
+    """The tracker lists it with its identity while it runs, and with its children once it is killed."""
     command = [sys.executable, "-c", LONG_TRAJECTORY]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -149,15 +149,15 @@ assert report.lost == 0 and not report.exporters["mlflow"].pending, report
         "tags.reward = '0.25'",
     ],
 )
-def test_scores_of_every_kind_can_be_searched(scored: tuple[str, str], matching: str) -> None:
-    """Numbers compare as numbers, bools and labels as what they say."""
+def test_scores_of_every_type_are_found_by_search(scored: tuple[str, str], matching: str) -> None:
+    """Numbers compare as numbers, bools and labels as text."""
     uri, project = scored
     [found] = traces_of(uri, project, matching)
     assert found.info.tags["sample_index"] == "1"
 
 
-def test_scores_of_every_kind_keep_value_type_and_comment(scored: tuple[str, str]) -> None:
-    """Each name is one Feedback with the value given last, of its own type, and that one's comment."""
+def test_score_keeps_its_value_type_and_comment(scored: tuple[str, str]) -> None:
+    """Each name is one Feedback with the value, type and comment of the newest score."""
     uri, project = scored
     [found] = traces_of(uri, project, "tags.sample_index = '1'")
     assert {one.name: (one.value, type(one.value), one.rationale) for one in found.info.assessments} == {
@@ -174,10 +174,8 @@ def test_scores_of_every_kind_keep_value_type_and_comment(scored: tuple[str, str
 @pytest.mark.parametrize(
     "matching", ["feedback.reward > 0.8", "tags.reward = '0.9'", "tags.filtered = 'True'"]
 )
-def test_a_score_of_a_trajectory_delivered_before_is_found_like_any_other(
-    scored: tuple[str, str], matching: str
-) -> None:
-    """It is Feedback and a tag, the last one counts, and state, duration and spans stay as they were."""
+def test_score_of_a_delivered_trajectory_is_feedback_and_tag(scored: tuple[str, str], matching: str) -> None:
+    """The newest score counts, and state, duration and spans stay unchanged."""
     uri, project = scored
     [found] = traces_of(uri, project, matching)
     assert {one.name: (one.value, one.rationale) for one in found.info.assessments} == {
@@ -219,10 +217,10 @@ def wait_for_state(uri: str, project: str, state: str, seconds: float) -> Any:
     raise AssertionError(f"no trace in state {state} within {seconds} s")
 
 
-def test_the_demo_fills_mlflow_with_searchable_trajectories(
+def test_demo_fills_mlflow_with_searchable_trajectories(
     uri: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """`otel-rollout demo` ends with lost: 0, and each of its trajectories is found by step, sample and n."""
+    """`otel-rollout demo` ends with lost: 0, and each trajectory is found by step, sample and n."""
     environment.pop("OTEL_TRACES_EXPORTER")
     environment.pop("OTEL_ROLLOUT_PROJECT")
     command = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "demo"]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from datetime import datetime, timedelta, timezone
-from email.utils import format_datetime
 
 import pytest
 from mlflow import MlflowClient
-from mlflow_support import Rollouts, deliver, stored
+from mlflow_support import stored
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout_mlflow import MlflowSpanExporter
+from tests.sdk_spans import Rollouts, deliver
 
 
 def refused(exporter: MlflowSpanExporter, rollouts: Rollouts):
@@ -26,64 +25,9 @@ def refused(exporter: MlflowSpanExporter, rollouts: Rollouts):
     return exporter.last_failure
 
 
-def test_a_server_that_is_down_is_waited_for(closed_port_uri, rollouts, exporter_for):
-    """A refused connection is UNAVAILABLE and names the address."""
-    failure = refused(exporter_for(closed_port_uri), rollouts)
-
-    assert failure.kind is FailureKind.UNAVAILABLE
-    assert closed_port_uri in failure.message
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        (400, FailureKind.REJECTED),
-        (413, FailureKind.REJECTED),
-        (422, FailureKind.REJECTED),
-        (401, FailureKind.REFUSED),
-        (403, FailureKind.REFUSED),
-        (404, FailureKind.REFUSED),
-        (302, FailureKind.REFUSED),
-        (501, FailureKind.REFUSED),
-        (429, FailureKind.UNAVAILABLE),
-        (500, FailureKind.UNAVAILABLE),
-        (503, FailureKind.UNAVAILABLE),
-    ],
-)
-def test_each_status_says_what_to_do(fake_server, rollouts, exporter_for, status, kind):
-    """A status on /v1/traces becomes the kind of failure that tells the caller what to do."""
-    fake_server.answers["/v1/traces"] = (status, {}, b"<html>no</html>")
-
-    failure = refused(exporter_for(fake_server.uri), rollouts)
-
-    assert failure.kind is kind
-
-
-@pytest.mark.parametrize("path", ["/version", "/api/2.0/mlflow/experiments/get-by-name"])
-def test_no_span_is_blamed_for_what_comes_before_it(fake_server, rollouts, exporter_for, path):
-    """A 400 to a question about version or experiment refuses us; it would not do to set spans aside."""
-    fake_server.answers[path] = (400, {}, b"The plain HTTP request was sent to HTTPS port")
-
-    assert refused(exporter_for(fake_server.uri), rollouts).kind is FailureKind.REFUSED
-
-
-def test_retry_after_is_passed_on(fake_server, rollouts, exporter_for):
-    """Retry-After is understood as seconds and as a date."""
-    exporter = exporter_for(fake_server.uri)
-    fake_server.answers["/v1/traces"] = (429, {"Retry-After": "7"}, b"")
-    assert refused(exporter, rollouts).retry_after == 7
-
-    soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=60), usegmt=True)
-    fake_server.answers["/v1/traces"] = (503, {"Retry-After": soon}, b"")
-    assert 50 < (refused(exporter, rollouts).retry_after or 0) <= 60
-
-    fake_server.answers["/v1/traces"] = (503, {"Retry-After": "soon"}, b"")
-    assert refused(exporter, rollouts).retry_after is None
-
-
-def test_an_old_server_is_named_as_such(fake_server, rollouts, exporter_for):
-    """A server before 3.14 is REFUSED with both versions, and taken once it has been upgraded."""
-    fake_server.version = "3.10.1"
+def test_old_server_is_refused_with_both_versions(fake_server, rollouts, exporter_for):
+    """A server before 3.14 is REFUSED, and accepted once it has been upgraded."""
+    fake_server.answers["/version"] = (200, {}, b"3.10.1")
     exporter = exporter_for(fake_server.uri)
 
     failure = refused(exporter, rollouts)
@@ -91,15 +35,15 @@ def test_an_old_server_is_named_as_such(fake_server, rollouts, exporter_for):
     assert failure.kind is FailureKind.REFUSED
     assert "3.10.1" in failure.message
     assert "3.14" in failure.message
-    fake_server.version = "3.14.0"
+    fake_server.answers["/version"] = (200, {}, b"3.14.0")
     with rollouts.span("Agent.run"):
         pass
     deliver(exporter, rollouts.ended())
     assert exporter.last_failure is None
 
 
-def test_a_server_that_is_not_mlflow_is_recognised(fake_server, rollouts, exporter_for):
-    """A web page where the version should be is REFUSED, pointing to the address that was set."""
+def test_server_that_is_not_mlflow_is_refused(fake_server, rollouts, exporter_for):
+    """A web page in place of a version is REFUSED, and the message names the address's variable."""
     exporter = exporter_for(fake_server.uri)
     for answer in ((200, {}, b"<html>hello</html>"), (404, {}, b"<html>not here</html>")):
         fake_server.answers["/version"] = answer
@@ -108,24 +52,15 @@ def test_a_server_that_is_not_mlflow_is_recognised(fake_server, rollouts, export
         assert "MLFLOW_TRACKING_URI" in failure.message
 
 
-def test_a_silent_server_is_unavailable(server_uri, rollouts, exporter_for):
+def test_silent_server_is_unavailable(server_uri, rollouts, exporter_for):
     """A server that does not answer in time is UNAVAILABLE."""
     failure = refused(exporter_for(server_uri, timeout=0.0001), rollouts)
 
     assert failure.kind is FailureKind.UNAVAILABLE
 
 
-def test_the_same_trouble_is_logged_once(closed_port_uri, rollouts, exporter_for, caplog):
-    """Failing again for the same reason does not fill the log."""
-    exporter = exporter_for(closed_port_uri)
-    for _ in range(3):
-        refused(exporter, rollouts)
-
-    assert [record.name for record in caplog.records] == ["otel_rollout_mlflow.exporter"]
-
-
-def test_credentials_are_sent_and_never_shown(fake_server, rollouts, exporter_for, monkeypatch):
-    """User name and password of the URI become basic authentication and appear in no message."""
+def test_credentials_are_sent_and_in_no_message(fake_server, rollouts, exporter_for, monkeypatch):
+    """User name and password of the URI become basic authentication, and a token bearer authentication."""
     fake_server.answers["/v1/traces"] = (401, {}, b'{"message": "hunter2 is wrong"}')
     exporter = exporter_for(fake_server.uri.replace("//", "//alice:hunter2@"))
 
@@ -141,8 +76,10 @@ def test_credentials_are_sent_and_never_shown(fake_server, rollouts, exporter_fo
     assert failure.message.endswith("the bearer of this token is not let in; correct MLFLOW_TRACKING_TOKEN.")
 
 
-def test_a_deleted_experiment_is_named(uri, project, rollouts, exporter_for):
-    """A deleted experiment is REFUSED with the command that restores it."""
+def test_deleted_experiment_is_refused_with_the_command_that_restores_it(
+    uri, project, rollouts, exporter_for
+):
+    """Spans of a deleted experiment would be seen by nobody."""
     exporter = exporter_for(uri)
     with rollouts.span("first"):
         pass
@@ -157,16 +94,16 @@ def test_a_deleted_experiment_is_named(uri, project, rollouts, exporter_for):
 
 
 @pytest.mark.parametrize("arguments", [{"experiment_id": "987654"}, {"run_id": "0" * 32}])
-def test_what_does_not_exist_is_refused(uri, rollouts, exporter_for, arguments):
-    """An experiment id or a run that MLflow does not know is REFUSED instead of losing the link."""
+def test_unknown_experiment_id_or_run_is_refused(uri, rollouts, exporter_for, arguments):
+    """An id that MLflow does not know is REFUSED, so that no link is lost."""
     failure = refused(exporter_for(uri, **arguments), rollouts)
 
     assert failure.kind is FailureKind.REFUSED
     assert next(iter(arguments.values())) in failure.message
 
 
-def test_racing_creators_end_up_in_one_experiment(server_uri, project, exporter_for):
-    """Eight exporters that meet a new project at once all deliver into the same experiment."""
+def test_exporters_that_create_an_experiment_at_once_share_it(server_uri, project, exporter_for):
+    """Eight threads that meet a new project deliver into one experiment."""
     start = threading.Barrier(8)
     results = []
 
@@ -188,8 +125,10 @@ def test_racing_creators_end_up_in_one_experiment(server_uri, project, exporter_
     assert len(stored(server_uri, project)) == 8
 
 
-def test_a_name_that_is_no_unicode_text_costs_nothing_else(sqlite_uri, project, rollouts, exporter_for):
-    """What no UTF-8 can hold is a question mark; protobuf would refuse the whole batch for it."""
+def test_name_with_half_a_surrogate_is_stored_with_a_question_mark(
+    sqlite_uri, project, rollouts, exporter_for
+):
+    """Protobuf would refuse the whole batch for it."""
     with rollouts.span("half a surrogate \ud800"), rollouts.span("whole"):
         pass
     exporter = exporter_for(sqlite_uri)
@@ -199,8 +138,8 @@ def test_a_name_that_is_no_unicode_text_costs_nothing_else(sqlite_uri, project, 
     assert {span.name for span in trace.data.spans} == {"half a surrogate ?", "whole"}
 
 
-def test_an_unreadable_database_is_refused(tmp_path, rollouts, exporter_for):
-    """A file that is no database is a set-up error with the file named."""
+def test_file_that_is_no_database_is_refused(tmp_path, rollouts, exporter_for):
+    """The message names the file."""
     (tmp_path / "mlflow.db").write_text("this is not a database, but long enough to be read as one" * 20)
 
     failure = refused(exporter_for(f"sqlite:///{tmp_path}/mlflow.db"), rollouts)
@@ -209,8 +148,8 @@ def test_an_unreadable_database_is_refused(tmp_path, rollouts, exporter_for):
     assert "mlflow.db" in failure.message
 
 
-def test_a_database_where_no_file_can_be_made_is_refused_at_once(rollouts, exporter_for):
-    """MLflow itself would try for two minutes; the message names what to check."""
+def test_database_in_a_read_only_directory_is_refused_at_once(rollouts, exporter_for):
+    """MLflow itself would try for two minutes; the message names the variable."""
     failure = refused(exporter_for("sqlite:////proc/mlflow.db"), rollouts)
 
     assert failure.kind is FailureKind.REFUSED
@@ -218,8 +157,8 @@ def test_a_database_where_no_file_can_be_made_is_refused_at_once(rollouts, expor
     assert "MLFLOW_TRACKING_URI" in failure.message
 
 
-def test_the_server_path_does_not_import_mlflow(fake_server):
-    """Writing to a server needs neither mlflow nor SQLAlchemy in the process."""
+def test_export_to_a_server_imports_no_mlflow(fake_server):
+    """Neither mlflow nor SQLAlchemy is in the process."""
     program = (
         "import sys; from otel_rollout_mlflow import MlflowSpanExporter; "
         f"exporter = MlflowSpanExporter(tracking_uri={fake_server.uri!r}); exporter.export([]); "

@@ -8,7 +8,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from mlflow_support import Rollouts, deliver, stored
+from mlflow_support import stored
+
+from tests.sdk_spans import Rollouts, deliver
 
 PROCESSES, TRACES = 8, 4
 
@@ -57,8 +59,8 @@ def writers(uri: str, project: str, number: int) -> list[list[str]]:
     return [[str(WRITER), uri, project, str(TRACES)] for _ in range(number)]
 
 
-def test_eight_processes_create_one_experiment(server_uri, project):
-    """Of eight that meet a new project on a server at once, all deliver into the same experiment."""
+def test_processes_that_meet_a_new_project_share_one_experiment(server_uri, project):
+    """Eight processes deliver to a server at once."""
     assert race(writers(server_uri, project, PROCESSES)) == ["delivered"] * PROCESSES
 
     assert len(stored(server_uri, project)) == PROCESSES * TRACES

@@ -6,9 +6,10 @@ import uuid
 
 import pytest
 from mlflow import MlflowClient
-from mlflow_support import Rollouts, deliver, stored
+from mlflow_support import stored
 
 from otel_rollout.exporting.api import FailureKind
+from tests.sdk_spans import Rollouts, deliver
 
 
 @pytest.fixture
@@ -46,8 +47,8 @@ def trajectories(rollout_run: str, project: str, number: int):
     return rollouts.ended()
 
 
-def test_a_run_that_begins_later_gets_all_its_traces(uri, client, project, rollout_run, exporter_for):
-    """What two nodes delivered before the run began, 120 traces, and what comes after, is listed by it."""
+def test_run_published_late_gets_all_traces_of_its_rollout(uri, client, project, rollout_run, exporter_for):
+    """120 traces of two nodes, delivered before the run was published, and all later ones are linked."""
     for _node in range(2):
         deliver(exporter_for(uri), trajectories(rollout_run, project, 60))
     deliver(exporter_for(uri), trajectories("of another rollout", project, 3))
@@ -62,10 +63,8 @@ def test_a_run_that_begins_later_gets_all_its_traces(uri, client, project, rollo
     assert linked(client, project, run_id) == 122
 
 
-def test_what_other_nodes_deliver_meanwhile_is_linked_at_the_end(
-    uri, client, project, rollout_run, exporter_for
-):
-    """A forwarder that never heard of the run leaves its traces to the last call of one that did."""
+def test_traces_of_other_nodes_are_linked_at_the_end(uri, client, project, rollout_run, exporter_for):
+    """A forwarder that knows the run links traces of a forwarder that does not."""
     run_id = begin_run(client, project)
     knows, does_not = exporter_for(uri), exporter_for(uri)
     assert knows.link_run(run_id, rollout_run) is None
@@ -76,7 +75,7 @@ def test_what_other_nodes_deliver_meanwhile_is_linked_at_the_end(
     assert linked(client, project, run_id) == 2
 
 
-def test_traces_of_every_project_are_linked(uri, client, project, rollout_run, exporter_for):
+def test_traces_of_every_experiment_are_linked(uri, client, project, rollout_run, exporter_for):
     """A rollout that fills several experiments belongs to its run in all of them."""
     other = f"{project}-other"
     deliver(exporter_for(uri), trajectories(rollout_run, project, 1))
@@ -88,8 +87,8 @@ def test_traces_of_every_project_are_linked(uri, client, project, rollout_run, e
     assert linked(client, project, run_id, other) == 2
 
 
-def test_a_running_trajectory_is_linked(uri, client, project, rollout_run, exporter_for):
-    """A trace that is only announced belongs to the run as well, and stays in it when it ends."""
+def test_running_trajectory_is_linked(uri, client, project, rollout_run, exporter_for):
+    """An announced trace belongs to the run, and stays in it when it ends."""
     [turn, root] = trajectories(rollout_run, project, 1)
     exporter = exporter_for(uri)
     exporter.announce([root])
@@ -101,10 +100,8 @@ def test_a_running_trajectory_is_linked(uri, client, project, rollout_run, expor
     assert linked(client, project, run_id) == 1
 
 
-def test_the_run_of_the_environment_is_replaced_by_a_published_one(
-    uri, client, project, rollout_run, exporter_for
-):
-    """Traces belong to MLFLOW_RUN_ID until a run is published, and all of them to that one then."""
+def test_published_run_replaces_the_run_of_the_environment(uri, client, project, rollout_run, exporter_for):
+    """Traces belong to MLFLOW_RUN_ID until a run is published, and then all of them to that run."""
     first = begin_run(client, project)
     exporter = exporter_for(uri, run_id=first)
     deliver(exporter, trajectories(rollout_run, project, 1))
@@ -116,8 +113,8 @@ def test_the_run_of_the_environment_is_replaced_by_a_published_one(
     assert (linked(client, project, first), linked(client, project, second)) == (1, 2)
 
 
-def test_a_run_that_does_not_exist_is_told_and_delivery_goes_on(uri, project, rollout_run, exporter_for):
-    """A wrong run id costs the link, which says so, and no span."""
+def test_unknown_published_run_is_reported_and_spans_are_delivered(uri, project, rollout_run, exporter_for):
+    """A wrong run id costs the link, and no span."""
     exporter = exporter_for(uri)
 
     failure = exporter.link_run("0" * 32, rollout_run)
@@ -128,10 +125,8 @@ def test_a_run_that_does_not_exist_is_told_and_delivery_goes_on(uri, project, ro
     assert len(stored(uri, project)) == 1
 
 
-def test_a_run_that_is_deleted_meanwhile_does_not_hold_spans_back(
-    uri, client, project, rollout_run, exporter_for
-):
-    """Deleting the published run costs the link, and no span."""
+def test_deleted_published_run_does_not_hold_spans_back(uri, client, project, rollout_run, exporter_for):
+    """Deleting the run costs the link, and no span."""
     run_id = begin_run(client, project)
     exporter = exporter_for(uri)
     assert exporter.link_run(run_id, rollout_run) is None
@@ -142,15 +137,15 @@ def test_a_run_that_is_deleted_meanwhile_does_not_hold_spans_back(
     assert len(stored(uri, project)) == 1
 
 
-def test_a_server_that_is_down_can_be_asked_again(closed_port_uri, rollout_run, exporter_for):
-    """No connection is UNAVAILABLE, for the caller to try later."""
+def test_link_to_a_server_that_is_down_is_unavailable(closed_port_uri, rollout_run, exporter_for):
+    """The caller tries again later."""
     failure = exporter_for(closed_port_uri).link_run("0" * 32, rollout_run)
 
     assert failure.kind is FailureKind.UNAVAILABLE
 
 
-def test_the_rollout_run_is_searchable(uri, project, rollout_run, exporter_for):
-    """The rollout run's id is a tag of every trace, found in MLflow's search syntax with backticks."""
+def test_rollout_run_is_a_searchable_tag(uri, project, rollout_run, exporter_for):
+    """MLflow's search syntax finds it with backticks."""
     deliver(exporter_for(uri), trajectories(rollout_run, project, 1))
 
     assert len(stored(uri, project, f'tags.`rollout.run.id` = "{rollout_run}"')) == 1

@@ -7,11 +7,12 @@ import logging
 
 import pytest
 from mlflow import MlflowClient
-from mlflow_support import deliver, stored
+from mlflow_support import stored
 from opentelemetry import trace as otel
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import FailureKind
+from tests.sdk_spans import deliver
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
@@ -54,8 +55,8 @@ def shown(uri, project):
     }
 
 
-def test_newest_score_stays_in_every_order(uri, project, trajectory, exporter_for):
-    """Inside, repeated by the root, by id while it ran: each order, alone or together, shows the last."""
+def test_newest_score_stays_in_every_order_of_delivery(uri, project, trajectory, exporter_for):
+    """Scores inside, of the root and by id, alone or together, show the newest."""
     root, evaluation = trajectory
     spans = [root, evaluation(0.1, 10, INSIDE, why="first"), evaluation(0.9, 20, OUTSIDE)]
     exporter = exporter_for(uri)
@@ -66,8 +67,8 @@ def test_newest_score_stays_in_every_order(uri, project, trajectory, exporter_fo
             assert shown(uri, project) == {"reward": (0.9, None, 20, "0.9")}
 
 
-def test_first_delivery_in_every_order_shows_the_newest(uri, project, rollouts, exporter_for):
-    """Four sources, each trajectory in another order: always the newest, its comment, its time, its tag."""
+def test_scores_delivered_in_every_order_show_the_newest(uri, project, rollouts, exporter_for):
+    """Four sources in each order show the newest value with its comment, time and tag."""
     exporter = exporter_for(uri)
     for number, order in enumerate(itertools.permutations(range(4))):
         root = rollouts.begin(
@@ -92,8 +93,8 @@ def test_first_delivery_in_every_order_shows_the_newest(uri, project, rollouts, 
         assert one.metadata["rollout.score_time"] == str(START + 30)
 
 
-def test_older_segment_that_is_replayed_reverts_nothing(uri, project, trajectory, exporter_for):
-    """Another forwarder delivers the trajectory again: value, time and tag stay those of the later score."""
+def test_replayed_older_segment_reverts_no_score(uri, project, trajectory, exporter_for):
+    """After another forwarder delivers the trajectory again, the later score stays, once."""
     root, evaluation = trajectory
     first = evaluation(0.1, 10, INSIDE)
     deliver(exporter_for(uri), [first, root])
@@ -105,7 +106,7 @@ def test_older_segment_that_is_replayed_reverts_nothing(uri, project, trajectory
         assert shown(uri, project) == before
 
 
-def test_newer_score_takes_the_older_ones_comment_away(uri, project, trajectory, exporter_for):
+def test_newer_score_without_comment_removes_the_older_comment(uri, project, trajectory, exporter_for):
     """A comment belongs to the score it was given with."""
     root, evaluation = trajectory
     exporter = exporter_for(uri)
@@ -114,8 +115,8 @@ def test_newer_score_takes_the_older_ones_comment_away(uri, project, trajectory,
     assert shown(uri, project) == {"reward": (0.9, None, 20, "0.9")}
 
 
-def test_tag_is_the_newest_of_root_and_workers(uri, project, rollouts, exporter_for):
-    """A score given in a worker is Feedback of what ran there; of it and the root's the newer is the tag."""
+def test_tag_is_the_newest_score_of_root_and_workers(uri, project, rollouts, exporter_for):
+    """A score given in a worker is Feedback of a span there, and may be the trace's tag."""
     root = rollouts.begin("run", START, rollout__score__reward=0.1, rollout__score_time__reward=START + 10)
     above = otel.set_span_in_context(otel.NonRecordingSpan(root.get_span_context()))
     worker = rollouts.begin("worker", START, above)
@@ -141,8 +142,8 @@ def test_tag_is_the_newest_of_root_and_workers(uri, project, rollouts, exporter_
     assert sorted(one.value for one in found.info.assessments) == [0.1, 0.3]
 
 
-def test_identity_and_attributes_keep_their_tags(uri, project, trajectory, exporter_for):
-    """A score called as the identity, the run or an attribute is Feedback, and leaves the tag alone."""
+def test_score_named_as_an_attribute_leaves_the_tag_unchanged(uri, project, trajectory, exporter_for):
+    """A score with a name of the identity, the run or an attribute is Feedback only."""
     root, evaluation = trajectory
     root._attributes = {**root.attributes, "rollout.agent_name": "tool_agent"}
     names = ("step", "validate", "rollout.run.id", "agent_name", "project_name")
@@ -160,8 +161,8 @@ def test_identity_and_attributes_keep_their_tags(uri, project, trajectory, expor
 REFUSED = ("a*b", "mlflow.user", "n" * 251, "a//b", "/a", "../a", "r\u00e9ponse?")
 
 
-def test_tags_that_mlflow_refuses_are_told_once_by_name(uri, project, rollouts, exporter_for, caplog):
-    """Attributes of such names are on the span, the others are tags; each name is warned of once."""
+def test_tag_that_mlflow_drops_is_warned_of_once(uri, project, rollouts, exporter_for, caplog):
+    """Its attribute is on the span, and other tags are written."""
     exporter = exporter_for(uri)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -179,8 +180,8 @@ def test_tags_that_mlflow_refuses_are_told_once_by_name(uri, project, rollouts, 
 
 
 @pytest.mark.parametrize("name", ["a*b", "mlflow.x", "a//b", "step", "\u754c" * 100, "n" * 250])
-def test_score_by_id_of_any_name_is_feedback(uri, project, trajectory, exporter_for, name):
-    """What cannot be a tag's name costs the tag alone; the batch is not refused for it."""
+def test_score_with_a_name_that_is_no_tag_is_feedback(uri, project, trajectory, exporter_for, name):
+    """A name that MLflow takes for no tag costs the tag, and no batch."""
     root, evaluation = trajectory
     exporter = exporter_for(uri)
     deliver(exporter, [root])
@@ -194,8 +195,8 @@ def test_score_by_id_of_any_name_is_feedback(uri, project, trajectory, exporter_
     assert found.info.tags["verdict"] == "good"
 
 
-def test_experiment_trashed_under_way_counts_nothing_as_delivered(uri, project, rollouts, exporter_for):
-    """MLflow goes on taking spans for it and shows none: it is a refusal that says how to restore it."""
+def test_export_to_a_trashed_experiment_is_refused(uri, project, rollouts, exporter_for):
+    """MLflow stores the spans and shows none; the message says how to restore the experiment."""
     exporter = exporter_for(uri)
 
     def export():

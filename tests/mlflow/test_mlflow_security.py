@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import requests
-from mlflow_support import ADMIN, IN_A_FILE, PASSWORD, Rollouts, deliver, stored
+from mlflow_support import ADMIN, IN_A_FILE, PASSWORD, stored
 from opentelemetry.sdk.trace.export import SpanExportResult
 from urllib3.exceptions import InsecureRequestWarning
 
 from otel_rollout.exporting.api import ExportFailure, FailureKind
+from tests.sdk_spans import Rollouts, deliver
 
 
 def refusal(exporter, rollouts: Rollouts) -> ExportFailure:
@@ -26,8 +27,8 @@ def refusal(exporter, rollouts: Rollouts) -> ExportFailure:
     return exporter.last_failure
 
 
-def test_the_right_credentials_deliver(secured, as_admin, project, rollouts, exporter_for, monkeypatch):
-    """With user, password and CA everything arrives, scores and all, whatever else `requests` is told."""
+def test_right_credentials_deliver(secured, as_admin, project, rollouts, exporter_for, monkeypatch):
+    """User, password and CA win over whatever else `requests` is told."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", secured.other_ca)
     with rollouts.span("Agent.run", "AGENT", rollout__score__reward=0.5):
         pass
@@ -38,10 +39,10 @@ def test_the_right_credentials_deliver(secured, as_admin, project, rollouts, exp
     assert len(stored(secured.uri, project, "feedback.reward > 0.2")) == 1
 
 
-def test_credentials_of_mlflows_file_count(
+def test_credentials_of_mlflows_file_deliver(
     secured, as_admin, project, rollouts, exporter_for, monkeypatch, tmp_path
 ):
-    """Who has signed in by ~/.mlflow/credentials, as MLflow's client takes them, needs no variables."""
+    """A user who signed in by ~/.mlflow/credentials needs no variables."""
     monkeypatch.delenv("MLFLOW_TRACKING_USERNAME")
     monkeypatch.delenv("MLFLOW_TRACKING_PASSWORD")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -67,10 +68,10 @@ def test_credentials_of_mlflows_file_count(
         ),
     ],
 )
-def test_missing_and_wrong_credentials_are_explained(
+def test_missing_or_wrong_credentials_are_refused_naming_the_variables(
     secured, rollouts, exporter_for, monkeypatch, variables, said
 ):
-    """REFUSED, in a sentence that names the variables and not what they hold."""
+    """The message does not show their values."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
@@ -80,8 +81,8 @@ def test_missing_and_wrong_credentials_are_explained(
     assert "wr0ng" not in failure.message
 
 
-def test_a_user_without_permission_is_told_so(secured, as_admin, rollouts, exporter_for):
-    """Somebody who may only read the experiment is not told to correct a password alone."""
+def test_user_without_permission_is_refused_as_such(secured, as_admin, rollouts, exporter_for):
+    """A user who may only read is told to have the permission granted."""
     with rollouts.span("Agent.run", "AGENT"):
         pass
     deliver(exporter_for(secured.uri), rollouts.ended())
@@ -102,8 +103,8 @@ def test_a_user_without_permission_is_told_so(secured, as_admin, rollouts, expor
     assert "the user 'reader' may not do that; have the permission granted" in exporter.last_failure.message
 
 
-def test_an_unknown_authority_is_refused_naming_the_variable(secured, rollouts, exporter_for):
-    """Without its CA a certificate is not trusted, and nothing, no password either, is sent."""
+def test_unknown_authority_is_refused_naming_the_variable(secured, rollouts, exporter_for):
+    """Nothing is sent to a server whose certificate is not trusted, no password either."""
     failure = refusal(exporter_for(secured.uri, username=ADMIN, password=PASSWORD), rollouts)
 
     assert secured.uri in failure.message
@@ -112,15 +113,15 @@ def test_an_unknown_authority_is_refused_naming_the_variable(secured, rollouts, 
     )
 
 
-def test_the_wrong_authority_is_refused_naming_its_file(secured, rollouts, exporter_for):
-    """A bundle that does not hold the CA is named as the thing to look at."""
+def test_bundle_without_the_authority_is_refused_naming_the_file(secured, rollouts, exporter_for):
+    """The message says that the file lacks the CA."""
     failure = refusal(exporter_for(secured.uri, server_cert_path=secured.other_ca), rollouts)
 
     assert f"MLFLOW_TRACKING_SERVER_CERT_PATH, {secured.other_ca}, lacks the CA" in failure.message
 
 
-def test_a_certificate_for_another_name_is_refused(secured, rollouts, exporter_for):
-    """The address has to be the one the certificate was issued for, which the message says."""
+def test_certificate_for_another_name_is_refused(secured, rollouts, exporter_for):
+    """The message says to use the name that the certificate was issued for."""
     other_name = secured.uri.replace("localhost", "127.0.0.1")
     failure = refusal(exporter_for(other_name, server_cert_path=secured.ca), rollouts)
 
@@ -128,10 +129,10 @@ def test_a_certificate_for_another_name_is_refused(secured, rollouts, exporter_f
     assert "put the name it was issued for into MLFLOW_TRACKING_URI" in failure.message
 
 
-def test_only_an_explicit_wish_skips_the_check(
+def test_certificate_check_is_skipped_only_by_the_variable(
     secured, as_admin, project, rollouts, exporter_for, monkeypatch
 ):
-    """MLFLOW_TRACKING_INSECURE_TLS=true delivers without a CA, and every connection is warned of."""
+    """MLFLOW_TRACKING_INSECURE_TLS=true delivers without a CA, and each connection is warned of."""
     monkeypatch.delenv("MLFLOW_TRACKING_SERVER_CERT_PATH")
     monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
     with rollouts.span("Agent.run", "AGENT"):
@@ -141,8 +142,10 @@ def test_only_an_explicit_wish_skips_the_check(
         deliver(exporter_for(secured.uri), rollouts.ended())
 
 
-def test_tls_and_no_tls_are_not_confused(secured, server_uri, rollouts, exporter_for):
-    """http:// at a TLS port, and https:// at a port without, say which of the two to write."""
+def test_http_and_https_at_the_wrong_port_are_refused_naming_the_other(
+    secured, server_uri, rollouts, exporter_for
+):
+    """http:// at a TLS port and https:// at a plain port say which one to write."""
     with rollouts.span("Agent.run", "AGENT"):
         pass
     plain = exporter_for(secured.uri.replace("https", "http"))
@@ -161,8 +164,8 @@ print(otel_rollout.shutdown(60).exporters["mlflow"])
 """
 
 
-def test_what_was_refused_is_delivered_once_put_right(secured, as_admin, project):
-    """A program with a wrong password keeps its spans on disk; `otel-rollout forward` delivers them later."""
+def test_refused_spans_are_delivered_once_the_password_is_right(secured, as_admin, project):
+    """A wrong password keeps spans on disk, and `otel-rollout forward` delivers them later."""
     wrong = {
         **os.environ,
         "OTEL_TRACES_EXPORTER": "mlflow",
@@ -195,8 +198,8 @@ def run(environment: dict[str, str], *arguments: str) -> str:
     return ran.stdout
 
 
-def test_a_file_that_is_no_certificate_is_refused_at_once(exporter_for, tmp_path: Path):
-    """A CA bundle that holds none is named before anything is connected."""
+def test_bundle_that_is_no_certificate_is_refused_at_once(exporter_for, tmp_path: Path):
+    """A CA bundle without a CA is named before anything is connected."""
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(ValueError, match=r"server_cert_path= names '.*ca\.pem', which holds no CA"):
         exporter_for("https://127.0.0.1:1", server_cert_path=str(tmp_path / "ca.pem"))

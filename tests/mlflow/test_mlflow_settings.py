@@ -31,8 +31,8 @@ from otel_rollout_mlflow import MlflowSpanExporter, settings
         ("sqlite:///:memory:", "in-memory"),
     ],
 )
-def test_an_unusable_uri_is_explained(monkeypatch, uri, said):
-    """The message names the variable or argument the address came from, and what is wrong with it."""
+def test_unusable_uri_is_refused_naming_its_source(monkeypatch, uri, said):
+    """The message names the variable or argument, and what is wrong with the address."""
     with pytest.raises(ValueError, match="tracking_uri=") as from_argument:
         MlflowSpanExporter(tracking_uri=uri)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -43,8 +43,8 @@ def test_an_unusable_uri_is_explained(monkeypatch, uri, said):
     assert said in str(from_environment.value)
 
 
-def test_no_uri_at_all_is_refused_rather_than_guessed():
-    """Without an address nothing is written to a place nobody chose."""
+def test_missing_uri_is_refused():
+    """Nothing is written to an address that nobody chose."""
     with pytest.raises(ValueError, match="set MLFLOW_TRACKING_URI"):
         MlflowSpanExporter()
 
@@ -54,14 +54,14 @@ def test_no_uri_at_all_is_refused_rather_than_guessed():
     [
         ({"experiment_id": "seven"}, "experiment_id= is 'seven'"),
         ({"experiment_id": "7", "experiment_name": "x"}, "not both"),
-        ({"timeout": 0}, "timeout= is 0"),
+        ({"timeout": 0}, "timeout= is '0'"),
         ({"max_request_bytes": 0}, "max_request_bytes="),
         ({"server_cert_path": "/no/such/bundle"}, "does not exist"),
         ({"server_cert_path": "/etc", "insecure_tls": True}, "contradicts"),
     ],
 )
-def test_a_bad_argument_is_named(arguments, said):
-    """Each malformed argument is refused by name."""
+def test_malformed_argument_is_named(arguments, said):
+    """Each malformed argument is refused by its name."""
     with pytest.raises(ValueError, match=said):
         MlflowSpanExporter(tracking_uri="http://127.0.0.1:5000", **arguments)
 
@@ -79,29 +79,29 @@ def test_a_bad_argument_is_named(arguments, said):
         ("MLFLOW_TRACKING_AWS_SIGV4", "true"),
     ],
 )
-def test_a_bad_variable_is_named(monkeypatch, variable, value):
-    """Each malformed environment variable is refused by name."""
+def test_malformed_variable_is_named(monkeypatch, variable, value):
+    """Each malformed environment variable is refused by its name."""
     monkeypatch.setenv(variable, value)
     with pytest.raises(ValueError, match=variable):
         MlflowSpanExporter(tracking_uri="http://127.0.0.1:5000")
 
 
-def test_a_database_needs_mlflow_here(monkeypatch, database):
-    """Without the full mlflow package a database URI is refused with the extra to install."""
+def test_database_without_the_mlflow_package_is_refused(monkeypatch, database):
+    """The message names the extra to install."""
     monkeypatch.setattr(settings, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"otel-rollout\[mlflow-local\]"):
         MlflowSpanExporter(tracking_uri=database)
 
 
-def test_a_database_needs_a_recent_mlflow_here(monkeypatch, database):
-    """An mlflow package that is too old is refused with both versions."""
+def test_database_with_an_old_mlflow_package_is_refused(monkeypatch, database):
+    """The message names both versions."""
     monkeypatch.setattr(settings, "version", lambda name: "3.13.1")
     with pytest.raises(ValueError, match=r"3\.14.*3\.13\.1"):
         MlflowSpanExporter(tracking_uri=database)
 
 
-def test_the_environment_alone_is_enough(monkeypatch):
-    """With no argument, MLflow's own variables are what counts; empty ones count as not set."""
+def test_environment_alone_is_enough(monkeypatch):
+    """The tracker's own variables configure the exporter; empty variables count as not set."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://alice:p%40ss@mlflow.example:5000/base/")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "7")
     monkeypatch.setenv("MLFLOW_RUN_ID", "")
@@ -116,8 +116,8 @@ def test_the_environment_alone_is_enough(monkeypatch):
     assert "p@ss" not in repr(found)
 
 
-def test_a_broken_file_of_credentials_is_named_without_what_is_in_it(monkeypatch, tmp_path):
-    """A ~/.mlflow/credentials that cannot be read is an error by its path, not by the line at fault."""
+def test_unreadable_credentials_file_is_named_without_its_content(monkeypatch, tmp_path):
+    """The line at fault may hold the password."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".mlflow").mkdir()
     (tmp_path / ".mlflow" / "credentials").write_text("hunter2")
@@ -127,7 +127,7 @@ def test_a_broken_file_of_credentials_is_named_without_what_is_in_it(monkeypatch
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_entry_point_finds_the_exporter():
-    """OTEL_TRACES_EXPORTER=mlflow means this exporter."""
+def test_entry_point_finds_the_exporter():
+    """OTEL_TRACES_EXPORTER finds the exporter by its name."""
     [found] = entry_points(group="opentelemetry_traces_exporter", name="mlflow")
     assert found.load() is MlflowSpanExporter

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from dataclasses import dataclass, field
-from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -29,6 +25,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_rollout.exporting.api import FailureKind
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout_otlp import OtlpSpanExporter
+from tests.fake_server import FakeServer, serving
 
 LINES = [
     b'{"resourceSpans":[{"resource":{},"scopeSpans":[{"scope":{"name":"t"},"spans":[{"traceId":"%032x",'
@@ -43,50 +40,19 @@ def spans_in(request: pb.ExportTraceServiceRequest) -> list[Any]:
     return [span for r in request.resource_spans for scope in r.scope_spans for span in scope.spans]
 
 
-@dataclass
-class Receiver:
-    """An HTTP server that answers as told, and keeps what it got."""
-
-    url: str = ""
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    received: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
-
-
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    told = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            told.received.append(({k.lower(): v for k, v in self.headers.items()}, body))
-            self.send_response(told.status)
-            for name, value in told.headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(told.body)))
-            self.end_headers()
-            self.wfile.write(told.body)
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    told.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield told
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def receiver() -> Iterator[FakeServer]:
+    """A receiver that takes everything until a test says otherwise."""
+    with serving({"/v1/traces": (200, {}, b"")}) as fake:
+        yield fake
 
 
 @pytest.fixture
 def exporter_to() -> Iterator[Callable[..., OtlpSpanExporter]]:
     made: list[OtlpSpanExporter] = []
 
-    def make(url: str, **arguments: Any) -> OtlpSpanExporter:
+    def make(to: FakeServer | str, **arguments: Any) -> OtlpSpanExporter:
+        url = to if isinstance(to, str) else f"{to.uri}/v1/traces"
         made.append(OtlpSpanExporter(endpoint=url, **arguments))
         return made[-1]
 
@@ -95,137 +61,88 @@ def exporter_to() -> Iterator[Callable[..., OtlpSpanExporter]]:
         exporter.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        (400, FailureKind.REJECTED),
-        (413, FailureKind.REJECTED),
-        (401, FailureKind.REFUSED),
-        (403, FailureKind.REFUSED),
-        (404, FailureKind.REFUSED),
-        (301, FailureKind.REFUSED),
-        (429, FailureKind.UNAVAILABLE),
-        (500, FailureKind.UNAVAILABLE),
-        (503, FailureKind.UNAVAILABLE),
-    ],
-)
-def test_each_http_status_says_what_to_do(receiver, exporter_to, status, kind):
-    """A bad batch, a refusal and an outage are told apart; each request is sent once."""
-    receiver.status = status
-    exporter = exporter_to(receiver.url)
-    assert exporter.export(SPANS) is SpanExportResult.FAILURE
-    assert exporter.last_failure.kind is kind
-    assert str(status) in exporter.last_failure.message
-    assert len(receiver.received) == 1
-    receiver.status = 200
-    assert exporter.export(SPANS) is SpanExportResult.SUCCESS
-    assert exporter.last_failure is None
-
-
-@pytest.mark.parametrize(("told", "low", "high"), [("7", 7, 7), (None, 50, 61)])
-def test_retry_after_is_passed_on(receiver, exporter_to, told, low, high):
-    """In seconds or as a date, the time the receiver asks for reaches the forwarder."""
-    import time
-
-    receiver.status = 503
-    receiver.headers = {"Retry-After": told or formatdate(time.time() + 60, usegmt=True)}
-    exporter = exporter_to(receiver.url)
-    exporter.export(SPANS)
-    assert low <= exporter.last_failure.retry_after <= high
-
-
 @pytest.mark.parametrize("protocol", ["http/json", "http/protobuf"])
-def test_spans_the_receiver_leaves_out_count_as_rejected(receiver, exporter_to, protocol):
-    """A partial success is no success: the forwarder finds and sets aside what was not taken."""
+def test_partial_success_is_a_rejection(receiver, exporter_to, protocol):
+    """Bisecting then finds the spans for the dead-letter file."""
     partial = pb.ExportTracePartialSuccess(rejected_spans=3, error_message="too old")
+    content_type = {"Content-Type": "application/x-protobuf"}
+    body = pb.ExportTraceServiceResponse(partial_success=partial).SerializeToString()
     if protocol == "http/json":
-        receiver.headers = {"Content-Type": "application/json"}
-        receiver.body = b'{"partialSuccess":{"rejectedSpans":"3","errorMessage":"too old"}}'
-    else:
-        receiver.headers = {"Content-Type": "application/x-protobuf"}
-        receiver.body = pb.ExportTraceServiceResponse(partial_success=partial).SerializeToString()
-    exporter = exporter_to(receiver.url, protocol=protocol)
+        content_type = {"Content-Type": "application/json"}
+        body = b'{"partialSuccess":{"rejectedSpans":"3","errorMessage":"too old"}}'
+    receiver.answers["/v1/traces"] = (200, content_type, body)
+    exporter = exporter_to(receiver, protocol=protocol)
     assert exporter.export(SPANS) is SpanExportResult.FAILURE
     assert exporter.last_failure.kind is FailureKind.REJECTED
     assert "3 spans" in exporter.last_failure.message
     assert "too old" in exporter.last_failure.message
 
 
-def test_a_receivers_words_are_passed_on_and_our_credentials_are_not(receiver, exporter_to):
-    """Its explanation is quoted; a header of ours that it quotes is masked; ~/.netrc is not looked at."""
-    receiver.status = 401
-    receiver.headers = {"Content-Type": "text/plain"}
-    receiver.body = b"no such key: planted-secret"
-    exporter = exporter_to(receiver.url, headers={"Authorization": "Bearer planted-secret"})
+def test_receivers_words_are_quoted_with_credentials_masked(receiver, exporter_to):
+    """~/.netrc does not replace our header."""
+    receiver.answers["/v1/traces"] = (401, {"Content-Type": "text/plain"}, b"no such key: planted-secret")
+    exporter = exporter_to(receiver, headers={"Authorization": "Bearer planted-secret"})
     exporter.export(SPANS)
-    assert receiver.received[0][0]["authorization"] == "Bearer planted-secret"
+    assert receiver.received[0].headers["Authorization"] == "Bearer planted-secret"
     assert "no such key: ***" in exporter.last_failure.message
 
 
-def test_lines_are_joined_as_they_are_and_cut_into_requests_by_bytes(receiver, exporter_to):
-    """Over http/json requests hold the recorded bytes; none is larger than allowed, if it can be."""
-    exporter = exporter_to(receiver.url, protocol="http/json", max_request_bytes=4 * len(LINES[0]))
+def test_lines_go_undecoded_in_requests_of_bounded_size(receiver, exporter_to):
+    """Over http/json requests hold the recorded bytes, and only a single line exceeds the limit."""
+    exporter = exporter_to(receiver, protocol="http/json", max_request_bytes=4 * len(LINES[0]))
     big = LINES[0].replace(b'"n"', b'"%b"' % (b"n" * 5000))
     assert exporter.export_lines([*LINES, big]) is SpanExportResult.SUCCESS
-    bodies = [body for _, body in receiver.received]
+    bodies = [request.body for request in receiver.received]
     assert [len(json.loads(body)["resourceSpans"]) for body in bodies] == [4, 4, 2, 1]
     assert all(line.strip()[len(b'{"resourceSpans":[') : -2] in b"".join(bodies) for line in LINES)
 
 
-def test_a_line_that_is_too_large_is_cut_between_its_spans(receiver, exporter_to):
-    """Other writers put many spans into a line; as protobuf they go in as many requests as it takes."""
+def test_too_large_line_is_cut_between_its_spans(receiver, exporter_to):
+    """A line of many spans goes as several requests of protobuf."""
     data = json.loads(LINES[0])
     (of_scope,) = data["resourceSpans"][0]["scopeSpans"]
     of_scope["spans"] = [json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0] for line in LINES]
-    exporter = exporter_to(receiver.url, max_request_bytes=1000)
+    exporter = exporter_to(receiver, max_request_bytes=1000)
     assert exporter.export_lines([LINES[0], json.dumps(data).encode()]) is SpanExportResult.SUCCESS
-    bodies = [body for _, body in receiver.received]
+    bodies = [request.body for request in receiver.received]
     assert max(map(len, bodies)) <= 1000
     requests = map(pb.ExportTraceServiceRequest.FromString, bodies)
     ids = [int.from_bytes(span.span_id, "big") for request in requests for span in spans_in(request)]
     assert ids == [1, *range(1, 11)]
 
 
-def test_lines_of_other_writers_are_taken_too(receiver, exporter_to):
-    """Order and spacing of OTLP JSON Lines are free; garbage goes to the receiver, to be refused there."""
-    exporter = exporter_to(receiver.url, protocol="http/json")
+def test_lines_of_other_writers_are_joined_too(receiver, exporter_to):
+    """Their order and spacing is free; the receiver refuses what is no trace data."""
+    exporter = exporter_to(receiver, protocol="http/json")
     spaced = json.dumps({"x": 1, **json.loads(LINES[1])}).encode() + b"\n"
     assert exporter.export_lines([LINES[0], spaced]) is SpanExportResult.SUCCESS
-    assert len(json.loads(receiver.received[0][1])["resourceSpans"]) == 2
+    assert len(json.loads(receiver.received[0].body)["resourceSpans"]) == 2
     exporter.export_lines([b"garbage\n"])
     with pytest.raises(ValueError, match="Expecting value"):
-        json.loads(receiver.received[1][1])
+        json.loads(receiver.received[1].body)
 
 
-def test_spans_of_the_sdk_go_over_json_as_well(receiver, exporter_to):
-    """`export` over http/json writes ids in hex and enums as numbers, as OTLP wants."""
-    exporter = exporter_to(receiver.url, protocol="http/json", compression="gzip")
+def test_sdk_spans_are_encoded_as_otlp_json(receiver, exporter_to):
+    """Ids are hex and enums are numbers, as OTLP demands."""
+    exporter = exporter_to(receiver, protocol="http/json", compression="gzip")
     assert exporter.export(SPANS[:1]) is SpanExportResult.SUCCESS
-    headers, body = receiver.received[0]
-    assert (headers["content-type"], headers["content-encoding"]) == ("application/json", "gzip")
+    _, headers, body = receiver.received[0]
+    assert (headers["Content-Type"], headers["Content-Encoding"]) == ("application/json", "gzip")
     (span,) = json.loads(gzip.decompress(body))["resourceSpans"][0]["scopeSpans"][0]["spans"]
     assert (span["traceId"], span["spanId"], span["kind"]) == (f"{1:032x}", f"{1:016x}", 1)
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "http/json", "grpc"])
-def test_nobody_there_is_an_outage(exporter_to, protocol):
-    """A refused connection is worth waiting for, and check() says the same."""
+def test_refused_connection_is_an_outage_over_every_protocol(exporter_to, protocol):
+    """`check` reports it too."""
     exporter = exporter_to("http://127.0.0.1:1", protocol=protocol, timeout=2)
     assert exporter.export(SPANS) is SpanExportResult.FAILURE
     assert exporter.last_failure.kind is FailureKind.UNAVAILABLE
     assert exporter.check().kind is FailureKind.UNAVAILABLE
 
 
-def test_after_shutdown_nothing_is_sent(receiver, exporter_to):
-    """An exporter that was shut down says so."""
-    exporter = exporter_to(receiver.url)
-    exporter.shutdown()
-    assert exporter.export(SPANS) is SpanExportResult.FAILURE
-    assert exporter.last_failure.kind is FailureKind.REFUSED
-
-
 class Servicer(TraceServiceServicer):
-    """A gRPC server that answers as told."""
+    """A gRPC receiver that answers as told."""
 
     def __init__(self) -> None:
         self.code: grpc.StatusCode | None = None
@@ -270,8 +187,8 @@ def grpc_server() -> Iterator[tuple[Servicer, str]]:
         (grpc.StatusCode.UNIMPLEMENTED, "", FailureKind.REFUSED),
     ],
 )
-def test_each_grpc_code_says_what_to_do(grpc_server, exporter_to, code, details, kind):
-    """As with HTTP: bad batches, refusals and outages are told apart, and nothing is sent twice."""
+def test_grpc_code_has_its_kind_of_failure(grpc_server, exporter_to, code, details, kind):
+    """Bad batches, refusals and outages are told apart, and nothing is sent twice."""
     servicer, url = grpc_server
     servicer.code, servicer.details = code, details
     exporter = exporter_to(url, protocol="grpc")
@@ -281,8 +198,8 @@ def test_each_grpc_code_says_what_to_do(grpc_server, exporter_to, code, details,
     assert len(servicer.received) == 1
 
 
-def test_grpc_passes_on_retry_delays_headers_and_partial_success(grpc_server, exporter_to):
-    """RetryInfo is gRPC's Retry-After; headers travel as metadata; requests are cut by bytes."""
+def test_grpc_carries_retry_delay_headers_and_partial_success(grpc_server, exporter_to):
+    """RetryInfo is gRPC's Retry-After, headers are metadata, and requests are bounded in bytes."""
     servicer, url = grpc_server
     exporter = exporter_to(url, protocol="grpc", headers="X-Key=v", max_request_bytes=1000)
     for send in (lambda: exporter.export(SPANS), lambda: exporter.export_lines(LINES)):
@@ -303,7 +220,7 @@ def test_grpc_passes_on_retry_delays_headers_and_partial_success(grpc_server, ex
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "http/json"])
 def test_check_sends_no_span(receiver, exporter_to, protocol):
-    """The doctor's question is a request without spans, which receivers answer as any other."""
-    assert exporter_to(receiver.url, protocol=protocol).check() is None
-    (_, body) = receiver.received[0]
-    assert body in (b"", b"{}")
+    """`check` sends a request without spans, which a receiver answers as any other."""
+    assert exporter_to(receiver, protocol=protocol).check() is None
+    (request,) = receiver.received
+    assert request.body in (b"", b"{}")

@@ -90,8 +90,8 @@ def spans_in(requests: Iterable[ExportTraceServiceRequest | TracesData]) -> list
 
 
 @given(st.lists(lines, min_size=1, max_size=6))
-def test_recorded_lines_are_what_googles_parser_makes_of_them(recorded):
-    """Every field arrives as it was recorded; a resource and a scope are in a request once."""
+def test_recorded_line_equals_the_message_of_googles_parser(recorded):
+    """Each field arrives as it was recorded; a resource and a scope are in a request once."""
     (request,) = sent(recorded)
     assert spans_in([request]) == spans_in(map(parse_line, recorded))
     resources = [of_resource.resource.SerializeToString() for of_resource in request.resource_spans]
@@ -157,23 +157,23 @@ FOREIGN = {
 }
 
 
-def test_lines_of_other_writers_are_what_googles_parser_makes_of_them():
-    """Several spans in a line, numbers instead of text, nulls, and fields of newer versions, passed over."""
+def test_line_of_another_writer_equals_the_message_of_googles_parser():
+    """Several spans, numbers in place of text, nulls and unknown fields are read."""
     line = json.dumps(FOREIGN, indent=1).replace("\n", " ").encode() + b"\n"
     expected = ParseDict(ids_to_base64(copy.deepcopy(FOREIGN)), TracesData(), ignore_unknown_fields=True)
     assert len(spans_in([expected])) == 4
     assert spans_in(sent([line])) == spans_in([expected])
 
 
-def test_a_parent_of_zeros_is_none():
-    """Some writers spell it so where there is no parent."""
+def test_parent_id_of_zeros_is_no_parent():
+    """Some writers spell a missing parent so."""
     line = recorded(parentSpanId="0" * 16)
     (request,) = sent([line])
     assert request.resource_spans[0].scope_spans[0].spans[0].parent_span_id == b""
 
 
-def test_what_is_nested_too_deeply_for_receivers_is_cut():
-    """Protobuf's parsers stop at a hundred levels, and would refuse the request with all that is in it."""
+def test_too_deeply_nested_value_is_cut():
+    """Protobuf's parsers stop at 100 levels, and would refuse the whole request."""
     value: dict = {"stringValue": "innermost"}
     for _ in range(100):
         value = {"kvlistValue": {"values": [{"key": "k", "value": {"arrayValue": {"values": [value]}}}]}}
@@ -213,8 +213,8 @@ def recorded(**changed: object) -> bytes:
         {"status": 2},
     ],
 )
-def test_what_is_no_trace_data_is_rejected_before_anything_is_sent(protocol, changed):
-    """Nobody listens at the address: a request sent would count as an outage, and be tried for ever."""
+def test_line_that_is_no_trace_data_is_rejected_before_anything_is_sent(protocol, changed):
+    """A request that was sent would count as an outage, and be tried for ever."""
     exporter = OtlpSpanExporter(endpoint="http://127.0.0.1:1", protocol=protocol)
     try:
         assert exporter.export_lines([recorded(), recorded(**changed)]) is SpanExportResult.FAILURE

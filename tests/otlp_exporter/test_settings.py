@@ -7,7 +7,7 @@ import pytest
 from otel_rollout.exporting import registry
 from otel_rollout.settings import SettingsError
 from otel_rollout_otlp import OtlpSpanExporter, settings
-from otel_rollout_otlp.settings import Protocol, Settings
+from otel_rollout_otlp.settings import OtlpSettings, Protocol
 
 NOTHING = dict.fromkeys(
     (
@@ -17,11 +17,11 @@ NOTHING = dict.fromkeys(
 )  # fmt: skip
 
 
-def resolved(**arguments: object) -> Settings:
+def resolved(**arguments: object) -> OtlpSettings:
     return settings.resolve(**{**NOTHING, **arguments})
 
 
-def test_without_any_variable_the_specifications_defaults_hold():
+def test_defaults_are_those_of_the_specification():
     """OTLP over HTTP with protobuf to the loopback, ten seconds, uncompressed."""
     found = resolved()
     assert found.url == "http://localhost:4318/v1/traces"
@@ -47,15 +47,15 @@ def test_without_any_variable_the_specifications_defaults_hold():
         ("ENDPOINT", "c:999", "grpc", "c:999", True),
     ],
 )
-def test_endpoints_are_read_as_the_specification_says(monkeypatch, variable, value, protocol, url, tls):
-    """The general endpoint gets /v1/traces, that for traces is taken as it is; gRPC takes host and port."""
+def test_endpoint_is_read_as_the_specification_says(monkeypatch, variable, value, protocol, url, tls):
+    """The general endpoint gets /v1/traces, that for traces is complete, and gRPC takes host and port."""
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{variable}", value)
     found = resolved(protocol=protocol)
     assert (found.url, found.tls) == (url, tls)
 
 
-def test_arguments_win_over_variables_for_traces_and_those_over_general_ones(monkeypatch):
-    """In each case the more specific one counts; headers of both variables are sent."""
+def test_argument_wins_over_traces_variable_and_that_over_the_general_one(monkeypatch):
+    """Headers of both variables are sent."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     assert resolved().timeout == 1
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "2")
@@ -82,8 +82,8 @@ def test_arguments_win_over_variables_for_traces_and_those_over_general_ones(mon
         ("CERTIFICATE", "/no/such.pem", "no file that can be read"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_variable_and_the_remedy(monkeypatch, variable, value, words):
-    """The error says which variable, what was expected, and shows no credential."""
+def test_malformed_value_is_named_with_its_variable_and_the_remedy(monkeypatch, variable, value, words):
+    """The message shows no credential."""
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{variable}", value)
     with pytest.raises(ValueError, match=words) as raised:
         OtlpSpanExporter()
@@ -91,16 +91,16 @@ def test_a_wrong_value_is_named_with_its_variable_and_the_remedy(monkeypatch, va
     assert "secret" not in str(raised.value)
 
 
-def test_key_and_certificate_go_together(tmp_path):
-    """One without the other is an error, not a connection without either."""
+def test_client_key_without_certificate_is_refused(tmp_path):
+    """A connection without either would fail later."""
     key = tmp_path / "key.pem"
     key.touch()
     with pytest.raises(ValueError, match="go together"):
         resolved(client_key=str(key))
 
 
-def test_the_forwarder_finds_our_exporter_and_other_programs_the_sdks():
-    """`otlp` is ours for the forwarder, and is not in OpenTelemetry's group."""
+def test_name_otlp_is_ours_only_in_our_entry_point_group():
+    """Other programs go on finding OpenTelemetry's exporter."""
     from importlib.metadata import entry_points
 
     assert isinstance(registry.load("otlp", {}), OtlpSpanExporter)

@@ -1,6 +1,6 @@
-"""What the tests of Ray call: every kind of task and actor, recording where it ran.
+"""Tasks and actors of every kind, which record where they run.
 
-Workers import this module, so it imports neither pytest nor Ray's internals.
+Workers import this module, so it imports neither pytest nor private modules of Ray's.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from otel_rollout.ray import carry_context
 
 @rollout_trace_op(name="work")
 def work(label: Any = None) -> Any:
-    """An operation to be found below the caller's span."""
+    """Record an operation below the caller's span."""
     return label
 
 
 def active_trace() -> int:
-    """The trace the caller is inside of; 0 if none."""
+    """Return the id of the current trace; 0 if there is none."""
     return trace.get_current_span().get_span_context().trace_id
 
 
@@ -185,7 +185,7 @@ class Asyncio:
 @ray.remote
 @carry_context
 class Decorated(Base):
-    """An actor for whose calls nothing of Ray's needs to be patched."""
+    """An actor whose calls need no patch of Ray."""
 
     def method(self, *args: Any, **kwargs: Any) -> Any:
         work("method")

@@ -1,4 +1,4 @@
-"""What tests have done in pools of processes."""
+"""Functions that tests run in pools of processes."""
 
 import os
 
@@ -8,7 +8,7 @@ from otel_rollout import rollout_trace_op, score
 
 
 class Refused(Exception):
-    """Raised by work that is to fail."""
+    """Raised by work that has to fail."""
 
 
 @rollout_trace_op(name="grade")

@@ -1,4 +1,4 @@
-"""A job to test with: tracing set up, spans read back from where its workers record them."""
+"""A job to test with: set tracing up, and read spans back from the spool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def prepare(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process, and the Ray cluster it starts, record into ``directory``."""
+    """Have this process, and the Ray cluster that it starts, record into ``directory``."""
     site = directory / "site"
     python_path = exporters.install(site)
     for name in [settings.CONFIG_VARIABLE, "RAY_ADDRESS", "RAY_RUNTIME_ENV_HOOK"]:
@@ -32,23 +32,23 @@ def prepare(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """The spans of a job, wherever its workers ran."""
+    """Spans of a job, in whichever worker they were recorded."""
 
     spool: Path
 
     def spans(self, trace_id: str | None, count: int, timeout: float = 60) -> list[Recorded]:
-        """The spans of a trace, once there are as many as expected; then there are no more."""
+        """Return the spans of a trace as soon as there are ``count``; fail if there are more."""
         return self._wait(lambda span: span.span.trace_id.hex() == trace_id, count, timeout)
 
     def traces(self, trace_ids: set[str | None], count: int) -> dict[str, list[Recorded]]:
-        """The spans of many traces, once there are as many as expected, by trace id."""
+        """Return the spans of many traces, by trace id, as soon as there are ``count``."""
         grouped: dict[str, list[Recorded]] = {}
         for span in self._wait(lambda span: span.span.trace_id.hex() in trace_ids, count, 60):
             grouped.setdefault(span.span.trace_id.hex(), []).append(span)
         return grouped
 
     def all_spans(self) -> list[Recorded]:
-        """Everything recorded so far, some time after the last call returned."""
+        """Return all spans recorded until now, half a second after the last call."""
         time.sleep(0.5)
         return self._read()
 

@@ -1,4 +1,4 @@
-"""Context in HTTP headers: the span to everybody, the identity to whom it is meant for."""
+"""HTTP headers: the span for every host, the identity for allowed hosts."""
 
 import dataclasses
 
@@ -14,21 +14,21 @@ from otel_rollout.runs import membership
 
 
 def allow(monkeypatch, hosts):
-    """Configure the hosts that may have the identity."""
+    """Configure the hosts that may receive the identity."""
     configured = dataclasses.replace(membership.decide(), identity_hosts=hosts)
     monkeypatch.setattr(process, "settings", configured)
 
 
 def sent_to(url: str) -> dict[str, str]:
-    """Headers of a request made inside a trajectory."""
+    """Return the headers of a request that is made inside a trajectory."""
     headers = {"Authorization": "Bearer x"}
     with rollout_trace_attr(step=3):
         inject_headers(headers, url)
     return headers
 
 
-def test_other_peoples_servers_get_the_span_only(tracing):
-    """Without an allow-list no identity leaves, and other headers stay."""
+def test_host_that_is_not_allowed_gets_the_span_only(tracing):
+    """Without a list of hosts no identity is sent, and other headers stay."""
     headers = sent_to("http://vllm:8000/v1/chat/completions")
     assert set(headers) == {"Authorization", "traceparent"}
 
@@ -43,13 +43,13 @@ def test_other_peoples_servers_get_the_span_only(tracing):
         ("http://[::1", False),
     ],
 )
-def test_identity_goes_to_allowed_hosts(url, allowed, tracing, monkeypatch):
-    """Hosts are compared as a whole, with wildcards, without regard to case."""
+def test_identity_is_sent_to_allowed_hosts(url, allowed, tracing, monkeypatch):
+    """Patterns match whole host names, with wildcards, whatever their case."""
     allow(monkeypatch, "tools.internal, *.svc.cluster.local")
     assert (IDENTITY_KEY in sent_to(url)) is allowed
 
 
-def test_headers_are_read_whatever_their_case(tracing, monkeypatch):
+def test_extraction_ignores_the_case_of_header_names(tracing, monkeypatch):
     """Servers that capitalise header names are understood."""
     allow(monkeypatch, "*")
     context = extract_headers({name.title(): value for name, value in sent_to("http://host/").items()})
@@ -57,16 +57,16 @@ def test_headers_are_read_whatever_their_case(tracing, monkeypatch):
     assert identity_in(context).attributes["rollout.step"] == 3
 
 
-def test_outside_a_trajectory_nothing_is_added():
-    """Requests made elsewhere look as they always did."""
+def test_request_outside_a_trajectory_gets_no_headers():
+    """Its headers stay as they are."""
     headers: dict[str, str] = {}
     inject_headers(headers, "http://host/")
     assert headers == {}
 
 
 @pytest.mark.internal_errors
-def test_headers_that_are_none_do_no_harm(tracing):
-    """What is no mapping is left alone, and read as an empty context."""
+def test_headers_that_are_no_mapping_cause_no_exception(tracing):
+    """Injection changes nothing, and extraction returns an empty context."""
     with rollout_trace_attr():
         inject_headers(None, "http://host/")  # type: ignore[arg-type]
     assert extract_headers(None) == {}  # type: ignore[arg-type]

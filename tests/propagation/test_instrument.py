@@ -1,8 +1,11 @@
-"""Switching propagation on and off, with Rays that we understand and Rays that we do not."""
+"""Switching propagation on and off, with supported and unsupported versions of Ray."""
 
-import importlib.util
+import json
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import ray
@@ -11,10 +14,11 @@ import ray._private.worker as ray_worker
 import ray.actor
 import ray.remote_function
 
-from otel_rollout.propagation import instrument, ray_names, ray_send, ray_workers
-from otel_rollout.propagation.ray_names import UnsupportedRay, look_up
+from otel_rollout.propagation import instrument, ray_outgoing_calls, ray_private_api, ray_worker_setup
+from otel_rollout.propagation.ray_private_api import UnsupportedRay, look_up
 from otel_rollout.runs import ray_job
 
+IMPORTS_RAY_LATE = Path(__file__).parent / "programs" / "imports_ray_late.py"
 NAMES = [
     (ray.actor, "signature"),
     (ray.actor.signature, "flatten_args"),
@@ -41,20 +45,20 @@ def uninstrumented():
 
 @pytest.fixture
 def init(monkeypatch):
-    """``ray.init`` as a record of what it was called with."""
+    """Replace ``ray.init`` by a function that records its arguments and environment."""
     calls = []
     monkeypatch.setattr(ray, "init", lambda *args, **kwargs: calls.append((args, kwargs, dict(os.environ))))
     return calls
 
 
-def test_this_ray_is_understood():
-    """Every private name is there and is what it was."""
+def test_installed_ray_has_every_private_name():
+    """All names are found, with the expected parameters."""
     assert look_up().actor_handle is ray.actor.ActorHandle
 
 
 @pytest.mark.parametrize(("owner", "name"), NAMES, ids=[name for _, name in NAMES])
-def test_with_a_name_missing_nothing_of_rays_calls_is_patched(owner, name, monkeypatch, caplog):
-    """It is said once, with Ray's version and what to do; thread pools are taken care of all the same."""
+def test_missing_name_of_ray_leaves_its_calls_unpatched(owner, name, monkeypatch, caplog):
+    """One warning has Ray's version and the remedy; thread pools are patched."""
     submit = ThreadPoolExecutor.submit
     remote = ray.remote_function.RemoteFunction._remote
     monkeypatch.delattr(owner, name)
@@ -69,65 +73,68 @@ def test_with_a_name_missing_nothing_of_rays_calls_is_patched(owner, name, monke
         assert ray.remote_function.RemoteFunction._remote is remote
 
 
-def test_a_name_with_other_parameters_is_a_missing_name(monkeypatch):
-    """A method that was rewritten is not patched blindly."""
+def test_method_with_other_parameters_counts_as_missing(monkeypatch):
+    """A method that Ray has rewritten is not patched."""
     monkeypatch.setattr(ray.actor.ActorHandle, "_actor_method_call", lambda self, call: None)
     with pytest.raises(UnsupportedRay, match="_actor_method_call"):
         look_up()
 
 
-def test_a_module_that_moved_is_a_missing_name(monkeypatch):
-    """So is one whose import fails."""
+def test_module_that_moved_counts_as_missing(monkeypatch):
+    """A module whose import fails counts as missing too."""
     monkeypatch.setattr(ray.actor, "signature", os)
     with pytest.raises(UnsupportedRay, match="signature"):
         look_up()
     with pytest.raises(UnsupportedRay, match="no_such_module"):
-        ray_names._module("ray.no_such_module")
+        ray_private_api._module("ray.no_such_module")
 
 
-def test_information_without_a_function_is_a_missing_name(monkeypatch):
-    """What the worker runs must be replaceable."""
+def test_execution_information_without_function_counts_as_missing(monkeypatch):
+    """The function that a worker runs has to be replaceable."""
     monkeypatch.setattr(function_manager, "FunctionExecutionInfo", tuple)
     with pytest.raises(UnsupportedRay, match="FunctionExecutionInfo"):
         look_up()
 
 
-def test_without_ray_thread_pools_are_taken_care_of(monkeypatch):
-    """Programs that do not use Ray may call it too."""
-    submit, init = ThreadPoolExecutor.submit, ray.init
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    instrument.instrument()
-    assert ThreadPoolExecutor.submit is not submit
-    assert ray.init is init
+def test_ray_is_patched_when_the_program_imports_it():
+    """``instrument()`` does not import Ray, which takes a second and may not be installed."""
+    ran = subprocess.run([sys.executable, IMPORTS_RAY_LATE], capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout) == {
+        "ray imported by instrument": False,
+        "submit patched": True,
+        "init patched": True,
+        "remote patched": True,
+        "init patched after uninstrument": False,
+    }
 
 
 @pytest.mark.internal_errors
-def test_trouble_while_instrumenting_is_reported_and_nothing_else(monkeypatch, caplog):
-    """instrument() never raises."""
-    monkeypatch.setattr(ray_send, "install", lambda *args: 1 / 0)
+def test_failing_patch_of_ray_is_logged_and_raises_nothing(monkeypatch, caplog):
+    """``instrument()`` never raises."""
+    monkeypatch.setattr(ray_outgoing_calls, "install", lambda *args: 1 / 0)
     instrument.instrument()
     assert "internal error while instrumenting Ray" in caplog.text
 
 
-def test_a_worker_that_cannot_be_instrumented_is_as_before(monkeypatch):
-    """All or nothing: its setup hook hears of it, and takes carriers off by itself."""
+def test_failing_patch_of_a_worker_raises_and_undoes_the_others(monkeypatch):
+    """The setup hook learns of it, and removes carriers itself."""
     original = vars(function_manager.FunctionActorManager)["get_execution_info"]
-    monkeypatch.setattr(ray_send, "install", lambda *args: 1 / 0)
+    monkeypatch.setattr(ray_outgoing_calls, "install", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         instrument.instrument_worker()
     assert vars(function_manager.FunctionActorManager)["get_execution_info"] is original
 
 
-def test_a_worker_is_instrumented_once(monkeypatch):
-    """The setup hook may run where instrument() has been called."""
+def test_worker_is_instrumented_once(monkeypatch):
+    """The setup hook may run where ``instrument()`` has been called."""
     instrument.instrument_worker()
     patched = vars(function_manager.FunctionActorManager)["get_execution_info"]
     instrument.instrument_worker()
     assert vars(function_manager.FunctionActorManager)["get_execution_info"] is patched
 
 
-def test_ray_init_gets_what_it_was_given_and_our_part(init, tracing):
-    """Arguments stay; the runtime_env prepares the workers."""
+def test_ray_init_keeps_its_arguments_and_gets_a_runtime_env(init, tracing):
+    """The runtime_env prepares the workers."""
     instrument.instrument()
     ray.init("local", num_cpus=2)
     args, kwargs, _ = init[0]
@@ -136,28 +143,28 @@ def test_ray_init_gets_what_it_was_given_and_our_part(init, tracing):
 
 
 @pytest.mark.parametrize("arguments", [{"address": "ray://host:10001"}, {"address": "auto"}, {}])
-def test_ray_client_is_left_alone(arguments, init, tracing, monkeypatch):
-    """Its calls go through a proxy that is not instrumented."""
+def test_ray_client_gets_no_runtime_env(arguments, init, tracing, monkeypatch):
+    """Its calls pass through a proxy that is not instrumented."""
     monkeypatch.setenv("RAY_ADDRESS", "ray://host:10001")
     instrument.instrument()
     ray.init(**arguments)
     assert init[0][1] == arguments
 
 
-def test_a_submitted_jobs_variable_is_changed_for_the_call_only(init, tracing, monkeypatch):
-    """The hook in it is called by ours, and must not be found twice."""
+def test_variable_of_a_submitted_job_changes_during_ray_init_only(init, tracing, monkeypatch):
+    """The prepared hook calls the submitted one, which Ray must not find twice."""
     before = '{"runtime_env": {"worker_process_setup_hook": "a.b"}}'
-    monkeypatch.setenv(ray_workers.SUBMITTED_JOB, before)
+    monkeypatch.setenv(ray_worker_setup.SUBMITTED_JOB, before)
     instrument.instrument()
     ray.init()
-    assert "a.b" not in init[0][2][ray_workers.SUBMITTED_JOB]
-    assert os.environ[ray_workers.SUBMITTED_JOB] == before
+    assert "a.b" not in init[0][2][ray_worker_setup.SUBMITTED_JOB]
+    assert os.environ[ray_worker_setup.SUBMITTED_JOB] == before
 
 
 @pytest.mark.internal_errors
-def test_ray_starts_when_our_part_fails(init, tracing, monkeypatch, caplog):
-    """A submitted job's variable that is no JSON is Ray's to complain about."""
-    monkeypatch.setenv(ray_workers.SUBMITTED_JOB, "{")
+def test_ray_starts_when_preparing_workers_fails(init, tracing, monkeypatch, caplog):
+    """Invalid JSON in the variable of a submitted job is left for Ray to report."""
+    monkeypatch.setenv(ray_worker_setup.SUBMITTED_JOB, "{")
     instrument.instrument()
     ray.init(num_cpus=2)
     assert init[0][1] == {"num_cpus": 2}
@@ -165,7 +172,7 @@ def test_ray_starts_when_our_part_fails(init, tracing, monkeypatch, caplog):
 
 
 @pytest.mark.internal_errors
-def test_a_call_goes_out_when_our_part_fails(tracing, monkeypatch, caplog):
+def test_call_is_sent_when_adding_the_carrier_fails(tracing, monkeypatch, caplog):
     """The sending side never raises into ``.remote()``."""
     import otel_rollout
 
@@ -176,16 +183,16 @@ def test_a_call_goes_out_when_our_part_fails(tracing, monkeypatch, caplog):
     instrument.instrument()
     with otel_rollout.rollout_trace_attr(step=1):
         ray.remote_function.RemoteFunction._remote(object(), [], {"a": 1})  # no attribute of Ray's on it
-        flat = ray.actor.signature.flatten_args([], [], ray_send.KeywordArguments({}, object()))
+        flat = ray.actor.signature.flatten_args([], [], ray_outgoing_calls.KeywordArguments({}, object()))
     assert given == [{"a": 1}]
     assert flat == []
     assert "internal error while preparing a call" in caplog.text
 
 
 @pytest.mark.internal_errors
-def test_a_context_that_cannot_be_read_leaves_the_call(caplog):
-    """The receiving side never raises into the function."""
-    from otel_rollout.propagation.ray_receive import receiving
+def test_call_runs_when_its_carrier_cannot_be_read(caplog):
+    """The receiving side never raises into the user's function."""
+    from otel_rollout.propagation.ray_incoming_calls import receiving
 
-    assert receiving(lambda x: x)(5, **{ray_send.ARGUMENT: b"{"}) == 5
+    assert receiving(lambda x: x)(5, **{ray_outgoing_calls.ARGUMENT: b"{"}) == 5
     assert "internal error while reading the context" in caplog.text

@@ -1,4 +1,4 @@
-"""The example with an OpenAI-compatible server: what the server traces belongs to the trajectory."""
+"""The example with an OpenAI-compatible server."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from tests.spool_reader import read_directory
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "openai_compatible.py"
 
 
-def test_the_servers_spans_join_the_trajectory(test_exporters, tmp_path):
-    """A server that traces as vLLM does, from the request's headers, continues the trajectory's trace."""
+def test_spans_of_a_tracing_server_join_the_trajectory(test_exporters, tmp_path):
+    """A server that reads the request's headers, as vLLM does, continues the trajectory's trace."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -40,7 +40,7 @@ def test_the_servers_spans_join_the_trajectory(test_exporters, tmp_path):
             self.wfile.write(body)
 
         def log_message(self, *_):
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         serving = threading.Thread(target=server.serve_forever)

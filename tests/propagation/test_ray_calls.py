@@ -1,4 +1,4 @@
-"""Calls of Ray's, of every kind, inside a trajectory: one trace, whichever workers it runs through."""
+"""Ray calls of every kind inside a trajectory: one trace, in whichever workers they run."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Resour
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """A local cluster of an instrumented driver."""
+    """A local cluster with an instrumented driver."""
     directory = tmp_path_factory.mktemp("job")
     with pytest.MonkeyPatch.context() as patched:
         prepare(directory, patched)
@@ -53,7 +53,7 @@ def decorated_actors(job):
 
 
 def one_trace(job, trajectory, works: int):
-    """The trajectory's spans are its root and so many operations directly below, with its identity."""
+    """Check that the spans are the root and ``works`` operations below it, with the identity."""
     spans = job.spans(trajectory.trace_id, works + 1)
     assert tree(spans) == {"rollout_trace": ["work"] * works}
     for span in spans:
@@ -66,8 +66,8 @@ def trajectory():
     return rollout_trace_attr("row", step=3, validate=True)
 
 
-def test_tasks(job):
-    """Tasks, with and without arguments, with options, with several results, calling other tasks."""
+def test_tasks_continue_the_trajectory(job):
+    """They have arguments or none, options, several results, or call other tasks."""
     with trajectory() as t:
         ray.get(actors.task.remote(1))
         ray.get(actors.task_without_arguments.remote())
@@ -79,7 +79,7 @@ def test_tasks(job):
 
 @pytest.mark.parametrize("kwargs", [{}, {"a": 1}, {"kwargs": {"b": 2}, "args": [3], "self_": 4}])
 def test_arguments_arrive_as_they_were_given(job, sync, asynchronous, kwargs):
-    """Functions that take any keyword see the caller's, and only those."""
+    """Functions that take any keyword get the caller's, and no other."""
     with trajectory():
         given = dict(kwargs)
         assert ray.get(actors.task.remote(1, 2, **kwargs)) == ((1, 2), kwargs)
@@ -88,7 +88,7 @@ def test_arguments_arrive_as_they_were_given(job, sync, asynchronous, kwargs):
         assert kwargs == given
 
 
-def test_wrong_arguments_are_refused_as_ever(job, sync):
+def test_wrong_arguments_are_refused(job, sync):
     """Ray checks the caller's arguments against the signature of the user's function."""
     with trajectory():
         with pytest.raises(TypeError, match="too many positional arguments"):
@@ -97,8 +97,8 @@ def test_wrong_arguments_are_refused_as_ever(job, sync):
             sync.without_arguments.remote(nonsense=1)
 
 
-def test_exceptions_are_the_users(job, sync):
-    """Type and words are those that the remote code raised, which ran inside the trajectory."""
+def test_exceptions_of_remote_code_arrive_unchanged(job, sync):
+    """Type and message are those of the remote code, which ran inside the trajectory."""
     with trajectory() as t:
         with pytest.raises(KeyError, match="mine"):
             ray.get(actors.failing_task.remote())
@@ -107,8 +107,8 @@ def test_exceptions_are_the_users(job, sync):
     one_trace(job, t, 1)
 
 
-def test_methods_of_every_kind(job, sync):
-    """Plain, inherited, static and class methods, options of a call, and ``__ray_call__``."""
+def test_methods_of_every_kind_continue_the_trajectory(job, sync):
+    """They are plain, inherited, static and class methods, with options, and ``__ray_call__``."""
     with trajectory() as t:
         ray.get(sync.method.remote())
         ray.get(sync.without_arguments.options(name="named").remote())
@@ -120,8 +120,8 @@ def test_methods_of_every_kind(job, sync):
     assert ray.get(sync.active.remote()) == 0
 
 
-def test_a_constructor_belongs_to_who_made_the_actor(job):
-    """What an actor does while it is made is part of the trajectory; what it does later is not."""
+def test_constructor_of_an_actor_belongs_to_its_creator(job):
+    """The actor's later work does not."""
     with trajectory() as t:
         made = actors.Sync.options(num_cpus=0.1).remote(label="made")
         dynamic = ray.remote(type("Sub", (actors.Base,), {})).options(num_cpus=0).remote()
@@ -132,8 +132,8 @@ def test_a_constructor_belongs_to_who_made_the_actor(job):
     ray.kill(dynamic)
 
 
-def test_named_actors_and_pools(job):
-    """A handle found by name, made if it is not there, and handles in an ActorPool carry the trajectory."""
+def test_named_actors_and_actor_pools_continue_the_trajectory(job):
+    """A handle is found by name, is created if it is missing, or is in an ActorPool."""
     keep = actors.Sync.options(name="server").remote()
     with trajectory() as t:
         found = ray.get_actor("server")
@@ -149,8 +149,8 @@ def test_named_actors_and_pools(job):
     ray.kill(new)
 
 
-def test_generators(job, sync, asynchronous):
-    """Tasks and methods that yield, synchronously or not, keep the trajectory at every step."""
+def test_generators_continue_the_trajectory_at_every_step(job, sync, asynchronous):
+    """Tasks and methods yield, synchronously or not."""
     with trajectory() as t:
         assert [ray.get(r) for r in actors.generator_task.remote(3)] == [0, 1, 2]
         assert [ray.get(r) for r in sync.stream.remote(2)] == [0, 1]
@@ -163,8 +163,8 @@ def test_generators(job, sync, asynchronous):
     assert int(t.trace_id, 16) in ray.get(asynchronous.closed.remote())
 
 
-def test_calls_between_the_steps_of_a_generator_are_their_own(job, asynchronous):
-    """A generator that waits for its consumer does not lend its trajectory to others."""
+def test_call_between_the_steps_of_a_generator_is_outside_its_trajectory(job, asynchronous):
+    """A generator that waits for its consumer does not change the context of other calls."""
     with trajectory() as t:
         steps = asynchronous.stream.remote(3, pause=0.2)
         ray.get(next(steps))
@@ -173,8 +173,8 @@ def test_calls_between_the_steps_of_a_generator_are_their_own(job, asynchronous)
     one_trace(job, t, 3)
 
 
-def test_a_generator_that_is_cancelled_is_closed_inside_its_trajectory(job, asynchronous):
-    """The consumer stops early: the generator's clean-up still belongs to the trajectory."""
+def test_cancelled_generator_is_closed_inside_its_trajectory(job, asynchronous):
+    """The consumer stops early, and the generator's clean-up belongs to the trajectory."""
     with trajectory() as t:
         steps = asynchronous.stream.remote(1000, pause=0.05)
         ray.get(next(steps))
@@ -186,8 +186,8 @@ def test_a_generator_that_is_cancelled_is_closed_inside_its_trajectory(job, asyn
     assert ray.get(asynchronous.active.remote()) == 0
 
 
-def test_a_cancelled_coroutine_cleans_up_inside_its_trajectory(job, asynchronous):
-    """``ray.cancel`` reaches the user's coroutine as it does without us."""
+def test_cancelled_coroutine_cleans_up_inside_its_trajectory(job, asynchronous):
+    """``ray.cancel`` reaches the user's coroutine."""
     with trajectory() as t:
         waiting = asynchronous.forever.remote()
         ray.get(asynchronous.active.remote())
@@ -198,8 +198,8 @@ def test_a_cancelled_coroutine_cleans_up_inside_its_trajectory(job, asynchronous
     assert int(t.trace_id, 16) in ray.get(asynchronous.closed.remote())
 
 
-def test_a_stopped_consumer_leaves_the_actor_clean(job, sync):
-    """Dropping the iterator of a synchronous generator half-way disturbs nothing."""
+def test_dropped_iterator_leaves_the_actor_outside_the_trajectory(job, sync):
+    """The consumer of a synchronous generator drops the iterator half-way."""
     with trajectory():
         steps = sync.stream.remote(50)
         ray.get(next(steps))
@@ -207,8 +207,8 @@ def test_a_stopped_consumer_leaves_the_actor_clean(job, sync):
     assert ray.get(sync.active.remote()) == 0
 
 
-def test_threaded_actors_keep_calls_apart(job):
-    """Four calls at once in four threads, each in its own trajectory."""
+def test_concurrent_calls_of_a_threaded_actor_keep_their_trajectories(job):
+    """Four calls at a time run in four threads."""
     actor = actors.Threaded.remote()
     calls = []
     for label in range(4):
@@ -220,16 +220,16 @@ def test_threaded_actors_keep_calls_apart(job):
     ray.kill(actor)
 
 
-def test_a_synchronous_method_of_an_asyncio_actor(job, asynchronous):
-    """It runs inside the trajectory as well; and so does what it hands to an executor."""
+def test_synchronous_method_of_an_asyncio_actor_continues_the_trajectory(job, asynchronous):
+    """So does the work that an asynchronous method submits to an executor."""
     with trajectory() as t:
         assert f"{ray.get(asynchronous.not_async.remote()):032x}" == t.trace_id
         ray.get(asynchronous.in_executor.remote())
     one_trace(job, t, 1)
 
 
-def test_nothing_is_recorded_anywhere_of_a_trajectory_that_is_sampled_out(job, sync, asynchronous):
-    """No orphan spans in any worker, however deep."""
+def test_sampled_out_trajectory_has_no_spans_in_any_worker(job, sync, asynchronous):
+    """No call records an orphan span, however deep."""
     before = len(job.all_spans())
     with rollout_trace_attr(step=9, trace=False):
         ray.get([actors.task.remote(), actors.nested.remote(), sync.method.remote()])
@@ -239,13 +239,13 @@ def test_nothing_is_recorded_anywhere_of_a_trajectory_that_is_sampled_out(job, s
     assert len(job.all_spans()) == before
 
 
-def test_outside_a_trajectory_nothing_travels(job, sync):
-    """Calls made elsewhere are in no trace."""
+def test_call_outside_a_trajectory_is_in_no_trace(job, sync):
+    """No context is carried."""
     assert ray.get([actors.where_am_i.remote(), sync.active.remote()]) == [0, 0]
 
 
-def test_an_invocation_decorator_sees_the_users_arguments(job):
-    """Ray lets functions have a say in how they are called; ours is not in what they see."""
+def test_invocation_decorator_sees_only_the_users_arguments(job):
+    """Ray lets a function change how it is called; the carrier is not among the arguments then."""
     seen = []
 
     def decorator(invocation):
@@ -265,8 +265,8 @@ def test_an_invocation_decorator_sees_the_users_arguments(job):
     assert seen == [([1], {"b": 2})]
 
 
-def test_decorated_classes_and_functions_carry_it_too(job, decorated_actors):
-    """Together with the patches, nothing arrives twice or goes missing."""
+def test_decorated_classes_in_an_instrumented_process_carry_the_context_once(job, decorated_actors):
+    """Decorator and patches together neither repeat nor lose the carrier."""
     decorated, asyncio_decorated = decorated_actors
     with trajectory() as t:
         assert ray.get(decorated.method.remote(1, a=2)) == ((1,), {"a": 2})
@@ -275,8 +275,8 @@ def test_decorated_classes_and_functions_carry_it_too(job, decorated_actors):
     one_trace(job, t, 4)
 
 
-def test_decorated_classes_and_functions_need_no_patch(job, decorated_actors):
-    """With this process's patches undone, their calls continue the trajectory all the same."""
+def test_decorated_classes_without_patches_continue_the_trajectory(job, decorated_actors):
+    """This process's patches are undone."""
     decorated, asyncio_decorated = decorated_actors
     instrument.uninstrument()
     try:
@@ -296,8 +296,8 @@ def test_decorated_classes_and_functions_need_no_patch(job, decorated_actors):
         instrument.instrument()
 
 
-def test_fifty_trajectories_at_once_through_two_asyncio_actors(job):
-    """A hundred times over, every span is in its own trace, below its own root, with its own identity."""
+def test_fifty_concurrent_trajectories_through_two_asyncio_actors_stay_apart(job):
+    """In a hundred rounds, each span is in its own trace, with its own root and identity."""
     tool = actors.Tool.remote()
     agent = actors.Asyncio.remote(tool)
 
@@ -323,8 +323,8 @@ def test_fifty_trajectories_at_once_through_two_asyncio_actors(job):
     ray.kill(tool)
 
 
-def test_uninstrument_restores_what_was_there(job):
-    """Every attribute is the one Ray had; instrumenting again works."""
+def test_uninstrument_restores_every_attribute_of_ray(job):
+    """Instrumenting again works."""
     from ray.actor import ActorClass, ActorHandle, signature
     from ray.remote_function import RemoteFunction
 

@@ -1,7 +1,7 @@
-"""A program that records and says of which run it is: ``python program.py``, told what to do line by line.
+"""A program that tests start in other processes; it records what commands on its standard input tell it to.
 
-Commands, one JSON list each: ``["configure", {…}]``, ``["record", name]``, ``["set", variable, value]``,
-``["start", {…}]`` (a child with these variables changed, null removes one), ``["child", command]``,
+Each command is one line with a JSON list: ``["configure", {…}]``, ``["record", name]``, ``["set", variable,
+value]``, ``["start", {…}]`` (a child with these variables changed; null removes one), ``["child", command]``,
 ``["shutdown", timeout]``, ``["run"]``. The answer is one line of JSON.
 """
 
@@ -47,7 +47,7 @@ def start(variables: dict[str, str | None]) -> None:
 
 
 def begin(environment: dict[str, str]) -> subprocess.Popen[str]:
-    """Start this program."""
+    """Start this program in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.runs.program"],
         stdin=subprocess.PIPE,
@@ -58,7 +58,7 @@ def begin(environment: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def ask(program: subprocess.Popen[str], *command: Any) -> Any:
-    """Have a program do something; what it answers."""
+    """Send a command to a program and return its answer."""
     assert program.stdin is not None
     assert program.stdout is not None
     program.stdin.write(json.dumps(command) + "\n")

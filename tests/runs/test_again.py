@@ -1,4 +1,4 @@
-"""configure() again, and recording again after shutdown(): as in a notebook whose cells are run again."""
+"""configure() called again, and recording after shutdown(), as in a notebook whose cells run again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import wait_for
 
 @pytest.fixture
 def cell(fresh_process: None, test_exporters: None, tmp_path: Path) -> Callable[..., None]:
-    """A notebook's cell that configures; ``to`` names the file that traces are delivered to."""
+    """Return a notebook's cell that configures; ``to`` names the file that traces are delivered to."""
 
     def run(to: str = "a", **arguments: Any) -> None:
         otel_rollout.configure({"test-file": {"path": str(tmp_path / to)}}, **arguments)
@@ -41,12 +41,12 @@ def record(name: str) -> str | None:
 
 
 def delivered(file: Path) -> list[str]:
-    """Return the names of all spans that a file has got."""
+    """Return the names of all spans in a file, in order."""
     return [json.loads(line)[1] for line in file.read_text().splitlines()]
 
 
 def test_configure_with_equal_arguments_continues_the_run(cell: Any, tmp_path: Path) -> None:
-    """The run goes on, before recording began and after."""
+    """The run stays one, whether the second call comes before or after recording began."""
     runs = set()
     for number in range(3):
         cell(project_name="p")
@@ -61,7 +61,7 @@ def test_configure_with_equal_arguments_continues_the_run(cell: Any, tmp_path: P
 def test_configure_with_equal_arguments_in_other_forms_continues_the_run(
     cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path may be a Path, a directory relative, and what is named already left out."""
+    """A path may be a Path, a directory may be relative, and settings given before may be missing."""
     monkeypatch.chdir(tmp_path)
     otel_rollout.configure({"test-file": {"path": tmp_path / "a"}}, spool_dir="relative", value_limit=100)
     record("op")
@@ -73,7 +73,7 @@ def test_configure_with_equal_arguments_in_other_forms_continues_the_run(
 
 
 def test_configure_with_another_target_begins_another_run(cell: Any, tmp_path: Path) -> None:
-    """What was recorded goes to the first target, what follows to the second, without a wait in between."""
+    """Earlier spans go to the first target and later ones to the second, without a wait in between."""
     cell("a")
     record("first")
     first = membership.decide().run_id
@@ -87,7 +87,7 @@ def test_configure_with_another_target_begins_another_run(cell: Any, tmp_path: P
 
 
 def test_trajectory_open_when_its_run_ends_arrives_in_that_run(cell: Any, tmp_path: Path) -> None:
-    """Its root arrives where its spans have, however soon it ends; what follows is in the next run."""
+    """Its root arrives where its spans have arrived, and later operations in the next run."""
     cell("a")
     with rollout_trace_attr(step=1):
         rollout_trace_op(name="before")(len)("x")
@@ -99,7 +99,7 @@ def test_trajectory_open_when_its_run_ends_arrives_in_that_run(cell: Any, tmp_pa
 
 
 def test_configure_keeps_settings_that_it_does_not_name(cell: Any) -> None:
-    """As it does before recording began."""
+    """A second call adds to the arguments of the first, after recording began as before."""
     cell("a", value_limit=100)
     record("first")
     otel_rollout.configure(experiment_name="second")
@@ -111,7 +111,7 @@ def test_configure_keeps_settings_that_it_does_not_name(cell: Any) -> None:
 def test_configure_after_shutdown_keeps_no_earlier_argument(
     cell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another run's arguments are its own, here and in the processes it starts."""
+    """The next run has its own arguments only, here and in child processes."""
     cell("a", value_limit=100)
     record("first")
     otel_rollout.shutdown(30)
@@ -123,7 +123,7 @@ def test_configure_after_shutdown_keeps_no_earlier_argument(
 def test_span_after_shutdown_begins_another_run_if_variables_switch_tracing_on(
     fresh_process: None, test_exporters: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """They are recorded and delivered, and the first run's report stays what it was."""
+    """The second run is recorded and delivered, and the report of the first does not change."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-file")
     monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "a"))
     record("first")
@@ -138,7 +138,7 @@ def test_span_after_shutdown_begins_another_run_if_variables_switch_tracing_on(
 def test_span_after_shutdown_of_configured_run_is_dropped_with_one_warning(
     cell: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning says that configure() begins another run; until then nothing is recorded."""
+    """The warning says that configure() begins another run."""
     cell("a")
     record("first")
     otel_rollout.shutdown(30)
@@ -150,25 +150,15 @@ def test_span_after_shutdown_of_configured_run_is_dropped_with_one_warning(
     assert record("second")
 
 
-AT_EXIT = """
-import atexit, otel_rollout
-from otel_rollout import rollout_trace_attr
-def after():
-    with rollout_trace_attr() as late:
-        print("late", late.trace_id)
-atexit.register(after)
-with rollout_trace_attr(): pass
-print("recorded", otel_rollout.shutdown(30).recorded)
-with rollout_trace_attr(): pass
-print("again", otel_rollout.status().recorded)
-"""
-
-
 def test_second_run_is_delivered_when_the_program_exits(test_exporters: None, tmp_path: Path) -> None:
-    """Its exit duties are those of the first; what is called after them begins no third."""
+    """The exit delivers it like the first run, and spans of later exit handlers begin no third run."""
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "a")}
     ran = subprocess.run(
-        [sys.executable, "-c", AT_EXIT], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "tests.programs.second_run_at_exit"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert ran.stdout.splitlines()[:2] == ["recorded 1", "again 1"]
     assert ran.stdout.splitlines()[2] == "late None"
@@ -176,7 +166,7 @@ def test_second_run_is_delivered_when_the_program_exits(test_exporters: None, tm
 
 
 def test_infinite_timeout_reaches_child_processes(cell: Any) -> None:
-    """JSON has no infinity; what configure() was given counts here and in processes started from here."""
+    """JSON has no infinity, yet a child process reads what configure() was given."""
     cell("a", shutdown_timeout=float("inf"))
     assert membership.decide().shutdown_timeout == float("inf")
     code = "from otel_rollout.runs import membership; print(membership.decide().shutdown_timeout)"
@@ -184,18 +174,11 @@ def test_infinite_timeout_reaches_child_processes(cell: Any) -> None:
     assert ran.stdout == "inf\n"
 
 
-CHILD = """
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-with rollout_trace_attr():
-    rollout_trace_op(name="of child")(len)("x")
-"""
-
-
 def test_run_recorded_by_children_alone_ends_when_another_begins(cell: Any, tmp_path: Path) -> None:
-    """A driver that records nothing configures again: its workers' spans stay with the first target."""
+    """A driver that records nothing configures again, and its workers' spans stay with the first target."""
     cell("a")
     first = membership.decide().run_id
-    subprocess.run([sys.executable, "-c", CHILD], check=True)
+    subprocess.run([sys.executable, "-m", "tests.programs.record_one_operation"], check=True)
     cell("b")
     assert membership.decide().run_id != first
     assert otel_rollout.shutdown(30).recorded == 0
@@ -204,24 +187,14 @@ def test_run_recorded_by_children_alone_ends_when_another_begins(cell: Any, tmp_
     assert not (tmp_path / "b").exists()
 
 
-AFTER_SHUTDOWN = """
-import atexit
-def after():
-    from otel_rollout import rollout_trace_attr
-    with rollout_trace_attr() as late:
-        print("late", late.trace_id)
-atexit.register(after)
-import otel_rollout
-with otel_rollout.rollout_trace_attr(): pass
-otel_rollout.shutdown(30)
-"""
-
-
 def test_span_in_later_exit_handler_begins_no_run(test_exporters: None, tmp_path: Path) -> None:
-    """What they call after our exit duties is not recorded; the program's last line is what it would be."""
+    """The span is not recorded, and the program's last line is that of the run which has ended."""
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "a")}
     ran = subprocess.run(
-        [sys.executable, "-c", AFTER_SHUTDOWN], env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "tests.programs.span_in_exit_handler"],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert (ran.returncode, ran.stdout) == (0, "late None\n")
     (line,) = ran.stderr.splitlines()

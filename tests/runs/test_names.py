@@ -1,4 +1,4 @@
-"""Run ids of any script and length are directories of their own."""
+"""Run ids of any script and length have directories of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPOOL = Path("spool")
 
 
 def directory(run_id: str) -> str:
-    """The name of a run's directory."""
+    """Return the name of a run's directory."""
     return layout.node_directory(SPOOL, run_id, "node").parent.name
 
 
@@ -29,14 +29,14 @@ any_id = st.text(st.characters(), min_size=1, max_size=300) | st.text("._-~/å®žé
 @hypothesis.settings(max_examples=500)
 @given(any_id, any_id)
 def test_distinct_ids_have_distinct_directories(one: str, other: str) -> None:
-    """Whatever characters they are made of; the same id always has the same one."""
+    """Ids may consist of any characters, and equal ids have one directory."""
     assert (directory(one) == directory(other)) is (one == other)
 
 
 @hypothesis.settings(max_examples=500)
 @given(any_id)
 def test_every_id_is_a_valid_file_name(run_id: str) -> None:
-    """One component of at most 255 bytes, in ASCII, not hidden; so is that of a copy of its node."""
+    """The name is one visible component of at most 255 ASCII bytes, also for a copy of its node."""
     for name in (directory(run_id), layout.node_directory(SPOOL, "run", run_id + layout.COPY_SUFFIX).name):
         assert name.isascii()
         assert 0 < len(name) <= 255
@@ -47,7 +47,7 @@ def test_every_id_is_a_valid_file_name(run_id: str) -> None:
 
 @given(st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=255))
 def test_id_of_plain_characters_is_its_directory(run_id: str) -> None:
-    """As it was before ids in other scripts had digests."""
+    """Such an id needs no digest in the name of its directory."""
     assert directory(run_id) == run_id
 
 
@@ -55,7 +55,7 @@ def test_id_of_plain_characters_is_its_directory(run_id: str) -> None:
 def test_run_with_unusual_id_is_delivered_and_its_manifest_has_the_id(
     run_id: str, fresh_process: None, test_exporters: None, tmp_path: Path
 ) -> None:
-    """What is recorded is delivered, and listings show the id as it was given."""
+    """The run's spans arrive, and listings show the id as it was given."""
     path = os.environ["OTEL_ROLLOUT_SPOOL_DIR"] + "-delivered.jsonl"
     otel_rollout.configure({"test-file": {"path": path}}, run_id=run_id)
     with rollout_trace_attr(step=1):

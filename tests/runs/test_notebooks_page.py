@@ -1,4 +1,4 @@
-"""docs/notebooks.md: its code runs, and does what the page says."""
+"""The code of docs/notebooks.md runs, and does what the page says."""
 
 from __future__ import annotations
 
@@ -71,38 +71,25 @@ def run_pytest(directory: Path, conftest: str, exporters: str = "") -> str:
 
 
 def test_pytest_with_lines_against_tracing_records_nothing(tmp_path: Path) -> None:
-    """With the page's first lines nothing is recorded, though code under test configures."""
+    """The page's first lines switch tracing off even for code under test that configures."""
     untraced, _ = code_in(PYTEST)
     assert "TRACE None" in run_pytest(tmp_path, untraced, '"console"')
     assert not (tmp_path / "spool").exists()
 
 
 def test_pytest_with_fixture_delivers_one_run(tmp_path: Path) -> None:
-    """With the page's fixture a run holds what tests did, and has arrived when they end."""
+    """The page's fixture has the spans of all tests delivered when they end."""
     _, traced = code_in(PYTEST)
     assert re.search(r"TRACE [0-9a-f]{32}", run_pytest(tmp_path, traced))
     (database,) = (tmp_path / "temp").rglob("mlflow.db")
     assert traces(database) == 1
 
 
-INTERRUPTED = """
-import time
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-@rollout_trace_op(name="op")
-def op(): pass
-with rollout_trace_attr(step=1):
-    op()
-    print("ready", flush=True)
-    for _ in range(600):  # a signal that comes just before one long sleep would wait for its end
-        time.sleep(0.1)
-"""
-
-
 @pytest.mark.parametrize("timeout", ["30", "0"])
 def test_ctrl_c_delivers_the_interrupted_trajectory(
     test_exporters: None, tmp_path: Path, timeout: str
 ) -> None:
-    """The interrupted trajectory arrives as an error, whether the program waits for that or not."""
+    """The trajectory arrives as an error, whether or not the program waits for delivery."""
     target = tmp_path / "delivered"
     environment = {
         **os.environ,
@@ -111,7 +98,7 @@ def test_ctrl_c_delivers_the_interrupted_trajectory(
         "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": timeout,
     }
     program = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED],
+        [sys.executable, "-m", "tests.programs.wait_in_trajectory"],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with program:

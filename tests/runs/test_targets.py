@@ -1,4 +1,4 @@
-"""Which run a process records into, and where a run is delivered: never to another target without a word."""
+"""Which run a process records into, and which target a run is delivered to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A, B = "parent.jsonl", "child.jsonl"
 
 @pytest.fixture
 def started(test_exporters: None, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a program of :mod:`tests.runs.program` with further variables."""
+    """Return a function that starts :mod:`tests.runs.program` with further variables."""
     programs: list[subprocess.Popen[str]] = []
 
     def start(**variables: str) -> subprocess.Popen[str]:
@@ -35,7 +35,7 @@ def started(test_exporters: None, tmp_path: Path) -> Iterator[Callable[..., subp
 
 
 def operations(path: Path) -> list[str]:
-    """The names of the operations that were delivered to a file, sorted."""
+    """Return the sorted names of the operations in a file."""
     lines = path.read_text().splitlines() if path.exists() else []
     return sorted(json.loads(line)[1] for line in lines if json.loads(line)[1] != "rollout_trace")
 
@@ -48,7 +48,7 @@ def to(path: Path, **further: Any) -> dict[str, Any]:
 def test_child_that_configures_another_target_records_a_run_of_its_own(
     started: Any, tmp_path: Path, first: str
 ) -> None:
-    """Whoever records first, each one's spans go to its own target, and each has a report of its own."""
+    """Each process's spans go to its own target, in a run of their own, whoever records first."""
     parent = started()
     of_parent = ask(parent, "configure", to(tmp_path / A))
     ask(parent, "start", {})
@@ -77,7 +77,7 @@ def test_child_that_configures_another_target_records_a_run_of_its_own(
 def test_child_joins_unless_it_names_another_target(
     started: Any, tmp_path: Path, arguments: dict[str, Any], joins: bool
 ) -> None:
-    """The same target, or nothing about it, joins; another project, exporter or run founds a run."""
+    """A child with the parent's target or none joins; another project, exporter or run founds a run."""
     parent = started()
     run = ask(parent, "configure", to(tmp_path / A, project_name="project"))
     ask(parent, "start", {})
@@ -88,7 +88,7 @@ def test_child_joins_unless_it_names_another_target(
 def test_child_with_another_variable_records_a_run_of_its_own(
     started: Any, tmp_path: Path, first: str
 ) -> None:
-    """A variable that was changed after it was inherited counts, for runs set up by variables too."""
+    """A variable that was changed after it was inherited counts, also for runs set up by variables."""
     parent = started(OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(tmp_path / A))
     ask(parent, "start", {"OTEL_TEST_FILE": str(tmp_path / B)})
     commands = {"parent": ["record", "of parent"], "child": ["child", "record", "of child"]}
@@ -118,7 +118,7 @@ def test_changed_variable_counts_over_an_inherited_option(started: Any, tmp_path
 
 
 def test_siblings_that_name_the_same_target_share_a_run(started: Any, tmp_path: Path) -> None:
-    """Workers that configure what their parent does not know are one run, not as many as there are."""
+    """Workers that configure a target which their parent does not know are one run."""
     parent = started()
     ask(parent, "configure", to(tmp_path / A))
     runs = set()
@@ -129,7 +129,7 @@ def test_siblings_that_name_the_same_target_share_a_run(started: Any, tmp_path: 
 
 
 def test_children_join_the_own_run_of_their_parent(started: Any, tmp_path: Path) -> None:
-    """A child's run is published to what the child starts."""
+    """A child that records a run of its own publishes that run to its children."""
     parent = started()
     ask(parent, "configure", to(tmp_path / A))
     ask(parent, "start", {})
@@ -154,7 +154,7 @@ def test_variables_switch_a_child_off(started: Any, tmp_path: Path, switch: dict
 def test_child_with_a_scrubbed_environment_delivers_to_its_parents_target(
     started: Any, tmp_path: Path
 ) -> None:
-    """A forwarder that such a child starts has the run's target: it is not the environment's to say."""
+    """A forwarder that such a child starts has the run's target, which the child inherits."""
     parent = started(OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(tmp_path / A))
     ask(parent, "start", {"OTEL_TEST_FILE": None, "OTEL_TRACES_EXPORTER": None})
     assert ask(parent, "child", "record", "of child")
@@ -165,7 +165,7 @@ def test_child_with_a_scrubbed_environment_delivers_to_its_parents_target(
 
 
 def test_target_that_a_program_names_after_its_imports_is_the_runs(started: Any, tmp_path: Path) -> None:
-    """As ``load_dotenv()`` does: what stands in the environment when recording begins counts."""
+    """A variable counts that is set before recording begins, as ``load_dotenv()`` does."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     parent = started(OTEL_TRACES_EXPORTER="mlflow")
     ask(parent, "set", "MLFLOW_TRACKING_URI", uri)
@@ -178,14 +178,14 @@ def test_target_that_a_program_names_after_its_imports_is_the_runs(started: Any,
 
 
 def test_experiment_that_mlflows_client_sets_does_not_part_processes(started: Any, tmp_path: Path) -> None:
-    """``mlflow.set_experiment()`` sets MLFLOW_EXPERIMENT_ID for children: they stay in the run."""
+    """``mlflow.set_experiment()`` sets MLFLOW_EXPERIMENT_ID for children, which stay in the run."""
     parent = started(OTEL_TRACES_EXPORTER="mlflow", MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db")
     ask(parent, "start", {"MLFLOW_EXPERIMENT_ID": "7"})
     assert ask(parent, "child", "run") == ask(parent, "run")
 
 
 def test_programs_with_one_run_id_and_two_targets_record_two_runs(started: Any, tmp_path: Path) -> None:
-    """A run's directory has one target: who names another records beside it."""
+    """A run's directory has one target; a program with another target records beside it."""
     programs = [
         started(
             OTEL_TRACES_EXPORTER="test-file", OTEL_ROLLOUT_RUN_ID="r", OTEL_TEST_FILE=str(tmp_path / name)
@@ -202,7 +202,7 @@ def test_programs_with_one_run_id_and_two_targets_record_two_runs(started: Any, 
 
 
 def test_no_credential_lies_in_the_spool(started: Any, tmp_path: Path) -> None:
-    """Neither the user in a target's URL nor a token is written there, by a forwarder or its successor."""
+    """Forwarder and successor write neither a token nor the user of a target's URL there."""
     secrets = {"MLFLOW_TRACKING_TOKEN": "planted-1", "OTEL_EXPORTER_OTLP_HEADERS": "a=planted-2"}
     parent = started(
         OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_URL="http://me:planted-3@host",
@@ -219,7 +219,7 @@ def test_no_credential_lies_in_the_spool(started: Any, tmp_path: Path) -> None:
 def test_run_is_delivered_with_the_settings_of_its_founder(
     started: Any, tmp_path: Path, changed: str | None
 ) -> None:
-    """A child that has another OTEL_ROLLOUT_KEEP, or none, and records first does not decide that."""
+    """A child that records first, with another OTEL_ROLLOUT_KEEP or none, does not decide that."""
     parent = started(
         OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(tmp_path / A), OTEL_ROLLOUT_KEEP="true"
     )
@@ -232,7 +232,7 @@ def test_run_is_delivered_with_the_settings_of_its_founder(
 
 
 def test_child_that_names_the_same_target_by_an_option_joins(started: Any, tmp_path: Path) -> None:
-    """What the parent has in a variable, the child may say in configure()."""
+    """A child may name in configure() what its parent has in a variable."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     parent = started(OTEL_TRACES_EXPORTER="mlflow", MLFLOW_TRACKING_URI=uri)
     assert ask(parent, "record", "of parent")

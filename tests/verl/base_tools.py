@@ -1,4 +1,4 @@
-"""Tools with a life cycle; a file of its own, because verl's launcher imports it by name."""
+"""Tools with a life cycle, in a module of their own: verl's launcher imports it by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verl.utils.rollout_trace import rollout_trace_op
 
 
 class NoteTool(BaseTool):
-    """Keeps what it is told; its ``execute`` is decorated, as in verl's own examples."""
+    """A tool whose ``execute`` is decorated, as in verl's own examples."""
 
     @rollout_trace_op
     async def execute(
@@ -20,7 +20,7 @@ class NoteTool(BaseTool):
 
 
 class BrokenTool(BaseTool):
-    """Raises; its ``execute`` is not decorated."""
+    """A tool that raises, and whose ``execute`` is not decorated."""
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
@@ -29,7 +29,7 @@ class BrokenTool(BaseTool):
 
 
 class AddTool(BaseTool):
-    """Adds two numbers, where verl takes no functions for tools."""
+    """A tool that adds two numbers, for versions in which functions cannot be tools."""
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any

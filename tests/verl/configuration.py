@@ -1,4 +1,4 @@
-"""verl's own configuration, for a job of the tests."""
+"""Compose verl's own configuration for a job of the tests."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _LATER = [
     f"actor_rollout_ref.rollout.multi_turn.function_tool_path={HERE / 'function_tools.py'}",
     "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
 ] * (VERL >= (0, 8))
-"""What older versions do not have."""
+"""Overrides that older versions do not know."""
 
 
 def make_model(directory: Path) -> Path:
-    """A model without weights: the demo's tokenizer and what verl asks of a model's configuration."""
+    """Write a model without weights: the demo's tokenizer and a configuration."""
     shutil.copytree(TOKENIZER_DIR, directory, dirs_exist_ok=True)
     (directory / "config.json").write_text(
         json.dumps({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]})
@@ -64,7 +64,7 @@ def make_model(directory: Path) -> Path:
 
 
 def configuration(directory: Path, overrides: list[str]) -> Any:
-    """What ``python -m verl.trainer.main_ppo`` would be started with."""
+    """Return the configuration with which ``python -m verl.trainer.main_ppo`` would start."""
     directory.mkdir(parents=True, exist_ok=True)
     # before 0.8, `add` of function_tools.py is a class
     (directory / "tools.yaml").write_text(TOOLS if VERL >= (0, 8) else TOOLS + _ADD)

@@ -24,7 +24,7 @@ def _import_verl_as_if_tracing() -> None:
     """Import verl once for all tests, with its plugin as in a process that traces."""
     os.environ["OTEL_TRACES_EXPORTER"] = "mlflow"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what verl and its dependencies warn of is not ours to fix
+        warnings.simplefilter("ignore")  # warnings of verl and its dependencies cannot be mended here
         importlib.import_module("verl.experimental.agent_loop")
     for name in ("OTEL_TRACES_EXPORTER", settings.CONFIG_VARIABLE):
         os.environ.pop(name, None)
@@ -40,7 +40,7 @@ else:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What verl and its dependencies warn of is not ours to fix."""
+    """Allow warnings: those of verl and its dependencies cannot be mended here."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("default"))
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def verl_config(tmp_path: Path) -> Any:
-    """verl's configuration for the scripted model."""
+    """Return verl's configuration for the scripted model."""
     from tests.verl.configuration import configuration
 
     return configuration(tmp_path / "configuration", [])
@@ -56,7 +56,7 @@ def verl_config(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def trace_config(tracing: None) -> Iterator[Any]:
-    """verl's ``RolloutTraceConfig``, as if this process had just begun."""
+    """Yield verl's ``RolloutTraceConfig``, reset before and after the test."""
     from verl.utils.rollout_trace import RolloutTraceConfig
 
     RolloutTraceConfig.reset()
@@ -66,7 +66,7 @@ def trace_config(tracing: None) -> Iterator[Any]:
 
 @pytest.fixture
 def delivered(tracing: None, tmp_path: Path) -> Callable[[], dict[str, list[Any]]]:
-    """A function that ends recording and gives what was delivered: name of a span → their outputs."""
+    """Return a function that ends recording and returns outputs by span name."""
 
     def read() -> dict[str, list[Any]]:
         report = otel_rollout.shutdown(60)

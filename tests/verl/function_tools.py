@@ -1,4 +1,4 @@
-"""A function tool, in a file of its own as verl wants it."""
+"""A function tool, in a module of its own: verl loads it from a file."""
 
 from verl.tools.function_tool import function_tool
 

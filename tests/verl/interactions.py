@@ -1,4 +1,4 @@
-"""A simulated user, as verl had them before 0.8."""
+"""A simulated user of verl before 0.8."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from verl.interactions.base import BaseInteraction
 
 
 class Impatient(BaseInteraction):
-    """Asks once more, and then ends the conversation."""
+    """A user who asks once more, and then ends the conversation."""
 
     async def generate_response(
         self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any

@@ -1,4 +1,4 @@
-"""verl's agent loop worker in this process, with objects in the place of Ray's actors."""
+"""verl's agent-loop worker in this process, with objects instead of Ray's actors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _RemoteMethod:
 
 
 class Balancer:
-    """Has one server."""
+    """A load balancer with one server."""
 
     def __init__(self, server: Any) -> None:
         self.server = server
@@ -58,7 +58,7 @@ class Balancer:
 
 
 class Engine:
-    """Says what the script says."""
+    """An inference engine that answers by the script."""
 
     def __init__(self) -> None:
         self.script = Script()
@@ -82,14 +82,14 @@ class Engine:
 
 
 class Rewards:
-    """Rewards every answer with a half."""
+    """A reward worker that gives every answer 0.5."""
 
     async def compute_score(self, data: Any) -> dict[str, Any]:
         return {"reward_score": 0.5, "reward_extra_info": {"acc": True, "answer": "42", "list": [1, 2]}}
 
 
 def worker(config: Any, engine: Engine | None = None, *, partial: bool = False) -> AgentLoopWorker:
-    """A real worker; ``partial`` gives it the client that resumes aborted requests."""
+    """Return a real worker; with ``partial`` its client resumes aborted requests."""
     server = Remote(engine or Engine())
     balancer, rewards = Remote(Balancer(server)), [Remote(Rewards())]
     if VERL < (0, 8):
@@ -101,7 +101,7 @@ def worker(config: Any, engine: Engine | None = None, *, partial: bool = False) 
 
 
 def batch(indices: list[int], step: int, siblings: int, *, validate: bool = False) -> DataProto:
-    """Rows as the legacy trainer hands them to a worker, each as often as it has siblings."""
+    """Return rows as the legacy trainer gives them to a worker, each once per sibling."""
     samples = rows(indices, step, validate, False)
     columns = {name: np.empty(len(samples), dtype=object) for name in samples[0]}
     for name, column in columns.items():

@@ -1,4 +1,4 @@
-"""A reward function, in a file of its own as verl wants it."""
+"""A reward function, in a module of its own: verl loads it from a file."""
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):

@@ -1,4 +1,4 @@
-"""What the scripted engine says: for each kind of question the replies of a model that needs it answered."""
+"""Replies of the scripted engine, for each kind of question."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _NO_ANSWER = "wait: for what never comes"
 
 
 class Script:
-    """Replies to prompts, always in the same way."""
+    """Reply to prompts, in a fixed way."""
 
     def __init__(self) -> None:
         self._tokenizer = load_tokenizer()
 
     def reply(self, prompt_ids: list[int]) -> tuple[list[int], str] | None:
-        """The tokens that follow a prompt, and why they end; None if there will never be any.
+        """Return the tokens that follow a prompt, and their stop reason; None for no answer.
 
         A question with "twice" in it is aborted after its first two tokens and resumed by the client.
         """
@@ -62,7 +62,7 @@ class Script:
 
 
 def rows(indices: list[int], step: int, validate: bool, twice: bool) -> list[dict[str, Any]]:
-    """Rows of a dataset as verl's gives them to its trainers."""
+    """Return rows of a dataset as verl's dataset gives them to trainers."""
     kind = "val" if validate else "train"
     return [
         {

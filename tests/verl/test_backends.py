@@ -1,4 +1,4 @@
-"""What a rollout of verl's leaves in the backends that ``trace.backend`` names, read back from them."""
+"""Contents of the backends that ``trace.backend`` names, after a rollout of verl's."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ DELIVERY_SECONDS = 120.0
 
 @pytest.fixture
 def project() -> str:
-    """A project of the test's own."""
+    """Return the name of a new project."""
     return f"verl-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def rollout(fresh_process: None, verl_config: Any, project: str) -> Iterator[Callable[..., Any]]:
-    """A function: every sample with its siblings, and the validation, traced as ``trace.backend`` says.
+    """Return a function that runs every sample with its siblings, and the validation, traced.
 
-    It calls ``between`` after the samples, before the validation.
+    The function calls ``between`` before the validation.
     """
     RolloutTraceConfig.reset()
 
@@ -55,17 +55,14 @@ def rollout(fresh_process: None, verl_config: Any, project: str) -> Iterator[Cal
     RolloutTraceConfig.reset()
 
 
-async def test_weave_shows_every_trajectory(
+async def test_weave_has_one_tree_of_calls_per_trajectory(
     rollout: Callable[..., Any],
     project: str,
     local_weave: LocalWeave,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """With ``trace.backend=weave`` each trajectory is one tree of calls: identity, reward, errors, run.
-
-    The run is W&B's, which verl starts when there are traces already.
-    """
+    """Calls have identity, reward, errors and the W&B run, which verl starts after the first traces."""
     for name, value in local_weave.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("WANDB_ENTITY", ENTITY)
@@ -82,6 +79,19 @@ async def test_weave_shows_every_trajectory(
     calls = local_weave.calls(project)
     assert (len(calls), report.lost, report.undelivered) == (report.recorded, 0, 0)
     roots = [call for call in calls if call["parent_id"] is None]
+    feedback = local_weave.feedback(project)
+    _check_identities(roots)
+    _check_operations(calls, roots)
+    assert _runs_of(roots, feedback) == {f"{ENTITY}/{project}/{runs[0]}": len(roots)}
+    rewarded = [entry for entry in feedback if entry["feedback_type"] == "reward"]
+    assert Counter(entry["weave_ref"].rpartition("/")[2] for entry in rewarded) == Counter(
+        root["id"] for root in roots
+    )
+    assert {entry["payload"]["value"] for entry in rewarded} == {0.5}
+
+
+def _check_identities(roots: list[dict[str, Any]]) -> None:
+    """Check names and attributes of the root calls."""
     assert Counter(call["display_name"] for call in roots) == Counter(
         [f"{STEP}/{index}/{n}" for index in QUESTIONS for n in range(SIBLINGS)] + [f"validation/{STEP}/0/0"]
     )
@@ -90,18 +100,16 @@ async def test_weave_shows_every_trajectory(
         [(STEP, index, n, False) for index in QUESTIONS for n in range(SIBLINGS)] + [(STEP, 0, 0, True)]
     )
     for root in roots:
-        said = root["attributes"]
-        kind = "val" if said["validate"] else "train"
-        assert said["group_id"] == f"{kind}{STEP}q{said['sample_index']}"
-        assert said["agent_name"] == AGENTS[said["sample_index"]]
-        assert (said["policy_version_min"], said["policy_version_max"]) == (7, 7)
+        attributes = root["attributes"]
+        kind = "val" if attributes["validate"] else "train"
+        assert attributes["group_id"] == f"{kind}{STEP}q{attributes['sample_index']}"
+        assert attributes["agent_name"] == AGENTS[attributes["sample_index"]]
+        assert (attributes["policy_version_min"], attributes["policy_version_max"]) == (7, 7)
         assert root["output"]["reward"] == 0.5
-    assert _runs_of(roots, local_weave.feedback(project)) == {f"{ENTITY}/{project}/{runs[0]}": len(roots)}
-    rewarded = [entry for entry in local_weave.feedback(project) if entry["feedback_type"] == "reward"]
-    assert Counter(entry["weave_ref"].rpartition("/")[2] for entry in rewarded) == Counter(
-        root["id"] for root in roots
-    )
-    assert {entry["payload"]["value"] for entry in rewarded} == {0.5}
+
+
+def _check_operations(calls: list[dict[str, Any]], roots: list[dict[str, Any]]) -> None:
+    """Check the tree below a root, a model call, and the calls that failed."""
     assert _names_below(calls, _root_of(roots, 1)) == {
         "ToolAgentLoop.run": {
             "LLMServerClient.generate": {},
@@ -123,7 +131,7 @@ async def test_weave_shows_every_trajectory(
 
 
 def _runs_of(roots: list[dict[str, Any]], feedback: list[dict[str, Any]]) -> Counter[str]:
-    """The W&B run of each root: its own, or told by feedback where it was there before the run."""
+    """Return the W&B run of each root: its own, or one linked by feedback."""
     later = {
         entry["weave_ref"].rpartition("/")[2]: entry["payload"]["value"]
         for entry in feedback
@@ -137,15 +145,15 @@ def _root_of(roots: list[dict[str, Any]], sample: int) -> dict[str, Any]:
 
 
 def _names_below(calls: list[dict[str, Any]], call: dict[str, Any]) -> dict[str, Any]:
-    """The names of the calls below one, as a tree; what comes several times counts once."""
+    """Return the names of the calls below one, as a tree without repetitions."""
     children = [child for child in calls if child["parent_id"] == call["id"]]
     return {child["display_name"]: _names_below(calls, child) for child in children}
 
 
-async def test_several_backends_each_get_everything(
+async def test_two_backends_get_equal_spans(
     rollout: Callable[..., Any], project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With ``trace.backend='mlflow,otlp'`` both have every span, and show the same trees."""
+    """With ``trace.backend='mlflow,otlp'`` both have every span, in equal trees."""
     mlflow = MlflowAdapter(tmp_path)
     with receiver() as adapters:
         (otlp,) = [adapter for adapter in adapters if adapter.exporter == "otlp"]

@@ -1,4 +1,4 @@
-"""What ``examples/verl`` hands to verl: rows and a tool that its tool agent can use."""
+"""The files of ``examples/verl``: rows, a tool and flags that verl accepts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "verl"
 
 
 @pytest.mark.parametrize(("answer", "said"), [("1,234", "right"), ("7", "wrong")])
-async def test_the_tool_checks_a_row_of_the_dataset(
+async def test_tool_compares_an_answer_with_the_ground_truth_of_its_row(
     answer: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The row names the tool agent and gives the tool its ground truth, which verl's agent loop passes on."""
+    """The row names the tool agent and has the tool's ground truth."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
     import prepare_gsm8k
 
@@ -37,8 +37,8 @@ async def test_the_tool_checks_a_row_of_the_dataset(
     assert (response.text, reward, metrics) == (said, 0.0, {"right": said == "right"})
 
 
-def test_verl_takes_the_launch_script_s_flags(tmp_path: Path) -> None:
-    """Each key of ``train.sh`` exists in verl's configuration, and those added behind it win."""
+def test_flags_of_the_launch_script_exist_in_verl(tmp_path: Path) -> None:
+    """Flags that the user appends win."""
     python = tmp_path / "python3"  # says what verl would be started with
     python.write_text('#!/bin/sh\necho "$OTEL_TRACES_EXPORTER $MLFLOW_TRACKING_URI"\nprintf "%s\\n" "$@"\n')
     python.chmod(0o700)

@@ -1,8 +1,8 @@
 """Both of verl's trainers on Ray, through its launcher, its workers, tools and rewards, into MLflow.
 
-Two jobs run the same rollouts, one traced, one without tracing. In both a tool raises, a trajectory is
-cancelled, and in the last step the tokenizer that token2text uses raises (:mod:`tests.verl.job`). Of the two
-backends of the traced one, one is dead.
+Two jobs run equal rollouts (:mod:`tests.verl.programs.training_job`), one with tracing, one without. In both
+jobs a tool raises, a trajectory is cancelled, and in the last step the tokenizer that token2text uses raises.
+One of the two backends of the traced job is dead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Job:
             **environment,
         }
         self.log = ""
-        command = ["-W", "ignore", "-m", "tests.verl.job", str(directory), *overrides]
+        command = ["-W", "ignore", "-m", "tests.verl.programs.training_job", str(directory), *overrides]
         ran = self.run(*command)
         if ran != 0 and RAY_GAVE_UP in self.log:
             ran = self.run(*command)
@@ -66,7 +66,7 @@ class Job:
         return ran.returncode
 
     def forward(self, exporter: str) -> bool:
-        """Have what the job has left on disk delivered; whether all of it was."""
+        """Deliver what the job has left on disk, and return whether all of it was delivered."""
         self.environment["OTEL_ROLLOUT_FORWARDER_LINGER"] = str(SECONDS)
         return self.run("-c", FORWARD, "forward", "--to", exporter) == 0
 
@@ -76,7 +76,7 @@ FORWARD = "from otel_rollout.cli import app; app()"
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """Traced by verl's flags alone, to MLflow and to a Collector that is not there."""
+    """Run the job with verl's flags, to MLflow and to a Collector that does not exist."""
     directory = tmp_path_factory.mktemp("traced")
     job = Job(
         directory,
@@ -98,13 +98,13 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """Not configured."""
+    """Run the job without configuration."""
     return Job(tmp_path_factory.mktemp("plain"), {}, "trainer.logger=[]")
 
 
 @pytest.fixture(scope="module")
 def traces(traced: Job) -> list[Any]:
-    """What the traced job left in MLflow, read with its own client."""
+    """Return the traces that the traced job has delivered to MLflow."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{traced.directory}/mlflow.db")
@@ -115,7 +115,7 @@ def traces(traced: Job) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def answered(traces: list[Any]) -> list[Any]:
-    """Those of trajectories that were not cancelled, but for the steps with more groups."""
+    """Return traces that were not cancelled, without the steps with more groups."""
     return [
         trace
         for trace in traces
@@ -129,8 +129,8 @@ def _tags(trace: Any) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("trainer", STEPS)
-def test_every_trajectory_has_a_trace_of_its_own(traces: list[Any], trainer: str) -> None:
-    """Four siblings of each sample in each step, and the validation; each once, in either trainer."""
+def test_every_trajectory_has_one_trace(traces: list[Any], trainer: str) -> None:
+    """In either trainer, four siblings of each sample in each step, and the validation, are there once."""
     first, second, third, fourth = map(str, STEPS[trainer])
     expected = [
         (step, str(index), str(n), "False")
@@ -145,8 +145,8 @@ def test_every_trajectory_has_a_trace_of_its_own(traces: list[Any], trainer: str
 
 
 @pytest.mark.parametrize("trainer", STEPS)
-def test_a_limit_of_groups_is_kept_exactly(traces: list[Any], trainer: str) -> None:
-    """Of a batch with more groups as many are recorded as the limit says, by all workers together, whole."""
+def test_limit_of_groups_is_exact_for_all_workers_together(traces: list[Any], trainer: str) -> None:
+    """Of a batch with more groups, as many whole groups are recorded as the limit allows."""
     step = str(MORE_GROUPS[trainer])
     groups = Counter(t.info.tags["sample_index"] for t in traces if t.info.tags["step"] == step)
     assert len(groups) == LIMIT
@@ -154,8 +154,8 @@ def test_a_limit_of_groups_is_kept_exactly(traces: list[Any], trainer: str) -> N
 
 
 @pytest.mark.parametrize("trainer", STEPS)
-def test_every_trajectory_is_complete(answered: list[Any], trainer: str) -> None:
-    """Run, model calls, parsing, tools and the engine's own spans: one tree with one root."""
+def test_every_trajectory_is_one_complete_tree(answered: list[Any], trainer: str) -> None:
+    """Run, model calls, parsing, tools and the engine's own spans have one root."""
     for trace in answered:
         if int(trace.info.tags["step"]) not in STEPS[trainer]:
             continue
@@ -185,8 +185,8 @@ def test_every_trajectory_is_complete(answered: list[Any], trainer: str) -> None
         }
 
 
-def test_tags_say_what_verl_knows(answered: list[Any]) -> None:
-    """Agent, group, policy versions and turns; the verl project is the experiment."""
+def test_tags_have_agent_group_policy_versions_and_turns(answered: list[Any]) -> None:
+    """The verl project is the experiment."""
     for trace in answered:
         tags = trace.info.tags
         assert tags["agent_name"] == AGENTS[int(tags["sample_index"])]
@@ -206,8 +206,8 @@ def test_rewards_are_assessments(answered: list[Any]) -> None:
         assert given.keys() >= {"reward", "acc", "answer", "score"}
 
 
-def test_failed_calls_are_errors(answered: list[Any]) -> None:
-    """The tool that raises, the one that does not exist, and arguments that are no object."""
+def test_failed_tool_calls_have_status_error(answered: list[Any]) -> None:
+    """A tool raises, one does not exist, and arguments are no object."""
     states = Counter(
         (span.name, span.status.status_code.value)
         for trace in answered
@@ -221,8 +221,8 @@ def test_failed_calls_are_errors(answered: list[Any]) -> None:
     }
 
 
-def test_traces_are_linked_to_verls_run(traces: list[Any], traced: Job) -> None:
-    """verl starts its MLflow run after its workers; all traces belong to it."""
+def test_traces_are_linked_to_verls_mlflow_run(traces: list[Any], traced: Job) -> None:
+    """verl starts the run after its workers."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{traced.directory}/mlflow.db")
@@ -235,8 +235,8 @@ def test_traces_are_linked_to_verls_run(traces: list[Any], traced: Job) -> None:
     assert {trace.info.trace_id for trace in linked} == {trace.info.trace_id for trace in traces}
 
 
-def test_cancelled_trajectories_end_as_errors(traces: list[Any]) -> None:
-    """In either trainer, with what ran when the cancellation came; nothing of them stays open."""
+def test_cancelled_trajectories_have_status_error(traces: list[Any]) -> None:
+    """In either trainer no span of them stays open."""
     found = [trace for trace in traces if trace.info.tags["sample_index"] == str(UNANSWERED)]
     assert len(found) == len(STEPS)
     for trace in found:
@@ -248,16 +248,13 @@ def test_cancelled_trajectories_end_as_errors(traces: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("trainer", STEPS)
-def test_tracing_changes_no_output(traced: Job, plain: Job, trainer: str) -> None:
-    """Responses, masks, rewards and turns are those of the same job without tracing, whatever breaks.
-
-    What breaks: a backend, a tool, the tokenizer that token2text uses; and a trajectory is cancelled.
-    """
+def test_outputs_are_equal_with_and_without_tracing(traced: Job, plain: Job, trainer: str) -> None:
+    """A backend, a tool and the tokenizer of token2text fail, and a trajectory is cancelled."""
     assert traced.outputs[trainer] == plain.outputs[trainer]
     assert plain.outputs[trainer]["cancelled"] == "CancelledError"
 
 
-def test_the_outputs_compared_are_all(plain: Job) -> None:
+def test_compared_outputs_are_complete(plain: Job) -> None:
     """Each trajectory of each step is among them."""
     legacy, v1 = plain.outputs["legacy"], plain.outputs["v1"]
     assert [len(legacy[step]["responses"]) for step in ("1", "2", "tokenizer raises")] == [20, 20, 20]
@@ -267,20 +264,21 @@ def test_the_outputs_compared_are_all(plain: Job) -> None:
     assert len([name for name in v1 if name.startswith("val")]) == 2
 
 
-def test_what_breaks_is_said(traced: Job) -> None:
-    """With the reason."""
+def test_failures_are_logged_with_their_reason(traced: Job) -> None:
+    """The tokenizer raises, and a backend is dead."""
     assert "token2text cannot use the tokenizer" in traced.log
     assert "this tokenizer cannot be read" in traced.log
     assert "otlp" in traced.log
 
 
-def test_the_job_without_tracing_has_none_of_ours(plain: Job) -> None:
-    """No spool, no forwarder, no line; a worker has imported what waits for a flag, and nothing else."""
+def test_job_without_tracing_has_no_spool_and_no_log_line(plain: Job) -> None:
+    """A worker has imported the seams and the warning of a late flag, nothing else."""
     assert not (plain.directory / "spool").exists()
     assert "otel-rollout:" not in plain.log
     assert plain.outputs["integrations"] == [
+        "otel_rollout.integrations._kit",
+        "otel_rollout.integrations._kit.seams",
         "otel_rollout.integrations.verl",
-        "otel_rollout.integrations.verl.imports",
-        "otel_rollout.integrations.verl.seams",
-        "otel_rollout.integrations.verl.unasked",
+        "otel_rollout.integrations.verl.patched_modules",
+        "otel_rollout.integrations.verl.unconfigured",
     ]

@@ -38,10 +38,10 @@ def _named(spans: list[Recorded], name: str) -> list[Recorded]:
     return [span for span in spans if span.name == name]
 
 
-async def test_a_trajectory_is_one_complete_tree(
+async def test_trajectory_is_one_complete_tree(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """Agent loop, model calls, parsing, the tool and the reward with its parts stand below one root."""
+    """Agent loop, model calls, parsing, tool, reward and its parts are below one root."""
     await _run(local.worker(verl_config), 0)
     assert tree(recorded()) == {
         "agent_loop": [
@@ -62,10 +62,10 @@ async def test_a_trajectory_is_one_complete_tree(
     }
 
 
-async def test_a_model_call_says_what_is_known_of_it(
+async def test_model_call_has_request_and_response_attributes(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """Sampling parameters, token counts, cached tokens, stop reason, preemptions and the policy's version."""
+    """Sampling, token counts, cached tokens, stop reason, preemptions, policy version."""
     await _run(local.worker(verl_config), 4)
     (call,) = _named(recorded(), local.GENERATE)
     described = call.attributes
@@ -83,10 +83,10 @@ async def test_a_model_call_says_what_is_known_of_it(
 
 
 @needs_request_ids
-async def test_a_model_call_says_under_which_id_the_engine_knows_it(
+async def test_model_call_has_the_request_id_of_the_engine(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """By that id the engine's own spans are found: it is what its server was called with."""
+    """The engine's own spans are found by it."""
     engine = local.Engine()
     await _run(local.worker(verl_config, engine), 0)
     calls = _named(recorded(), local.GENERATE)
@@ -94,10 +94,10 @@ async def test_a_model_call_says_under_which_id_the_engine_knows_it(
     assert len(set(engine.request_ids)) == 2
 
 
-async def test_the_root_says_which_trajectory_it_is_and_what_came_of_it(
+async def test_root_has_identity_and_results_of_the_trajectory(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """Identity, agent, group, policy versions, turns, reward and its parts; the prompt as input."""
+    """Agent, group, policy versions, turns, reward and its parts; the prompt is the input."""
     await _run(local.worker(verl_config), 4)
     (root,) = _named(recorded(), "agent_loop")
     said = root.attributes
@@ -115,20 +115,20 @@ async def test_the_root_says_which_trajectory_it_is_and_what_came_of_it(
 
 
 @needs_resuming_client
-async def test_a_resumed_request_is_one_model_call(
+async def test_resumed_request_is_one_model_call(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """A client that resumes aborted requests calls its base class's ``generate`` twice; that is one span."""
+    """The resuming client calls its base class's ``generate`` twice."""
     await _run(local.worker(verl_config, partial=True), 0, twice=True)
     calls = _named(recorded(), "FullyAsyncLLMServerClient.generate")
     assert [call.attributes["gen_ai.response.finish_reasons"] for call in calls] == [["completed"]] * 2
     assert not _named(recorded(), local.GENERATE)
 
 
-async def test_failed_tool_calls_are_errors(
+async def test_failed_tool_calls_have_status_error_and_reason(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """A tool that raises, one that does not exist, arguments that are no object: each with its reason."""
+    """A tool raises, one does not exist, and arguments are no object."""
     worker = local.worker(verl_config)
     await _run(worker, 2)
     await _run(worker, 3)
@@ -141,13 +141,13 @@ async def test_failed_tool_calls_are_errors(
     assert "nowhere" in failed["execute_tool nowhere"].span.status.message
 
 
-async def test_a_failed_call_is_seen_where_verls_logger_is_silent(
+async def test_failed_tool_call_is_an_error_with_a_silent_logger(
     verl_config: Any,
     trace_config: Any,
     recorded: Callable[[], list[Recorded]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With verl's log level above WARNING the text that verl gives the model tells."""
+    """With verl's log level above WARNING, the text for the model tells."""
     from verl.experimental.agent_loop import tool_agent_loop
 
     monkeypatch.setattr(tool_agent_loop.logger, "level", 50)
@@ -158,19 +158,19 @@ async def test_a_failed_call_is_seen_where_verls_logger_is_silent(
     assert "the tool broke" in call.span.status.message
 
 
-async def test_a_call_the_parser_cannot_read_is_an_error_of_parsing(
+async def test_unreadable_tool_call_is_an_error_of_the_parser(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """verl drops it with a line in its log; the parser's span has the exception."""
+    """verl drops the call with a line in its log; the parser's span has the exception."""
     await _run(local.worker(verl_config), 3)
     failed = [s for s in _named(recorded(), "HermesToolParser.extract_tool_calls") if s.span.status.code == 2]
     assert ["Failed to decode tool call" in span.span.status.message for span in failed] == [True]
 
 
-async def test_a_decorated_tool_is_one_span(
+async def test_decorated_tool_is_one_span(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """A tool whose ``execute`` is decorated does not show twice; response, reward and metrics show."""
+    """The span shows response, reward and metrics."""
     await _run(local.worker(verl_config), 1)
     (call,) = [span for span in recorded() if span.attributes["openinference.span.kind"] == "TOOL"]
     assert call.name == "execute_tool note"
@@ -184,23 +184,23 @@ async def test_a_decorated_tool_is_one_span(
     ("place", "row", "counted", "sibling"),
     [(0, 0, 0, 0), (10, 0, 0, 2), (11, 1, 1, 3), (13, 3, 1, 1), (6, 6, 2, 2)],
 )
-def test_siblings_of_a_group_split_between_workers(
+def test_siblings_of_a_group_split_between_workers_keep_their_index(
     verl_config: Any, place: int, row: int, counted: int, sibling: int
 ) -> None:
-    """The legacy trainer counts siblings anew in each worker; the row's place in the batch tells better."""
-    from otel_rollout.integrations.verl import trajectory
+    """The legacy trainer counts siblings anew in each worker; the row in the batch is used."""
+    from otel_rollout.integrations.verl import sample_limit, trajectory
 
-    described = trajectory._Row(step=1, sample_index=0, rollout_n=counted, validate=False)
+    described = sample_limit._Row(step=1, sample_index=0, rollout_n=counted, validate=False)
     described.row = row
     worker = type("Worker", (), {"config": verl_config})()
-    assert trajectory._sibling(worker, described, {"priority": np.int64(place)}) == sibling
+    assert trajectory._sibling_index(worker, described, {"priority": np.int64(place)}) == sibling
 
 
 @needs_text_of_calls
-async def test_text_beside_the_tokens_of_a_model_call(
+async def test_model_call_with_token2text_shows_its_text(
     verl_config: Any, trace_config: Any, delivered: Callable[[], dict[str, list[Any]]]
 ) -> None:
-    """With token2text, model calls show ``prompt_text`` and ``response_text``."""
+    """It shows ``prompt_text`` and ``response_text``."""
     verl_config.actor_rollout_ref.rollout.trace.token2text = True
     output = await _run(local.worker(verl_config), 4)
     (call,) = delivered()[local.GENERATE]
@@ -209,13 +209,10 @@ async def test_text_beside_the_tokens_of_a_model_call(
     assert output.response_ids[0][: len(call["token_ids"])].tolist() == call["token_ids"]
 
 
-async def test_text_beside_the_tokens_of_an_agent_loop(
+async def test_agent_loop_with_token2text_shows_its_text(
     verl_config: Any, trace_config: Any, delivered: Callable[[], dict[str, list[Any]]]
 ) -> None:
-    """With token2text, agent loops show ``prompt_text`` and ``response_text``, and the root the answer.
-
-    What the model said is told apart from what the tool gave.
-    """
+    """Model and tool are told apart in it, and the root shows the answer."""
     verl_config.actor_rollout_ref.rollout.trace.token2text = True
     await _run(local.worker(verl_config), 1)
     told = delivered()
@@ -227,10 +224,10 @@ async def test_text_beside_the_tokens_of_an_agent_loop(
     assert "tool_response" in run["response_segments"][1]["text"]
 
 
-async def test_a_tokenizer_that_raises_costs_the_text_only(
+async def test_raising_tokenizer_costs_the_text_only(
     verl_config: Any, trace_config: Any, delivered: Callable[[], dict[str, list[Any]]]
 ) -> None:
-    """The trajectory goes on, and its spans have their tokens."""
+    """The trajectory continues, and its spans have their tokens."""
 
     class Raising:
         @property
@@ -248,7 +245,7 @@ async def test_a_tokenizer_that_raises_costs_the_text_only(
     assert "response_text" not in call
 
 
-async def test_a_cancelled_trajectory_ends_as_an_error(
+async def test_cancelled_trajectory_has_status_error(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
     """The cancellation reaches the caller, and no span stays open."""
@@ -266,7 +263,7 @@ async def test_a_cancelled_trajectory_ends_as_an_error(
 
 
 @needs_v1
-async def test_an_agent_loop_with_several_outputs(
+async def test_agent_loop_with_several_outputs_is_one_trajectory(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
     """The reward is that of the last output, the policy versions are those of all."""
@@ -311,10 +308,10 @@ async def test_an_agent_loop_with_several_outputs(
     assert root.output["outputs"] == 2
 
 
-async def test_samples_are_chosen_without_the_trainings_generators(
+async def test_sample_limit_draws_from_no_global_generator(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """With a limit, whole groups are traced, as many as it says, and NumPy's global state is not touched."""
+    """As many whole groups are traced as the limit allows."""
     import random
 
     verl_config.actor_rollout_ref.rollout.trace.max_samples_per_step_per_worker = 2
@@ -331,10 +328,10 @@ async def test_samples_are_chosen_without_the_trainings_generators(
     assert sorted(root["rollout.rollout_n"] for root in roots) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-async def test_a_limit_of_groups_holds_for_all_workers_together(
+async def test_group_limit_holds_for_all_workers_together(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """Of a batch as many groups, whole, whether verl's manager is awaited or called from a thread."""
+    """verl's manager is awaited, or called from a thread."""
     from verl.experimental.agent_loop import AgentLoopManager
 
     otel_rollout.configure(sample_groups=2)
@@ -356,10 +353,10 @@ async def test_a_limit_of_groups_holds_for_all_workers_together(
 
 
 @needs_v1
-async def test_samples_are_chosen_in_the_v1_trainer_too(
+async def test_sample_limit_holds_in_the_v1_trainer(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """It says ``trace=False`` of every trajectory; with a limit, as many groups are traced as that says."""
+    """That trainer passes ``trace=False`` for every trajectory."""
     from verl.trainer.ppo.v1.agent_loop_tq import get_trajectory_info
 
     verl_config.actor_rollout_ref.rollout.trace.max_samples_per_step_per_worker = 2
@@ -375,10 +372,10 @@ async def test_samples_are_chosen_in_the_v1_trainer_too(
 
 
 @needs_interactions
-async def test_an_answer_of_a_simulated_user_is_a_span(
+async def test_answer_of_a_simulated_user_is_a_span(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """What the user said and what it was worth, between the model calls it lies between."""
+    """The span between two model calls has message and reward."""
     verl_config.actor_rollout_ref.rollout.multi_turn.interaction_config_path = str(INTERACTIONS)
     await _run(local.worker(verl_config), 4, agent_name="tool_agent", extra_info=INTERACTING)
     spans = recorded()

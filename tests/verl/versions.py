@@ -1,4 +1,4 @@
-"""What the installed verl has: the tests of this folder also run with older ones (``make verl-older``)."""
+"""Features of the installed verl: these tests also run with older versions (``make verl-older``)."""
 
 from __future__ import annotations
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from weave_support import Rollouts
 
 from otel_rollout_weave import WeaveSpanExporter
 from tests.local_weave import LocalWeave
+from tests.sdk_spans import ROLLOUT_RUN, Rollouts
 
 
 @pytest.fixture
@@ -31,14 +30,6 @@ def environment(weave: LocalWeave, monkeypatch: pytest.MonkeyPatch) -> dict[str,
 
 
 @pytest.fixture
-def unused_tcp_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture
 def project() -> str:
     """A project of the test's own."""
     return f"project-{uuid.uuid4().hex[:12]}"
@@ -47,7 +38,7 @@ def project() -> str:
 @pytest.fixture
 def rollouts(project: str) -> Rollouts:
     """Trajectories of the test's project."""
-    return Rollouts(project)
+    return Rollouts(project, {"rollout.run.id": ROLLOUT_RUN})
 
 
 @pytest.fixture

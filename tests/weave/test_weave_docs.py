@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace as otel
-from weave_support import JSON, ROLLOUT_RUN, Rollouts
 
 from otel_rollout.base.semconv import IDENTITY
-from otel_rollout_weave import mapping, settings
+from otel_rollout_weave import attributes, mapping, settings
+from otel_rollout_weave import feedback as scores
+from tests.sdk_spans import JSON, ROLLOUT_RUN, Rollouts
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "weave.md").read_text()
 
@@ -31,7 +32,7 @@ def rows() -> dict[str, str]:
 @pytest.fixture
 def call() -> Call:
     """The call of a span that has everything."""
-    rollouts = Rollouts("a/b")
+    rollouts = Rollouts("a/b", {"rollout.run.id": ROLLOUT_RUN})
     rollouts.identity["rollout.agent_name"] = "tool_agent"
     given = {
         "input__value": "[1]",
@@ -49,7 +50,7 @@ def call() -> Call:
         raise ValueError("no")
     [ended] = rollouts.ended()
     encoded: Call = json.loads(mapping.to_call(ended, "team/a-b", "team/a-b/run").encoded)
-    [feedback] = mapping.feedback_of(ended)
+    [feedback] = scores.feedback_of(ended)
     return encoded | {"feedback": feedback.to_weave("team/a-b")}
 
 
@@ -66,7 +67,7 @@ CHECKS: dict[str, Callable[[Call], bool]] = {
     '`score("reward", 0.5)`': lambda call: (
         call["output"]["reward"] == 0.5
         and (call["feedback"]["feedback_type"], call["feedback"]["payload"]["value"]) == ("reward", 0.5)
-        and mapping.kind_of({"openinference.span.kind": "EVALUATOR"}) == "scorer"
+        and attributes.kind_of({"openinference.span.kind": "EVALUATOR"}) == "scorer"
     ),
     "name of an operation or trajectory": lambda call: (
         (len(call["op_name"]), len(call["display_name"])) == (128, 1024)
@@ -89,26 +90,26 @@ CHECKS: dict[str, Callable[[Call], bool]] = {
 }
 
 
-def test_each_row_of_the_table_has_its_check() -> None:
-    """No row without a check, no check without a row."""
+def test_each_row_of_the_mapping_table_has_a_check() -> None:
+    """Each check has a row, too."""
     assert list(rows()) == list(CHECKS)
 
 
 @pytest.mark.parametrize("row", CHECKS)
-def test_the_mapping_does_what_the_table_says(call: Call, row: str) -> None:
-    """What stands in the left column becomes what stands in the right one."""
+def test_mapping_does_what_the_table_says(call: Call, row: str) -> None:
+    """The left column becomes the right column."""
     assert CHECKS[row](call), rows()[row]
 
 
 def test_every_part_of_the_identity_is_in_the_table() -> None:
-    """A part of the identity that is added appears on the page."""
+    """A new part of the identity has to appear on the page."""
     assert {name.removeprefix("rollout.") for name in IDENTITY} <= set(
         re.findall(r"`(\w+)`", " ".join(rows()))
     )
 
 
-def test_the_settings_table_names_what_there_is() -> None:
-    """Each variable and option of the table is read by the settings, and none is missing."""
+def test_settings_table_names_every_variable_and_option() -> None:
+    """No variable and no option of the settings is missing."""
     section = PAGE.partition("## Point it at Weave")[2].partition("\n## ")[0]
     named = dict(re.findall(r"^\| `(W\w+)`, `(\w+)`", section, re.MULTILINE))
     source = Path(settings.__file__).read_text()

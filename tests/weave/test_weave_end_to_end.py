@@ -63,10 +63,10 @@ def forwarders(spool: str) -> list[int]:
     return found
 
 
-def test_nothing_is_lost_or_doubled_in_an_outage_with_a_killed_forwarder(
+def test_no_call_is_lost_or_doubled_in_an_outage_with_a_killed_forwarder(
     weave: LocalWeave, project: str, variables: dict[str, str]
 ) -> None:
-    """503s, some with the calls stored, and kill -9 of the forwarder amid them: each call is there once."""
+    """With 503s, some of them after storing, and kill -9 of the forwarder each call is there once."""
     weave.fail("calls/complete", 503, times=2, after=True)
     weave.fail("calls/complete", 503, times=2)
     before = attempts(weave, project)
@@ -91,10 +91,10 @@ def attempts(weave: LocalWeave, project: str) -> int:
     return int(requests.get(f"/v2/{ENTITY}/{project}/calls/complete", 0))
 
 
-def test_a_rejected_call_goes_to_a_file_and_all_others_arrive(
+def test_rejected_call_goes_to_the_dead_letter_file_and_others_arrive(
     weave: LocalWeave, project: str, variables: dict[str, str]
 ) -> None:
-    """Bisected down to the offending calls, which are set aside with the server's words."""
+    """Bisecting finds the calls at fault, and the file has the server's words."""
     with job(variables, "3", "rejected") as end:
         account = end()
     assert (account["recorded"], account["delivered"], account["rejected"]) == (12, 9, 3)
@@ -108,10 +108,10 @@ def test_a_rejected_call_goes_to_a_file_and_all_others_arrive(
         assert '"name":"weave:///not an op"' in json.loads(letter)["line"]
 
 
-def test_a_run_published_after_the_first_traces_is_linked(
+def test_run_published_after_the_first_traces_is_linked(
     weave: LocalWeave, project: str, variables: dict[str, str]
 ) -> None:
-    """publish_run(weave=...) ties what is in Weave already to the run, and what comes belongs to it."""
+    """publish_run(weave=...) ties stored trajectories to the run, and later calls belong to it."""
     run = f"{ENTITY}/{project}/run9"
     with job(variables, "3") as end:
         wait_for(lambda: attempts(weave, project) and len(weave.calls(project)) == 9)
@@ -129,10 +129,10 @@ def test_a_run_published_after_the_first_traces_is_linked(
     assert len(weave.calls(project)) == 11
 
 
-def test_without_a_key_the_data_waits_on_disk(
+def test_spans_without_an_api_key_wait_on_disk(
     weave: LocalWeave, project: str, variables: dict[str, str]
 ) -> None:
-    """The account says how to log in; `otel-rollout forward` delivers once there is a key."""
+    """The report says how to log in, and `otel-rollout forward` delivers once there is a key."""
     without = {**variables, "WANDB_API_KEY": "", "NETRC": "/dev/null"}
     with job(without, "2") as end:
         account = end()
@@ -158,10 +158,10 @@ with rollout_trace_attr(sample_index=5, step=9, rollout_n=1, agent_name="slow"):
 """
 
 
-def test_a_running_trajectory_is_seen_and_a_killed_one_ends_as_an_error(
+def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
     weave: LocalWeave, project: str, variables: dict[str, str]
 ) -> None:
-    """While it runs Weave lists it with its attributes; killed, it ends as an error with its children."""
+    """The tracker lists it with its identity while it runs, and with its children once it is killed."""
     command = [sys.executable, "-c", LONG_TRAJECTORY]
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -193,10 +193,10 @@ def wait_for_status(weave: LocalWeave, project: str, status: str) -> dict[str, A
 DEMO = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "demo", "--backend", "weave"]
 
 
-def test_the_demo_shows_every_trajectory_in_weave(
+def test_demo_fills_weave_with_searchable_trajectories(
     weave: LocalWeave, variables: dict[str, str], project: str, tmp_path: Path
 ) -> None:
-    """`otel-rollout demo --backend weave` ends with lost: 0, and each trajectory is found by what it is."""
+    """`otel-rollout demo --backend weave` ends with lost: 0, and each trajectory is found by its identity."""
     for name in ("OTEL_TRACES_EXPORTER", "OTEL_ROLLOUT_PROJECT"):
         variables.pop(name)
     variables["WANDB_PROJECT"] = project
@@ -218,8 +218,8 @@ def test_the_demo_shows_every_trajectory_in_weave(
     assert len(weave.threads(project)) == len({call["trace_id"] for call in calls})
 
 
-def test_the_demo_says_first_what_weave_needs(variables: dict[str, str]) -> None:
-    """Without a key it ends before it has started anything, with the words that help."""
+def test_demo_without_an_api_key_ends_before_it_starts_anything(variables: dict[str, str]) -> None:
+    """The message says how to log in."""
     without = {**variables, "WANDB_API_KEY": "", "NETRC": "/dev/null"}
     ran = subprocess.run(DEMO, env=without, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 2

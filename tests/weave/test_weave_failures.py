@@ -6,16 +6,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from datetime import datetime, timedelta, timezone
-from email.utils import format_datetime
 
 import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
-from weave_support import deliver
 
 from otel_rollout.exporting.api import FailureKind
-from otel_rollout_weave import batching, mapping
+from otel_rollout_weave import calls, mapping
 from tests.local_weave import API_KEY
+from tests.sdk_spans import deliver
 
 REFUSED_NAME = "weave:///not an op"
 """An operation name that the server takes for a reference, and refuses: 400, and the whole batch with it."""
@@ -45,11 +43,8 @@ def post_twice(weave, project, rollouts):
         requests.post(url, data=body, auth=("api", API_KEY), timeout=10).raise_for_status()
 
 
-def test_the_store_shows_a_call_that_is_sent_twice_twice(weave, project, rollouts, exporter):
-    """The store does not do it for us: without our asking first, a retry doubles what had arrived.
-
-    Until it merges the two, which it does when it likes: so several are sent, and one seen double is enough.
-    """
+def test_weaves_store_shows_a_call_twice_that_is_sent_twice(weave, project, rollouts, exporter):
+    """So a retry without a query first would double calls."""
     rollouts.trajectory("first")
     deliver(exporter, rollouts.ended())
     for number in range(8):
@@ -62,33 +57,9 @@ def test_the_store_shows_a_call_that_is_sent_twice_twice(weave, project, rollout
     assert 2 in counts.values()
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        (400, FailureKind.REJECTED),
-        (413, FailureKind.REJECTED),
-        (422, FailureKind.REJECTED),
-        (401, FailureKind.REFUSED),
-        (403, FailureKind.REFUSED),
-        (404, FailureKind.REFUSED),
-        (302, FailureKind.REFUSED),
-        (429, FailureKind.UNAVAILABLE),
-        (500, FailureKind.UNAVAILABLE),
-        (503, FailureKind.UNAVAILABLE),
-        (0, FailureKind.UNAVAILABLE),
-    ],
-)
-def test_each_answer_says_what_to_do(weave, rollouts, exporter, status, kind):
-    """A status on calls/complete, or a connection cut, becomes the kind of failure that tells what to do."""
-    rollouts.trajectory()
-    weave.fail("calls/complete", status)
-
-    assert failed(exporter, rollouts.ended()).kind is kind
-
-
 @pytest.mark.parametrize(("status", "after"), [(503, True), (0, True), (503, False), (429, False)])
-def test_what_may_have_arrived_is_not_sent_twice(weave, project, rollouts, exporter, status, after):
-    """Whether the server had stored a batch before it failed or not, it is there once in the end."""
+def test_call_that_may_be_stored_is_not_doubled_by_a_retry(weave, project, rollouts, exporter, status, after):
+    """Whether the server stored a batch before it failed or not, each call is there once."""
     rollouts.trajectory()
     spans = rollouts.ended()
     weave.fail("calls/complete", status, after=after)
@@ -101,8 +72,8 @@ def test_what_may_have_arrived_is_not_sent_twice(weave, project, rollouts, expor
     assert times_each(calls) == {1}
 
 
-def test_scores_that_may_have_arrived_are_not_doubled(weave, project, rollouts, exporter):
-    """A feedback request without an answer is made good by the next attempt, without a second one."""
+def test_score_that_may_be_stored_is_not_doubled_by_a_retry(weave, project, rollouts, exporter):
+    """The attempt after a feedback request without an answer stores no second score."""
     rollouts.trajectory()
     spans = rollouts.ended()
     weave.fail("feedback/batch/create", 0, after=True)
@@ -114,8 +85,8 @@ def test_scores_that_may_have_arrived_are_not_doubled(weave, project, rollouts, 
     assert times_each(weave.calls(project)) == {1}
 
 
-def test_only_what_was_not_acknowledged_is_sent_again(weave, project, rollouts, new_exporter):
-    """Of a batch in several requests whose second fails, the first is not repeated."""
+def test_retry_sends_only_calls_that_were_not_acknowledged(weave, project, rollouts, new_exporter):
+    """Of a batch in two requests whose second fails, the first is not repeated."""
     for _ in range(4):
         rollouts.trajectory()
     spans = rollouts.ended()
@@ -131,10 +102,10 @@ def test_only_what_was_not_acknowledged_is_sent_again(weave, project, rollouts, 
     assert times_each(weave.calls(project)) == {1}
 
 
-def test_what_a_predecessor_sent_is_known_though_the_clock_was_set_back(
+def test_call_of_a_predecessor_is_not_doubled_after_the_clock_was_set_back(
     weave, project, rollouts, new_exporter, monkeypatch
 ):
-    """A forwarder that is new, by a clock that shows an earlier time than the spans, asks before it sends."""
+    """A new forwarder whose clock is behind the spans asks before it sends."""
     rollouts.trajectory()
     spans = rollouts.ended()
     deliver(new_exporter(), spans)
@@ -146,20 +117,8 @@ def test_what_a_predecessor_sent_is_known_though_the_clock_was_set_back(
     assert [score["payload"]["value"] for score in weave.feedback(project)] == [0.5]
 
 
-def test_retry_after_is_passed_on(weave, rollouts, exporter):
-    """Retry-After is understood as seconds and as a date."""
-    rollouts.trajectory()
-    spans = rollouts.ended()
-    soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=60), usegmt=True)
-    for given, least, most in (("7", 7, 7), (soon, 50, 60)):
-        weave.fail("calls/complete", 429, headers={"Retry-After": given})
-        assert least <= failed(exporter, spans).retry_after <= most
-    weave.fail("calls/complete", 503, headers={"Retry-After": "soon"})
-    assert failed(exporter, spans).retry_after is None
-
-
-def test_a_refused_call_costs_no_other(weave, project, rollouts, exporter):
-    """Alone in the end, the offending call is rejected with the server's words, a stand-in in its place."""
+def test_refused_call_costs_no_other_call(weave, project, rollouts, exporter):
+    """The call at fault is rejected with the server's words, and a stand-in takes its place."""
     with rollouts.span("Agent.run", "AGENT"), rollouts.span(REFUSED_NAME), rollouts.span("below"):
         pass
     spans = rollouts.ended()
@@ -177,8 +136,8 @@ def test_a_refused_call_costs_no_other(weave, project, rollouts, exporter):
     assert calls["refused"]["exception"] == "Weave refuses this call."
 
 
-def test_a_call_that_breaks_the_server_is_told_from_a_server_in_trouble(weave, project, rollouts, exporter):
-    """500 again and again: where a stand-in passes the call is rejected, where it does not we wait."""
+def test_call_that_breaks_the_server_is_told_from_a_failing_server(weave, project, rollouts, exporter):
+    """After several 500s a call is rejected if its stand-in passes, and sent again if it does not."""
     with rollouts.span("Agent.run"):
         pass
     deliver(exporter, rollouts.ended())
@@ -193,26 +152,8 @@ def test_a_call_that_breaks_the_server_is_told_from_a_server_in_trouble(weave, p
     assert failed(exporter, [span]).kind is FailureKind.REJECTED
 
 
-def test_a_server_that_is_down_is_waited_for(rollouts, new_exporter, weave, unused_tcp_port):
-    """A refused connection is UNAVAILABLE and names the address."""
-    url = f"http://127.0.0.1:{unused_tcp_port}"
-    rollouts.trajectory()
-    failure = failed(new_exporter(base_url=url, trace_server_url=url), rollouts.ended())
-
-    assert failure.kind is FailureKind.UNAVAILABLE
-    assert url in failure.message
-
-
-def test_a_silent_server_is_unavailable(rollouts, new_exporter):
-    """A server that does not answer in time is UNAVAILABLE."""
-    rollouts.trajectory()
-    failure = failed(new_exporter(timeout=0.0001), rollouts.ended())
-
-    assert failure.kind is FailureKind.UNAVAILABLE
-
-
-def test_a_wrong_key_is_said_once_and_never_shown(weave, rollouts, new_exporter, caplog):
-    """A key the server does not know is REFUSED, saying how to log in; the log says it once, without it."""
+def test_wrong_key_is_logged_once_without_the_key(weave, rollouts, new_exporter, caplog):
+    """A key that the server does not know is REFUSED, and the message says how to log in."""
     exporter = new_exporter(api_key="0" * 40)
     rollouts.trajectory()
     spans = rollouts.ended()
@@ -226,8 +167,10 @@ def test_a_wrong_key_is_said_once_and_never_shown(weave, rollouts, new_exporter,
     assert exporter.check().kind is FailureKind.REFUSED
 
 
-def test_check_tells_whether_spans_would_arrive(weave, rollouts, new_exporter, project):
-    """It finds a good set-up good, before the project exists and after, and a wrong trace server wrong."""
+def test_check_passes_with_and_without_the_project_and_fails_elsewhere(
+    weave, rollouts, new_exporter, project
+):
+    """A wrong trace server is REFUSED, naming its variable."""
     assert new_exporter().check() is None
     rollouts.trajectory()
     deliver(new_exporter(), rollouts.ended())
@@ -237,8 +180,8 @@ def test_check_tells_whether_spans_would_arrive(weave, rollouts, new_exporter, p
     assert "WF_TRACE_SERVER_URL" in elsewhere.message
 
 
-def test_a_project_deleted_meanwhile_is_created_again(weave, project, rollouts, exporter):
-    """After the server said that a project is gone, it is looked up anew."""
+def test_deleted_project_is_created_again(weave, project, rollouts, exporter):
+    """The project is looked up again after the server said that it is gone."""
     rollouts.trajectory()
     deliver(exporter, rollouts.ended())
     weave.forget_projects()
@@ -251,8 +194,8 @@ def test_a_project_deleted_meanwhile_is_created_again(weave, project, rollouts, 
     assert len(weave.calls(project)) == 6
 
 
-def test_a_server_that_shows_no_running_calls_is_left_alone(weave, project, rollouts, exporter):
-    """Where a start is refused, nothing is announced any more, and the trajectory arrives when it ends."""
+def test_server_without_running_calls_gets_no_further_announcement(weave, project, rollouts, exporter):
+    """The trajectory arrives when it ends."""
     weave.fail("call/start", 404, times=1)
     with rollouts.span("Agent.run", "AGENT") as root:
         exporter.announce([root])
@@ -262,8 +205,8 @@ def test_a_server_that_shows_no_running_calls_is_left_alone(weave, project, roll
     assert [call["op_name"] for call in weave.calls(project)] == ["Agent.run"]
 
 
-def test_a_span_that_cannot_be_encoded_is_rejected(rollouts, exporter, monkeypatch):
-    """What the mapping cannot bear is the batch's fault, so that bisecting finds it."""
+def test_span_that_cannot_be_encoded_is_rejected(rollouts, exporter, monkeypatch):
+    """Bisecting then finds it."""
 
     def broken(*_):
         raise TypeError("no such value")
@@ -274,16 +217,8 @@ def test_a_span_that_cannot_be_encoded_is_rejected(rollouts, exporter, monkeypat
     assert failed(exporter, rollouts.ended()).kind is FailureKind.REJECTED
 
 
-def test_export_after_shutdown_fails_quietly(rollouts, exporter):
-    """After shutdown an export is a FAILURE with a reason, not an exception."""
-    exporter.shutdown()
-
-    assert "shut down" in failed(exporter, rollouts.ended()).message
-    assert exporter.force_flush() is True
-
-
-def test_neither_weave_nor_wandb_is_imported(environment):
-    """The exporter works where neither is installed, and sets nothing global."""
+def test_export_imports_neither_weave_nor_wandb(environment):
+    """The exporter sets nothing global."""
     program = (
         "import sys; from opentelemetry import trace; before = trace.get_tracer_provider(); "
         "from otel_rollout_weave import WeaveSpanExporter; WeaveSpanExporter().export([]); "
@@ -296,26 +231,24 @@ def test_neither_weave_nor_wandb_is_imported(environment):
 
 
 def test_requests_are_bounded_in_bytes_and_calls(rollouts):
-    """Calls that do not fit one request go in several, and one that never fits goes alone."""
+    """Calls that do not fit one request go in several, and a larger call goes alone."""
     with rollouts.span("Agent.run", "AGENT"):
         for size in (20_000, 4_000, 4_000, 4_000, 4_000):
             with rollouts.span("generate", "LLM", input__value="x" * size):
                 pass
-    calls = [mapping.to_call(span, "e/p", None) for span in rollouts.ended()]
+    mapped = [mapping.to_call(span, "e/p", None) for span in rollouts.ended()]
 
-    batches = list(batching.requests_of(calls, max_bytes=11_000))
+    batches = calls.requests_of(mapped, max_bytes=11_000)
 
-    assert [call for batch in batches for call in batch] == calls
+    assert [call for batch in batches for call in batch] == mapped
     sizes = [sum(len(call.encoded) for call in batch) for batch in batches]
     assert [len(batch) for batch, size in zip(batches, sizes, strict=True) if size > 11_000] == [1]
-    assert max(len(batch) for batch in batching.requests_of(calls * 500)) == batching.MAX_CALLS
+    assert max(len(batch) for batch in calls.requests_of(mapped * 500)) == calls.MAX_CALLS
 
 
-def test_memory_is_bounded(new_exporter):
-    """A driver that never sends again what failed does not make the exporter grow."""
-    memory = new_exporter()._sent
-    began = time.monotonic()
-    for number in range(50_000):
-        memory.put(str(number), True)
-    assert (memory.get("49999"), memory.get("0")) == (True, None)
-    assert time.monotonic() - began < 10
+def test_memory_of_sent_calls_is_bounded(new_exporter):
+    """An exporter whose caller never sends a failed batch again does not grow."""
+    memory = new_exporter()._calls._sent
+    for number in range(2 * calls.MAX_REMEMBERED):
+        memory[str(number)] = True
+    assert len(memory) == calls.MAX_REMEMBERED

@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 
 import pytest
 from opentelemetry import trace as otel
-from weave_support import JSON, ROLLOUT_RUN, deliver
 
 from tests.local_weave import ENTITY, where
+from tests.sdk_spans import ROLLOUT_RUN, deliver
 
 
 def named(calls, name):
@@ -22,8 +22,8 @@ def names(calls):
     return [call["op_name"] for call in calls]
 
 
-def test_a_trajectory_arrives_as_recorded(weave, project, rollouts, exporter):
-    """Names, parents, inputs, outputs and times come back as they were recorded, under one trace id."""
+def test_trajectory_reads_back_as_recorded(weave, project, rollouts, exporter):
+    """Names, parents, inputs, outputs and times are those that were recorded."""
     rollouts.trajectory()
     spans = rollouts.ended()
 
@@ -56,7 +56,7 @@ def at(iso):
     return (since.days * 86400 + since.seconds) * 10**6 + since.microseconds
 
 
-def test_status_usage_and_latency_are_in_the_summary(weave, project, rollouts, exporter):
+def test_summary_has_status_usage_and_latency(weave, project, rollouts, exporter):
     """Weave shows tokens per model, latency and status of each call."""
     rollouts.trajectory()
     spans = {span.name: span for span in rollouts.ended()}
@@ -85,7 +85,7 @@ FILTERS = [
 ]
 
 
-def test_filters_find_the_one_trajectory_meant(weave, project, rollouts, exporter):
+def test_filter_finds_one_trajectory_by_each_criterion(weave, project, rollouts, exporter):
     """Each part of the identity, extras, kind and reward single out the trajectory that has them."""
     rollouts.trajectory()
     rollouts.identity |= {
@@ -115,8 +115,8 @@ def test_trajectories_sort_by_reward(weave, project, rollouts, exporter):
         assert names(found) == ["Agent 0.75", "Agent 0.5", "Agent 0.25"], field
 
 
-def test_a_score_is_feedback_on_what_was_scored(weave, project, rollouts, exporter):
-    """A late evaluation becomes feedback of the trajectory, with its explanation, once."""
+def test_late_score_is_feedback_on_the_scored_call(weave, project, rollouts, exporter):
+    """It has its explanation, and is there once."""
     rollouts.trajectory(reward=None)
     *_, root = spans = rollouts.ended()
     deliver(exporter, spans)
@@ -134,8 +134,8 @@ def test_a_score_is_feedback_on_what_was_scored(weave, project, rollouts, export
     assert call["output"] == {"answer": "7"}
 
 
-def test_a_score_given_again_replaces_the_first(weave, project, rollouts, exporter):
-    """Root attribute and evaluation span of one name are one feedback, with the value given last."""
+def test_newer_score_of_a_name_replaces_the_older(weave, project, rollouts, exporter):
+    """Root attribute and evaluation span of one name are one feedback, with the newest value."""
     rollouts.trajectory(reward=0.1)
     *_, root = spans = rollouts.ended()
     deliver(exporter, spans)
@@ -146,8 +146,8 @@ def test_a_score_given_again_replaces_the_first(weave, project, rollouts, export
     assert [score["payload"]["value"] for score in weave.feedback(project)] == [0.9]
 
 
-def test_sending_again_changes_nothing(weave, project, rollouts, new_exporter):
-    """A batch delivered twice, by the same exporter or its successor, is there once: calls and scores."""
+def test_batch_sent_twice_is_stored_once(weave, project, rollouts, new_exporter):
+    """Calls or spans and scores read back as after one delivery."""
     rollouts.trajectory()
     spans = rollouts.ended()
     exporter = new_exporter()
@@ -162,8 +162,8 @@ def test_sending_again_changes_nothing(weave, project, rollouts, new_exporter):
     assert [score["payload"] for score in feedback] == [score["payload"] for score in once[1]]
 
 
-def test_an_exception_is_kept(weave, project, rollouts, exporter):
-    """A failed operation shows type, message and frames, and counts as an error."""
+def test_failed_operation_has_its_exception(weave, project, rollouts, exporter):
+    """Type, message and frames are shown, and the call counts as an error."""
     with pytest.raises(ValueError, match="no such tool"), rollouts.span("Agent.run", "AGENT"):
         raise ValueError("no such tool")
 
@@ -178,8 +178,8 @@ def test_an_exception_is_kept(weave, project, rollouts, exporter):
     assert event["attributes"]["exception.stacktrace"].startswith("Traceback")
 
 
-def test_a_trajectory_is_a_thread_and_its_model_calls_are_turns(weave, project, rollouts, exporter):
-    """The Threads page lists each trajectory, with as many turns as the model was called."""
+def test_trajectory_is_a_thread_of_its_model_calls(weave, project, rollouts, exporter):
+    """The Threads page lists each trajectory with a turn for each model call."""
     rollouts.trajectory()
     with rollouts.span("Agent.long", "AGENT"):
         for _ in range(3):
@@ -206,8 +206,8 @@ def test_calls_belong_to_the_run_and_step(weave, project, rollouts, new_exporter
     assert linked == {(f"{ENTITY}/{project}/run7", 1)}
 
 
-def test_a_run_that_starts_later_is_linked(weave, project, rollouts, new_exporter):
-    """Earlier trajectories get the run as feedback, once; later ones belong to it; others are untouched."""
+def test_run_published_late_is_linked_to_earlier_trajectories(weave, project, rollouts, new_exporter):
+    """Earlier trajectories get the run as feedback once, and later calls belong to it."""
     run = f"{ENTITY}/{project}/run8"
     rollouts.trajectory("early")
     exporter = new_exporter()
@@ -233,14 +233,14 @@ def linked_by_feedback(run):
     return {"$expr": {"$eq": [{"$getField": "feedback.[wb_run].payload.value"}, {"$literal": run}]}}
 
 
-def test_a_bad_run_is_explained(exporter):
-    """A reference that is not entity/project/run is refused with the form expected."""
+def test_malformed_run_is_refused_with_the_expected_form(exporter):
+    """The form is entity/project/run."""
     failure = exporter.link_run("run8", ROLLOUT_RUN)
     assert "entity/project/run" in failure.message
 
 
-def test_a_running_trajectory_is_seen_until_it_ends(weave, project, rollouts, new_exporter):
-    """Announced, it is listed as running; ended, it is there once, with inputs, and its children below it."""
+def test_announced_trajectory_is_shown_until_it_ends(weave, project, rollouts, new_exporter):
+    """When it ends it is there once, with inputs, and its children below it."""
     exporter = new_exporter()
     with rollouts.span("Agent.run", "AGENT", rollout__agent_name="slow") as root:
         exporter.announce([root])
@@ -260,7 +260,7 @@ def test_a_running_trajectory_is_seen_until_it_ends(weave, project, rollouts, ne
     assert calls["generate"]["parent_id"] == calls["Agent.run"]["id"]
 
 
-def test_a_successor_takes_off_what_was_announced(weave, project, rollouts, new_exporter):
+def test_successor_removes_the_marker_of_an_ended_trajectory(weave, project, rollouts, new_exporter):
     """A trajectory announced by a forwarder that died is neither announced again nor left running."""
     with rollouts.span("Agent.run", "AGENT") as root:
         new_exporter().announce([root])
@@ -275,87 +275,8 @@ def test_a_successor_takes_off_what_was_announced(weave, project, rollouts, new_
     assert call["ended_at"] is not None
 
 
-VALUES = [
-    ('{"a": [1, null]}', "application/json", {"a": [1, None]}),
-    ('"text"', "application/json", "text"),
-    ("0.25", "application/json", 0.25),
-    ("true", "application/json", True),
-    ("null", "application/json", None),
-    ("123456789012345678901234567890", "application/json", 123456789012345678901234567890),
-    ('{"x": NaN, "y": [Infinity]}', "application/json", {"x": None, "y": [None]}),
-    ('{"half": "\\ud800"}', "application/json", {"half": "?"}),
-    ("not JSON", "application/json", "not JSON"),
-    ("plain words", "text/plain", "plain words"),
-    ('{"looks": "like JSON"}', "text/plain", '{"looks": "like JSON"}'),
-    ("42", "text/plain", "42"),
-    ("界 🎲", "text/plain", "界 🎲"),
-    ("", "text/plain", ""),
-]
-
-
-def test_every_kind_of_value_comes_back_as_itself(weave, project, rollouts, exporter):
-    """JSON is read back as the value it stands for, and text as the same text, on both sides of a call."""
-    for number, (text, mime_type, _) in enumerate(VALUES):
-        given = {"input__mime_type": mime_type, "output__mime_type": mime_type}
-        with rollouts.span(f"op {number}", input__value=text, output__value=text, **given):
-            pass
-
-    deliver(exporter, rollouts.ended())
-
-    calls = by_name(weave.calls(project))
-    for number, (text, _, expected) in enumerate(VALUES):
-        call = calls[f"op {number}"]
-        assert call["output"] == expected, text
-        assert call["inputs"] == (expected if isinstance(expected, dict) else {"value": expected}), text
-
-
-@pytest.mark.parametrize("separator", ["\x85", "\u2028", "\u2029"])
-def test_line_separators_keep_no_project_from_being_read(weave, project, rollouts, exporter, separator):
-    """Weave's client takes them for line ends of the answer: they come back as line ends of text."""
-    text = f"one{separator}two"
-    given = {
-        "input__value": json.dumps({text: [text]}, ensure_ascii=False),
-        "output__value": json.dumps(text),
-    }
-    with pytest.raises(ValueError, match="one"), rollouts.span(text, "AGENT", note=text, **given, **JSON):
-        raise ValueError(text)
-    deliver(exporter, rollouts.ended())
-    [call] = weave.calls(project)
-    assert (call["inputs"], call["output"]) == ({"one\ntwo": ["one\ntwo"]}, "one\ntwo")
-    assert (call["display_name"], call["attributes"]["note"]) == ("one\ntwo", "one\ntwo")
-    assert json.loads(call["exception"])["message"] == "one\ntwo"
-
-
-def test_values_that_are_too_large_are_shortened_visibly(weave, project, rollouts, exporter):
-    """Megabytes in one call arrive cut, saying so; what is small in the same call is whole."""
-    big = "界" * 600_000
-    with rollouts.span(
-        "n" * 2000,
-        "AGENT",
-        input__value=json.dumps({"text": big, "question": "3+4?"}),
-        output__value=json.dumps(["x" * 2_000_000]),
-        rollout__note="kept",
-        **JSON,
-    ):
-        pass
-    with rollouts.span("many", output__value=json.dumps(list(range(600_000))), **JSON):
-        pass
-
-    deliver(exporter, rollouts.ended())
-
-    calls = weave.calls(project)
-    call = next(call for call in calls if call["op_name"] == "n" * 128)
-    assert call["display_name"] == "n" * 1024
-    assert call["inputs"]["question"] == "3+4?"
-    assert call["inputs"]["text"].startswith("界" * 1000)
-    assert "of 600000 characters left out" in call["inputs"]["text"]
-    assert "of 2000000 characters left out" in call["output"][0]
-    assert call["attributes"]["note"] == "kept"
-    assert named(calls, "many")["output"]["shortened"].startswith("[0,1,2")
-
-
-def test_attributes_are_where_filters_look(weave, project, rollouts, exporter):
-    """Dotted names are nested; a name that cannot be, and events and links, are kept as well."""
+def test_attributes_are_nested_where_filters_look(weave, project, rollouts, exporter):
+    """A name that cannot be nested, events and links are kept as well."""
     with rollouts.span("first"):
         first = otel.get_current_span().get_span_context()
     with rollouts.span(
@@ -380,8 +301,8 @@ def test_attributes_are_where_filters_look(weave, project, rollouts, exporter):
     assert otel_part["links"][0]["call_id"] == named(weave.calls(project), "first")["id"]
 
 
-def test_spans_of_other_instrumentation_stay_with_their_trace(weave, project, rollouts, exporter):
-    """A span that names no project lands in its trace's project, below its parent."""
+def test_span_of_other_instrumentation_goes_to_its_trace(weave, project, rollouts, exporter):
+    """A span without a project goes to its trace's project, even if it comes first."""
     with rollouts.span("Agent.run", "AGENT"), rollouts.foreign_span("GET /search"):
         pass
 
@@ -392,8 +313,8 @@ def test_spans_of_other_instrumentation_stay_with_their_trace(weave, project, ro
     assert named(calls, "GET /search")["thread_id"] is None
 
 
-def test_the_project_can_be_overridden(weave, project, rollouts, new_exporter, monkeypatch):
-    """A project from the environment takes all spans, and one from an argument wins over it."""
+def test_project_of_the_settings_takes_all_spans(weave, project, rollouts, new_exporter, monkeypatch):
+    """A project from an argument wins over one from the environment."""
     monkeypatch.setenv("WANDB_PROJECT", f"{project}-environment")
     for name, arguments in (("environment", {}), ("argument", {"project": f"{ENTITY}/{project}-argument"})):
         with rollouts.span(name):
@@ -402,8 +323,8 @@ def test_the_project_can_be_overridden(weave, project, rollouts, new_exporter, m
         assert names(weave.calls(f"{project}-{name}")) == [name]
 
 
-def test_a_project_name_that_wandb_refuses_is_made_fit(weave, project, exporter, rollouts):
-    """Characters that W&B does not take in a project's name become dashes."""
+def test_forbidden_characters_of_a_project_name_become_dashes(weave, project, exporter, rollouts):
+    """W&B would not take the name."""
     rollouts.identity["rollout.project_name"] = f"{project}/50%"
     rollouts.trajectory()
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 from opentelemetry import trace as otel
-from weave_support import JSON, deliver
 
 from otel_rollout.otlp import evaluations
+from tests.sdk_spans import JSON, deliver
 
 SECOND = 10**9
 OUTSIDE = "outside"
@@ -42,8 +42,10 @@ def values(weave, project):
 
 @pytest.mark.parametrize("is_alone", [True, False], ids=["one exporter", "one for each batch"])
 @pytest.mark.parametrize("age", [-60, +1], ids=["older than the exporter", "newer"])
-def test_newest_score_stays_in_every_order(weave, project, scored, exporter, new_exporter, age, is_alone):
-    """Inside, repeated by the root, twice by id, delivered one by one: the last stays."""
+def test_newest_score_stays_in_every_order_of_delivery(
+    weave, project, scored, exporter, new_exporter, age, is_alone
+):
+    """Scores inside, of the root and by id, alone or together, show the newest."""
     start = (int(time.time()) + age) * SECOND
     given = (0.1, 10_000, None, "first"), (0.9, 20_000, OUTSIDE, "last"), (0.5, 15_000, OUTSIDE, None)
     orders = list(itertools.permutations(range(4)))[:: 1 if is_alone else 5]
@@ -54,8 +56,8 @@ def test_newest_score_stays_in_every_order(weave, project, scored, exporter, new
     assert values(weave, project) == [(0.9, "000020+00:00", "last")] * len(orders)
 
 
-def test_older_segment_that_is_replayed_reverts_nothing(weave, project, scored, new_exporter):
-    """Another forwarder delivers the trajectory again: the later score stays, once."""
+def test_replayed_older_segment_reverts_no_score(weave, project, scored, new_exporter):
+    """After another forwarder delivers the trajectory again, the later score stays, once."""
     root, first, later = scored(
         (int(time.time()) - 60) * SECOND, (0.1, 10_000, None, "first"), (0.9, 5 * SECOND, OUTSIDE, "later")
     )
@@ -68,8 +70,8 @@ def test_older_segment_that_is_replayed_reverts_nothing(weave, project, scored, 
         assert weave.feedback(project) == before
 
 
-def test_output_shows_the_newest_score_that_is_known(weave, project, scored, exporter):
-    """A score by id that was given while the trajectory ran, delivered with it, is `output.reward`."""
+def test_output_shows_the_newest_known_score(weave, project, scored, exporter):
+    """A score by id that is delivered with its trajectory is `output.reward`."""
     root, later = scored(int(time.time()) * SECOND, (0.9, 20_000, OUTSIDE, None), output={"answer": "7"})
     deliver(exporter, [later, root])
     [call] = [call for call in weave.calls(project) if call["display_name"] == "Agent.run"]
@@ -78,7 +80,7 @@ def test_output_shows_the_newest_score_that_is_known(weave, project, scored, exp
 
 @pytest.mark.parametrize("value", [True, False, 1.0, 0.0, "True", "good", "nan"])
 def test_score_keeps_its_type(weave, project, scored, exporter, value):
-    """A yes is no 1.0, a label no yes, in feedback as in the output."""
+    """A bool is no 1.0 and a label no bool, in feedback and in the output."""
     start = int(time.time()) * SECOND
     repeated = {"rollout.score.reward": value, "rollout.score_time.reward": start + 10_000}
     root, inside = scored(start, (value, 10_000, None, None), **repeated)
@@ -99,8 +101,8 @@ def test_score_keeps_its_type(weave, project, scored, exporter, value):
         ("7", {"value": "7", "reward": 0.5}),
     ],
 )
-def test_output_key_hides_no_score(weave, project, scored, exporter, output, shown):
-    """Where the output has a key of a score's name both can be read; one that says the same stands for it."""
+def test_output_key_with_a_scores_name_hides_no_score(weave, project, scored, exporter, output, shown):
+    """Both can be read; an equal value stands for the score."""
     start = int(time.time()) * SECOND
     spans = scored(start, output=output, **{"rollout.score.reward": 0.5})
     deliver(exporter, spans)
@@ -110,8 +112,8 @@ def test_output_key_hides_no_score(weave, project, scored, exporter, output, sho
     assert feedback["payload"]["value"] == 0.5
 
 
-def test_scores_of_any_name_leave_identity_and_each_other_alone(weave, project, rollouts, exporter):
-    """A score called as the identity is feedback; long and reserved names stay apart."""
+def test_score_of_any_name_leaves_identity_and_other_scores_unchanged(weave, project, rollouts, exporter):
+    """Long and reserved names stay apart."""
     names = ("step", "validate", "n" * 250, "n" * 249 + "m", "wandb.note.1", "wb_run", "\u754c")
     with rollouts.span("Agent.run", "AGENT") as root:
         pass

@@ -24,8 +24,8 @@ def found(**arguments):
     return WeaveSpanExporter(**arguments)._settings
 
 
-def test_the_environment_alone_is_enough(monkeypatch):
-    """With no argument, the variables of wandb and weave are what counts; empty ones count as not set."""
+def test_environment_alone_is_enough(monkeypatch):
+    """The tracker's own variables configure the exporter; empty variables count as not set."""
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("WANDB_ENTITY", "team")
     monkeypatch.setenv("WANDB_PROJECT", "")
@@ -54,15 +54,15 @@ def test_the_environment_alone_is_enough(monkeypatch):
         ({"WANDB_BASE_URL": "http://a", "WF_TRACE_SERVER_URL": "http://b:1/t"}, "http://b:1/t"),
     ],
 )
-def test_the_trace_server_belongs_to_the_wandb_server(monkeypatch, variables, trace_url):
-    """As for weave's client: WF_TRACE_SERVER_URL, else /traces of the public address."""
+def test_trace_server_defaults_to_the_wandb_servers(monkeypatch, variables, trace_url):
+    """As for weave's client it is WF_TRACE_SERVER_URL, else /traces of the public address."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert found(api_key=KEY).trace_url == trace_url
 
 
-def test_the_key_of_wandb_login_is_found(monkeypatch, home):
-    """Without WANDB_API_KEY the netrc entry of the server's host is used, NETRC naming another file."""
+def test_key_of_wandb_login_is_found(monkeypatch, home):
+    """Without WANDB_API_KEY the netrc entry of the server's host is used; NETRC names another file."""
     (home / ".netrc").write_text(f"machine api.wandb.ai\n  login user\n  password {KEY}\n")
     (home / "other").write_text("machine wandb.example\n  login user\n  password other-key\n")
 
@@ -73,8 +73,8 @@ def test_the_key_of_wandb_login_is_found(monkeypatch, home):
     assert found().api_key == "e" * 40
 
 
-def test_the_server_of_wandb_login_is_found(home):
-    """What `wandb login --host` keeps in wandb's settings file counts where no variable is set."""
+def test_server_of_wandb_login_is_found(home):
+    """Without a variable the server of wandb's settings file is used."""
     (home / ".config" / "wandb").mkdir(parents=True)
     text = "[default]\nbase_url = https://wandb.example\nentity = team\n"
     (home / ".config" / "wandb" / "settings").write_text(text)
@@ -84,15 +84,15 @@ def test_the_server_of_wandb_login_is_found(home):
     assert (settings.base_url, settings.entity) == ("https://wandb.example", "team")
 
 
-def test_entity_and_project_may_come_together(monkeypatch):
-    """`entity/project` is taken as weave.init takes it."""
+def test_entity_and_project_may_be_one_setting(monkeypatch):
+    """`entity/project` is read as weave.init reads it."""
     monkeypatch.setenv("WANDB_PROJECT", "team/agents")
     settings = found(api_key=KEY)
     assert (settings.entity, settings.project) == ("team", "agents")
 
 
-def test_a_missing_key_says_how_to_log_in():
-    """Without a key anywhere the error names the variable, the page it is shown on and the command."""
+def test_missing_key_is_refused_saying_how_to_log_in():
+    """The message names the variable, the page with the key and the command."""
     with pytest.raises(ValueError, match=r"WANDB_API_KEY.*https://wandb\.ai/authorize.*wandb login"):
         found()
     with pytest.raises(ValueError, match=r"https://wandb\.example/authorize"):
@@ -112,7 +112,7 @@ def test_a_missing_key_says_how_to_log_in():
         ("api_key", "WANDB_API_KEY", "two words", "no key has"),
     ],
 )
-def test_a_bad_setting_is_named(monkeypatch, argument, variable, value, said):
+def test_malformed_setting_is_named(monkeypatch, argument, variable, value, said):
     """The message names the argument or variable, and what is wrong with it."""
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     with pytest.raises(ValueError, match=said) as by_argument:
@@ -125,13 +125,13 @@ def test_a_bad_setting_is_named(monkeypatch, argument, variable, value, said):
 
 
 @pytest.mark.parametrize("arguments", [{"timeout": 0}, {"max_request_bytes": 0}])
-def test_a_bad_argument_is_named(arguments):
-    """Each malformed argument is refused by name."""
+def test_malformed_argument_is_named(arguments):
+    """Each malformed argument is refused by its name."""
     with pytest.raises(ValueError, match=f"{next(iter(arguments))}="):
         found(api_key=KEY, **arguments)
 
 
-def test_the_entry_point_finds_the_exporter():
-    """OTEL_TRACES_EXPORTER=weave means this exporter."""
+def test_entry_point_finds_the_exporter():
+    """OTEL_TRACES_EXPORTER finds the exporter by its name."""
     [point] = entry_points(group="opentelemetry_traces_exporter", name="weave")
     assert point.load() is WeaveSpanExporter

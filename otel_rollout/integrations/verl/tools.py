@@ -1,4 +1,4 @@
-"""Tool calls of verl's agent loop, whatever the tool's kind, and answers of simulated users."""
+"""Record tool calls of verl's agent loop, and answers of simulated users."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from opentelemetry import trace
 
 import otel_rollout
 from otel_rollout.base import semconv
-from otel_rollout.integrations.verl import caught, seams, trajectory
-from otel_rollout.integrations.verl.caught import Watched
-from otel_rollout.integrations.verl.operations import Entered, Role
-from otel_rollout.integrations.verl.recorder import is_ours
+from otel_rollout.integrations._kit.logged_errors import LoggedErrors
+from otel_rollout.integrations._kit.spans import set_attributes, set_output
+from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl.roles import Role
+from otel_rollout.integrations.verl.trace_config import is_recorded_here
+from otel_rollout.integrations.verl.traced_functions import RunningOperation
 
 _FAILURES: Final = (
     "Error executing tool '",
@@ -22,27 +24,31 @@ _FAILURES: Final = (
     "Invalid JSON in arguments for '",
     "Error when executing tool: ",  # before 0.8
 )
-"""How verl begins the text with which a failed call answers the model."""
+"""Prefixes of the text with which verl answers the model after a failed call."""
 
 
 def install(module: ModuleType) -> None:
-    """Wrap what calls tools (``verl.experimental.agent_loop.tool_agent_loop``)."""
-    seams.wrap(module, "ToolAgentLoop._call_tool", _calling, "tool calls are traced only where decorated")
+    """Wrap the methods of the tool agent loop that call tools and users."""
+    seams.wrap(
+        module, "ToolAgentLoop._call_tool", _tracing_tool, "tool calls are traced only where decorated"
+    )
     if hasattr(module.ToolAgentLoop, "_handle_interacting_state"):
         seams.wrap(
-            module, "ToolAgentLoop._handle_interacting_state", _interacting, "interactions are not traced"
+            module,
+            "ToolAgentLoop._handle_interacting_state",
+            _tracing_interaction,
+            "interactions are not traced",
         )
-    caught.install(module)
 
 
 # --- a tool call -------------------------------------------------------------------------------------------
 
 
-def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
+def _tracing_tool(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def _call_tool(self: Any, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
         call = functools.partial(original, self, tool_call, *args, **kwargs)
-        if not is_ours():
+        if not is_recorded_here():
             return await call()
         name, arguments = getattr(tool_call, "name", None), getattr(tool_call, "arguments", None)
         return await _ToolCall(call, getattr(tool_call, "tool_call_id", None)).execute_tool(name, arguments)
@@ -51,7 +57,7 @@ def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _ToolCall:
-    """One call of a tool, whatever its kind."""
+    """Call of one tool, of whatever kind."""
 
     def __init__(self, call: Callable[[], Any], call_id: str | None) -> None:
         self._call = call
@@ -59,39 +65,44 @@ class _ToolCall:
 
     @otel_rollout.rollout_trace_op(name="execute_tool", kind=semconv.KIND_TOOL)
     async def execute_tool(self, name: Any, arguments: Any) -> Any:
-        """Have verl call the tool, whose span this is. It turns every error into text for the model."""
+        """Have verl call the tool inside a span.
+
+        verl turns every error into text for the model.
+        """
         span = trace.get_current_span()
         span.update_name(f"execute_tool {name}")
-        span.set_attribute(semconv.GEN_AI_OPERATION_NAME, "execute_tool")
-        span.set_attribute(semconv.GEN_AI_TOOL_NAME, str(name))
-        if self._id is not None:
-            span.set_attribute(semconv.GEN_AI_TOOL_CALL_ID, str(self._id))
-        with Watched() as watched, Entered(Role.TOOL, None, "execute"):
+        attributes = {
+            semconv.GEN_AI_OPERATION_NAME: "execute_tool",
+            semconv.GEN_AI_TOOL_NAME: str(name),
+            semconv.GEN_AI_TOOL_CALL_ID: None if self._id is None else str(self._id),
+        }
+        set_attributes(span, attributes)
+        with LoggedErrors() as errors, RunningOperation(Role.TOOL, None, "execute"):
             answer = await self._call()
-        _describe(watched, answer)
+        _describe_answer(errors, answer)
         return answer
 
 
-def _describe(call: Watched, answer: Any) -> None:
-    """Show what a tool answered, on the span of its call."""
+def _describe_answer(errors: LoggedErrors, answer: Any) -> None:
+    """Show a tool's answer on the span of its call."""
     try:
         response, reward, metrics = answer
-    except (TypeError, ValueError):  # older versions answer otherwise
+    except (TypeError, ValueError):  # another version's answer
         return
     text = getattr(response, "text", None)
-    if isinstance(text, str) and text.startswith(_FAILURES) and not call.has_failed:
-        call.failed(text)  # verl's logger is silent
-    trajectory.show_output({"response": response, "reward": reward, "metrics": metrics})
+    if isinstance(text, str) and text.startswith(_FAILURES) and not errors.has_failed:
+        errors.fail(text)  # verl's logger is silent
+    set_output({"response": response, "reward": reward, "metrics": metrics})
 
 
 # --- an interaction (verl < 0.8) ---------------------------------------------------------------------------
 
 
-def _interacting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _tracing_interaction(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     async def _handle_interacting_state(self: Any, agent_data: Any, *args: Any, **kwargs: Any) -> Any:
         call = functools.partial(original, self, agent_data, *args, **kwargs)
-        if not is_ours():
+        if not is_recorded_here():
             return await call()
         return await _Interaction(call, agent_data).interaction()
 
@@ -99,7 +110,7 @@ def _interacting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Interaction:
-    """One answer of a simulated user."""
+    """Answer of a simulated user."""
 
     def __init__(self, call: Callable[[], Any], agent_data: Any) -> None:
         self._call = call
@@ -107,10 +118,10 @@ class _Interaction:
 
     @otel_rollout.rollout_trace_op(name="interaction", kind=semconv.KIND_CHAIN)
     async def interaction(self) -> Any:
-        """Have verl ask it; the span shows what it said."""
+        """Have verl ask the simulated user inside a span that shows the answer."""
         result = await self._call()
         messages = getattr(self._agent_data, "messages", None)
         scores = getattr(self._agent_data, "turn_scores", None)
-        shown = {"message": messages[-1] if messages else None, "state": str(result)}
-        trajectory.show_output({**shown, "reward": scores[-1] if scores else None})
+        output = {"message": messages[-1] if messages else None, "state": str(result)}
+        set_output({**output, "reward": scores[-1] if scores else None})
         return result

@@ -1,42 +1,36 @@
-"""verl's runs: what ``trainer.logger`` starts, the traces are linked to.
+"""Link traces to the MLflow or W&B run that verl's ``trainer.logger`` starts.
 
-verl starts the run in the trainer's process when its workers exist already, and nobody else knows of it.
+verl starts that run in the trainer's process, after it has started its workers, and tells no other process.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import otel_rollout
-from otel_rollout.base.errors import fault
-from otel_rollout.integrations.verl import seams
+from otel_rollout.integrations._kit.seams import after
+from otel_rollout.integrations.verl.patched_modules import seams
 
 
 def install(module: ModuleType) -> None:
-    """Wrap what starts runs (``verl.utils.tracking``)."""
-    seams.wrap(module, "Tracking.__init__", _starting, "traces are not linked to the MLflow or W&B run")
+    """Wrap the constructor that starts runs (``verl.utils.tracking``)."""
+    publishing = after(_publish_runs, "linking traces to verl's run")
+    seams.wrap(module, "Tracking.__init__", publishing, "traces are not linked to the MLflow or W&B run")
 
 
-def _starting(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        try:
-            runs = _started(getattr(self, "logger", {}))
-            if runs:
-                otel_rollout.publish_run(**runs)
-        except Exception as error:  # noqa: BLE001 - training goes on, its traces unlinked
-            fault("linking traces to verl's run", error)
-
-    return __init__
+def _publish_runs(_: None, tracking: Any, *__: Any, **___: Any) -> None:
+    runs = _runs_of(getattr(tracking, "logger", {}))
+    if runs:
+        otel_rollout.publish_run(**runs)
 
 
-def _started(loggers: dict[str, Any]) -> dict[str, str]:
-    """The runs that were started, as :func:`otel_rollout.publish_run` takes them."""
+def _runs_of(loggers: dict[str, Any]) -> dict[str, str]:
+    """Return the runs that verl's loggers have started, by tracker.
+
+    The result has the arguments of :func:`otel_rollout.publish_run`.
+    """
     runs = {}
     if "mlflow" in loggers:
         active = sys.modules["mlflow"].active_run()

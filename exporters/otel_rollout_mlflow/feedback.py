@@ -1,0 +1,129 @@
+"""Scores as MLflow's Feedback assessments."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import semconv
+from otel_rollout.exporting.encodable import encodable
+from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.evaluations import Evaluation, Rank
+from otel_rollout_mlflow.ids import context_of, is_root, trace_id_of
+from otel_rollout_mlflow.tags import NOT_FOR_SCORES, problem_of_tag, tag_text
+
+MAX_NAME_CHARS: Final = 250
+"""Characters of a score's name; MLflow would refuse the request for a longer one."""
+SOURCE_ID: Final = "otel-rollout"
+"""The source of our feedback."""
+TIME_METADATA: Final = "rollout.score_time"
+"""Metadata of a feedback: when the score was given, Unix time in ns."""
+TAGGED_METADATA: Final = "rollout.score_tagged"
+"""Metadata of a trajectory's feedback, the newest of which is a tag of the trace."""
+MARK: Final = {TAGGED_METADATA: "true"}
+
+
+@dataclass(frozen=True)
+class MlflowFeedback:
+    """A score as MLflow's Feedback assessment.
+
+    Attributes:
+        trace_id: MLflow's id of the trace.
+        span_id: the span that was scored, 16 hex digits.
+        name: what was scored; ``feedback.<name> > 0.2`` finds it.
+        value: the score.
+        time_ns: when the score was given, Unix time in ns.
+        is_dated: False for a root's score whose own time nobody recorded.
+        rationale: why, if the scorer said so.
+        tagged: whether the score is the trajectory's, so that the newest of its name is a tag of the trace.
+    """
+
+    trace_id: str
+    span_id: str
+    name: str
+    value: float | bool | str
+    time_ns: int
+    is_dated: bool = True
+    rationale: str | None = None
+    tagged: bool = False
+
+    @property
+    def id(self) -> str:
+        """The assessment's id, one for a score of a span however often it is sent."""
+        key = f"{self.trace_id}/{self.span_id}/{self.name}".encode(errors="replace")
+        return f"a-{hashlib.sha256(key).hexdigest()[:32]}"
+
+    @property
+    def rank(self) -> Rank:
+        """The order of scores: of two the greater counts."""
+        return self.is_dated, self.time_ns if self.is_dated else 0, bool(self.rationale)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The score's time, which MLflow keeps in ms only, and its mark."""
+        time = {TIME_METADATA: str(self.time_ns)} if self.is_dated else {}
+        return {**time, **(MARK if self.tagged else {})}
+
+    @property
+    def tag_text(self) -> str:
+        """The value as a trace tag."""
+        return tag_text(self.value)
+
+
+def rank_of(assessment: Mapping[str, Any]) -> Rank:
+    """Read the rank of a score that MLflow has, as its API describes it."""
+    time = str((assessment.get("metadata") or {}).get(TIME_METADATA, ""))
+    return time.isdecimal(), int(time) if time.isdecimal() else 0, bool(assessment.get("rationale"))
+
+
+def is_tagged(assessment: Mapping[str, Any]) -> bool:
+    """Whether a score that MLflow has is the trajectory's."""
+    return TAGGED_METADATA in (assessment.get("metadata") or {})
+
+
+def is_given_outside(span: ReadableSpan) -> bool:
+    """Whether a span is a score that was given from outside its trajectory.
+
+    MLflow measures a trace's duration up to the end of its last span. So such a score is feedback and no
+    span.
+    """
+    attributes = span.attributes or {}
+    is_score = semconv.GEN_AI_EVALUATION_NAME in attributes
+    return is_score and attributes.get(semconv.SCORE_ORIGIN) == semconv.ORIGIN_OUTSIDE
+
+
+def feedback_of(span: ReadableSpan) -> list[MlflowFeedback]:
+    """Read the scores of a root span, or the score of an evaluation span."""
+    if not is_root(span) and semconv.GEN_AI_EVALUATION_NAME not in (span.attributes or {}):
+        return []
+    span = encodable(span)
+    attributes = span.attributes or {}
+    own_id = f"{context_of(span).span_id:016x}"
+    found: list[MlflowFeedback] = []
+    if is_root(span):
+        for repeated in evaluations.repeated_in(attributes, span.end_time or 0):
+            found.append(_feedback(span, own_id, repeated, tagged=True))
+    recorded = evaluations.recorded_in(attributes, span.start_time or 0)
+    if recorded is not None:
+        # An evaluation is a child of the span that it evaluates, so a late reward and the
+        # `rollout.score.*` of its root are one feedback.
+        scored_id = f"{span.parent.span_id:016x}" if span.parent else own_id
+        found.append(_feedback(span, scored_id, recorded, tagged=recorded.origin is not None))
+    return [score for score in found if len(score.name) <= MAX_NAME_CHARS]
+
+
+def _feedback(span: ReadableSpan, scored_id: str, score: Evaluation, *, tagged: bool) -> MlflowFeedback:
+    return MlflowFeedback(
+        trace_id=trace_id_of(span),
+        span_id=scored_id,
+        name=score.name,
+        value=score.value,
+        time_ns=score.time_ns,
+        is_dated=score.is_dated,
+        rationale=score.comment or None,
+        tagged=tagged and score.name not in NOT_FOR_SCORES and problem_of_tag(score.name) is None,
+    )

@@ -1,0 +1,33 @@
+"""Ids and structure of MLflow's traces."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext
+
+PREFIX: Final = "tr-"
+"""What MLflow puts before a trace id."""
+
+
+def trace_id_of(span: ReadableSpan) -> str:
+    """Return MLflow's id of a span's trace; it cannot be chosen."""
+    return f"{PREFIX}{context_of(span).trace_id:032x}"
+
+
+def is_root(span: ReadableSpan) -> bool:
+    """Whether MLflow takes the trace's tags, previews and state from the span."""
+    return span.parent is None
+
+
+def context_of(span: ReadableSpan) -> SpanContext:
+    """Return a span's context.
+
+    Raises:
+        ValueError: the span has none.
+    """
+    context = span.get_span_context()
+    if context is None:
+        raise ValueError(f"span {span.name!r} has no context")
+    return context

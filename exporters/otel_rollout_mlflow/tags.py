@@ -1,0 +1,130 @@
+"""Make tags of a trace from the attributes of its root span."""
+
+from __future__ import annotations
+
+import json
+import logging
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.util.types import AttributeValue
+
+from otel_rollout.base import semconv
+from otel_rollout_mlflow.ids import is_root
+
+MAX_TAG_CHARS: Final = 8000
+"""Characters of a tag's value. MLflow cuts a longer value or drops the tag, depending on its server."""
+MAX_TAG_NAME_CHARS: Final = 250
+RESOURCE_ATTRIBUTES: Final = (
+    semconv.RUN_ID,
+    semconv.SERVICE_NAME,
+    "service.namespace",
+    "service.version",
+    "deployment.environment.name",
+)
+"""The resource attributes worth a tag on every trace; ids of processes and files are not."""
+_BOOKKEEPING: Final = "mlflow."
+"""Prefix of MLflow's own tags, which no attribute or score may overwrite."""
+_IDENTITY_TAGS: Final = tuple(name for name in semconv.IDENTITY if name != semconv.PROJECT_NAME)
+"""Identity but for the project, which is the experiment."""
+_TAG_NAME: Final = re.compile(r"[/\w.\- :]+")
+NOT_FOR_SCORES: Final = frozenset(
+    {*RESOURCE_ATTRIBUTES, *(name.removeprefix(semconv.EXTRA_PREFIX) for name in semconv.IDENTITY)}
+)
+"""Tags that identify the trajectory: a score of such a name is feedback only."""
+_MAX_WARNED: Final = 1000
+"""Names remembered as warned of; no warning is given of names beyond."""
+_SHOWN_CHARS: Final = 80
+_logger = logging.getLogger(__name__)
+
+
+def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
+    """Return the tags of a root span: its identity, scores and ``rollout.*``.
+
+    Values are ``str(value)``, as verl writes them: ``tags.step = '1'``, ``tags.validate = 'False'``. Identity
+    wins over other attributes of its names, and an attribute wins over a score of its name.
+    """
+    return {name: text for name, text in _wanted_tags(attributes).items() if problem_of_tag(name) is None}
+
+
+def refused_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
+    """Map the names of a root span's dropped tags to the reasons."""
+    found = ((name, problem_of_tag(name)) for name in _wanted_tags(attributes))
+    return {name: problem for name, problem in found if problem}
+
+
+def problem_of_tag(name: str) -> str | None:
+    """Return why MLflow silently drops tags of a name; None if it does not."""
+    if name.startswith(_BOOKKEEPING):
+        return "names that begin with 'mlflow.' are MLflow's own"
+    if len(name) > MAX_TAG_NAME_CHARS:
+        return f"it has {len(name)} characters of at most {MAX_TAG_NAME_CHARS}"
+    if not _TAG_NAME.fullmatch(name):
+        return "it may hold letters, digits, spaces and _ - . : / only"
+    if posixpath.normpath(name) != name or name.startswith(("/", "..")) or name == ".":
+        return "it may be no path such as /a, a/ or ../a"
+    return None
+
+
+def _wanted_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
+    tags: dict[str, str] = {}
+    for name, value in attributes.items():
+        if name.startswith(semconv.SCORE_PREFIX):
+            short = name.removeprefix(semconv.SCORE_PREFIX)
+            if short not in NOT_FOR_SCORES:
+                tags.setdefault(short, tag_text(value))
+        elif name.startswith(semconv.EXTRA_PREFIX) and not _is_no_tag(name):
+            tags[name.removeprefix(semconv.EXTRA_PREFIX)] = tag_text(value)
+    for name in _IDENTITY_TAGS:
+        if name in attributes:
+            tags[name.removeprefix(semconv.EXTRA_PREFIX)] = tag_text(attributes[name])
+    tags.pop("", None)
+    return tags
+
+
+def _is_no_tag(name: str) -> bool:
+    """Whether MLflow has an attribute elsewhere: as experiment or in feedback."""
+    return name == semconv.PROJECT_NAME or name.startswith(semconv.SCORE_TIME_PREFIX)
+
+
+def tag_text(value: AttributeValue) -> str:
+    """Format a value as a tag: with ``str`` or as JSON, cut to MLflow's limit."""
+    text = str(value) if isinstance(value, (str, bool, int, float)) else json.dumps(value, default=str)
+    return text[:MAX_TAG_CHARS]
+
+
+def useful_resource(resource: Resource) -> Resource:
+    """Keep the resource attributes worth a tag: MLflow makes tags of all."""
+    attributes = {key: resource.attributes[key] for key in RESOURCE_ATTRIBUTES if key in resource.attributes}
+    if str(attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):
+        del attributes[semconv.SERVICE_NAME]
+    return Resource(attributes)
+
+
+class TagWarnings:
+    """Warns of tags that MLflow drops silently, once for each name."""
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    def warn_of(self, spans: Iterable[ReadableSpan]) -> None:
+        """Warn of attributes of root spans that become no tag."""
+        for span in spans:
+            if is_root(span):
+                for name, problem in refused_tags(span.attributes or {}).items():
+                    self._warn(name, problem)
+
+    def _warn(self, name: str, problem: str) -> None:
+        if name in self._warned or len(self._warned) >= _MAX_WARNED:
+            return
+        self._warned.add(name)
+        shown = name if len(name) <= _SHOWN_CHARS else f"{name[:_SHOWN_CHARS]}…"
+        _logger.warning(
+            "MLflow takes no trace tag %r: %s. Its value is on the root span alone; give it another name.",
+            shown,
+            problem,
+        )

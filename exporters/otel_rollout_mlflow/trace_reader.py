@@ -1,0 +1,215 @@
+"""Read traces back from MLflow, with their spans as they were recorded."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from otel_rollout.base import semconv
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.evaluations import Evaluation
+from otel_rollout_mlflow import feedback, settings
+from otel_rollout_mlflow.ids import PREFIX
+from otel_rollout_mlflow.mapping import SPAN_INPUTS, SPAN_OUTPUTS
+from otel_rollout_mlflow.run_links import quoted
+from otel_rollout_mlflow.server import ServerTarget
+from otel_rollout_mlflow.store import StoreTarget
+from otel_rollout_mlflow.target import Target
+
+_SPANS_LOCATION: Final = "mlflow.trace.spansLocation"
+_IN_DATABASE: Final = "TRACKING_STORE"
+_ATTRIBUTES: Final = {SPAN_INPUTS: semconv.INPUT_VALUE, SPAN_OUTPUTS: semconv.OUTPUT_VALUE}
+_IDS: Final = ("traceId", "spanId", "parentSpanId")
+_STATUS_CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
+
+
+class MlflowTraces:
+    """The trajectories in an MLflow.
+
+    Settings and credentials are those of the exporter.
+
+    Args:
+        tracking_uri: server or database (``MLFLOW_TRACKING_URI``).
+        project: the experiment to look in, unless a variable of MLflow names one; None for all.
+
+    Raises:
+        ValueError: something is missing, malformed or not supported.
+        UndeliveredError: MLflow is not there, or not usable.
+    """
+
+    def __init__(self, tracking_uri: str | None, project: str | None) -> None:
+        self._settings = settings.resolve(tracking_uri=tracking_uri)
+        self._project = self._settings.experiment_name or project
+        self._target: Target
+        if self._settings.is_server:
+            self._target = ServerTarget(self._settings)
+        else:
+            _require_file(self._settings)
+            self._target = StoreTarget(self._settings)
+        self._target.connect()
+
+    @property
+    def location(self) -> str:
+        """The MLflow for messages, without credentials."""
+        return f"MLflow at {self._settings.shown_uri}"
+
+    def find(self, tags: Mapping[str, str], id_prefix: str = "") -> Iterator[dict[str, Any]]:
+        """Yield trajectories as MLflow's API describes them, the newest first.
+
+        Args:
+            tags: tags that a trajectory has; an empty value matches any value.
+            id_prefix: hex digits that the trace id starts with.
+
+        Raises:
+            UndeliveredError: MLflow does not answer, or has no such experiment.
+        """
+        wanted = [
+            f"tags.`{name}` = {quoted(text)}" if text else f"tags.`{name}` LIKE '%'"
+            for name, text in tags.items()
+        ]
+        if id_prefix:
+            wanted.append(f"attributes.request_id LIKE '{PREFIX}{id_prefix}%'")
+        return self._target.traces_of(" AND ".join(wanted), self._experiment_ids(), newest_first=True)
+
+    def line_of(self, trace_id: str) -> bytes | None:
+        """Return a trace as a line of OTLP/JSON, its scores as evaluations.
+
+        Return None if no span is stored.
+
+        Args:
+            trace_id: 32 hex digits.
+
+        Raises:
+            UndeliveredError: MLflow does not answer.
+        """
+        # For a trace that was announced and has no span yet, MLflow answers with an internal error.
+        described = next(self.find({}, trace_id), None)
+        if described is None or (described.get("tags") or {}).get(_SPANS_LOCATION) != _IN_DATABASE:
+            return None
+        trace = self._target.trace(PREFIX + trace_id)
+        return None if trace is None else as_line(trace)
+
+    def close(self) -> None:
+        """Close connections."""
+        self._target.close()
+
+    def _experiment_ids(self) -> list[str]:
+        if self._settings.experiment_id:
+            return [self._settings.experiment_id]
+        if not self._project:
+            return self._target.experiment_ids()
+        experiment = self._target.experiment_named(self._project)
+        if experiment is None:
+            raise UndeliveredError(
+                FailureKind.REFUSED,
+                f"{self.location} has no experiment {self._project!r}: set MLFLOW_EXPERIMENT_NAME to one "
+                "that it has, or unset it and OTEL_ROLLOUT_PROJECT to look in all.",
+            )
+        return [experiment.id]
+
+
+def _require_file(resolved: settings.MlflowSettings) -> None:
+    """Check that a SQLite file exists: reading must not create one."""
+    parts = urlsplit(resolved.uri)
+    path = Path(parts.path.removeprefix("/"))
+    if parts.scheme.partition("+")[0] == "sqlite" and not path.exists():
+        raise UndeliveredError(
+            FailureKind.REFUSED, f"There is no database {path}: check MLFLOW_TRACKING_URI."
+        )
+
+
+def as_line(trace: Mapping[str, Any]) -> bytes:
+    """Convert a trace of MLflow's API to a line of OTLP/JSON."""
+    info = trace.get("trace_info") or {}
+    spans = [_span(span) for span in trace.get("spans") or ()]
+    roots = [span["spanId"] for span in spans if not span.get("parentSpanId")]
+    if spans:
+        scores = (
+            _evaluation(score, spans[0]["traceId"], roots[0] if roots else "")
+            for score in info.get("assessments") or ()
+        )
+        spans += [span for span in scores if span]
+    run = (info.get("tags") or {}).get(semconv.RUN_ID, "")
+    resource = {"attributes": [{"key": semconv.RUN_ID, "value": {"stringValue": run}}]}
+    return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}).encode()
+
+
+def _span(stored: Mapping[str, Any]) -> dict[str, Any]:
+    span: dict[str, Any] = _camel_case(stored)
+    for name in _IDS:
+        if span.get(name):
+            span[name] = base64.b64decode(span[name]).hex()
+    for attribute in span.get("attributes", ()):
+        attribute["key"] = _ATTRIBUTES.get(attribute["key"], attribute["key"])
+    status = span.get("status") or {}
+    status["code"] = _STATUS_CODES.get(str(status.get("code")), 0)
+    span["status"] = status
+    span.setdefault("startTimeUnixNano", 0)
+    span.setdefault("endTimeUnixNano", span["startTimeUnixNano"])
+    span.pop("links", None)
+    return span
+
+
+def _camel_case(message: Any) -> Any:
+    """Rename the fields of protobuf's JSON as OTLP/JSON demands."""
+    if isinstance(message, Mapping):
+        return {_camel(name): _camel_case(value) for name, value in message.items()}
+    return [_camel_case(entry) for entry in message] if isinstance(message, list) else message
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
+    """Read a score of MLflow's API; None for others, and overridden ones."""
+    value = (assessment.get("feedback") or {}).get("value")
+    name = assessment.get("assessment_name")
+    if not name or assessment.get("valid") is False or not isinstance(value, (bool, int, float, str)):
+        return None
+    is_dated, time_ns, _ = feedback.rank_of(assessment)
+    if not is_dated:  # a person gave it, or nobody recorded its own time
+        time_ns = _unix_ns(str(assessment.get("last_update_time") or assessment.get("create_time") or ""))
+    return Evaluation(str(name), value, time_ns, str(assessment.get("rationale") or ""))
+
+
+def is_of_part(assessment: Mapping[str, Any]) -> bool:
+    """Whether a score that we wrote is not the trajectory's, but of a span in it."""
+    source = (assessment.get("source") or {}).get("source_id")
+    return source == feedback.SOURCE_ID and not feedback.is_tagged(assessment)
+
+
+def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> dict[str, Any] | None:
+    """Make the evaluation span of a score, of no duration."""
+    score = score_in(assessment)
+    if score is None:
+        return None
+    types = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
+    attributes = evaluations.attributes_of(score.name, score.value, score.comment or None, None)
+    return {
+        "traceId": trace_id,
+        "spanId": hashlib.sha256(str(assessment.get("assessment_id")).encode()).hexdigest()[:16],
+        "parentSpanId": assessment.get("span_id") or root_id,
+        "name": f"score {score.name}",
+        "startTimeUnixNano": score.time_ns,
+        "endTimeUnixNano": score.time_ns,
+        "attributes": [
+            {"key": key, "value": {types[type(value)]: value}} for key, value in attributes.items()
+        ],
+    }
+
+
+def _unix_ns(text: str) -> int:
+    """Parse protobuf's JSON form of a timestamp as Unix time in ns; 0 if it is none."""
+    try:
+        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 10**9)
+    except ValueError:
+        return 0

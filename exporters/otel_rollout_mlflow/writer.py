@@ -1,0 +1,119 @@
+"""Write spans to an experiment, and then their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout.exporting.base import rejecting
+from otel_rollout.exporting.batching import batches, chunks, halved
+from otel_rollout_mlflow.experiments import Experiments
+from otel_rollout_mlflow.feedback import MlflowFeedback, feedback_of, is_given_outside
+from otel_rollout_mlflow.ids import is_root, trace_id_of
+from otel_rollout_mlflow.mapping import to_mlflow
+from otel_rollout_mlflow.run_links import RunLinks
+from otel_rollout_mlflow.scores import changes_of, tags_of
+from otel_rollout_mlflow.tags import TagWarnings
+from otel_rollout_mlflow.target import Target
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+MAX_ROOTS: Final = 50
+"""Traces in one request: more are not faster, and a request that fails costs more."""
+_TRACES_PER_QUERY: Final = 100
+
+
+class TraceWriter:
+    """Writes to one MLflow. Not thread-safe: the exporter calls it under its lock.
+
+    Args:
+        target: where to.
+        experiments: knows which experiments can be written to.
+        run_links: links new traces to a run.
+        max_request_bytes: bytes of protobuf in one request; a larger span goes alone.
+    """
+
+    def __init__(
+        self, target: Target, experiments: Experiments, run_links: RunLinks, max_request_bytes: int
+    ) -> None:
+        self._target = target
+        self._experiments = experiments
+        self._run_links = run_links
+        self._max_request_bytes = max_request_bytes
+        self._tag_warnings = TagWarnings()
+
+    def write(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
+        """Write spans and their scores.
+
+        Raises:
+            UndeliveredError: not everything is stored, or MLflow does not show the experiment.
+        """
+        with rejecting():
+            scores = [score for span in spans for score in feedback_of(span)]
+        self._write_spans(experiment_id, [span for span in spans if not is_given_outside(span)])
+        self._run_links.link(trace_id_of(span) for span in spans if is_root(span))
+        if scores:
+            self._write_scores(experiment_id, scores, spans)
+        self._experiments.confirm(experiment_id)
+        self._tag_warnings.warn_of(spans)
+
+    def _write_scores(
+        self, experiment_id: str, scores: Sequence[MlflowFeedback], spans: Sequence[ReadableSpan]
+    ) -> None:
+        by_trace: dict[str, list[MlflowFeedback]] = {}
+        for score in scores:
+            by_trace.setdefault(score.trace_id, []).append(score)
+        infos = self._infos_of(by_trace.keys(), experiment_id)
+        missing = by_trace.keys() - infos.keys()
+        if missing:
+            # Another forwarder writes the trajectory, maybe later: until then its trace is this score.
+            self._write_spans(experiment_id, [span for span in spans if trace_id_of(span) in missing])
+            infos |= self._infos_of(missing, experiment_id)
+            if still := sorted(missing - infos.keys()):
+                raise UndeliveredError(FailureKind.REJECTED, f"MLflow has no trace {still[0]} to score.")
+        for decide in (tags_of, changes_of):
+            changes = [
+                change for id_, of_trace in by_trace.items() for change in decide(of_trace, infos[id_])
+            ]
+            if changes:
+                self._target.write_feedback(changes)
+
+    def _infos_of(self, trace_ids: Collection[str], experiment_id: str) -> dict[str, dict[str, Any]]:
+        """Return tags and scores of the traces that MLflow has, in any experiment."""
+        wanted = sorted(trace_ids)
+        infos: dict[str, dict[str, Any]] = {}
+        for chunk in chunks(wanted, _TRACES_PER_QUERY):
+            ids = ", ".join(f"'{id_}'" for id_ in chunk)
+            for info in self._target.traces_of(f"attributes.request_id IN ({ids})", [experiment_id]):
+                infos[str(info["trace_id"])] = info
+        for id_ in wanted:
+            if id_ not in infos and (found := self._target.trace_info(id_)) is not None:
+                infos[id_] = found
+        return infos
+
+    def _write_spans(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
+        with rejecting():
+            requests = list(requests_of([to_mlflow(span) for span in spans], self._max_request_bytes))
+        try:
+            for request in requests:
+                self._target.write_spans(request, experiment_id)
+        except UndeliveredError as error:
+            if error.failure.kind is FailureKind.REFUSED:
+                self._experiments.forget()
+            raise
+
+
+def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:
+    """Encode mapped spans into requests of bounded size.
+
+    A request has at most ``MAX_ROOTS`` roots and ``max_bytes`` bytes of protobuf.
+
+    A larger span goes alone.
+    """
+    for batch in batches(spans, lambda span: int(is_root(span)), MAX_ROOTS):
+        yield from halved(batch, encode_spans, lambda request: int(request.ByteSize()), max_bytes)

@@ -1,0 +1,156 @@
+"""Write each call once, and find the calls that Weave refuses.
+
+Weave's store shows a call that is sent twice twice, until it merges the two. So an acknowledged call is not
+sent again, and Weave is asked first for calls that may have arrived: those of a request without an answer,
+and those that ended before this exporter was built, which a predecessor may have sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout.exporting.batching import batches, chunks
+from otel_rollout_weave.mapping import WeaveCall
+from otel_rollout_weave.projects import Projects
+from otel_rollout_weave.server import Server
+
+MAX_CALLS: Final = 1000
+"""Calls per request, the limit of weave's own client."""
+MAX_REQUEST_BYTES: Final = 8 << 20
+"""Default bytes per request. The server takes 32 MiB; larger requests are no faster and use more memory."""
+SERVER_ERRORS: Final = 3
+"""Answers "500" to one batch of calls after which the calls, and not the server, are suspected."""
+MAX_REMEMBERED: Final = 20_000
+"""Calls, and scores, remembered as sent. To send a failed batch again, those of one batch are enough."""
+_IDS_PER_QUERY: Final = 1000
+_INTERNAL_SERVER_ERROR: Final = 500
+
+_logger = logging.getLogger(__name__)
+
+
+class CallWriter:
+    """Writes calls of one exporter.
+
+    Not thread-safe: the exporter calls it under its lock.
+
+    Args:
+        server: where to.
+        projects: forgotten when the server says that a project is gone.
+        max_request_bytes: bytes of JSON in one request; a larger call goes alone.
+    """
+
+    def __init__(self, server: Server, projects: Projects, max_request_bytes: int) -> None:
+        self._server = server
+        self._projects = projects
+        self._max_request_bytes = max_request_bytes
+        self._start_ns = time.time_ns()
+        # Call id → whether the call is stored; False: it may be.
+        self._sent: BoundedDict[str, bool] = BoundedDict(MAX_REMEMBERED)
+        self._refused: BoundedDict[str, str] = BoundedDict(MAX_REMEMBERED)
+        self._suspects: tuple[str, int] = ("", 0)
+        self._server_errors = 0
+
+    def write(self, project_id: str, calls: Sequence[WeaveCall]) -> None:
+        """Write calls that Weave does not have.
+
+        Raises:
+            UndeliveredError: not all calls are stored; REJECTED if one of them is at fault.
+        """
+        # A batch may hold a call twice: the latest counts.
+        pending = {call.id: call for call in calls if self._sent.get(call.id) is not True}
+        doubtful = [call.id for call in pending.values() if self._may_be_stored(call)]
+        for call_id in self.stored(project_id, doubtful):
+            self._sent[call_id] = True
+            del pending[call_id]
+        for call_id in pending:
+            if refusal := self._refused.get(call_id):
+                raise UndeliveredError(FailureKind.REJECTED, refusal)
+        for batch in requests_of(list(pending.values()), self._max_request_bytes):
+            self._send(project_id, batch)
+
+    def is_older(self, time_ns: int) -> bool:
+        """Whether a time may be before this start, by a clock that was set back."""
+        return not self._start_ns <= time_ns <= time.time_ns()
+
+    def stored(self, project_id: str, ids: Sequence[str]) -> set[str]:
+        """Return which of the calls the server has.
+
+        None where the server cannot be asked.
+
+        Raises:
+            UndeliveredError: the server does not answer, or does not let us in.
+        """
+        found: set[str] = set()
+        try:
+            for chunk in chunks(ids, _IDS_PER_QUERY):
+                known = self._server.find_calls(
+                    project_id, ["id"], "looking for calls already there", filter={"call_ids": chunk}
+                )
+                found.update(call["id"] for call in known)
+        except UndeliveredError as error:
+            if not is_question_refused(error):
+                raise
+            # A call twice is better than no call.
+            _logger.debug("Weave does not say which calls it has: %s", error)
+        return found
+
+    def _may_be_stored(self, call: WeaveCall) -> bool:
+        return call.id in self._sent or self.is_older(call.end_ns)
+
+    def _send(self, project_id: str, batch: Sequence[WeaveCall]) -> None:
+        try:
+            self._server.write_calls(project_id, [call.encoded for call in batch])
+        except UndeliveredError as error:
+            if error.may_have_arrived:
+                for call in batch:
+                    self._sent[call.id] = False
+            if error.status == 404:
+                self._projects.forget()
+            raise self._judged(project_id, batch, error) from None
+        for call in batch:
+            self._sent[call.id] = True
+
+    def _judged(
+        self, project_id: str, batch: Sequence[WeaveCall], error: UndeliveredError
+    ) -> UndeliveredError:
+        """Return the error; a rejection if the calls turn out to be at fault.
+
+        The server answers "Internal Server Error" both in trouble of its own and to content that it did not
+        foresee. Several such answers in a row make the calls suspicious. A call is at fault if the server
+        takes a stand-in for it.
+        """
+        is_rejected = error.failure.kind is FailureKind.REJECTED
+        if not is_rejected and not self._is_suspicious(batch, error):
+            return error
+        if len(batch) == 1:
+            (call,) = batch
+            try:
+                self._server.write_calls(project_id, [call.stand_in()])
+            except UndeliveredError:
+                if not is_rejected:
+                    return error
+            self._refused[call.id] = str(error)
+        return UndeliveredError(FailureKind.REJECTED, str(error))
+
+    def _is_suspicious(self, batch: Sequence[WeaveCall], error: UndeliveredError) -> bool:
+        if error.status != _INTERNAL_SERVER_ERROR:
+            return False
+        suspects = (batch[0].id, len(batch))
+        self._server_errors = self._server_errors + 1 if suspects == self._suspects else 1
+        self._suspects = suspects
+        return self._server_errors >= SERVER_ERRORS
+
+
+def requests_of(calls: Sequence[WeaveCall], max_bytes: int = MAX_REQUEST_BYTES) -> list[list[WeaveCall]]:
+    """Cut calls into requests; a call larger than ``max_bytes`` goes alone."""
+    return list(batches(calls, lambda call: len(call.encoded) + 1, max_bytes, MAX_CALLS))
+
+
+def is_question_refused(error: UndeliveredError) -> bool:
+    """Whether the server refuses a query, but is there and lets us in."""
+    return error.failure.kind is not FailureKind.UNAVAILABLE and error.status not in (401, 403)

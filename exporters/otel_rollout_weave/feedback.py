@@ -1,0 +1,133 @@
+"""Scores as Weave's feedback."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.evaluations import Evaluation, Rank
+from otel_rollout_weave import values
+from otel_rollout_weave.ids import call_id_of, context_of, uuid_of
+
+MAX_TYPE_CHARS: Final = 128
+"""Characters of a feedback type; a longer score name is cut and gets a digest."""
+MAX_TEXT_CHARS: Final = 10_000
+"""Characters kept of a score that is text, and of its explanation."""
+RUN_FEEDBACK: Final = "wb_run"
+"""Feedback type that ties a trajectory to a W&B run which began after the trajectory was written."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class WeaveFeedback:
+    """A score as Weave's feedback.
+
+    Attributes:
+        call_id: what was scored.
+        name: feedback type; ``feedback.[<name>].payload.value`` filters and sorts.
+        value: the score.
+        time_ns: when the score was given, Unix time in ns.
+        explanation: why, if the scorer said so.
+        is_dated: False for a root's score whose own time nobody recorded.
+    """
+
+    call_id: str
+    name: str
+    value: float | bool | str
+    time_ns: int
+    explanation: str | None = None
+    is_dated: bool = True
+
+    @property
+    def id(self) -> str:
+        """The feedback's id, one for a score of a call however often it is sent."""
+        return uuid_of(f"{self.call_id}/{self.name}")
+
+    @property
+    def rank(self) -> Rank:
+        """The order of scores, whose times Weave keeps to the microsecond."""
+        return self.is_dated, self.time_ns // 1000 if self.is_dated else 0, bool(self.explanation)
+
+    def to_weave(self, project_id: str) -> dict[str, Any]:
+        """Make the feedback that the server takes."""
+        payload: dict[str, Any] = {"value": self.value}
+        if self.is_dated:
+            payload["given_at"] = iso_time(self.time_ns)
+        if self.explanation:
+            payload["explanation"] = self.explanation
+        return {
+            "id": self.id,
+            "project_id": project_id,
+            "weave_ref": f"weave:///{project_id}/call/{self.call_id}",
+            "feedback_type": self.name,
+            "creator": "otel-rollout",
+            "payload": payload,
+        }
+
+
+def rank_of(payload: Mapping[str, Any]) -> Rank:
+    """Read the rank of a score that Weave has from its payload."""
+    has_explanation = bool(payload.get("explanation"))
+    try:
+        given_at = datetime.fromisoformat(str(payload["given_at"]))
+        return True, (given_at - _EPOCH) // timedelta(microseconds=1), has_explanation
+    except (KeyError, ValueError, TypeError):
+        return False, 0, has_explanation
+
+
+def newest(feedback: Iterable[WeaveFeedback]) -> dict[str, WeaveFeedback]:
+    """Map each feedback id to the score that counts."""
+    return evaluations.newest_by(lambda score: score.id, feedback)
+
+
+def feedback_of(span: ReadableSpan) -> list[WeaveFeedback]:
+    """Read the scores of a root span, or the score of an evaluation span."""
+    own_id = call_id_of(context_of(span))
+    found = [to_feedback(own_id, score) for score in repeated_by(span)]
+    recorded = evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
+    if recorded is not None:
+        # An evaluation is a child of the span that it evaluates, so a late reward and the
+        # `rollout.score.*` of its root are one feedback.
+        found.append(to_feedback(call_id_of(span.parent) if span.parent else own_id, recorded))
+    return found
+
+
+def repeated_by(span: ReadableSpan) -> list[Evaluation]:
+    """Read the scores that a root span repeats; none of any other span."""
+    return evaluations.repeated_in(span.attributes or {}, span.end_time or 0) if span.parent is None else []
+
+
+def run_feedback(call_id: str, run: str, time_ns: int) -> WeaveFeedback:
+    """Make the feedback that ties a written call to a W&B run."""
+    return WeaveFeedback(call_id, RUN_FEEDBACK, run, time_ns)
+
+
+def iso_time(time_ns: int) -> str:
+    """Format a time to the microsecond, exactly, which a float would not be."""
+    return (_EPOCH + timedelta(microseconds=time_ns // 1000)).isoformat(timespec="microseconds")
+
+
+def to_feedback(call_id: str, score: Evaluation) -> WeaveFeedback:
+    """Make the feedback of a call's score."""
+    value, explanation = values.clean(score.value), values.clean(score.comment[:MAX_TEXT_CHARS])
+    if isinstance(value, str):
+        value = value[:MAX_TEXT_CHARS]
+    name = _feedback_type(score.name)
+    return WeaveFeedback(call_id, name, value, score.time_ns, explanation or None, score.is_dated)
+
+
+def _feedback_type(name: str) -> str:
+    """Cut a score's name to Weave's limit; a digest keeps long names apart."""
+    cleaned = str(values.clean(name))
+    if cleaned.startswith("wandb.") or cleaned == RUN_FEEDBACK:  # reserved by the server, and by us
+        cleaned = f"_{cleaned}"
+    if len(cleaned) <= MAX_TYPE_CHARS:
+        return cleaned
+    digest = hashlib.sha256(cleaned.encode()).hexdigest()[:8]
+    return f"{cleaned[: MAX_TYPE_CHARS - 9]}~{digest}"

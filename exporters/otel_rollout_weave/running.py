@@ -1,0 +1,86 @@
+"""Show running trajectories by marker calls, deleted when they end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout.exporting.batching import chunks
+from otel_rollout_weave.calls import CallWriter
+from otel_rollout_weave.ids import context_of, marker_id_of
+from otel_rollout_weave.mapping import WeaveCall, to_marker
+from otel_rollout_weave.server import Server
+
+MAX_RUNNING: Final = 100
+"""Trajectories shown as running at a time. Each costs a request when it starts and one when it ends."""
+_THREADS: Final = 8
+_IDS_PER_REQUEST: Final = 1000
+
+_logger = logging.getLogger(__name__)
+
+
+class RunningMarkers:
+    """The markers of one exporter.
+
+    Not thread-safe: the exporter calls it under its lock.
+
+    Args:
+        server: where to.
+        calls: knows what is stored.
+    """
+
+    def __init__(self, server: Server, calls: CallWriter) -> None:
+        self._server = server
+        self._calls = calls
+        self._running: set[str] = set()
+        self.is_possible = True
+        """False once the server said that it has no running calls."""
+
+    @property
+    def room(self) -> int:
+        """How many more trajectories may be shown."""
+        return MAX_RUNNING - len(self._running)
+
+    def show(self, project_id: str, roots: Sequence[ReadableSpan], wb_run_id: str | None) -> None:
+        """Show root spans as running.
+
+        Raises:
+            UndeliveredError: not all are shown.
+        """
+        markers = {marker_id_of(context_of(root)): to_marker(root, project_id, wb_run_id) for root in roots}
+        stored = self._calls.stored(project_id, list(markers))
+        self._running |= markers.keys()
+        missing = [marker for marker_id, marker in markers.items() if marker_id not in stored]
+        try:
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="weave-announce") as pool:
+                for _ in pool.map(lambda marker: self._server.start_call(project_id, marker), missing):
+                    pass
+        except UndeliveredError as error:
+            # A server without that route, or without the update behind it, will not have it later either.
+            self.is_possible = error.failure.kind is FailureKind.UNAVAILABLE
+            raise
+
+    def remove(self, project_id: str, calls: Iterable[WeaveCall]) -> None:
+        """Delete the markers of trajectories that have ended.
+
+        Raises:
+            UndeliveredError: the server does not answer.
+        """
+        ended = [
+            call.marker_id
+            for call in calls
+            if call.marker_id and (call.marker_id in self._running or self._calls.is_older(call.end_ns))
+        ]
+        for chunk in chunks(ended, _IDS_PER_REQUEST):
+            try:
+                self._server.delete_calls(project_id, chunk)
+            except UndeliveredError as error:
+                if error.failure.kind is FailureKind.UNAVAILABLE:
+                    raise
+                _logger.debug("Weave keeps the marker of a trajectory that has ended: %s", error)
+            self._running.difference_update(chunk)

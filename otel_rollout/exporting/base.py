@@ -1,0 +1,146 @@
+"""The base class of exporters, which never raises and says why it failed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredError
+
+
+class GuardedExporter(SpanExporter):
+    """An exporter that never raises and says why it failed.
+
+    A subclass implements :meth:`write`, and overrides :meth:`close` and :meth:`redact` where it has
+    connections and secrets. Its other abilities (:mod:`otel_rollout.exporting.api`) go through
+    :meth:`guarded`.
+
+    Spans may be shared with other exporters: a subclass must not change a span that it is given.
+
+    Args:
+        name: the target's name in messages, such as ``MLflow``.
+
+    Attributes:
+        last_failure: why the last export returned FAILURE; None after a success.
+    """
+
+    last_failure: ExportFailure | None
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._logger = logging.getLogger(type(self).__module__)
+        # A SimpleSpanProcessor exports from whichever thread ended the span.
+        self._lock = threading.Lock()
+        self._is_shut_down = False
+        self.last_failure = None
+
+    def write(self, spans: Sequence[ReadableSpan]) -> None:
+        """Write spans to the target. Called under the lock.
+
+        Raises:
+            UndeliveredError: the spans were not stored. Any other exception counts as an outage.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close connections. Called once, under the lock."""
+
+    def redact(self, text: str) -> str:
+        """Mask every secret of the exporter in a message."""
+        return text
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Export spans. Never raises; ``last_failure`` says why it failed."""
+        return self.export_by(lambda: self.write(spans))
+
+    def export_by(self, action: Callable[[], None]) -> SpanExportResult:
+        """Run an action as ``export`` does.
+
+        Sets ``last_failure``, and logs a failure unless it is that of the attempt before.
+        """
+        with self._lock:
+            failure = self._failure_of(action)
+            # Once per trouble, not once per attempt: the forwarder may try for hours.
+            if failure and (self.last_failure is None or self.last_failure.message != failure.message):
+                self._log(failure)
+            self.last_failure = failure
+        return SpanExportResult.FAILURE if failure else SpanExportResult.SUCCESS
+
+    def guarded(self, action: Callable[[], None]) -> ExportFailure | None:
+        """Run an action under the lock, and return its failure. Never raises."""
+        with self._lock:
+            return self._failure_of(action)
+
+    def shutdown(self) -> None:
+        """Close connections. Later exports fail."""
+        with self._lock:
+            if not self._is_shut_down:
+                self._is_shut_down = True
+                self.close()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Return True at once: ``export`` keeps nothing back."""
+        return True
+
+    def _failure_of(self, action: Callable[[], None]) -> ExportFailure | None:
+        try:
+            if self._is_shut_down:
+                raise UndeliveredError(FailureKind.REFUSED, f"The {self._name} exporter has been shut down.")
+            action()
+        except UndeliveredError as error:
+            failure = error.failure
+        except Exception as error:  # the spans stay on disk and can be sent again
+            self._logger.debug("Unexpected error in the %s exporter", self._name, exc_info=True)
+            message = f"Unexpected {type(error).__name__} in the {self._name} exporter: {error}"
+            failure = ExportFailure(FailureKind.UNAVAILABLE, message)
+        else:
+            return None
+        return ExportFailure(failure.kind, self.redact(failure.message), failure.retry_after)
+
+    def _log(self, failure: ExportFailure) -> None:
+        try:
+            self._logger.warning("%s", failure.message)
+        except Exception:  # noqa: BLE001 - a logging handler of the application that fails
+            return
+
+
+@contextmanager
+def rejecting(problem: str = "A span cannot be encoded") -> Iterator[None]:
+    """Turn an exception while spans are encoded into a rejection of the batch.
+
+    Raises:
+        UndeliveredError: of kind REJECTED, so that bisecting finds the span at fault.
+    """
+    try:
+        yield
+    except Exception as error:
+        message = f"{problem} ({type(error).__name__}: {error})."
+        raise UndeliveredError(FailureKind.REJECTED, message) from error
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Import an exporter's modules.
+
+    Name the extra to install where one of its packages is missing.
+
+    Args:
+        extra: of ``otel-rollout``, by the exporter's name.
+
+    Raises:
+        ModuleNotFoundError: with the command that installs the package.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("otel_rollout"):
+            raise
+        raise ModuleNotFoundError(
+            f"The exporter {extra!r} needs the package {error.name!r}: pip install 'otel-rollout[{extra}]'",
+            name=error.name,
+        ) from error

@@ -1,0 +1,316 @@
+"""HTTP for exporters: requests that are sent once, and what their answers mean.
+
+Needs ``requests``, which every HTTP exporter's extra brings.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from http.client import RemoteDisconnected
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import requests
+from requests.auth import AuthBase
+
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
+
+_REJECTED: Final = frozenset({400, 409, 413, 422})
+"""Statuses that blame the content of the request."""
+_UNAVAILABLE: Final = frozenset({408, 425, 429, 499})
+"""Statuses below 500 that ask for another attempt."""
+_REFUSED: Final = frozenset({501})
+"""Statuses from 500 that no further attempt changes."""
+_NEVER_STORED: Final = frozenset({425, 429})
+"""Statuses of an unavailable target that say that the request was not looked at."""
+_CONNECT_TIMEOUT: Final = 5.0
+"""Upper bound in seconds of the time that a connection may take."""
+_MAX_WORDS: Final = 300
+"""Characters of a server's explanation that are passed on."""
+_NAME_MISMATCHES: Final = frozenset({62, 64})
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+_NO_TLS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}
+)
+"""OpenSSL's reasons where the other side does not speak TLS."""
+
+
+def kind_of_status(status: int) -> FailureKind | None:
+    """Return what to do about an HTTP status; None for a success."""
+    if 200 <= status < 300:
+        return None
+    if status in _REJECTED:
+        return FailureKind.REJECTED
+    if status in _UNAVAILABLE or (status >= 500 and status not in _REFUSED):
+        return FailureKind.UNAVAILABLE
+    return FailureKind.REFUSED
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Read ``Retry-After``, a number or a date, in seconds; None without."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isdecimal():
+        return float(text)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=timezone.utc)
+    return max(0.0, (until - datetime.now(timezone.utc)).total_seconds())
+
+
+@dataclass(frozen=True)
+class HttpServer:
+    """A server as messages describe it.
+
+    Attributes:
+        name: for a sentence, without credentials: ``the MLflow server at http://127.0.0.1:5000``.
+        address: the setting with its address, such as ``MLFLOW_TRACKING_URI``.
+        timeout: the setting with the timeout.
+        ca: the setting with the CA bundle.
+        client_certificate: the setting with the client's certificate; empty if there is none.
+        advice: HTTP status → what a person does about it. Without an entry: check the address.
+    """
+
+    name: str
+    address: str
+    timeout: str
+    ca: str
+    client_certificate: str = ""
+    advice: Mapping[int, str] = field(default_factory=dict)
+
+
+class HttpSession:
+    """Connections to one server.
+
+    Each request is sent once; the forwarder tries again.
+
+    Args:
+        server: as messages describe it.
+        timeout: seconds the server may stay silent in one request.
+        auth: how requests authenticate. None: by ``~/.netrc``, if that names the host.
+        verify: whether the certificate is checked, or the CA bundle to check it with.
+        client_certificate: file of our certificate, or files of certificate and key.
+        headers: sent with each request.
+    """
+
+    def __init__(
+        self,
+        server: HttpServer,
+        timeout: float,
+        *,
+        auth: AuthBase | None = None,
+        verify: bool | str = True,
+        client_certificate: str | tuple[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._server = server
+        self._timeout = timeout
+        self._verify = verify
+        self._session = requests.Session()
+        self._session.auth = auth
+        self._session.cert = client_certificate
+        self._session.headers.update(headers or {})
+
+    def send(self, method: str, url: str, **request: Any) -> requests.Response:
+        """Send a request and return the answer, whatever its status.
+
+        Args:
+            method: of HTTP.
+            url: the full address.
+            request: further arguments of :meth:`requests.Session.request`.
+
+        Raises:
+            UndeliveredError: there was no answer.
+        """
+        try:
+            return self._session.request(
+                method,
+                url,
+                timeout=(min(_CONNECT_TIMEOUT, self._timeout), self._timeout),
+                # A redirected POST would become a GET, and a login page an answer.
+                allow_redirects=False,
+                # With each request: `requests` lets REQUESTS_CA_BUNDLE win over what its session was told.
+                verify=self._verify,
+                **request,
+            )
+        except (requests.exceptions.RequestException, OSError) as error:
+            raise self._unreachable(error, f"{method} {urlsplit(url).path}") from None
+
+    def check(self, response: requests.Response, action: str, *, of_batch: bool = False) -> None:
+        """Raise the failure that an answer's status means.
+
+        Args:
+            response: the answer.
+            action: what was tried, such as ``writing spans``.
+            of_batch: whether spans were sent, which may be at fault. A rejection of any other request means
+                that the set-up is wrong.
+
+        Raises:
+            UndeliveredError: unless the status is a success.
+        """
+        status = response.status_code
+        kind = kind_of_status(status)
+        if kind is None:
+            return
+        message = f"{self._server.name} answered {described(response)} when {action}"
+        if kind is FailureKind.REJECTED and not of_batch:
+            kind = FailureKind.REFUSED
+        if kind is FailureKind.REFUSED:
+            if 300 <= status < 400:
+                message += f", pointing to {response.headers.get('Location', 'nowhere').partition('?')[0]}"
+            message += f": {self._server.advice.get(status, f'check {self._server.address}')}"
+        is_unavailable = kind is FailureKind.UNAVAILABLE
+        raise UndeliveredError(
+            kind,
+            f"{_capitalized(message)}.",
+            retry_after(response.headers) if is_unavailable else None,
+            status=status,
+            may_have_arrived=is_unavailable and status not in _NEVER_STORED,
+        )
+
+    def foreign(self, response: requests.Response, protocol: str) -> UndeliveredError:
+        """Make the failure of a server whose answer is not of its protocol.
+
+        Args:
+            response: the answer.
+            protocol: what was expected, such as ``an MLflow tracking server``.
+        """
+        message = f"{self._server.name} answers, but not as {protocol} ({described(response)})"
+        return UndeliveredError(
+            FailureKind.REFUSED,
+            f"{_capitalized(message)}: check {self._server.address}.",
+            status=response.status_code,
+        )
+
+    def close(self) -> None:
+        """Close connections."""
+        self._session.close()
+
+    def _unreachable(self, error: Exception, request: str) -> UndeliveredError:
+        server = self._server
+        if isinstance(error, requests.exceptions.SSLError):
+            return self._tls_failure(error)
+        if isinstance(error, requests.exceptions.Timeout):
+            return UndeliveredError(
+                FailureKind.UNAVAILABLE,
+                f"{request} was not answered in time by {server.name} ({self._timeout:g} s; {server.timeout} "
+                "changes it).",
+                may_have_arrived=not isinstance(error, requests.exceptions.ConnectTimeout),
+            )
+        if isinstance(error, requests.exceptions.RequestException):
+            return UndeliveredError(
+                FailureKind.UNAVAILABLE,
+                f"No connection to {server.name}: {self._reason(error)}.",
+                may_have_arrived=True,
+            )
+        # `requests` raises a plain OSError for certificate files that it cannot read.
+        files = " and ".join(filter(None, (server.ca, server.client_certificate)))
+        return UndeliveredError(
+            FailureKind.REFUSED, f"No TLS connection to {server.name} ({error}): check {files}."
+        )
+
+    def _tls_failure(self, error: Exception) -> UndeliveredError:
+        server = self._server
+        chain = list(causes(error))
+        cause = next((found for found in chain if isinstance(found, ssl.SSLError)), None)
+        reason = getattr(cause, "reason", None) or type(cause or error).__name__
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            reason = cause.verify_message.rstrip(".")
+            if cause.verify_code in _NAME_MISMATCHES:
+                fix = f"put the name it was issued for into {server.address}"
+            elif isinstance(self._verify, str):
+                fix = f"{server.ca}, {self._verify}, lacks the CA that signed it"
+            else:
+                fix = f"set {server.ca} to the file of the CA that signed it"
+            message = f"The certificate of {server.name} is not trusted ({reason}): {fix}."
+            return UndeliveredError(FailureKind.REFUSED, message)
+        if reason in _NO_TLS:
+            fix = f"write http:// in {server.address}, or the port that does"
+            return UndeliveredError(
+                FailureKind.REFUSED, f"No TLS is spoken by {server.name} ({reason}): {fix}."
+            )
+        if any(isinstance(found, _CUT_OFF) for found in chain):
+            return UndeliveredError(
+                FailureKind.UNAVAILABLE,
+                f"The TLS connection to {server.name} was cut off ({reason}).",
+                may_have_arrived=True,
+            )
+        files = " and ".join(filter(None, (server.ca, server.client_certificate)))
+        message = f"No TLS connection to {server.name} ({reason}): check {files}."
+        return UndeliveredError(FailureKind.REFUSED, message)
+
+    def _reason(self, error: Exception) -> str:
+        """Return the operating system's words for an error."""
+        for cause in causes(error):
+            if isinstance(cause, RemoteDisconnected):
+                return f"it hung up (an HTTPS port wants https:// in {self._server.address})"
+            if isinstance(cause, OSError) and cause.strerror:
+                return cause.strerror
+        return type(error).__name__
+
+
+_CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+"""What OpenSSL raises where a connection ends in the middle, as in an outage."""
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and its causes, as ``urllib3`` nests them."""
+    cause: BaseException | None = error
+    while isinstance(cause, BaseException):
+        yield cause
+        reason = getattr(cause, "reason", None)
+        if not isinstance(reason, BaseException):
+            reason = next((arg for arg in reversed(cause.args) if isinstance(arg, BaseException)), None)
+        cause = reason or cause.__cause__ or cause.__context__
+
+
+def described(response: requests.Response) -> str:
+    """Describe an answer: status, reason, and words that are no web page."""
+    status = f"{response.status_code} {response.reason}"
+    words = _words_of(response).strip()
+    return f"{status} ({words[:_MAX_WORDS]})" if words else status
+
+
+def _words_of(response: requests.Response) -> str:
+    content_type = response.headers.get("Content-Type", "")
+    try:
+        if "protobuf" in content_type:  # OTLP's `google.rpc.Status`
+            from google.rpc.status_pb2 import Status
+
+            return str(Status.FromString(response.content).message)
+        if content_type.startswith("text/plain"):
+            return response.text
+        body = response.json()
+        return str(body.get("reason") or body.get("message") or body.get("detail") or "")
+    except Exception:  # noqa: BLE001 - not what it says it is, or a package that is not here
+        return ""
+
+
+def _capitalized(message: str) -> str:
+    return message[:1].upper() + message[1:]
+
+
+class BearerAuth(AuthBase):
+    """A bearer token. ``~/.netrc`` would replace it as a header."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Add the token to a request."""
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+class HeaderAuth(AuthBase):
+    """Authentication by headers, which ``~/.netrc`` would replace."""
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Leave a request as it is."""
+        return request

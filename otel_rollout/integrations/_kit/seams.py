@@ -1,0 +1,149 @@
+"""Patch a framework at its seams: functions and methods that are wrapped by name.
+
+Most frameworks offer no hooks for what is traced. If an installed version lacks a name, one warning tells
+what is not traced; the other seams take effect.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.patching import Patches, when_imported
+from otel_rollout.runs import membership
+
+_logger = logging.getLogger("otel_rollout")
+
+Table = Mapping[str, tuple[str, ...]]
+"""The framework's module → modules of the integration whose ``install(module)`` patches it.
+
+The latter are relative names: ``.tools`` is a module of the integration's package.
+"""
+Wrapper = Callable[[Callable[..., Any]], Any]
+
+
+class Seams:
+    """Patch one framework.
+
+    Args:
+        framework: top-level package of the framework.
+        package: package of the integration.
+    """
+
+    def __init__(self, framework: str, package: str) -> None:
+        self.framework = framework
+        self._package = package
+        self._patches = Patches()
+
+    @property
+    def version(self) -> str:
+        """Version of the imported framework, or "of unknown version"."""
+        return str(getattr(sys.modules.get(self.framework), "__version__", "of unknown version"))
+
+    def install(self, table: Table, unconfigured: Table) -> None:
+        """Patch the modules of the framework, each as soon as it is imported.
+
+        Where tracing is configured, trajectories also continue in Ray's tasks and actors. In a worker of
+        Ray's, the setup hook of its job arranges for that.
+
+        Args:
+            table: what to patch where tracing is configured.
+            unconfigured: what to patch where it is not.
+        """
+        with internal_errors(f"preparing to trace {self.framework}"):
+            is_configured = membership.decide().enabled
+            for name, patching in (table if is_configured else unconfigured).items():
+                when_imported(name, functools.partial(self.patch, patching))
+            if is_configured and not _is_ray_worker():
+                from otel_rollout.propagation.instrument import instrument
+
+                instrument()
+
+    def patch(self, patching: tuple[str, ...], module: ModuleType) -> None:
+        """Have each of the modules ``patching`` patch ``module``. Never raises."""
+        for name in patching:
+            with internal_errors(f"patching {module.__name__} of {self.framework} {self.version}"):
+                importlib.import_module(name, self._package).install(module)
+
+    def wrap(self, module: ModuleType, path: str, wrapper: Wrapper, loss: str) -> None:
+        """Replace a function or method by ``wrapper(original)``.
+
+        Args:
+            module: module of the framework.
+            path: name of the function, or ``Class.method``.
+            wrapper: takes the function and returns its replacement.
+            loss: a clause that tells what is not traced if the name does not exist.
+        """
+        owner: Any = module
+        *classes, name = path.split(".")
+        for part in classes:
+            owner = getattr(owner, part, None)
+        original = getattr(owner, "__dict__", {}).get(name)
+        if callable(original) or isinstance(original, classmethod):
+            self._patches.replace(owner, name, wrapper)
+        else:
+            self.warn_missing(f"{module.__name__}.{path}", loss)
+
+    def warn_missing(self, name: str, loss: str) -> None:
+        """Warn that the framework lacks ``name``, and tell what is therefore not traced."""
+        _logger.warning(
+            "otel-rollout: %s %s has no %s, so %s; the rest is traced.",
+            self.framework,
+            self.version,
+            name,
+            loss,
+        )
+
+
+def before(observe: Callable[..., Any], doing: str) -> Wrapper:
+    """Return a wrapper that calls ``observe(*args, **kwargs)`` before the function.
+
+    Args:
+        observe: gets the function's arguments. What it raises is logged.
+        doing: completes "internal error while …".
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with internal_errors(doing):
+                observe(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return call
+
+    return wrapper
+
+
+def after(observe: Callable[..., Any], doing: str) -> Wrapper:
+    """Return a wrapper that calls ``observe(result, *args, **kwargs)`` after the function.
+
+    Args:
+        observe: gets the function's result and arguments. What it raises is logged.
+        doing: completes "internal error while …".
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            with internal_errors(doing):
+                observe(result, *args, **kwargs)
+            return result
+
+        return call
+
+    return wrapper
+
+
+def _is_ray_worker() -> bool:
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return False
+    return bool(ray.get_runtime_context().worker.mode == ray.WORKER_MODE)

@@ -1,0 +1,31 @@
+"""Set attributes and output of the span of a wrapped function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.trace import Span
+
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors
+
+
+def set_attributes(span: Span, attributes: Mapping[str, Any]) -> None:
+    """Set the attributes whose value is not None."""
+    for name, value in attributes.items():
+        if value is not None:
+            span.set_attribute(name, value)
+
+
+@internal_errors("showing an operation's output")
+def set_output(value: Any) -> None:
+    """Show ``value`` as the current span's output. Never raises."""
+    from otel_rollout.capture import encoding, span_io
+
+    active = runtime.current()
+    if active is not None:
+        encoded = encoding.to_json(value, active.settings.value_limit)
+        span_io.put_json(trace.get_current_span(), semconv.OUTPUT_VALUE, encoded)

@@ -1,0 +1,90 @@
+"""Turn verl's flag ``trace.backend`` and the environment into exporters.
+
+The flag is ``actor_rollout_ref.rollout.trace.backend`` in verl's configuration: names of exporters with
+commas between them, or :data:`ENVIRONMENT`, or :data:`VERLS_OWN`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from otel_rollout import configuration
+from otel_rollout.runs import membership
+from otel_rollout.settings import SettingsError
+
+_logger = logging.getLogger("otel_rollout")
+
+ENVIRONMENT: Final = "otel"
+"""Backend for the exporters that OTEL_TRACES_EXPORTER names."""
+VERLS_OWN: Final = "trackio"
+"""Backend that is left to verl's own code."""
+DEFAULT_MLFLOW_URI: Final = "sqlite:////tmp/mlruns.db"
+"""verl's default tracking URI, to which its ``trainer.logger=mlflow`` writes the run as well."""
+
+Exporters = dict[str, dict[str, Any]]
+"""Name of an exporter → its options."""
+
+
+def exporters_for(backend: str | None) -> Exporters:
+    """Return the exporters that flag and environment ask for; empty for no tracing.
+
+    The flag wins over the environment. Logs what is not available, and where the two disagree.
+    """
+    configured, _ = configuration.from_environment(os.environ)
+    environment = {name: dict(options) for name, options in configured.exporters.items()}
+    if configured.sdk_disabled:
+        return {}
+    flag = (backend or "").strip()
+    if not flag:
+        return environment
+    if flag == ENVIRONMENT:
+        if not environment:
+            _logger.error(
+                "otel-rollout: trace.backend=otel means the exporters of OTEL_TRACES_EXPORTER, which is not "
+                "set: nothing is traced. Set OTEL_TRACES_EXPORTER, to mlflow for example."
+            )
+        return environment
+    if flag == VERLS_OWN:
+        over = f", over OTEL_TRACES_EXPORTER={','.join(environment)}" if environment else ""
+        _logger.warning("otel-rollout: trace.backend=trackio is left to verl's own code%s.", over)
+        return {}
+    return _exporters_named(flag, environment)
+
+
+def _exporters_named(flag: str, environment: Exporters) -> Exporters:
+    names = [name.strip() for name in flag.split(",")]
+    chosen = {name: environment.get(name, {}) for name in names if name}
+    try:
+        membership.check_exporters(chosen)
+    except SettingsError as error:
+        _logger.error("otel-rollout: nothing is traced by trace.backend=%s: %s", flag, error)
+        return {}
+    if environment and environment.keys() != chosen.keys():
+        _logger.warning(
+            "otel-rollout: the flag wins: traces go to trace.backend=%s, not to OTEL_TRACES_EXPORTER=%s.",
+            flag,
+            ",".join(environment),
+        )
+    return chosen
+
+
+def with_default_target(exporters: Mapping[str, Mapping[str, Any]]) -> Exporters:
+    """Return the exporters; without a tracking URI, MLflow's has verl's default."""
+    targeted = {name: dict(options) for name, options in exporters.items()}
+    mlflow = targeted.get("mlflow")
+    if mlflow is not None and "tracking_uri" not in mlflow and not os.environ.get("MLFLOW_TRACKING_URI"):
+        mlflow["tracking_uri"] = DEFAULT_MLFLOW_URI
+        _logger.warning(
+            "otel-rollout: MLFLOW_TRACKING_URI is not set. Traces of all nodes go where verl writes runs, "
+            "to %s on this machine.",
+            DEFAULT_MLFLOW_URI,
+        )
+    return targeted
+
+
+def unless_set(variable: str, name: Any) -> str | None:
+    """Return verl's name of a project or experiment; None if a variable names it."""
+    return None if os.environ.get(variable) or not name else str(name)

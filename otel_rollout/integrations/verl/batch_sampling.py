@@ -1,0 +1,100 @@
+"""Choose which groups of a batch are recorded, before verl splits the batch.
+
+Only ``AgentLoopManager.generate_sequences`` sees the whole batch, so only there can a limit of groups per
+step be exact. The chosen rows travel in the OpenTelemetry context of Ray's calls
+(:mod:`otel_rollout.propagation`). The batch itself does not change: agent loops and trainers read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Final
+
+from opentelemetry.context import attach, get_current
+
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.recording.sampling import Group, GroupSampling, with_chosen
+from otel_rollout.runs import membership
+
+_LOSS: Final = "OTEL_ROLLOUT_SAMPLE_GROUPS needs OTEL_ROLLOUT_GROUPS_PER_STEP"
+
+
+def install(module: ModuleType) -> None:
+    """Wrap the method that splits a batch among workers.
+
+    It is in ``agent_loop``; for the v1 trainer in ``agent_loop_tq``.
+    """
+    manager = "AgentLoopManagerTQ" if hasattr(module, "AgentLoopManagerTQ") else "AgentLoopManager"
+    auto_await = getattr(module, "auto_await", None)
+    seams.wrap(module, f"{manager}.generate_sequences", functools.partial(_choosing, auto_await), _LOSS)
+
+
+def plain_index(index: Any) -> Any:
+    """Return a sample's index as a plain value: equal tensors are different keys."""
+    return index.item() if hasattr(index, "item") else index
+
+
+def _choosing(auto_await: Callable[..., Any] | None, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``generate_sequences``.
+
+    Args:
+        auto_await: verl's decorator of it. It inspects its caller's frame, so it has to stay the outermost.
+        original: verl's method.
+    """
+    inner = getattr(original, "__wrapped__", None)
+    if auto_await is not None and inspect.iscoroutinefunction(inner):
+        wrapped: Callable[..., Any] = auto_await(_asynchronous(inner))
+        return wrapped
+    return _asynchronous(original) if inspect.iscoroutinefunction(original) else _synchronous(original)
+
+
+def _asynchronous(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
+        with _chosen_rows_in_context(prompts):
+            return await original(self, prompts, *args, **kwargs)
+
+    return generate_sequences
+
+
+def _synchronous(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def generate_sequences(self: Any, prompts: Any, *args: Any, **kwargs: Any) -> Any:
+        with _chosen_rows_in_context(prompts):
+            return original(self, prompts, *args, **kwargs)
+
+    return generate_sequences
+
+
+@contextlib.contextmanager
+def _chosen_rows_in_context(prompts: Any) -> Iterator[None]:
+    outside = get_current()
+    inside = with_chosen(_chosen_rows(prompts), outside)
+    attach(inside)
+    try:
+        yield
+    finally:
+        if get_current() is inside:  # a coroutine may be closed in another context than the one it ran in
+            attach(outside)
+
+
+@internal_errors("choosing the groups of a batch")
+def _chosen_rows(prompts: Any) -> frozenset[Any] | None:
+    """Return the rows to record; None for no limit. Never raises."""
+    settings = membership.decide()
+    sampling = GroupSampling.of(settings) if settings.enabled else None
+    if sampling is None or not sampling.most:
+        return None
+    information = getattr(prompts, "meta_info", prompts)  # of a DataProto, or a TensorDict itself
+    rows = getattr(prompts, "non_tensor_batch", prompts)
+    if "index" not in rows:
+        return None
+    step = information["global_steps"]
+    validate = bool(information["validate"]) if "validate" in information else False
+    indices = map(plain_index, rows["index"])
+    return sampling.chosen(Group.named(settings.experiment, step, index, validate) for index in indices)

@@ -1,0 +1,68 @@
+"""Set tracing up in verl's driver before Ray is started; workers inherit it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from types import ModuleType
+from typing import Any, Final
+
+from otel_rollout.base.errors import warn_once
+from otel_rollout.integrations._kit.seams import after, before
+from otel_rollout.integrations.verl import vllm
+from otel_rollout.integrations.verl.backend_flag import exporters_for, unless_set, with_default_target
+from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.runs import membership
+from otel_rollout.settings import SettingsError
+
+_logger = logging.getLogger("otel_rollout")
+
+_PLUGIN_VARIABLES: Final = ("VERL_USE_EXTERNAL_MODULES", "VERL_USE_EXTERNAL_PLUGINS")
+"""Variables by which verl finds plugins; the workers of other nodes need them too."""
+
+
+def install(module: ModuleType) -> None:
+    """Wrap the function that verl calls right before ``ray.init``."""
+    first = before(set_up, "setting tracing up from verl's configuration")
+    last = after(_forward_plugin, "forwarding variables to verl's workers")
+    loss = "trace.backend has no effect on otel-rollout; set OTEL_TRACES_EXPORTER"
+    seams.wrap(module, "get_ppo_ray_runtime_env", lambda original: last(first(original)), loss)
+
+
+def _forward_plugin(runtime_env: Any, *_: Any, **__: Any) -> None:
+    for name in _PLUGIN_VARIABLES:
+        if name in os.environ:
+            runtime_env["env_vars"].setdefault(name, os.environ[name])
+
+
+def set_up(config: Any = None) -> None:
+    """Configure tracing from verl's configuration and the environment."""
+    flags = _trace_flags(config)
+    exporters = exporters_for(flags.get("backend"))
+    if not exporters:
+        return
+    try:
+        membership.configure(
+            {
+                "exporters": with_default_target(exporters),
+                "project_name": unless_set("OTEL_ROLLOUT_PROJECT", flags.get("project_name")),
+                "experiment_name": unless_set("OTEL_ROLLOUT_EXPERIMENT", flags.get("experiment_name")),
+            }
+        )
+    except SettingsError as error:
+        _logger.error("otel-rollout: verl's trace configuration cannot be used: %s", error)
+        return
+    from otel_rollout.propagation.instrument import instrument
+
+    instrument()
+    if vllm.lacks_statistics(config):
+        warn_once(vllm.NEEDS_STATISTICS)
+
+
+def _trace_flags(config: Any) -> dict[str, Any]:
+    """Return ``actor_rollout_ref.rollout.trace``; empty if verl has no such flags."""
+    try:
+        trace = config["actor_rollout_ref"]["rollout"]["trace"]
+        return {name: trace.get(name) for name in ("backend", "project_name", "experiment_name")}
+    except (AttributeError, KeyError, TypeError):
+        return {}

@@ -1,0 +1,36 @@
+"""List verl's modules that are patched, and the modules that patch them.
+
+verl reads the flag ``actor_rollout_ref.rollout.trace.backend`` in two places: in the driver before Ray is
+started, and in the worker. Both are patched where tracing is not configured, since the flag may ask for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_rollout.integrations._kit.seams import Seams
+
+seams: Final = Seams("verl", "otel_rollout.integrations.verl")
+
+UNCONFIGURED: Final = {
+    "verl.trainer.constants_ppo": (".driver_setup",),
+    "verl.utils.rollout_trace": (".unconfigured",),
+}
+"""Patches of a process whose environment does not configure tracing."""
+CONFIGURED: Final = {
+    "verl.trainer.constants_ppo": (".driver_setup",),
+    "verl.utils.rollout_trace": (".rollout_trace",),
+    "verl.utils.tracking": (".tracking",),
+    "verl.experimental.agent_loop.agent_loop": (
+        ".trajectory",
+        ".rewards",
+        ".sample_limit",
+        ".batch_sampling",
+    ),
+    "verl.trainer.ppo.v1.agent_loop_tq": (".batch_sampling",),
+    "verl.experimental.agent_loop.tool_agent_loop": (".tools", ".._kit.logged_errors"),
+    "verl.experimental.agent_loop.tool_parser": (".._kit.logged_errors",),
+    "verl.workers.rollout.llm_server": (".request_ids",),
+    "vllm.v1.engine.async_llm": (".vllm",),
+}
+"""Patches of a process whose environment configures tracing."""

@@ -1,0 +1,60 @@
+"""Recognize model calls, agent loops, tools and parsers among functions.
+
+The role follows from the function's name and parameters, so that a user's class or another version's is
+recognized too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final
+
+from otel_rollout.base import semconv
+
+
+class Role(Enum):
+    """Role of a function in a trajectory."""
+
+    GENERATE = "generate"
+    RUN = "run"
+    TOOL = "tool"
+    PARSER = "parser"
+    OTHER = "other"
+
+    @property
+    def span_kind(self) -> str:
+        """OpenInference span kind."""
+        return _SPAN_KINDS.get(self, semconv.KIND_CHAIN)
+
+
+_SPAN_KINDS: Final = {
+    Role.GENERATE: semconv.KIND_LLM,
+    Role.RUN: semconv.KIND_AGENT,
+    Role.TOOL: semconv.KIND_TOOL,
+}
+_ROLES: Final = {
+    ("generate", "prompt_ids"): Role.GENERATE,
+    ("run", "sampling_params"): Role.RUN,
+    ("execute", "instance_id"): Role.TOOL,
+    ("extract_tool_calls", "responses_ids"): Role.PARSER,
+}
+"""Name of a function and of one of its parameters → its role."""
+
+
+def name_of(func: Callable[..., Any]) -> str:
+    """Return a function's name; empty for a callable that has none."""
+    return str(getattr(func, "__name__", ""))
+
+
+def role_of(func: Callable[..., Any]) -> Role:
+    """Return the role of a function."""
+    try:
+        parameters = inspect.signature(func).parameters
+    except (TypeError, ValueError):
+        return Role.OTHER
+    for (name, parameter), role in _ROLES.items():
+        if name_of(func) == name and parameter in parameters:
+            return role
+    return Role.OTHER

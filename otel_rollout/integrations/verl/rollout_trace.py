@@ -1,0 +1,181 @@
+"""Replace the functions of ``verl.utils.rollout_trace``.
+
+Names and arguments stay; operations are recorded here.
+
+``RolloutTraceConfig`` stays verl's class; its ``init`` decides whose code records. ``rollout_trace_attr`` and
+``rollout_trace_op`` are replaced when the module is imported, before verl decorates any of its classes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Final
+
+import otel_rollout
+from otel_rollout.base.errors import fault
+from otel_rollout.integrations.verl import backend_flag, traced_functions, trajectory
+from otel_rollout.integrations.verl.patched_modules import seams
+from otel_rollout.integrations.verl.trace_config import RecordedBy, recorded_by, set_recorded_by
+from otel_rollout.runs import membership
+from otel_rollout.settings import SettingsError
+
+_logger = logging.getLogger("otel_rollout")
+_FIELDS: Final = ("token2text", "project_name", "experiment_name", "max_samples_per_step_per_worker")
+"""Fields of verl's configuration that are copied from the arguments of its ``init``."""
+
+verls_own: Final[dict[str, Any]] = {}
+"""verl's own functions under the keys "op" and "attr", for the backend that is left to verl."""
+
+
+def install(module: ModuleType) -> None:
+    """Replace the module's functions, before any other module imports them."""
+    verls_own["op"] = getattr(module, "rollout_trace_op", None)
+    verls_own["attr"] = getattr(module, "rollout_trace_attr", None)
+    seams.wrap(module, "RolloutTraceConfig.init", _deciding, "token2text and sampling flags have no effect")
+    seams.wrap(module, "rollout_trace_attr", lambda _: rollout_trace_attr, "no trajectories are traced")
+    seams.wrap(module, "rollout_trace_op", lambda _: rollout_trace_op, "turns and tools are not traced")
+
+
+# --- RolloutTraceConfig ------------------------------------------------------------------------------------
+
+
+def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init(cls: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(cls, *args, **kwargs)
+        given.apply_defaults()
+        config = cls.get_instance()
+        if config._initialized:
+            return
+        decided = _decide(given.arguments)
+        if decided is RecordedBy.VERL:
+            original(cls, *args, **kwargs)
+        else:
+            is_recorded = decided is RecordedBy.OTEL_ROLLOUT
+            config.backend = given.arguments["backend"] or (backend_flag.ENVIRONMENT if is_recorded else None)
+            config.client = otel_rollout if is_recorded else None
+            for name in _FIELDS:
+                setattr(config, name, given.arguments.get(name))
+            config._initialized = True
+        set_recorded_by(config, decided)
+
+    return init
+
+
+def _decide(flags: dict[str, Any]) -> RecordedBy:
+    """Decide whose code records, and complete the settings. Never raises."""
+    try:
+        backend = flags["backend"]
+        if backend == backend_flag.VERLS_OWN:
+            backend_flag.exporters_for(backend)  # for its warning
+            return RecordedBy.VERL
+        inherited = membership.decide()
+        exporters = backend_flag.exporters_for(backend)
+        if not exporters or not inherited.enabled:
+            return RecordedBy.NOBODY
+        names = {
+            "project_name": backend_flag.unless_set("OTEL_ROLLOUT_PROJECT", flags["project_name"]),
+            "experiment_name": backend_flag.unless_set("OTEL_ROLLOUT_EXPERIMENT", flags["experiment_name"]),
+        }
+        wanted: dict[str, Any] = {name: value for name, value in names.items() if value is not None}
+        if exporters.keys() != inherited.exporters.keys():  # the driver has not seen the flag
+            wanted["exporters"] = backend_flag.with_default_target(exporters)
+            wanted["run_id"] = "-".join([inherited.run_id, *exporters])  # a run has one set of targets
+        if any(getattr(inherited, name) != value for name, value in wanted.items()):
+            membership.configure(wanted, joins="exporters" not in wanted)
+    except SettingsError as error:
+        _logger.warning("otel-rollout: project and experiment stay what they were: %s", error)
+    except Exception as error:  # noqa: BLE001 - training goes on
+        fault("reading verl's trace configuration", error)
+    return RecordedBy.OTEL_ROLLOUT
+
+
+# --- rollout_trace_attr ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def rollout_trace_attr(
+    sample_index: Any = None,
+    step: Any = None,
+    rollout_n: Any = None,
+    name: str = "rollout_trace",
+    validate: bool = False,
+    trace: bool = True,
+) -> Iterator[None]:
+    """Mark the block that produces one trajectory, as verl's function does.
+
+    ``AgentLoopWorker._run_agent_loop`` knows more about the trajectory and starts it before verl calls this
+    function. That call then marks a trajectory that has been started.
+
+    Args:
+        sample_index: row of the dataset that is the prompt.
+        step: training step.
+        rollout_n: index of the trajectory in its group.
+        name: name of the trace.
+        validate: whether the trajectory belongs to a validation.
+        trace: False records nothing inside the block.
+    """
+    by = recorded_by()
+    if by is RecordedBy.VERL:
+        block: Any = verls_own["attr"](sample_index, step, rollout_n, name, validate, trace)
+    elif by is RecordedBy.NOBODY or trajectory.is_started_for_this_call():
+        block = contextlib.nullcontext()
+    else:
+        block = otel_rollout.rollout_trace_attr(sample_index, step, rollout_n, name, validate, trace)
+    with block:
+        yield
+
+
+# --- rollout_trace_op --------------------------------------------------------------------------------------
+
+# cloudpickle pickles a wrapper by value when it does so with the wrapped function (anything in __main__).
+# Therefore wrappers name only functions and classes of this package, which it pickles by reference.
+
+
+def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Record each call of a function or coroutine function, as verl's decorator does.
+
+    Unlike verl's decorator it takes plain functions too. A generator that cannot be recorded is returned as
+    it is.
+    """
+    traced = traced_functions.traced(func)
+    if traced is None:
+        return func
+    wrapper = _coroutine if inspect.iscoroutinefunction(func) else _function
+    return wrapper(func, traced)
+
+
+def _coroutine(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(func)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return await form_to_call(func, traced, args)(*args, **kwargs)
+
+    return call
+
+
+def _function(func: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(func)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return form_to_call(func, traced, args)(*args, **kwargs)
+
+    return call
+
+
+def form_to_call(
+    func: Callable[..., Any], traced: Callable[..., Any], args: tuple[Any, ...]
+) -> Callable[..., Any]:
+    """Return ``func``, its traced form, or the form that verl's decorator gives it."""
+    by = recorded_by()
+    if by is RecordedBy.OTEL_ROLLOUT:
+        return func if traced_functions.is_in_own_span(func, args) else traced
+    if by is RecordedBy.VERL and args:  # verl's decorator is for methods
+        own: Callable[..., Any] = verls_own["op"](func)
+        return own
+    return func

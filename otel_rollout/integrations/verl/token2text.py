@@ -1,0 +1,32 @@
+"""Follow verl's flag ``token2text``: show the text of an operation's token ids.
+
+The forwarder detokenizes. The object whose method the operation is holds the tokenizer, as in verl's own
+code; an object without a tokenizer gets no text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry import trace
+
+from otel_rollout import runtime
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.capture import token2text
+from otel_rollout.integrations.verl.trace_config import config
+
+
+def show_text(args: tuple[Any, ...]) -> bool:
+    """Have the current span show text, if the flag is set. Never raises.
+
+    Args:
+        args: arguments of the operation, its object first.
+
+    Returns:
+        Whether the span will show text.
+    """
+    with internal_errors("arranging for token2text"):
+        if args and getattr(config(), "token2text", False):
+            active, span = runtime.current(), trace.get_current_span()
+            return active is not None and span.is_recording() and token2text.mark(active, span, args[0])
+    return False

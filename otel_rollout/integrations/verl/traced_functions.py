@@ -1,0 +1,120 @@
+"""Record functions that verl decorates, with one span for each operation."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+from opentelemetry import trace
+
+import otel_rollout
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.integrations._kit.logged_errors import LoggedErrors
+from otel_rollout.integrations.verl import model_calls, trajectory
+from otel_rollout.integrations.verl.roles import Role, name_of, role_of
+from otel_rollout.integrations.verl.token2text import show_text
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def traced(func: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return ``func`` as a recorded function; None if it cannot be recorded."""
+    role = role_of(func)
+    inner = _described(func, role) if inspect.iscoroutinefunction(func) else func
+    try:
+        return otel_rollout.rollout_trace_op(kind=role.span_kind)(inner)
+    except TypeError as error:
+        _logger.warning("otel-rollout: %s", error)
+        return None
+
+
+def _described(func: Callable[..., Any], role: Role) -> Callable[..., Any]:
+    @functools.wraps(func)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        with RunningOperation(role, args[0] if args else None, name_of(func)), _logged_errors_of(role):
+            describe_arguments(role, args, kwargs)
+            result = await func(*args, **kwargs)
+            describe_result(role, result)
+        if show_text(args) and role is Role.RUN:
+            trajectory.show_text_of(trace.get_current_span())
+        return result
+
+    return call
+
+
+def _logged_errors_of(role: Role) -> AbstractContextManager[Any]:
+    return LoggedErrors() if role is Role.PARSER else nullcontext()
+
+
+@internal_errors("describing an operation of verl's")
+def describe_arguments(role: Role, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Describe the operation of the current span by its arguments. Never raises."""
+    span = trace.get_current_span()
+    if role is Role.GENERATE and span.is_recording():
+        model_calls.describe_request(span, args[0] if args else None, kwargs)
+
+
+@internal_errors("describing an operation of verl's")
+def describe_result(role: Role, result: Any) -> None:
+    """Describe the operation of the current span by its result. Never raises."""
+    span = trace.get_current_span()
+    if role is Role.GENERATE and span.is_recording():
+        model_calls.describe_response(span, result)
+    elif role is Role.RUN:
+        trajectory.note_outputs(result)
+
+
+# --- one span per operation --------------------------------------------------------------------------------
+
+
+class RunningOperation:
+    """A block in which an operation runs.
+
+    A nested call that is part of the operation gets no span of its own.
+
+    Args:
+        role: role of the operation.
+        instance: object whose method it is; None if that is not known yet.
+        name: name of the method.
+    """
+
+    def __init__(self, role: Role, instance: Any, name: str) -> None:
+        self.role = role
+        self.instance = instance
+        self.name = name
+        self._outer: RunningOperation | None = None
+
+    def __enter__(self) -> None:
+        """Make this operation the innermost."""
+        self._outer = _innermost.get()
+        _innermost.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        """Make the operation around this one the innermost."""
+        # No token: a coroutine may be closed in another context than the one it ran in.
+        _innermost.set(self._outer)
+
+
+_innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-operation", default=None)
+
+
+def is_in_own_span(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Return whether this call is part of the innermost operation, which has a span.
+
+    That holds for a client's ``generate`` that calls its base class's, once per attempt, and for a tool's
+    ``execute`` inside the span that the agent loop's call of the tool has started.
+    """
+    operation = _innermost.get()
+    if operation is None:
+        return False
+    if operation.role is Role.GENERATE:
+        return bool(args) and args[0] is operation.instance and name_of(func) == operation.name
+    if operation.role is Role.TOOL and operation.instance is None and name_of(func) == "execute":
+        operation.instance = args[0] if args else func  # a second tool, called by this one, gets its own span
+        return True
+    return False

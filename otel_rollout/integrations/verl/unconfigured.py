@@ -1,0 +1,31 @@
+"""Warn if verl's flag asks for tracing when it is too late to configure it."""
+
+from __future__ import annotations
+
+import logging
+from types import ModuleType
+from typing import Any
+
+from otel_rollout.integrations._kit.seams import before
+from otel_rollout.integrations.verl.patched_modules import seams
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def install(module: ModuleType) -> None:
+    """Wrap ``RolloutTraceConfig.init``, which reads the flag."""
+    warning = before(_warn, "reading verl's flag trace.backend")
+    loss = "the flag trace.backend is left to verl's own code"
+    seams.wrap(module, "RolloutTraceConfig.init", warning, loss)
+
+
+def _warn(cls: Any, *args: Any, **kwargs: Any) -> None:
+    backend = kwargs.get("backend", args[2] if len(args) > 2 else None)
+    if backend not in (None, "trackio") and not cls.get_instance()._initialized:
+        _logger.warning(
+            "otel-rollout: trace.backend=%s is left to verl %s's own tracing: Ray was started before the "
+            "flag could be read. Set OTEL_TRACES_EXPORTER=%s in the driver's environment instead.",
+            backend,
+            seams.version,
+            backend,
+        )

@@ -1,0 +1,99 @@
+"""Have a job's workers join the driver's next run.
+
+Workers are started with the settings of one run. If the driver records a later run, it puts the settings of
+that run into Ray's control store, and its calls carry the run's id. A worker that is called reads the
+settings there, joins the run, and carries the id in its own calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Final
+
+import orjson
+
+from otel_rollout._state import process
+from otel_rollout.base.environment import PREFIXES
+from otel_rollout.runs import membership
+from otel_rollout.settings import CONFIG_VARIABLE
+
+RUN_KEY: Final = "otel-rollout-run"
+"""Entry of a carrier that holds the run's id."""
+_NAMESPACE: Final = b"otel-rollout"
+_NOT_SENT: Final = (CONFIG_VARIABLE, "OTEL_ROLLOUT_NODE")
+"""Variables that are left out: the first is sent as an entry of its own, the second differs per machine."""
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def set_first_run(run_id: str) -> None:
+    """Set the run that this job's workers are started with."""
+    process.run_of_workers = run_id
+    process.published_runs.clear()
+
+
+def is_later_run() -> bool:
+    """Return whether this process records another run than workers were started with."""
+    run_id = membership.run_id()
+    return bool(run_id and process.run_of_workers) and run_id != process.run_of_workers
+
+
+def run_id_to_carry() -> str | None:
+    """Return the run id that a call has to carry; None if receivers know the run.
+
+    The run's settings are published before its first call.
+    """
+    if not is_later_run():
+        return None
+    run_id = membership.run_id()
+    if run_id not in process.published_runs:
+        run_id = membership.settle_for_workers().run_id
+        process.published_runs.add(run_id)
+        _publish(run_id)
+    return run_id
+
+
+def _publish(run_id: str) -> None:
+    from ray.experimental import internal_kv
+
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(PREFIXES) and name not in _NOT_SENT
+    }
+    settings = {"config": os.environ.get(CONFIG_VARIABLE, ""), "variables": variables}
+    internal_kv._internal_kv_put(run_id.encode(), orjson.dumps(settings), namespace=_NAMESPACE)
+
+
+def remove_published() -> None:
+    """Remove the settings of runs, with their credentials, from Ray's control store."""
+    from ray.experimental import internal_kv
+
+    while process.published_runs:
+        internal_kv._internal_kv_del(process.published_runs.pop().encode(), namespace=_NAMESPACE)
+
+
+def join(run_id: str) -> None:
+    """Record into a run from now on, unless this process already does."""
+    if run_id == membership.run_id() or run_id in process.unknown_runs:
+        return
+    settings = _published_settings(run_id)
+    if settings is None:
+        process.unknown_runs.add(run_id)
+        _logger.warning(
+            "otel-rollout: this worker was called from the run %s, of which Ray's control store has no "
+            "settings; it goes on recording into %s. Call ray.shutdown() and ray.init() between two runs.",
+            run_id,
+            membership.run_id(),
+        )
+        return
+    membership.join(settings["config"], settings["variables"])
+    process.published_runs.add(run_id)  # by the driver; calls of this worker carry the id
+
+
+def _published_settings(run_id: str) -> Any:
+    from ray.experimental import internal_kv
+
+    encoded = internal_kv._internal_kv_get(run_id.encode(), namespace=_NAMESPACE)
+    return orjson.loads(encoded) if encoded else None

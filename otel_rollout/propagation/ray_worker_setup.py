@@ -1,0 +1,224 @@
+"""Prepare the workers of a Ray job by its ``runtime_env``.
+
+A prepared job has variables and a setup hook in its ``runtime_env``.
+
+The variables are the driver's settings. They also reach workers of a cluster that was started before the
+driver. The hook is a function that is pickled by value: Ray kills every worker that lacks a module that a
+hook names, so the hook must not name a module of this package.
+
+Ray writes the variables of a runtime_env to ``runtime_env_agent.log`` on every node. So a variable that may
+be a credential has the value :data:`HIDDEN` there. The hook, which Ray does not log, sets the real value in
+the worker. A variable that a task or actor sets for itself is not HIDDEN, and stays.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from otel_rollout.base.environment import PREFIXES, may_be_credential
+from otel_rollout.propagation import ray_later_runs, ray_private_api
+from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT
+from otel_rollout.runs import membership
+from otel_rollout.runs.ray_job import RECEIVER_MARK
+from otel_rollout.settings import CONFIG_VARIABLE
+
+RuntimeEnv = Mapping[str, Any]
+
+HIDDEN: Final = "hidden-by-otel-rollout"
+"""Value of a variable whose real value the setup hook sets."""
+_NODE_VARIABLE: Final = "OTEL_ROLLOUT_NODE"
+_HOOK: Final = "worker_process_setup_hook"
+_HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
+SUBMITTED_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Variable by which ``ray job submit`` gives the driver a runtime_env.
+
+Ray refuses a job whose driver's runtime_env has a key of that one, except ``env_vars``.
+"""
+_EXCLUSIVE: Final = ("container", "image_uri")
+"""Keys of a runtime_env beside which Ray allows no other key than ``env_vars``."""
+
+_logger = logging.getLogger("otel_rollout")
+
+
+def ray_runtime_env(runtime_env: RuntimeEnv | None = None) -> Any:
+    """Return the ``runtime_env`` of a job whose workers record and join trajectories.
+
+    For programs in which ``ray.init`` is not to be patched::
+
+        ray.init(runtime_env=ray_runtime_env({"env_vars": {"NCCL_DEBUG": "WARN"}}))
+
+    Args:
+        runtime_env: of the job. Its variables win, and its setup hook is called too. It is not changed.
+
+    Returns:
+        A runtime_env of the type of the argument; the argument itself if tracing is off, or if it was
+        prepared before.
+    """
+    return _with_tracing(runtime_env, {})
+
+
+def init_arguments(
+    arguments: dict[str, Any], environ: Mapping[str, str]
+) -> tuple[dict[str, Any], str | None]:
+    """Return keyword arguments for ``ray.init`` that prepare the job's workers.
+
+    Returns:
+        The arguments, and the value of :data:`SUBMITTED_JOB` during the call; None if it is not set.
+    """
+    submitted = environ.get(SUBMITTED_JOB)
+    job = json.loads(submitted) if submitted else {}
+    of_job = job.get("runtime_env") or {}
+    given = arguments.get("runtime_env")
+    if given is None:
+        given = getattr(arguments.get("job_config"), "runtime_env", None)
+    hook = of_job.get(_HOOK)
+    prepared = _with_tracing(given, of_job)
+    if prepared is None:
+        return arguments, submitted
+    if hook is not None and _HOOK in prepared:  # the prepared hook calls the submitted one
+        submitted = json.dumps({**job, "runtime_env": {k: v for k, v in of_job.items() if k != _HOOK}})
+    return {**arguments, "runtime_env": prepared}, submitted
+
+
+def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
+    """Return a runtime_env that prepares the job's workers.
+
+    Args:
+        given: runtime_env of the driver.
+        submitted: runtime_env that Ray will merge into it.
+    """
+    if not membership.settle_for_workers().enabled:  # first: may start a run, whose variable is copied below
+        return given
+    variables_of_driver = dict((given or {}).get("env_vars") or {})
+    variables_of_job = {**dict(submitted.get("env_vars") or {}), **variables_of_driver}
+    if RECEIVER_MARK in variables_of_job:
+        return given
+    copied = _variables_to_copy(variables_of_job)
+    secrets = {name: value for name, value in copied.items() if _may_be_credential(name, value)}
+    prepared: Any = copy.copy(given) if given is not None else {}
+    if _can_have_hook({**submitted, **(given or {})}, variables_of_job):
+        prepared[_HOOK] = setup_hook((given or {}).get(_HOOK) or submitted.get(_HOOK), secrets)
+        copied |= {
+            **dict.fromkeys(secrets, HIDDEN),
+            RECEIVER_MARK: ",".join(sorted({*copied, *variables_of_job})),
+        }
+    else:
+        copied = {name: value for name, value in copied.items() if name not in secrets}
+        copied[CONFIG_VARIABLE] = os.environ[CONFIG_VARIABLE]  # without it workers would start runs
+    prepared["env_vars"] = {**copied, **variables_of_driver}
+    ray_later_runs.set_first_run(membership.run_id())
+    return prepared
+
+
+def _variables_to_copy(variables_of_job: Mapping[str, str]) -> dict[str, str]:
+    """Return the driver's variables that workers need and the job does not set."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(PREFIXES)
+        and name not in variables_of_job
+        and name != _NODE_VARIABLE  # differs per machine
+    }
+
+
+def _may_be_credential(name: str, value: str) -> bool:
+    return name == CONFIG_VARIABLE or may_be_credential(name, value)  # the former has exporters' options
+
+
+def _can_have_hook(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> bool:
+    """Return whether the job can have a setup hook; warn if something forbids it."""
+    try:
+        ray_private_api.look_up()
+    except ray_private_api.UnsupportedRay:  # instrument() has warned
+        return False
+    obstacle = _obstacle(runtime_env, variables)
+    if obstacle is not None:
+        _logger.warning(
+            "otel-rollout: trajectories do not continue in this job's workers: %s, beside which Ray allows "
+            "no setup hook of otel-rollout. Credentials have to be given to the workers by other means.",
+            obstacle,
+        )
+    return obstacle is None
+
+
+def _obstacle(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> str | None:
+    for key in _EXCLUSIVE:
+        if runtime_env.get(key):
+            return f"its runtime_env has {key!r}"
+    if _HOOK_VARIABLE in variables:
+        return "it inherits the setup hook of another job"
+    return None
+
+
+def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, str]) -> Callable[[], None]:
+    """Return the function that Ray runs first in every worker of the job.
+
+    Args:
+        user_hook: setup hook of the job, which is called first. If it fails, so does the worker.
+        secrets: values of the variables that are HIDDEN in the runtime_env.
+    """
+    hidden, remove_carriers = HIDDEN, _carrier_remover(ARGUMENT)
+
+    # A nested function is pickled by value. Therefore it uses builtins, its own imports and the variables of
+    # this call, and no name of this module.
+    def otel_rollout_worker_setup() -> None:
+        import importlib
+        import logging
+        import os
+        import sys
+
+        for name, value in secrets.items():
+            if os.environ.get(name) == hidden:
+                os.environ[name] = value
+        if isinstance(user_hook, str):
+            module, _, function = user_hook.rpartition(".")
+            getattr(importlib.import_module(module), function)()
+        elif user_hook is not None:
+            user_hook()
+        try:
+            from otel_rollout.propagation.instrument import instrument_worker
+
+            instrument_worker()
+        except Exception as error:  # noqa: BLE001 - the worker has to work without this package
+            remove_carriers()
+            logging.getLogger("otel_rollout").warning(
+                "otel-rollout cannot be used in Ray workers that run %s (%s: %s). The job runs; what these "
+                "workers do is not recorded. Install otel-rollout there.",
+                sys.executable,
+                type(error).__name__,
+                error,
+            )
+
+    return otel_rollout_worker_setup
+
+
+def _carrier_remover(argument: str) -> Callable[[], None]:
+    """Return a function that removes carriers from the calls of a worker without this package.
+
+    Callers do not know that the worker lacks the package. The function is nested to be pickled by value.
+    """
+
+    def remove_carriers() -> None:
+        import importlib
+
+        for name in ("ray._common.signature", "ray._private.signature"):
+            try:
+                signature: Any = importlib.import_module(name)
+                recover = signature.recover_args
+            except (ImportError, AttributeError):
+                continue
+
+            def recover_args(flattened: Any, recover: Callable[[Any], Any] = recover) -> Any:
+                args, kwargs = recover(flattened)
+                kwargs.pop(argument, None)
+                return args, kwargs
+
+            signature.recover_args = recover_args
+            return
+
+    return remove_carriers

@@ -1,0 +1,91 @@
+"""HTTP status → kind of failure, for statuses that no exporter's suite sends."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+import requests
+from urllib3.exceptions import MaxRetryError
+from urllib3.exceptions import SSLError as WrappedError
+
+from otel_rollout.exporting.api import FailureKind, UndeliveredError
+from otel_rollout.exporting.http import HttpServer, HttpSession, kind_of_status
+from tests.fake_server import serving
+
+SERVER = HttpServer("the server", "ADDRESS", "TIMEOUT", "CA", "CERTIFICATE")
+
+
+def test_every_status_has_a_kind():
+    """Success is no failure, redirects and unknown 4xx need a person, and 5xx are waited for."""
+    for status in range(200, 300):
+        assert kind_of_status(status) is None
+    for status in range(300, 400):
+        assert kind_of_status(status) is FailureKind.REFUSED
+    for status in range(500, 600):
+        expected = FailureKind.REFUSED if status == 501 else FailureKind.UNAVAILABLE
+        assert kind_of_status(status) is expected
+    found = {kind: [s for s in range(400, 500) if kind_of_status(s) is kind] for kind in FailureKind}
+    assert found[FailureKind.REJECTED] == [400, 409, 413, 422]
+    assert found[FailureKind.UNAVAILABLE] == [408, 425, 429, 499]
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "words"),
+    [
+        (ssl.SSLEOFError(8, "UNEXPECTED_EOF_WHILE_READING"), FailureKind.UNAVAILABLE, "cut off"),
+        (ssl.SSLZeroReturnError(6, "closed"), FailureKind.UNAVAILABLE, "cut off"),
+        (ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]"), FailureKind.REFUSED, "CERTIFICATE"),
+    ],
+)
+def test_tls_failure_is_an_outage_only_if_it_was_cut_off(monkeypatch, cause, kind, words):
+    """A connection that ends in the middle is waited for; a refused handshake needs a person."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise requests.exceptions.SSLError(MaxRetryError(None, "/", WrappedError(cause)))
+
+    monkeypatch.setattr(requests.Session, "request", fail)
+    with pytest.raises(UndeliveredError, match=words) as raised:
+        HttpSession(SERVER, 1).send("GET", "https://127.0.0.1/")
+    assert raised.value.failure.kind is kind
+
+
+def test_unreadable_certificate_file_is_refused():
+    """`requests` raises a plain OSError for it."""
+    session = HttpSession(SERVER, 1, verify="/no/such/bundle")
+    with pytest.raises(UndeliveredError, match="check CA and CERTIFICATE") as raised:
+        session.send("GET", "https://127.0.0.1:1/")
+    assert raised.value.failure.kind is FailureKind.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("status", "may_have_arrived"),
+    [(400, False), (408, True), (425, False), (429, False), (499, True), (503, True)],
+)
+def test_answer_tells_whether_the_request_may_have_been_stored(status, may_have_arrived):
+    """After a timeout or an error in the server the request may be stored; after 429 it is not."""
+    with serving({"/": (status, {}, b"")}) as fake:
+        session = HttpSession(SERVER, 5)
+        response = session.send("POST", fake.uri, data=b"x")
+        with pytest.raises(UndeliveredError) as raised:
+            session.check(response, "asking", of_batch=True)
+        session.close()
+    assert raised.value.may_have_arrived is may_have_arrived
+    assert raised.value.status == status
+
+
+def test_redirect_names_its_target_without_the_query():
+    """A query may hold a token."""
+    with serving({"/": (302, {"Location": "http://login.example/in?token=secret"}, b"")}) as fake:
+        session = HttpSession(SERVER, 5)
+        with pytest.raises(UndeliveredError, match=r"pointing to http://login\.example/in: check ADDRESS"):
+            session.check(session.send("GET", fake.uri), "asking")
+        session.close()
+
+
+def test_request_is_named_without_its_query():
+    """The message of a missing answer holds the path of the address, and no parameter."""
+    session = HttpSession(SERVER, 0.5)
+    with pytest.raises(UndeliveredError) as raised:
+        session.send("GET", "http://127.0.0.1:1/path?key=secret")
+    assert "secret" not in raised.value.failure.message

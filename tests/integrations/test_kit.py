@@ -1,0 +1,160 @@
+"""The kit by which integrations trace a framework, with a framework and an integration of a few lines."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import otel_rollout
+from otel_rollout.base.patching import ReportingFinder
+from otel_rollout.integrations._kit import logged_errors
+from otel_rollout.integrations._kit.logged_errors import LoggedErrors
+from otel_rollout.integrations._kit.seams import Seams
+from otel_rollout.integrations._kit.spans import set_attributes, set_output
+from tests.spool_reader import Recorded
+
+FRAMEWORK = {
+    "fake_framework/__init__.py": "__version__ = '1.2'",
+    "fake_framework/agent.py": """
+        class Agent:
+            def act(self, text):
+                return text.upper()
+
+            @classmethod
+            def of(cls, name):
+                return cls()
+        """,
+    "fake_framework/broken.py": "value = 1",
+}
+INTEGRATION = {
+    "fake_integration/__init__.py": """
+        from otel_rollout.integrations._kit.seams import Seams
+
+        seams = Seams("fake_framework", __name__)
+        """,
+    "fake_integration/agents.py": """
+        import otel_rollout
+        from fake_integration import seams
+
+        def install(module):
+            seams.wrap(module, "Agent.act", otel_rollout.rollout_trace_op(name="act"), "no agent is traced")
+            seams.wrap(module, "Agent.of", otel_rollout.rollout_trace_op(name="of"), "no factory is traced")
+            seams.wrap(module, "Agent.plan", otel_rollout.rollout_trace_op, "plans are not traced")
+        """,
+    "fake_integration/failing.py": """
+        def install(module):
+            raise KeyError("mine")
+        """,
+    "fake_integration/hint.py": """
+        def install(module):
+            module.hint = True
+        """,
+}
+TABLE = {
+    "fake_framework.agent": (".agents",),
+    "fake_framework.broken": (".failing", ".hint"),
+}
+
+
+@pytest.fixture
+def seams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seams]:
+    """The seams of a framework that has not been imported."""
+    for name, text in {**FRAMEWORK, **INTEGRATION}.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", [f for f in sys.meta_path if type(f) is not ReportingFinder])
+    yield importlib.import_module("fake_integration").seams
+    otel_rollout.uninstrument()
+    for name in [name for name in sys.modules if name.startswith("fake_")]:
+        del sys.modules[name]
+
+
+def test_framework_is_traced_from_its_import_on(seams: Seams, recorded: Callable[[], list[Recorded]]) -> None:
+    """Installing imports nothing; functions and class methods are recorded inside a trajectory."""
+    seams.install(TABLE, {})
+    assert "fake_framework" not in sys.modules
+    agent = importlib.import_module("fake_framework.agent")
+    with otel_rollout.rollout_trace_attr(step=1):
+        assert agent.Agent.of("x").act("hello") == "HELLO"
+    assert [span.name for span in recorded()] == ["of", "act", "rollout_trace"]
+
+
+def test_missing_name_is_a_warning_with_its_loss(
+    seams: Seams, tracing: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The warning names the framework's version, the name, and what is not traced."""
+    seams.install(TABLE, {})
+    importlib.import_module("fake_framework.agent")
+    (line,) = [r.getMessage() for r in caplog.records if "Agent.plan" in r.getMessage()]
+    assert line == (
+        "otel-rollout: fake_framework 1.2 has no fake_framework.agent.Agent.plan, so plans are not traced; "
+        "the rest is traced."
+    )
+
+
+@pytest.mark.internal_errors
+def test_failing_patch_is_logged_and_the_next_one_takes_effect(
+    seams: Seams, tracing: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The framework is imported."""
+    seams.install(TABLE, {})
+    broken = importlib.import_module("fake_framework.broken")
+    assert (broken.value, broken.hint) == (1, True)
+    assert "internal error while patching fake_framework.broken of fake_framework 1.2" in caplog.text
+
+
+def test_process_without_tracing_gets_the_other_table(seams: Seams, fresh_process: None) -> None:
+    """An integration may leave a hint where tracing is not configured."""
+    seams.install(TABLE, {"fake_framework.broken": (".hint",)})
+    assert importlib.import_module("fake_framework.broken").hint
+    agent = importlib.import_module("fake_framework.agent").Agent
+    assert not hasattr(agent.act, "__wrapped__")
+
+
+def test_logged_error_fails_the_span_with_its_exception(recorded: Callable[[], list[Recorded]]) -> None:
+    """Only inside a block, only from warnings on, and only of a watched logger."""
+    module: Any = type(sys)("a_frameworks_module")
+    module.logger = logging.getLogger("a_frameworks_module")
+    logged_errors.install(module)
+
+    @otel_rollout.rollout_trace_op
+    def parse(level: int) -> bool:
+        with LoggedErrors() as errors:
+            try:
+                raise KeyError("unreadable")
+            except KeyError:
+                module.logger.log(level, "cannot parse")
+        module.logger.error("after the block")
+        return errors.has_failed
+
+    with otel_rollout.rollout_trace_attr(step=1):
+        assert [parse(logging.INFO), parse(logging.WARNING)] == [False, True]
+    fine, failed, _ = recorded()
+    assert not fine.span.status.code
+    assert (failed.span.status.message, len(failed.span.events)) == ("cannot parse", 1)
+
+
+def test_output_and_attributes_are_those_that_are_set(recorded: Callable[[], list[Recorded]]) -> None:
+    """The function's result goes to its caller; None is no attribute."""
+
+    @otel_rollout.rollout_trace_op
+    def call() -> str:
+        from opentelemetry import trace
+
+        set_attributes(trace.get_current_span(), {"a": 1, "b": None})
+        set_output({"shown": True})
+        return "result"
+
+    with otel_rollout.rollout_trace_attr(step=1):
+        assert call() == "result"
+    span, _ = recorded()
+    assert (span.output, span.attributes["a"], "b" in span.attributes) == ({"shown": True}, 1, False)

@@ -1,0 +1,172 @@
+"""The runtime_env of a job: variables, credentials hidden from Ray's logs, and a setup hook."""
+
+import json
+import os
+
+import pytest
+import ray
+from ray import cloudpickle
+from ray.runtime_env import RuntimeEnv
+
+from otel_rollout import settings
+from otel_rollout.propagation import ray_private_api, ray_worker_setup
+from otel_rollout.propagation.ray_worker_setup import HIDDEN, init_arguments
+from otel_rollout.ray import ray_runtime_env, runtime_env_hook
+from otel_rollout.runs.ray_job import RECEIVER_MARK
+
+HOOK = "worker_process_setup_hook"
+called: list[str] = []
+
+
+def user_hook() -> None:
+    called.append("user's hook")
+
+
+@pytest.fixture
+def variables(tracing, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "sesame")
+    monkeypatch.setenv("WANDB_BASE_URL", "https://me:sesame@wandb.local")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not ours")
+
+
+def test_variables_are_copied_and_credentials_hidden(variables):
+    """Ray logs a runtime_env, so possible credentials are replaced there."""
+    given = ray_runtime_env()["env_vars"]
+    assert given["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
+    assert given["OTEL_ROLLOUT_SPOOL_DIR"] == os.environ["OTEL_ROLLOUT_SPOOL_DIR"]
+    hidden = {name for name, value in given.items() if value == HIDDEN}
+    assert hidden == {"MLFLOW_TRACKING_TOKEN", "WANDB_BASE_URL", settings.CONFIG_VARIABLE}
+    assert "AWS_SECRET_ACCESS_KEY" not in given
+    assert "sesame" not in json.dumps(given)
+
+
+def test_hook_sets_credentials_unless_an_actor_has_its_own(variables, monkeypatch):
+    """Hidden values are replaced in the worker; variables of a task or actor stay."""
+    hook = cloudpickle.loads(cloudpickle.dumps(ray_runtime_env()[HOOK]))
+    monkeypatch.setattr("otel_rollout.propagation.instrument.instrument_worker", lambda: None)
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", HIDDEN)
+    monkeypatch.setenv("WANDB_BASE_URL", "of this actor")
+    hook()
+    assert os.environ["MLFLOW_TRACKING_TOKEN"] == "sesame"
+    assert os.environ["WANDB_BASE_URL"] == "of this actor"
+
+
+def test_variables_of_the_user_win(variables):
+    """The given runtime_env is not changed in place."""
+    given = {"env_vars": {"MLFLOW_TRACKING_URI": "mine", "A": "1"}, "working_dir": "/tmp"}
+    prepared = ray_runtime_env(given)
+    assert prepared["working_dir"] == "/tmp"
+    assert prepared["env_vars"]["MLFLOW_TRACKING_URI"] == "mine"
+    assert prepared["env_vars"]["A"] == "1"
+    assert given == {"env_vars": {"MLFLOW_TRACKING_URI": "mine", "A": "1"}, "working_dir": "/tmp"}
+
+
+def test_runtime_env_object_keeps_its_type(variables):
+    """Ray's own class validates the added entries."""
+    given = RuntimeEnv(env_vars={"A": "1"})
+    prepared = ray_runtime_env(given)
+    assert isinstance(prepared, RuntimeEnv)
+    assert prepared["env_vars"]["A"] == "1"
+    assert RECEIVER_MARK in prepared["env_vars"]
+    assert RECEIVER_MARK not in given["env_vars"]
+
+
+def test_prepared_runtime_env_is_returned_as_it_is(variables):
+    """``instrument()``, helper and RAY_RUNTIME_ENV_HOOK combine; Ray refuses a second hook."""
+    prepared = ray_runtime_env({"env_vars": {}})
+    assert ray_runtime_env(prepared) is prepared
+    assert init_arguments({"runtime_env": prepared}, {})[0]["runtime_env"] is prepared
+
+
+def test_runtime_env_is_unchanged_when_tracing_is_off(fresh_process):
+    """The job is started as without this package."""
+    given = {"env_vars": {"A": "1"}}
+    assert ray_runtime_env(given) is given
+    assert init_arguments({"num_cpus": 1}, {}) == ({"num_cpus": 1}, None)
+
+
+@pytest.mark.parametrize("hook", [user_hook, f"{__name__}.user_hook"])
+def test_hook_of_the_user_is_called_first(hook, variables, monkeypatch):
+    """It is a function or the name of one, and is called once."""
+    monkeypatch.setattr(
+        "otel_rollout.propagation.instrument.instrument_worker", lambda: called.append("ours")
+    )
+    called.clear()
+    ray_runtime_env({HOOK: hook})[HOOK]()
+    assert called == ["user's hook", "ours"]
+
+
+def test_failing_hook_of_the_user_raises(variables):
+    """The user decides whether a worker may run without its setup."""
+    with pytest.raises(ModuleNotFoundError):
+        ray_runtime_env({HOOK: "no_such_module.setup"})[HOOK]()
+
+
+def test_pickled_hook_names_no_module_of_this_package(variables):
+    """A worker without this package can load it."""
+    pickled = cloudpickle.dumps(ray_runtime_env()[HOOK])
+    assert b"otel_rollout_worker_setup" in pickled
+    state = cloudpickle.loads(pickled).__globals__
+    assert not [name for name in state if not name.startswith("__")]
+
+
+@pytest.mark.parametrize("key", ["container", "image_uri"])
+def test_container_excludes_the_hook_and_gets_variables_without_credentials(key, variables, caplog):
+    """Ray allows no hook there: workers record, one warning tells so."""
+    prepared = ray_runtime_env({key: "x"})
+    assert HOOK not in prepared
+    assert RECEIVER_MARK not in prepared["env_vars"]
+    assert "run_id" in prepared["env_vars"][settings.CONFIG_VARIABLE]
+    assert "MLFLOW_TRACKING_TOKEN" not in prepared["env_vars"]
+    assert key in caplog.text
+
+
+def test_inherited_hook_of_another_job_is_kept(variables, caplog):
+    """Ray refuses a second hook."""
+    given = {"env_vars": {"__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR": "other.hook"}}
+    assert HOOK not in ray_runtime_env(given)
+    assert "hook of another job" in caplog.text
+
+
+def test_runtime_env_of_a_submitted_job_has_no_key_twice(variables, monkeypatch):
+    """Ray merges both runtime_envs, and refuses a key that is in both."""
+    theirs = {"env_vars": {"MLFLOW_TRACKING_URI": "theirs"}, HOOK: f"{__name__}.user_hook", "pip": ["x"]}
+    variable = json.dumps({"runtime_env": theirs, "metadata": {"a": "b"}})
+    arguments, submitted = init_arguments({"num_cpus": 1}, {ray_worker_setup.SUBMITTED_JOB: variable})
+    merged = json.loads(submitted or "")
+    assert merged["metadata"] == {"a": "b"}
+    assert merged["runtime_env"].keys() == {"env_vars", "pip"}
+    assert not merged["runtime_env"].keys() & (arguments["runtime_env"].keys() - {"env_vars"})
+    assert "MLFLOW_TRACKING_URI" not in arguments["runtime_env"]["env_vars"]
+    monkeypatch.setattr("otel_rollout.propagation.instrument.instrument_worker", lambda: None)
+    called.clear()
+    arguments["runtime_env"][HOOK]()
+    assert called == ["user's hook"]
+
+
+def test_runtime_env_of_a_job_config_is_kept(variables):
+    """``ray.init(job_config=…)`` may contain a runtime_env."""
+    config = ray.job_config.JobConfig(runtime_env={"env_vars": {"A": "1"}})
+    arguments, _ = init_arguments({"job_config": config}, {})
+    assert arguments["runtime_env"]["env_vars"]["A"] == "1"
+
+
+def test_unsupported_ray_gets_no_hook(variables, monkeypatch):
+    """Its workers could not remove carriers."""
+
+    def missing() -> None:
+        raise ray_private_api.UnsupportedRay("a name")
+
+    monkeypatch.setattr(ray_private_api, "look_up", missing)
+    assert HOOK not in ray_runtime_env()
+
+
+@pytest.mark.internal_errors
+def test_runtime_env_hook_never_raises(variables, monkeypatch, caplog):
+    """``ray.init`` continues with the given runtime_env."""
+    monkeypatch.setattr("otel_rollout.ray.instrument", lambda: None)
+    monkeypatch.setattr("otel_rollout.ray.ray_runtime_env", lambda given: 1 / 0)
+    given = {"env_vars": {}}
+    assert runtime_env_hook(given) is given
+    assert "internal error" in caplog.text
