@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.otlp.reader import TraceLine
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.spool import segments
@@ -78,11 +79,9 @@ class LineCache:
     ) -> None:
         self._node_dir = node_dir
         self._rewrite = rewrite
-        self._max_bytes = max_bytes
         self._lock = threading.RLock()
         self._readers: list[LineReader] = []
-        self._lines: dict[tuple[str, int], Line] = {}
-        self._bytes = 0
+        self._lines: BoundedDict[tuple[str, int], Line] = BoundedDict(max_bytes, _size_of)
 
     def reader(self) -> LineReader:
         """Return a reader that lines are kept for."""
@@ -103,9 +102,6 @@ class LineCache:
                 return known
             if any(other.awaits(segment, end) for other in self._readers if other is not reader):
                 self._lines[segment, start] = line
-                self._bytes += end - start + _LINE_BYTES
-                while self._bytes > self._max_bytes:
-                    self._drop(next(iter(self._lines)))
         return line
 
     def release(self, segment: str, start: int) -> None:
@@ -113,10 +109,11 @@ class LineCache:
         with self._lock:
             line = self._lines.get((segment, start))
             if line is not None and not any(r.awaits(segment, line.end) for r in self._readers):
-                self._drop((segment, start))
+                del self._lines[segment, start]
 
-    def _drop(self, key: tuple[str, int]) -> None:
-        self._bytes -= self._lines.pop(key).end - key[1] + _LINE_BYTES
+
+def _size_of(line: Line) -> int:
+    return len(line.recorded) + _LINE_BYTES
 
 
 class LineReader:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from otel_rollout.base import semconv
+from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.forwarder import context_diff
 from otel_rollout.forwarder.context_diff import Shared, Turns
 from otel_rollout.forwarder.detokenizer import Detokenizer
@@ -45,15 +46,8 @@ class TraceMemory:
         self.tokens: dict[str, Turns] = {}
         self.messages = Turns(context_diff.MESSAGE_BYTES)
         self.images: dict[str, str] = {}
-        self.texts: dict[str, str] = {}
+        self.texts: BoundedDict[str, str] = BoundedDict(_MAX_TEXTS)
         self.size = 0
-
-    def remember_text(self, span_id: str, text: str) -> None:
-        """Keep the text of a span's answer for the root that shows it."""
-        self.texts.pop(span_id, None)
-        self.texts[span_id] = text
-        if len(self.texts) > _MAX_TEXTS:
-            del self.texts[next(iter(self.texts))]
 
     def measure(self) -> None:
         """Set ``size``."""
@@ -202,7 +196,7 @@ class SpanRewriter:
         if call.has_answer:
             answer = call.answer_text(detokenizer)
             holder["response_text"] = answer
-            self._trace.remember_text(self._id, answer)
+            self._trace.texts[self._id] = answer
         segments = call.segments(holder.get("response_mask"), detokenizer)
         if segments:
             holder["response_segments"] = segments

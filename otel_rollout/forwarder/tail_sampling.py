@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from otel_rollout.account.ledger import Ledger, Outcome
+from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.forwarder.tail_rules import TailRules, TrajectoryOutcome
 from otel_rollout.otlp.scan import trace_id_of
 from otel_rollout.recording.sampling import Group
@@ -42,8 +42,6 @@ _MAX_REMEMBERED = 1 << 16
 _ERROR_PAUSE = 2.0
 """Seconds before another attempt after an error."""
 _logger = logging.getLogger("otel_rollout.forwarder")
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 
 class TailSampling:
@@ -68,8 +66,8 @@ class TailSampling:
         self._thread = threading.Thread(target=self._run, name="tail-sampling", daemon=True)
         self._positions: dict[str, int] | None = None
         self._undecided: dict[bytes, TrajectoryOutcome] = {}
-        self._decided: dict[bytes, bool] = {}
-        self._decided_groups: dict[Group, bool | None] = {}
+        self._decided: BoundedDict[bytes, bool] = BoundedDict(_MAX_REMEMBERED)
+        self._decided_groups: BoundedDict[Group, bool | None] = BoundedDict(_MAX_REMEMBERED)
         self._running: set[Group] = set()
         self._next_running_look = 0.0
         self._drain_time_ns = 0
@@ -101,8 +99,8 @@ class TailSampling:
 
     def _resume(self, ledger: Ledger) -> None:
         """Go on from a ledger; write our decisions into one that was begun anew."""
-        latest = next(reversed(self._decided), None)
-        if latest is None or ledger.is_kept(latest) is not None:
+        latest = [*self._decided][-1:]
+        if not latest or ledger.is_kept(latest[0]) is not None:
             self._rules.spent = ledger.kept_bytes()
             return
         ledger.decide((), self._decided)
@@ -181,7 +179,7 @@ class TailSampling:
         if trajectory is None:
             is_kept = self._ledger.is_kept(trace_id)
             if is_kept is not None:
-                _remember(self._decided, trace_id, is_kept)
+                self._decided[trace_id] = is_kept
                 return
             trajectory = self._undecided[trace_id] = TrajectoryOutcome(self._settings.outcome_score)
         trajectory.add(line)
@@ -212,15 +210,15 @@ class TailSampling:
         if traces:
             self._ledger.decide(outcomes.values(), traces)
         for group, outcome in outcomes.items():
-            _remember(self._decided_groups, group, outcome.kept)
+            self._decided_groups[group] = outcome.kept
         for trace_id, is_kept in traces.items():
             self._undecided.pop(trace_id, None)  # a new ledger may have cleared it meanwhile
-            _remember(self._decided, trace_id, is_kept)
+            self._decided[trace_id] = is_kept
 
     def _earlier_decision(self, group: Group) -> bool | None:
         """Return what was decided about the group before these traces of it came."""
         if group not in self._decided_groups:
-            _remember(self._decided_groups, group, self._ledger.is_group_kept(_name(group)))
+            self._decided_groups[group] = self._ledger.is_group_kept(_name(group))
         return self._decided_groups[group]
 
     def _is_complete(self, group: Group, siblings: Sequence[TrajectoryOutcome], what_ended: bool) -> bool:
@@ -261,10 +259,3 @@ def _step(group: Group) -> Group:
 
 def _name(group: Group) -> str:
     return json.dumps(group)
-
-
-def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
-    """Add an entry, and drop the oldest ones of too many."""
-    while len(known) >= _MAX_REMEMBERED:
-        del known[next(iter(known))]
-    known[key] = value

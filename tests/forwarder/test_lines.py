@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rollout.forwarder import lines
 from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.otlp import reader as otlp_reader
 from otel_rollout.otlp.reader import TraceLine
@@ -85,10 +84,7 @@ def test_readers_at_any_pace_get_every_line_within_the_bound(node_dir, data, max
             for taken in itertools.islice(reader.read(segment, start, limit), at_most)
         ]
         assert found == list(expected)
-        assert cache._bytes <= max_bytes
-        assert cache._bytes == sum(
-            kept.end - start + lines._LINE_BYTES for (_, start), kept in cache._lines.items()
-        )
+        assert cache._lines.size <= max_bytes
 
 
 def test_no_line_is_cached_for_an_exporter_that_waits(node_dir):
