@@ -13,16 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-
-class StepKey(NamedTuple):
-    """A step of training or of validation; ``step`` is empty for spans outside any trajectory.
-
-    It is "other steps" where the files do not tell: for drops of a process that had drops in 95 others, and
-    for operations under way, unless all trajectories under way in their process are of one step.
-    """
-
-    step: str
-    validate: bool
+from otel_rollout.otlp.scan import StepKey
 
 
 class DeliveryCount(NamedTuple):

@@ -15,7 +15,7 @@ from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.base.errors import warn_once
 from otel_rollout.forwarder.forwarder import forward
-from otel_rollout.forwarder.lock import Election
+from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.launch import drain
 from otel_rollout.settings import Settings
 from otel_rollout.spool import files, layout, segments
@@ -33,9 +33,9 @@ def forward_directory(node_dir: Path, configured: Settings) -> bool:
     Raises:
         OSError: when its lock cannot be had, because it is another user's, say.
     """
-    election = Election(node_dir)
+    election = ForwarderLock(node_dir)
     try:
-        if not election.win():
+        if not election.acquire():
             return False
         forward(node_dir, configured, election)
         return True
@@ -155,7 +155,7 @@ def as_node_directory(
         _copy_tokenizers(paths, node_dir)
         writer = layout.new_writer_id()
         room = limit or layout.default_limit(node_dir)
-        for sequence, path in enumerate(files.in_places(paths), start=1):
+        for sequence, path in enumerate(files.files_of(paths), start=1):
             room -= _copy_lines(path, node_dir / layout.SegmentName(writer, sequence).file, room)
         layout.write_manifest(node_dir, layout.Manifest(run, "replay", tuple(exporters)))
         yield node_dir

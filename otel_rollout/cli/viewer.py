@@ -18,7 +18,7 @@ from otel_rollout.base.suggest import closest
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from otel_rollout.forwarder.detokenizer import Decoder
+    from otel_rollout.forwarder.detokenizer import Detokenizer
     from otel_rollout.viewer.conversation import Conversation
     from otel_rollout.viewer.reference import Reference
     from otel_rollout.viewer.summary import Summary
@@ -59,7 +59,7 @@ class Source(Protocol):
     def spans(self, trace_id: str) -> list[ReadableSpan]:
         """All spans of a trace."""
 
-    def decoder(self, name: str) -> Decoder | None:
+    def decoder(self, name: str) -> Detokenizer | None:
         """What decodes with the tokenizer that a run calls ``name``; None where it is not there."""
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from otel_rollout._state import process
 from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials
 from otel_rollout.configuration import from_founder, to_variable
-from otel_rollout.forwarder.lock import SUCCESSOR, Election
+from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 from otel_rollout.runs.target import is_published, names_target
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.spool import layout
@@ -46,7 +46,7 @@ _logger = logging.getLogger("otel_rollout")
 
 def forwarder_runs(node_dir: Path) -> bool:
     """Whether some process is the forwarder of this directory."""
-    election = Election(node_dir)
+    election = ForwarderLock(node_dir)
     try:
         return election.is_held()
     finally:
@@ -60,7 +60,7 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     gets a successor if it lacks credentials, or other access to targets, that this process has.
     """
     environ = _forwarder_environment(os.environ, configured)
-    election = Election(node_dir)
+    election = ForwarderLock(node_dir)
     try:
         is_running = election.is_held()
         if is_running:
@@ -94,26 +94,26 @@ _SUCCESSION_INTERVAL = 5.0
 
 def may_do_better(node_dir: Path, configured: Settings) -> bool:
     """Whether a successor that this process starts could deliver what the present forwarder cannot."""
-    election = Election(node_dir)
+    election = ForwarderLock(node_dir)
     try:
         return _may_do_better(election, node_dir, access_in(_forwarder_environment(os.environ, configured)))
     finally:
         election.close()
 
 
-def _may_do_better(election: Election, node_dir: Path, access: Mapping[str, str]) -> bool:
+def _may_do_better(election: ForwarderLock, node_dir: Path, access: Mapping[str, str]) -> bool:
     if len(process.successor_starts.get(node_dir, ())) >= _MAX_SUCCESSORS and not _is_being_succeeded(
         election, node_dir
     ):
         return False
-    return election.lacks(access) or (election.differs(access) and _is_refused(node_dir))
+    return election.lacks_access(access) or (election.has_other_access(access) and _is_refused(node_dir))
 
 
-def _is_being_succeeded(election: Election, node_dir: Path) -> bool:
+def _is_being_succeeded(election: ForwarderLock, node_dir: Path) -> bool:
     """Whether a successor is on its way: its process starts, or waits for the lock."""
     started = process.successor_starts.get(node_dir, [])
     is_starting = bool(started) and time.monotonic() - started[-1] < _SUCCESSION_INTERVAL
-    return is_starting or election.is_succeeded()
+    return is_starting or election.is_requested()
 
 
 def _is_refused(node_dir: Path) -> bool:

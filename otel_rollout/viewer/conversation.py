@@ -16,7 +16,7 @@ from opentelemetry.trace import StatusCode
 from otel_rollout.base import semconv
 from otel_rollout.forwarder import context_diff as sequences
 from otel_rollout.forwarder.context_diff import Shared
-from otel_rollout.forwarder.detokenizer import Decoder
+from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.viewer import messages, summary
 from otel_rollout.viewer.messages import Call, Message, Reply, Request
 from otel_rollout.viewer.summary import Summary, Tokens
@@ -113,7 +113,7 @@ class Conversation:
         return sum(bool(turn.problem) for turn in self.turns)
 
 
-Decoders = Callable[[str], Decoder | None]
+Decoders = Callable[[str], Detokenizer | None]
 """By the name of a tokenizer (``rollout.tokenizer``) what decodes with it; None where that is not there."""
 
 

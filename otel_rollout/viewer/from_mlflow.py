@@ -11,7 +11,7 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.detokenizer import Decoder
+from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.viewer.messages import read_json
@@ -64,7 +64,7 @@ class InMlflow:
             line = self._traces.line_of(trace_id)
             return spans_of(line) if line else []
 
-    def decoder(self, name: str) -> Decoder | None:
+    def decoder(self, name: str) -> Detokenizer | None:
         """None: what was delivered has its text."""
         return None
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout.forwarder.detokenizer import Decoder
+from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp.reader import UnreadableLineError, spans_of
 from otel_rollout.spool import files, layout
 from otel_rollout.viewer.reference import Reference, UnresolvedError
@@ -71,12 +71,12 @@ class Kept:
             if _trace_id(span) == trace_id
         ]
 
-    def decoder(self, name: str) -> Decoder | None:
+    def decoder(self, name: str) -> Detokenizer | None:
         """What decodes with the tokenizer that a run calls ``name``; None where it is not there."""
         paths = [path for run in self._runs for path in run.paths]
         places = dict.fromkeys(place for path in paths for place in (path.parent, path.parent.parent))
         try:
-            found = (Decoder.stored(place, name) for place in places)
+            found = (Detokenizer.stored(place, name) for place in places)
             return next(filter(None, found), None)
         except ImportError:
             _logger.warning("For the text of token ids: pip install 'otel-rollout[tokens]'")
@@ -150,10 +150,10 @@ def _runs(place: Path, is_named: bool) -> list[_Run]:
     by_run: dict[Path, _Run] = {}
     for node_dir in node_dirs:
         run = by_run.setdefault(node_dir.parent, _Run(_name_of(node_dir), []))
-        run.paths.extend(files.in_directory(node_dir))
+        run.paths.extend(files.segments_below(node_dir))
     runs = list(by_run.values())
     if is_named and not any(run.paths for run in runs):
-        runs = [_Run("", files.in_directory(place))]
+        runs = [_Run("", files.segments_below(place))]
     if not any(run.paths for run in runs):
         what = "was delivered from there" if node_dirs else "was recorded there"
         raise UnresolvedError(
