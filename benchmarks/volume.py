@@ -33,7 +33,7 @@ from benchmarks.volume_shape import ANSWER, GROWTH, TURNS
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.base import semconv
 from otel_rollout.forwarder.compaction import archive
-from otel_rollout.forwarder.enrichment import Enrichment
+from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.runs import directory, membership
 from otel_rollout.spool import layout
 
@@ -141,20 +141,20 @@ def _ours(place: Path, tokenizer_file: Path, trajectories: list[list[int]]) -> d
 
 def _told(node_dir: Path, segments: list[Path]) -> dict[str, Any]:
     """What exporters get, and what that costs the forwarder."""
-    enrichment = Enrichment(node_dir)
+    rewriter = LineRewriter(node_dir)
     sent = 0
     began = time.thread_time()
     for path in segments:
         with path.open("rb") as lines:
-            sent += sum(len(enrichment.line(line)) for line in lines)
+            sent += sum(len(rewriter.rewritten(line)) for line in lines)
     seconds = time.thread_time() - began
     began = time.thread_time()
     for _ in range(10_000):
-        enrichment.line(_PLAIN)
+        rewriter.rewritten(_PLAIN)
     untouched = (time.thread_time() - began) / 10_000
     return {
         "told_bytes": sent,
-        "decoded_tokens": enrichment.decoded,
+        "decoded_tokens": rewriter.decoded,
         "forwarder_cpu_seconds": seconds,
         "microseconds_per_line_without_token_ids": untouched * 1e6,
     }

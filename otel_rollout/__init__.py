@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from otel_rollout import _state
-from otel_rollout.account.report import ExporterCount, Report, StepCount, StepKey
+from otel_rollout.account.report import ExporterCount, Report, StepCount
 from otel_rollout.base import logs as _logs
 from otel_rollout.base.version import VERSION as __version__
 from otel_rollout.capture.decorator import rollout_trace_op
@@ -28,6 +28,7 @@ from otel_rollout.launch import at_exit as _at_exit
 from otel_rollout.launch import shutdown as _shutdown
 from otel_rollout.launch import status as _status
 from otel_rollout.launch import trackers as _trackers
+from otel_rollout.otlp.scan import StepKey
 from otel_rollout.runs import membership as _membership
 from otel_rollout.settings import ExporterOptions, SettingsError
 

@@ -99,8 +99,6 @@ class ProcessState:
     ledger_lock: threading.RLock = field(default_factory=threading.RLock, metadata=_PER_PROCESS)
     """Held while a ledger is changed or put back, so that no thread writes to one that is gone."""
     replaced_ledgers: dict[Path, os.stat_result] = field(default_factory=dict, metadata=_PER_PROCESS)
-    incomplete_writers: set[str] = field(default_factory=set)
-    """Dead writers that cannot be completed at present, as was logged."""
 
     # --- Propagation: otel_rollout.propagation ------------------------------------------------------------
     instrument_lock: threading.Lock = field(default_factory=threading.Lock, metadata=_PER_PROCESS)

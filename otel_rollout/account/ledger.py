@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from otel_rollout.account.ledger_file import LedgerFile
 from otel_rollout.account.ledger_reader import Tally
-from otel_rollout.account.report import StepKey
 from otel_rollout.exporting.api import ExportFailure
+from otel_rollout.otlp.scan import StepKey
 
 
 class Outcome(NamedTuple):

@@ -8,8 +8,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from otel_rollout.account.report import DeliveryCount, StepKey
+from otel_rollout.account.report import DeliveryCount
 from otel_rollout.exporting.api import ExportFailure, FailureKind
+from otel_rollout.otlp.scan import StepKey
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
 
 FILE = "ledger.sqlite"

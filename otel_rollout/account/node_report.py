@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from otel_rollout.account.report import DeliveryCount, ExporterCount, Report, StepCount, StepKey
+from otel_rollout.account.report import DeliveryCount, ExporterCount, Report, StepCount
 from otel_rollout.base.interrupts import pass_on
+from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.spool import journal, layout, segments
 from otel_rollout.spool.private_files import ForeignFileError, check_private, open_private
 from otel_rollout.spool.root_table import read_open
@@ -211,7 +212,6 @@ def _steps_or_nothing(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, 
 def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCount]:
     """Count spans per step, from segments, ledger, journals and root tables."""
     from otel_rollout.account.ledger_reader import Tally, read_ledger
-    from otel_rollout.forwarder.delivery import step_of
 
     ledger = read_ledger(node_dir)
     counts: dict[StepKey, StepCount] = {}
@@ -260,7 +260,6 @@ def _by_step(node_dir: Path, writer: str, number: int) -> Counter[StepKey]:
     Trajectories are in the root table, with their steps. Operations count to the step of the trajectories if
     all of these belong to one step, else to "other steps".
     """
-    from otel_rollout.forwarder.delivery import step_of
 
     closing = _content(node_dir / layout.SegmentName(writer, layout.CLOSING_SEQUENCE).file)
     if closing:  # the forwarder has ended the trajectories, and not the operations in them

@@ -13,17 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-
-class StepKey(NamedTuple):
-    """Identify a step of training or validation.
-
-    ``step`` is empty for spans outside any trajectory. It is "other steps" where the files do not say which
-    step a span belongs to: for drops of a process that has already dropped spans in 95 steps, and for open
-    operations of a process whose open trajectories belong to several steps.
-    """
-
-    step: str
-    validate: bool
+from otel_rollout.otlp.scan import StepKey
 
 
 class DeliveryCount(NamedTuple):

@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, cast, get_args, overload
 
 from opentelemetry.context import attach, get_current
 
@@ -14,7 +14,7 @@ from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.capture.generators import traced_async_generator, traced_generator
-from otel_rollout.capture.operation import CAPTURES, Operation, start_call
+from otel_rollout.capture.operation import Capture, Operation, Options, start_call
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -74,14 +74,7 @@ def rollout_trace_op(
         TypeError: at decoration, for an object that cannot be called, or an ``exclude`` without names.
     """
     _check_options(function, kind, capture, exclude)
-    options = {
-        "name": name,
-        "kind": kind,
-        "capture": capture,
-        "exclude": frozenset(exclude),
-        "record_super": record_super,
-        "token2text": token2text,
-    }
+    options = Options(name, kind, cast("Capture", capture), frozenset(exclude), record_super, token2text)
     return _decorator(options) if function is None else _traced(function, options)
 
 
@@ -103,23 +96,23 @@ def _check_options(function: object, kind: str, capture: str, exclude: Collectio
         raise ValueError(
             f"rollout_trace_op: kind={kind!r} is none of {', '.join(sorted(semconv.SPAN_KINDS))}"
         )
-    if capture not in CAPTURES:
-        raise ValueError(f"rollout_trace_op: capture={capture!r} is none of {', '.join(CAPTURES)}")
+    if capture not in get_args(Capture):
+        raise ValueError(f"rollout_trace_op: capture={capture!r} is none of {', '.join(get_args(Capture))}")
     if isinstance(exclude, str) or not all(isinstance(excluded, str) for excluded in exclude):
         raise TypeError(f"rollout_trace_op: exclude={exclude!r} is no collection of argument names")
 
 
-def _decorator(options: dict[str, Any]) -> Callable[[Function], Function]:
+def _decorator(options: Options) -> Callable[[Function], Function]:
     return lambda function: _traced(function, options)
 
 
-def _traced(function: Function, options: dict[str, Any]) -> Function:
+def _traced(function: Function, options: Options) -> Function:
     if isinstance(function, (staticmethod, classmethod)):
         return cast("Function", type(function)(_traced(function.__func__, options)))
     if not callable(function) or inspect.isclass(function):
         raise TypeError(f"rollout_trace_op: {function!r} is not a function")
     try:
-        operation = Operation(function, **options)
+        operation = Operation(function, options)
     except ValueError as error:
         raise ValueError(f"rollout_trace_op: {error}") from None
     return cast("Function", _wrapper_for(function)(operation, function))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -23,12 +24,24 @@ from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.provider import UnrecordedSpan
 from otel_rollout.recording.span import Encoded, RecordingSpan
 
-CAPTURES: Final = ("all", "inputs", "outputs", "none")
+Capture = Literal["all", "inputs", "outputs", "none"]
 """Which content of a call is recorded."""
 
 
 _MAX_WRAPPERS: Final = 32
 """Decorators of one method that are looked through for a decorated function."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of :func:`otel_rollout.rollout_trace_op`."""
+
+    name: str | None
+    kind: str
+    capture: Capture
+    exclude: frozenset[str]
+    record_super: bool
+    token2text: bool | None
 
 
 class Operation:
@@ -40,36 +53,23 @@ class Operation:
         ValueError: for a name in ``exclude`` that the function does not take.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        name: str | None,
-        kind: str,
-        capture: str,
-        exclude: Collection[str],
-        record_super: bool,
-        token2text: bool | None,
-    ) -> None:
-        self._options = (function, name, kind, capture, exclude, record_super, token2text)
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
         self.function = function
-        self.name = name or name_of(function)
-        self.kind = kind
-        self.encoded_kind = span_io.KINDS[kind]
+        self.options = options
+        self.name = options.name or name_of(function)
+        self.encoded_kind = span_io.KINDS[options.kind]
         self.encoded_name = json_string(self.name)
-        self.takes_input = capture in ("all", "inputs")
-        self.takes_output = capture in ("all", "outputs")
-        self.exclude = frozenset(exclude)
-        self.record_super = record_super
-        self.token2text = token2text
-        self.bind: Binder = make_binder(function, exclude)
+        self.takes_input = options.capture in ("all", "inputs")
+        self.takes_output = options.capture in ("all", "outputs")
+        self.bind: Binder = make_binder(function, options.exclude)
         self.method = _method_name(function)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Operation, self._options
+        return Operation, (self.function, self.options)
 
     def unbound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return what is recorded of arguments that the function does not accept."""
-        if self.exclude:  # it is not known which of the arguments are excluded
+        if self.options.exclude:  # it is not known which of the arguments are excluded
             return {"args": f"<{len(args)} arguments>", "kwargs": sorted(kwargs)}
         return {"args": list(args), "kwargs": kwargs}
 
@@ -198,7 +198,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         trajectory, identity = above.trajectory, above.identity
     else:
         parent = trace.get_current_span(outside)
-        started = span_io.start(active, operation.name, operation.kind, parent, outside)
+        started = span_io.start(active, operation.name, operation.options.kind, parent, outside)
         if started is None:
             return None
         if not started.is_recording():
@@ -219,7 +219,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
                 trajectory.offer_input(encoded)
         if not operation.takes_output:
             encode = None
-        shows_text = operation.token2text
+        shows_text = operation.options.token2text
         if shows_text is None:
             shows_text = settings.token2text if identity.token2text is None else identity.token2text
         if shows_text:
@@ -245,7 +245,7 @@ def _is_super_call(above: Any, operation: Operation, receiver: Any) -> bool:
         and receiver is not None
         and operation is not overriding
         and operation.method == overriding.method
-        and not overriding.record_super
+        and not overriding.options.record_super
         and _overrides(overriding, operation, receiver)
     )
 

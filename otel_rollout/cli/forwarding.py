@@ -12,7 +12,7 @@ from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.base.errors import warn_once
 from otel_rollout.forwarder.forwarder import forward
-from otel_rollout.forwarder.lock import Election
+from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.launch import drain
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
@@ -35,14 +35,14 @@ def forward_directory(node_dir: Path, configured: Settings) -> bool:
     Raises:
         OSError: the forwarder's lock cannot be taken, for example because it is another user's.
     """
-    election = Election(node_dir)
+    lock = ForwarderLock(node_dir)
     try:
-        if not election.win():
+        if not lock.acquire():
             return False
-        forward(node_dir, configured, election)
+        forward(node_dir, configured, lock)
         return True
     finally:
-        election.close()
+        lock.close()
 
 
 def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], object]) -> None:

@@ -41,7 +41,7 @@ def as_node_directory(
         _copy_tokenizers(paths, node_dir)
         writer = layout.new_writer_id()
         room = limit or layout.default_limit(node_dir)
-        for sequence, path in enumerate(files.in_places(paths), start=1):
+        for sequence, path in enumerate(files.files_of(paths), start=1):
             room -= _copy_lines(path, node_dir / layout.SegmentName(writer, sequence).file, room)
         layout.write_manifest(node_dir, layout.Manifest(run, "replay", tuple(exporters)))
         yield node_dir

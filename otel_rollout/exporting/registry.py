@@ -80,10 +80,7 @@ def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
     try:
         exporter_class = installed()[name].load()
     except ImportError as error:
-        raise SettingsError(
-            f"exporter {name!r} needs a package that is missing: {error}. "
-            f"Install it with: pip install 'otel-rollout[{name}]'"
-        ) from error
+        raise SettingsError(f"exporter {name!r} needs a package that is missing: {error}.") from error
     try:
         return cast("SpanExporter", exporter_class(**options))
     except SettingsError:

@@ -1,6 +1,9 @@
-"""``python -m otel_rollout.forwarder NODE_DIRECTORY``: become its forwarder, or exit if it has one.
+"""Run the forwarder of a node directory, or exit if the directory has one.
 
-Elected before anything heavy is imported: of eight started at once, seven are gone in milliseconds.
+    python -m otel_rollout.forwarder NODE_DIRECTORY
+
+The lock is taken before anything heavy is imported: of eight forwarders started at once, seven exit in
+milliseconds.
 """
 
 from __future__ import annotations
@@ -11,31 +14,31 @@ import sys
 from pathlib import Path
 from typing import Final
 
-_SUCCESSION_TIMEOUT: Final = 120.0
-"""Seconds a forwarder waits for another to hand its lock over: longer than a request may take."""
+_TAKE_OVER_TIMEOUT: Final = 120.0
+"""Seconds a successor waits for the lock: longer than a request may take."""
 
 
 def main() -> None:
-    """Run the forwarder of the directory given as the only argument.
+    """Run the forwarder of the directory given as the first argument.
 
     Raises:
-        SystemExit: when this user has no business there.
+        SystemExit: when the directory may be another user's, or its lock cannot be opened.
     """
     node_dir = Path(sys.argv[1])
     os.umask(0o077)  # whatever is written here is for this user alone
     from otel_rollout.base.environment import access_in
-    from otel_rollout.forwarder.lock import SUCCESSOR, Election
+    from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 
     try:
-        election = Election(node_dir)
+        lock = ForwarderLock(node_dir)
     except OSError as error:
         raise SystemExit(f"cannot forward {node_dir}: {error}") from None
     access = access_in(os.environ)
-    if SUCCESSOR in sys.argv and (election.lacks(access) or election.differs(access)):
-        is_elected = election.succeed(_SUCCESSION_TIMEOUT)
+    if SUCCESSOR in sys.argv and (lock.lacks_access(access) or lock.has_other_access(access)):
+        is_leader = lock.take_over(_TAKE_OVER_TIMEOUT)
     else:
-        is_elected = election.win()
-    if not is_elected:
+        is_leader = lock.acquire()
+    if not is_leader:
         return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     from otel_rollout import configuration
@@ -46,9 +49,9 @@ def main() -> None:
     for problem in problems:
         logger.error("%s", problem)
     if os.path.isdir(configured.working_dir):
-        os.chdir(configured.working_dir)  # what relative paths in exporter settings are relative to
+        os.chdir(configured.working_dir)  # relative paths in exporter settings are relative to it
     logger.info("forwarding %s to %s", node_dir, ", ".join(configured.exporters))
-    forward(node_dir, configured, election)
+    forward(node_dir, configured, lock)
     logger.info("done with %s", node_dir)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of segments that every exporter is done with: they are removed, or kept compressed."""
+"""Remove or archive the segments that every exporter is done with."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import open_private
 
 MINIMUM_AGE = 60.0
-"""Seconds since the last line of a segment before it goes while the run is going on."""
-_LEVEL = 9
-"""What is new in a conversation takes less than at the fastest levels; what is resent is found at any."""
-_WINDOW_LOG = 27
-"""128 MiB: a conversation that is resent turn by turn is found again in the whole segment."""
+"""Seconds since the last line of a segment after which it is removed while the run goes on."""
+_ZSTD_LEVEL = 9
+"""Level of compression: resent text is found at any level, new text is smaller than at the fastest."""
+_ZSTD_WINDOW_LOG = 27
+"""The window's size as a power of two, 128 MiB: resent text is found again in the whole segment."""
 
 
 def retire(node_dir: Path, is_done: Callable[[SegmentName, int], bool], keep: bool, at_end: bool) -> None:
-    """Remove segments that will not grow and are done with, or move them to the archive.
+    """Remove or archive segments that every exporter is done with.
 
-    What ended for dead writers stays: a few lines, by which the account knows them.
-
-    To be called by the holder of the forwarder's lock.
+    A segment that may still grow stays. Segments in which crash recovery ended trajectories stay: the
+    delivery report counts their few lines. To be called by the holder of the forwarder's lock.
 
     Args:
-        node_dir: where they lie.
+        node_dir: holds the segments.
         is_done: whether every exporter is done with a segment of that many bytes.
-        keep: compress them into the archive.
+        keep: whether segments are compressed into the archive before they are removed.
         at_end: whether no writer lives and everything is complete.
     """
     for name in layout.segments(node_dir):
         if name.sequence == layout.CLOSING_SEQUENCE:
             continue
         path = node_dir / name.file
-        if at_end and segments.is_being_written(path):  # of a writer that was born just now
+        if at_end and segments.is_being_written(path):  # by a writer that has just started
             continue
         state = path.stat()
         is_old = time.time() - state.st_mtime > MINIMUM_AGE
@@ -46,13 +45,16 @@ def retire(node_dir: Path, is_done: Callable[[SegmentName, int], bool], keep: bo
 
 
 def _is_past(node_dir: Path, name: SegmentName) -> bool:
-    """Whether its writer is past it by more than one: trajectories in its last may still have to be ended."""
+    """Return whether a segment is none of its writer's last two.
+
+    Crash recovery may still have to end trajectories whose spans lie in those.
+    """
     state = journal.read_state(node_dir / (name.writer + layout.JOURNAL_SUFFIX))
     return state is not None and state.sequence - name.sequence >= 2
 
 
 def archive(path: Path) -> Path:
-    """Compress a segment into the archive beside it; the whole file or nothing."""
+    """Compress a whole segment into the archive beside it; return the archived file."""
     import zstandard
 
     directory = path.parent / layout.ARCHIVE
@@ -60,7 +62,7 @@ def archive(path: Path) -> Path:
     target = directory / (path.name + layout.COMPRESSED_SUFFIX)
     fresh = target.with_suffix(".new")
     parameters = zstandard.ZstdCompressionParameters.from_level(
-        _LEVEL, window_log=_WINDOW_LOG, enable_ldm=True
+        _ZSTD_LEVEL, window_log=_ZSTD_WINDOW_LOG, enable_ldm=True
     )
     with open(path, "rb", opener=open_private) as plain, open(fresh, "wb", opener=open_private) as compressed:
         zstandard.ZstdCompressor(compression_params=parameters).copy_stream(plain, compressed)

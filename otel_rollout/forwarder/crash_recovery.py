@@ -1,43 +1,88 @@
-"""Trajectories whose process died before they did: ended by us, as errors.
+"""Complete what dead processes recorded; end their open trajectories as errors.
 
-Their lines go into one more segment of the dead writer, so that every exporter delivers them as it delivers
-the rest.
+The lines of ended trajectories go into one more segment of the dead writer. So every exporter delivers them
+as it delivers the rest.
 """
 
 from __future__ import annotations
 
-import re
+import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from otel_rollout.otlp.reader import spans_of
+from otel_rollout.otlp.scan import end_time_of, ids_of
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import open_private
 from otel_rollout.spool.root_table import read_open
 
-_IDS = re.compile(rb'"traceId":"([0-9a-f]{32})","spanId":"([0-9a-f]{16})"')
-_END = re.compile(rb'"endTimeUnixNano":"(\d{1,19})"')
+_logger = logging.getLogger("otel_rollout.forwarder")
 
 
-def close_unfinished(node_dir: Path, writer: str) -> None:
-    """End what a dead writer left open, at the time of its last sign of life.
+class Writers(NamedTuple):
+    """The state of the writers of a node directory."""
 
-    To be called after the writer's segments were healed. Idempotent.
+    any_alive: bool
+    dead_are_complete: bool
+    """Whether everything is in segments that dead writers recorded."""
+
+
+class CrashRecovery:
+    """Recovers what dead writers left in a node directory.
+
+    Args:
+        node_dir: the node directory, whose lock the caller holds.
+    """
+
+    def __init__(self, node_dir: Path) -> None:
+        self._node_dir = node_dir
+        self._recovered: set[str] = set()
+        self._reported: set[str] = set()
+
+    def run(self) -> Writers:
+        """Recover what those writers left that died since the last call."""
+        any_alive, dead_are_complete = False, True
+        for writer in segments.writers(self._node_dir) - self._recovered:
+            try:
+                if segments.is_dead(self._node_dir, writer):
+                    segments.repair(self._node_dir, writer)
+                    end_open_trajectories(self._node_dir, writer)
+                    segments.discard_buffers(self._node_dir, writer)
+                    self._recovered.add(writer)
+                else:
+                    any_alive = True
+            except Exception as error:  # noqa: BLE001 - a full disk, say; it is tried again
+                self._report(writer, error)
+                dead_are_complete = False
+        return Writers(any_alive, dead_are_complete)
+
+    def _report(self, writer: str, error: Exception) -> None:
+        if writer not in self._reported:
+            unforeseen = not isinstance(error, OSError)
+            _logger.warning("cannot complete what %s recorded: %s", writer, error, exc_info=unforeseen)
+        self._reported.add(writer)
+
+
+def end_open_trajectories(node_dir: Path, writer: str) -> None:
+    """End the open trajectories of a dead writer.
+
+    A trajectory ends when the last span ended that the writer recorded of it. To be called after the writer's
+    segments are repaired. Idempotent.
     """
     name = SegmentName(writer, layout.CLOSING_SEQUENCE)
     if name in layout.segments(node_dir):
         return
     table = node_dir / (writer + layout.OPEN_SUFFIX)
-    open_roots = {_ids(line): line for line in read_open(table) if _is_readable(line)}
+    open_roots = {ids_of(line): line for line in read_open(table) if _is_readable(line)}
     if not open_roots:
         return
-    last_seen = _last_ends(node_dir, writer, open_roots)
+    last_ends = _last_ends(node_dir, writer, open_roots)
     lines = [
-        _ended(line, last_seen.get(trace_id, 0), name.stem) for (trace_id, _), line in open_roots.items()
+        _ended(line, last_ends.get(trace_id, 0), name.stem) for (trace_id, _), line in open_roots.items()
     ]
     if lines:
         fresh = node_dir / (name.stem + ".new")
@@ -47,9 +92,10 @@ def close_unfinished(node_dir: Path, writer: str) -> None:
 
 
 def _last_ends(node_dir: Path, writer: str, open_roots: dict[tuple[bytes, bytes], bytes]) -> dict[bytes, int]:
-    """When the last span of each open trajectory ended here; roots that did end after all are taken out.
+    """Return trace id → end of the trace's last recorded span.
 
-    A process can die between recording the end of a trajectory and taking it out of the table.
+    Roots that did end are removed from ``open_roots``: a process can die after it has recorded the end of a
+    trajectory and before it has cleared the root's slot.
     """
     traces = {trace_id for trace_id, _ in open_roots}
     last: dict[bytes, int] = {}
@@ -57,30 +103,25 @@ def _last_ends(node_dir: Path, writer: str, open_roots: dict[tuple[bytes, bytes]
         if name.writer != writer:
             continue
         for line, _ in segments.complete_lines(node_dir / name.file, 0, sys.maxsize):
-            ids = _ids(line)
-            ended = _END.search(line)
-            if ids[0] in traces and ended is not None:
+            ids = ids_of(line)
+            end = end_time_of(line)
+            if ids[0] in traces and end is not None:
                 open_roots.pop(ids, None)
-                last[ids[0]] = max(last.get(ids[0], 0), int(ended[1]))
+                last[ids[0]] = max(last.get(ids[0], 0), end)
     return last
 
 
 def _is_readable(line: bytes) -> bool:
-    """Whether a line of the table can be ended; what was damaged counts among the unfinished spans."""
+    """Return whether a line of the root table can be ended; a damaged one cannot."""
     try:
         (root,) = spans_of(_ended(line, 0, ""))
     except (ValueError, LookupError, TypeError, AttributeError):
         return False
-    return _ids(line) == (b"%032x" % root.context.trace_id, b"%016x" % root.context.span_id)
-
-
-def _ids(line: bytes) -> tuple[bytes, bytes]:
-    found = _IDS.search(line)
-    return (found[1], found[2]) if found else (b"", b"")
+    return ids_of(line) == (b"%032x" % root.context.trace_id, b"%016x" % root.context.span_id)
 
 
 def _ended(line: bytes, end_ns: int, segment: str) -> bytes:
-    """A line of the table with an end time, naming the segment it now lies in."""
+    """Give a line of the root table an end time, and the name of its new segment."""
     data: dict[str, Any] = orjson.loads(line)
     (of_resource,) = data["resourceSpans"]
     of_resource["resource"]["attributes"][0]["value"] = {"stringValue": segment}

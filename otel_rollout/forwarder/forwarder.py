@@ -1,13 +1,16 @@
-"""The forwarder: follows a node directory until its writers are gone and all is delivered."""
+"""Follow a node directory until its writers are gone and all is delivered."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from otel_rollout._state import process
+from opentelemetry.sdk.trace.export import SpanExporter
+
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.account.ledger_file import replace_unreadable, set_aside_unreadable
 from otel_rollout.base.environment import access_in
@@ -15,12 +18,13 @@ from otel_rollout.base.errors import warn_once
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.exporting.registry import is_for_another_machine, load
 from otel_rollout.forwarder import compaction
-from otel_rollout.forwarder.crash_recovery import close_unfinished
-from otel_rollout.forwarder.delivery import Delivery, rejected_file
-from otel_rollout.forwarder.enrichment import MEMORY_BYTES, Enrichment
-from otel_rollout.forwarder.lock import Election
-from otel_rollout.forwarder.tail_sampling import Selection
-from otel_rollout.forwarder.tokenizer_cache import Decoders
+from otel_rollout.forwarder.crash_recovery import CrashRecovery
+from otel_rollout.forwarder.dead_letters import rejected_file
+from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
+from otel_rollout.forwarder.line_rewriter import LineRewriter
+from otel_rollout.forwarder.lines import LineCache
+from otel_rollout.forwarder.lock import ForwarderLock
+from otel_rollout.forwarder.tail_sampling import TailSampling
 from otel_rollout.recording.redaction import redaction_of
 from otel_rollout.settings import Settings, SettingsError
 from otel_rollout.spool import segments
@@ -28,169 +32,158 @@ from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
 
 _SCAN_INTERVAL = 0.2
-_RETIRE_INTERVAL = 2.0
+"""Seconds between looks at which writers live."""
+_CLEANUP_INTERVAL = 2.0
+"""Seconds between looks at which segments can be removed, and whether the ledger can still be read."""
 _STOP_TIMEOUT = 30.0
+"""Seconds for which a delivery is waited for when it is stopped."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
-def forward(node_dir: Path, configured: Settings, election: Election) -> None:
-    """Deliver until nothing is left to do. The caller has won the election."""
-    healed: set[str] = set()
-    while True:
-        deliveries = _deliveries(node_dir, configured, election)
-        selection = _selection(node_dir, configured, election) if deliveries else None
+def forward(node_dir: Path, configured: Settings, lock: ForwarderLock) -> None:
+    """Deliver until nothing is left to do. The caller holds the lock."""
+    Forwarder(node_dir, configured, lock).run()
+
+
+class Forwarder:
+    """Forwards a node directory.
+
+    Args:
+        node_dir: holds what is delivered.
+        configured: settings of the run.
+        lock: the lock of the directory, which the caller holds.
+    """
+
+    def __init__(self, node_dir: Path, configured: Settings, lock: ForwarderLock) -> None:
+        self._node_dir = node_dir
+        self._settings = configured
+        self._lock = lock
+        self._recovery = CrashRecovery(node_dir)
+        self._deliveries: list[Delivery] = []
+        self._tail_sampling: TailSampling | None = None
+
+    def run(self) -> None:
+        """Deliver until nothing is left to do, or another forwarder takes over."""
+        while True:
+            is_finished = self._deliver()
+            # Release the lock; then look once more: a writer that saw the lock held just now relies on us.
+            is_requested = self._lock.is_requested()
+            self._lock.release()
+            if is_requested or not is_finished or not self._lock.is_current() or not self._has_work():
+                return
+            if not self._lock.acquire():
+                return
+
+    def _deliver(self) -> bool:
+        """Run deliveries to their end; return False if they were given up."""
+        self._deliveries = self._started_deliveries()
+        if self._settings.outcome_keep and self._deliveries:
+            self._tail_sampling = TailSampling(self._node_dir, self._settings, self._lock.is_current)
+            self._tail_sampling.start()
         try:
-            finished = _follow(node_dir, configured, election, deliveries, selection, healed)
+            is_finished = self._follow()
         finally:
-            for delivery in deliveries:
+            for delivery in self._deliveries:
                 delivery.stop(_STOP_TIMEOUT)
-            if selection is not None:
-                selection.stop(_STOP_TIMEOUT)
-        if finished and election.stands() and not election.is_succeeded():
-            _retire(node_dir, configured, deliveries, at_end=True)
-        # Stopped, resign; then look once more: a writer that saw the lock held just now relies on us.
-        is_succeeded = election.is_succeeded()
-        election.resign()
-        if is_succeeded or not finished or not election.stands() or not _has_work(node_dir, deliveries):
-            return
-        if not election.win():
-            return
+            if self._tail_sampling is not None:
+                self._tail_sampling.stop(_STOP_TIMEOUT)
+                self._tail_sampling = None
+        if is_finished and self._lock.is_current() and not self._lock.is_requested():
+            self._clean_up(at_end=True)
+        return is_finished
 
+    def _started_deliveries(self) -> list[Delivery]:
+        set_aside_unreadable(self._node_dir)
+        ledger = Ledger(self._node_dir)
+        ledger.forget_failures()
+        self._lock.publish_access(access_in(os.environ))
+        lines = _line_cache(self._node_dir, self._settings)
+        is_tail_sampled = bool(self._settings.outcome_keep)
+        options = DeliveryOptions(self._settings.project_name, is_tail_sampled)
+        deliveries = []
+        for name, exporter_options in self._settings.exporters.items():
+            try:
+                exporter = self._exporter(name, exporter_options)
+                is_ours = self._lock.is_current
+                deliveries.append(Delivery(name, exporter, self._node_dir, is_ours, lines, options))
+            except Exception as error:
+                is_foreseen = isinstance(error, (SettingsError, ForeignFileError))
+                problem = str(error) if is_foreseen else f"exporter {name} cannot be set up"
+                _logger.error("%s", problem, exc_info=not is_foreseen)
+                ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)), is_retry=False)
+        ledger.close()
+        for delivery in deliveries:
+            delivery.start()
+        return deliveries
 
-def _deliveries(node_dir: Path, configured: Settings, election: Election) -> list[Delivery]:
-    deliveries = []
-    set_aside_unreadable(node_dir)
-    ledger = Ledger(node_dir)
-    ledger.forget_failures()
-    election.begin(access_in(os.environ))
-    enrichments = _enrichments(node_dir, configured)
-    for name, options in configured.exporters.items():
+    def _exporter(self, name: str, options: Mapping[str, Any]) -> SpanExporter:
+        exporter = load(name, options)
+        if is_for_another_machine(exporter, self._settings):
+            raise SettingsError(
+                f"{name} writes to a file of the machine {self._settings.home_node}, and this is another "
+                "one. What is recorded here travels there when the job ends through Ray; else give all "
+                "machines a server as target, or copy the spool there and run `otel-rollout forward`."
+            )
+        check_absent_or_own(rejected_file(self._node_dir, name))
+        return exporter
+
+    def _follow(self) -> bool:
+        """Watch until no writer lives and all is delivered, or the lock is lost.
+
+        Returns:
+            False when a target has been unavailable for too long after the last writer.
+        """
+        last_alive = last_cleanup = time.monotonic()
+        while self._lock.is_current() and not self._lock.is_requested():
+            if time.monotonic() - last_cleanup > _CLEANUP_INTERVAL:
+                self._clean_up(at_end=False)
+                replace_unreadable(self._node_dir)
+                last_cleanup = time.monotonic()
+            writers = self._recovery.run()
+            if self._tail_sampling is not None:
+                self._tail_sampling.is_over = writers.dead_are_complete and not writers.any_alive
+            if writers.any_alive:
+                last_alive = time.monotonic()
+            elif writers.dead_are_complete and self._is_settled():
+                replace_unreadable(self._node_dir)
+                return True
+            elif time.monotonic() - last_alive > self._settings.forwarder_linger:
+                _logger.warning(
+                    "the last writer is gone for long; what is pending stays in %s", self._node_dir
+                )
+                return False
+            time.sleep(_SCAN_INTERVAL)
+        return True
+
+    def _clean_up(self, at_end: bool) -> None:
+        """Remove or archive segments that every exporter is done with."""
+        if len(self._deliveries) < len(self._settings.exporters):
+            return  # an exporter that could not be set up has had nothing yet
+
+        def is_done(name: SegmentName, size: int) -> bool:
+            return all(delivery.is_done_with(name, size) for delivery in self._deliveries)
+
         try:
-            exporter = load(name, options)
-            if is_for_another_machine(exporter, configured):
-                raise SettingsError(
-                    f"{name} writes to a file of the machine {configured.home_node}, and this is another "
-                    "one. What is recorded here travels there when the job ends through Ray; else give all "
-                    "machines a server as target, or copy the spool there and run `otel-rollout forward`."
-                )
-            check_absent_or_own(rejected_file(node_dir, name))
-            selective = bool(configured.outcome_keep)
-            deliveries.append(
-                Delivery(
-                    name, exporter, node_dir, election.stands, enrichments.get(name),
-                    selective=selective, project=configured.project_name,
-                )
-            )  # fmt: skip
-        except (SettingsError, ForeignFileError) as error:
-            _logger.error("%s", error)
-            ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)), is_retry=False)
-        except Exception as error:
-            _logger.exception("exporter %s cannot be set up", name)
-            ledger.note_failure(name, ExportFailure(FailureKind.REFUSED, str(error)), is_retry=False)
-    ledger.close()
-    for delivery in deliveries:
-        delivery.start()
-    return deliveries
+            compaction.retire(self._node_dir, is_done, self._settings.keep, at_end)
+        except OSError as error:  # nothing depends on it, and it is tried every few seconds
+            warn_once(f"cannot clear up {self._node_dir}: {error}", logger=_logger)
+
+    def _is_settled(self) -> bool:
+        """Return whether every delivery has caught up, or is refused."""
+        return all(delivery.is_refused or delivery.is_caught_up() for delivery in self._deliveries)
+
+    def _has_work(self) -> bool:
+        if not self._node_dir.is_dir():
+            return False
+        return bool(segments.living_writers(self._node_dir)) or not self._is_settled()
 
 
-def _enrichments(node_dir: Path, configured: Settings) -> dict[str, Enrichment]:
-    """Return what the lines of each exporter go through: each has a memory of its own."""
+def _line_cache(node_dir: Path, configured: Settings) -> LineCache:
+    """Return the lines that the exporters share, rewritten as the settings say."""
     try:
         redact = redaction_of(configured.redact)
-    except Exception as error:  # noqa: BLE001 - what a user's module raises here, where variables lack
-        # Without it nothing is decoded, where it was not looked at.
-        _logger.warning("token ids stay without their text, and what is resent is told in full: %r", error)
-        return {}
-    decoders = Decoders(node_dir)
-    memory = MEMORY_BYTES // max(1, len(configured.exporters))
-    return {
-        name: Enrichment(node_dir, configured.turns, redact, decoders, memory)
-        for name in configured.exporters
-    }
-
-
-def _selection(node_dir: Path, configured: Settings, election: Election) -> Selection | None:
-    if not configured.outcome_keep:
-        return None
-    selection = Selection(node_dir, configured, election.stands)
-    selection.start()
-    return selection
-
-
-def _follow(
-    node_dir: Path,
-    configured: Settings,
-    election: Election,
-    deliveries: list[Delivery],
-    selection: Selection | None,
-    healed: set[str],
-) -> bool:
-    """Watch over deliveries until no writer lives and all is delivered, or the directory is another one.
-
-    Returns:
-        False when it was given up: the target has been out of reach for too long after the last writer.
-    """
-    last_alive = last_retired = time.monotonic()
-    while election.stands() and not election.is_succeeded():
-        if time.monotonic() - last_retired > _RETIRE_INTERVAL:
-            _retire(node_dir, configured, deliveries, at_end=False)
-            replace_unreadable(node_dir)
-            last_retired = time.monotonic()
-        alive, complete = _heal_the_dead(node_dir, healed)
-        if selection is not None:
-            selection.is_over = complete and not alive
-        if alive:
-            last_alive = time.monotonic()
-        elif complete and all(delivery.is_refused or delivery.is_caught_up() for delivery in deliveries):
-            replace_unreadable(node_dir)
-            return True
-        elif time.monotonic() - last_alive > configured.forwarder_linger:
-            _logger.warning("the last writer is gone for long; what is pending stays in %s", node_dir)
-            return False
-        time.sleep(_SCAN_INTERVAL)
-    return True
-
-
-def _retire(node_dir: Path, configured: Settings, deliveries: list[Delivery], at_end: bool) -> None:
-    if len(deliveries) < len(configured.exporters):  # one that could not be set up has had nothing yet
-        return
-
-    def is_done(name: SegmentName, size: int) -> bool:
-        return all(delivery.is_done_with(name, size) for delivery in deliveries)
-
-    try:
-        compaction.retire(node_dir, is_done, configured.keep, at_end)
-    except OSError as error:  # nothing depends on it
-        warn_once(f"cannot clear up {node_dir}: {error}", logger=_logger)  # it is tried every few seconds
-
-
-def _heal_the_dead(node_dir: Path, healed: set[str]) -> tuple[bool, bool]:
-    """Complete what writers left that died since the last look.
-
-    Returns:
-        Whether any writer lives, and whether all that do not are complete.
-    """
-    alive, complete = False, True
-    for writer in segments.writers(node_dir) - healed:
-        try:
-            if segments.is_dead(node_dir, writer):
-                segments.heal(node_dir, writer)
-                close_unfinished(node_dir, writer)
-                segments.discard_buffers(node_dir, writer)
-                healed.add(writer)
-            else:
-                alive = True
-        except Exception as error:  # a full disk, say: the others go on, and this one is tried again
-            if writer not in process.incomplete_writers:
-                unforeseen = not isinstance(error, OSError)
-                _logger.warning("cannot complete what %s recorded: %s", writer, error, exc_info=unforeseen)
-            process.incomplete_writers.add(writer)
-            complete = False
-    return alive, complete
-
-
-def _has_work(node_dir: Path, deliveries: list[Delivery]) -> bool:
-    return node_dir.is_dir() and (
-        bool(segments.living_writers(node_dir))
-        or not all(delivery.is_refused or delivery.is_caught_up() for delivery in deliveries)
-    )
+    except Exception as error:  # noqa: BLE001 - a user's module, which may need variables that we do not have
+        # Text that is decoded here would not be redacted.
+        _logger.warning("token ids stay without their text, and turns are exported in full: %r", error)
+        return LineCache(node_dir)
+    return LineCache(node_dir, LineRewriter(node_dir, configured.turns, redact).rewrite)

@@ -1,4 +1,4 @@
-"""Which trajectories run at present, for exporters that can show it."""
+"""Find the trajectories that are running, for exporters that can show them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from otel_rollout.spool import layout, segments
 from otel_rollout.spool.root_table import read_open
 
 LOOK_INTERVAL = 2.0
+"""Seconds between looks at which trajectories are running."""
 MINIMUM_AGE = 3.0
-"""Seconds a trajectory has to run before it is shown as running: most end sooner and cost no request."""
+"""Seconds for which a trajectory has run when it is shown: most end sooner, and cost no request."""
 
 
-class Running:
-    """Finds trajectories that run and were not handed out yet.
+class LiveTrajectories:
+    """Finds running trajectories, and returns each of them once.
 
     Args:
-        node_dir: where their processes record.
+        node_dir: holds the root tables of the recording processes.
     """
 
     def __init__(self, node_dir: Path) -> None:
@@ -29,7 +30,7 @@ class Running:
         self._known: set[int] = set()
 
     def new_roots(self) -> list[ReadableSpan]:
-        """Root spans, without an end, of trajectories that have been running for a while."""
+        """Return the roots, without an end, that began to run a while ago."""
         if time.monotonic() < self._next_look:
             return []
         self._next_look = time.monotonic() + LOOK_INTERVAL
@@ -44,7 +45,7 @@ class Running:
                 try:
                     roots += spans_of(line)
                 except UnreadableLineError:
-                    continue  # its slot was being reused
+                    continue  # the slot was just being written
         return roots
 
 

@@ -1,8 +1,9 @@
-"""Who forwards a node directory: whoever holds its lock.
+"""The lock of a node directory: its holder is the directory's forwarder.
 
-The lock file says which variables its holder has for access to targets (credentials, certificates, proxies):
-their names, and fingerprints of their values with a salt. A process that has more starts a successor, which
-asks for the lock by a file of its own, and gets it when the batches under way are delivered.
+The lock file says which variables the holder has for access to targets (credentials, certificates, proxies):
+the variables' names, and fingerprints of their values with a salt. A process that has more of them starts a
+successor. The successor asks for the lock by a file of its own, and gets the lock when the forwarder has
+delivered the batches under way.
 """
 
 from __future__ import annotations
@@ -22,49 +23,49 @@ from otel_rollout.spool.private_files import open_private
 LOCK_FILE = "forwarder.lock"
 SUCCESSOR_FILE = "forwarder.successor"
 SUCCESSOR = "--succeed"
-"""Argument of a forwarder that takes the lock over from the one that runs."""
+"""Argument of a forwarder that takes the lock over from the present holder."""
 _POLL_INTERVAL = 0.05
 _ATTEMPTS, _ATTEMPT_INTERVAL = 100, 0.005
-"""Attempts to get the lock while processes look at it, and seconds between them."""
-_NAMES_BYTES = 1 << 20
+"""Attempts to get the lock while other processes look whether it is held, and seconds between attempts."""
+_MAX_FILE_BYTES = 1 << 20
 """Bytes read of a lock file."""
 
 
 def fingerprints(access: Mapping[str, str], salt: str) -> dict[str, str]:
-    """Return the names of variables with what tells their values apart, and not what they are."""
+    """Return variables with fingerprints in place of their values."""
     return {
         name: hashlib.sha256(f"{salt} {value}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
         for name, value in access.items()
     }
 
 
-class Election:
-    """The forwarder's lock: at most one process forwards a directory.
+class ForwarderLock:
+    """The forwarder's lock: at most one process forwards a node directory.
 
     Raises:
         OSError: when the lock file cannot be opened.
-        ForeignFileError: when the directory or the file may be somebody else's.
+        ForeignFileError: when the directory or the file may be another user's.
     """
 
     def __init__(self, node_dir: Path) -> None:
         self._path = node_dir / LOCK_FILE
         self._descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT)
 
-    def win(self) -> bool:
-        """Try to become the forwarder; False while another process is."""
+    def acquire(self) -> bool:
+        """Try to get the lock; return False while another process holds it."""
         for _ in range(_ATTEMPTS):
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if self.is_held():
                     return False
-                time.sleep(_ATTEMPT_INTERVAL)  # somebody was just looking whether it is held
+                time.sleep(_ATTEMPT_INTERVAL)  # another process was just looking whether the lock is held
             else:
                 return True
         return False
 
     def is_held(self) -> bool:
-        """Whether another process is the forwarder. Those who ask are not taken for one, by one another."""
+        """Return whether another process is the forwarder, and not just looking."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -72,18 +73,18 @@ class Election:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         return False
 
-    def succeed(self, timeout: float) -> bool:
-        """Ask the forwarder for the lock, and wait for it."""
+    def take_over(self, timeout: float) -> bool:
+        """Ask the holder for the lock; return False if it does not come in time."""
         os.close(open_private(self._path.parent / SUCCESSOR_FILE, os.O_WRONLY | os.O_CREAT))
         deadline = time.monotonic() + timeout
-        while not self.win():
+        while not self.acquire():
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL_INTERVAL)
         return True
 
-    def begin(self, access: Mapping[str, str]) -> None:
-        """As the lock's holder, write down which access to targets we have; who asked for the lock has it."""
+    def publish_access(self, access: Mapping[str, str]) -> None:
+        """Write our access to targets into the lock file, as its holder."""
         salt = os.urandom(8).hex()
         described = orjson.dumps({"salt": salt, "access": fingerprints(access, salt)})
         os.pwrite(self._descriptor, described, 0)
@@ -91,40 +92,41 @@ class Election:
         with contextlib.suppress(FileNotFoundError):
             (self._path.parent / SUCCESSOR_FILE).unlink()
 
-    def lacks(self, access: Mapping[str, str]) -> bool:
-        """Whether the lock's holder has fewer of such variables than these, and no other."""
-        has, _ = self._described()
-        return has is not None and has.keys() < access.keys()
+    def lacks_access(self, access: Mapping[str, str]) -> bool:
+        """Return whether ``access`` has the holder's variables, and further ones."""
+        published, _ = self._published_access()
+        return published is not None and published.keys() < access.keys()
 
-    def differs(self, access: Mapping[str, str]) -> bool:
-        """Whether the lock's holder has the same variables with other values."""
-        has, salt = self._described()
-        return has is not None and has.keys() == access.keys() and has != fingerprints(access, salt)
+    def has_other_access(self, access: Mapping[str, str]) -> bool:
+        """Return whether the holder has the variables of ``access`` with other values."""
+        published, salt = self._published_access()
+        if published is None or published.keys() != access.keys():
+            return False
+        return published != fingerprints(access, salt)
 
-    def _described(self) -> tuple[dict[str, str] | None, str]:
+    def _published_access(self) -> tuple[dict[str, str] | None, str]:
         try:
-            described = orjson.loads(os.pread(self._descriptor, _NAMES_BYTES, 0))
+            described = orjson.loads(os.pread(self._descriptor, _MAX_FILE_BYTES, 0))
             return dict(described["access"]), str(described["salt"])
-        except (ValueError, KeyError, TypeError):  # nobody has said, or half of it
+        except (ValueError, KeyError, TypeError):  # nothing is written yet, or half of it
             return None, ""
 
-    def is_succeeded(self) -> bool:
-        """Whether somebody asks for the lock."""
+    def is_requested(self) -> bool:
+        """Return whether a successor asks for the lock."""
         return (self._path.parent / SUCCESSOR_FILE).exists()
 
-    def stands(self) -> bool:
-        """Whether the lock is still that of the directory: somebody may have removed it, and made it anew."""
+    def is_current(self) -> bool:
+        """Return whether our lock file is still the one in the directory."""
         try:
-            there = os.stat(self._path)
+            found = os.stat(self._path)
         except FileNotFoundError:
             return False
-        held = os.fstat(self._descriptor)
-        return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+        return os.path.samestat(found, os.fstat(self._descriptor))
 
-    def resign(self) -> None:
+    def release(self) -> None:
         """Let another process become the forwarder."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let go of the lock file, and with it of the lock."""
+        """Close the lock file, and so release the lock."""
         os.close(self._descriptor)

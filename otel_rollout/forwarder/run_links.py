@@ -1,6 +1,6 @@
-"""Telling an exporter which run of its tracker the rollout belongs to, whenever that becomes known.
+"""Link what an exporter delivers to the published run of its tracker.
 
-A training framework starts its MLflow or W&B run when its workers exist already, so after the first spans.
+A training framework starts its run after its workers, and so after the first spans.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from otel_rollout.exporting.api import ExportFailure, FailureKind, LinksRuns
 from otel_rollout.spool import layout
 
 _RETRY_INTERVAL = 5.0
+"""Seconds before an unavailable tracker is asked again."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
-class RunLink:
+class TrackerRunLink:
     """The link between what one exporter delivers and a run of its tracker.
 
     Args:
-        node_dir: where the run may be published.
-        exporter_name: under which name.
-        exporter: without :class:`~otel_rollout.exporting.api.LinksRuns` there is nothing to link.
+        node_dir: the node directory in which a run may be published.
+        exporter_name: the exporter's name, under which the run is published.
+        exporter: nothing is linked for an exporter without :class:`~otel_rollout.exporting.api.LinksRuns`.
     """
 
     def __init__(self, node_dir: Path, exporter_name: str, exporter: object) -> None:
@@ -32,30 +33,30 @@ class RunLink:
         self._link = exporter.link_run if isinstance(exporter, LinksRuns) else _link_nothing
         manifest = layout.read_manifest(node_dir)
         self._rollout = manifest.run_id if manifest else ""
-        self._told: str | None = None
+        self._linked: str | None = None
         self._next_attempt = 0.0
         self._is_complete = True
 
     def delivered(self) -> None:
-        """Note that something was delivered since the exporter was told."""
+        """Note that something was delivered after the link was made."""
         self._is_complete = False
 
-    def is_news(self) -> bool:
-        """Whether a run was published that the exporter has not been told of."""
+    def is_new(self) -> bool:
+        """Return whether a run was published that the exporter is not linked to."""
         run = self._published()
-        return run is not None and run != self._told and self.may_be_told()
+        return run is not None and run != self._linked and self.may_retry()
 
-    def may_be_told(self) -> bool:
-        """Whether the pause after a failure is over."""
+    def may_retry(self) -> bool:
+        """Return whether the pause after a failure is over."""
         return time.monotonic() >= self._next_attempt
 
     def is_complete(self) -> bool:
-        """Whether nothing is left to tell; at the end, what other machines delivered meanwhile is."""
+        """Return whether nothing was delivered after the published run was linked."""
         run = self._published()
-        return run is None or (run == self._told and self._is_complete)
+        return run is None or (run == self._linked and self._is_complete)
 
-    def tell(self, ledger: Ledger) -> None:
-        """Tell the exporter of the run that was published."""
+    def make(self, ledger: Ledger) -> None:
+        """Have the exporter link everything to the published run; note the outcome."""
         run = self._published() or ""
         failure = self._link(run, self._rollout)
         if failure is not None:
@@ -63,7 +64,7 @@ class RunLink:
         if failure is not None and failure.kind is FailureKind.UNAVAILABLE:
             self._next_attempt = time.monotonic() + _RETRY_INTERVAL
             return
-        self._told = run
+        self._linked = run
         self._is_complete = True
         ledger.note_link(self._name, run, failure.message if failure else None)
 

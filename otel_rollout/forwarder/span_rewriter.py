@@ -1,113 +1,117 @@
-"""A span as an exporter is told it: the text of its token ids, and what is new since its trace began."""
+"""Rewrite one span: add decoded text, refer to what other spans already have."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder import context_diff, turn_text
-from otel_rollout.forwarder.context_diff import Branch, Shared, Turns
-from otel_rollout.forwarder.detokenizer import Decoder
-from otel_rollout.forwarder.tokenizer_cache import Decoders
+from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.forwarder import context_diff
+from otel_rollout.forwarder.context_diff import Shared, Turns
+from otel_rollout.forwarder.detokenizer import Detokenizer
+from otel_rollout.forwarder.model_call import ModelCall, prompt_of
+from otel_rollout.forwarder.tokenizer_cache import DetokenizerCache
 
-_LEAST_TOKENS: Final = 16
-"""Tokens at the beginning of a prompt that are worth being told by reference."""
-_LEAST_IMAGE: Final = 1024
-_DEPTH: Final = 6
-"""Levels at which token ids, messages and images are looked for."""
+_MIN_SHARED_TOKENS: Final = 16
+"""Tokens of a prompt's prefix that are worth a reference to the turn that has them."""
+_MIN_IMAGE_CHARACTERS: Final = 1024
+"""Length of an image's data URL that is worth a reference to the span that has the image."""
+_MAX_DEPTH: Final = 6
+"""Levels of input and output in which token ids, messages and images are looked for."""
 _MAX_TEXTS: Final = 64
-"""Answers of a trace whose text is remembered for roots that show it; of further ones the latest."""
+"""Answers of a trace whose text is remembered for roots that show it; of more answers, the latest."""
+_TRACE_BYTES: Final = 256
+"""Bytes of memory that a trace takes, and as many for each of its images."""
 _ANSWERS: Final = ("response_ids", "token_ids")
 _LOGPROBS: Final = ("response_logprobs", "log_probs", "logprobs")
 
 
-class Trace:
-    """What is remembered of a trace."""
+class TraceMemory:
+    """What is remembered of a trace.
+
+    Attributes:
+        tokens: the turns of token ids, by the name of their tokenizer.
+        messages: the turns of messages.
+        images: digest of an image → id of the span that was the first to have the image.
+        texts: span id → text of the span's answer, if that was decoded.
+        size: bytes of memory, as last measured.
+    """
 
     def __init__(self) -> None:
         self.tokens: dict[str, Turns] = {}
         self.messages = Turns(context_diff.MESSAGE_BYTES)
         self.images: dict[str, str] = {}
-        self.texts: dict[str, str] = {}
-        """Spans whose answers were decoded, and the text of these."""
+        self.texts: BoundedDict[str, str] = BoundedDict(_MAX_TEXTS)
         self.size = 0
 
-    def remember_text(self, span_id: str, text: str) -> None:
-        """Keep the text of a span's answer for the root that shows it."""
-        self.texts.pop(span_id, None)
-        self.texts[span_id] = text
-        if len(self.texts) > _MAX_TEXTS:
-            del self.texts[next(iter(self.texts))]
-
     def measure(self) -> None:
-        """Note what it takes."""
-        remembered = [self.messages, *self.tokens.values()]
-        pieces = sum(len(p.text) for t in remembered for b in t.branches for p in b.pieces)
+        """Set ``size``."""
+        turns = [self.messages, *self.tokens.values()]
+        pieces = sum(len(p.text) for t in turns for b in t.branches for p in b.pieces)
         texts = sum(map(len, self.texts.values()))
-        self.size = sum(t.size for t in remembered) + pieces + texts + 256 * (1 + len(self.images))
+        self.size = sum(t.size for t in turns) + pieces + texts + _TRACE_BYTES * (1 + len(self.images))
 
 
-class Holds(NamedTuple):
-    """What there may be in the inputs and outputs of a line; what is not there need not be looked for."""
+class Contents(NamedTuple):
+    """What the input and output of a line may hold, and has to be looked for."""
 
     tokens: bool
     images: bool
 
 
-class Call:
-    """A span, and what is told of it in another way than it was recorded.
+class SpanRewriter:
+    """Rewrites a span.
 
     Args:
-        span: as it is on its line; is changed.
-        trace: what is remembered of its trace.
-        told: which turns are told by what is new in them.
-        holds: what there may be in the span's input and output.
-        decoders: for token ids.
-        recorded_text: gives the text of another span's answer, by its id, from the line of that span.
+        span: the span's JSON, which is changed.
+        trace: what is remembered of the span's trace.
+        turns: which turns are exported as what is new in them (``tokens``, ``all`` or ``whole``).
+        contents: what the span's input and output may hold.
+        detokenizers: decode token ids.
+        recorded_text: returns the text of another span's answer, by its id, from the line of that span.
     """
 
     def __init__(
         self,
         span: dict[str, Any],
-        trace: Trace,
-        told: str,
-        holds: Holds,
-        decoders: Decoders,
+        trace: TraceMemory,
+        turns: str,
+        contents: Contents,
+        detokenizers: DetokenizerCache,
         recorded_text: Callable[[str], str | None],
     ) -> None:
         self._span = span
         self._trace = trace
-        self._told = told
-        self._holds = holds
-        self._decoders = decoders
+        self._turns = turns
+        self._contents = contents
+        self._detokenizers = detokenizers
         self._recorded_text = recorded_text
         self._id = str(span["spanId"])
-        self._began, self._ended = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+        self._start, self._end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
         self._attributes = {entry["key"]: entry["value"] for entry in span.get("attributes", ())}
         self._input = self._json(semconv.INPUT_VALUE)
         self._output = self._json(semconv.OUTPUT_VALUE)
         self._changed = False
 
-    def told(self) -> bool:
-        """Change the span; False if it is told as it was recorded."""
+    def rewrite(self) -> bool:
+        """Change the span; return False if the span stays as it was recorded."""
         name = self._attributes.get(semconv.TOKENIZER, {}).get("stringValue")
-        decoder = self._decoders.get(name, self._ended / 1e9) if name else None
-        turn = self._tell_tokens(str(name), decoder) if self._holds.tokens else None
+        detokenizer = self._detokenizers.get(name, self._end / 1e9) if name else None
+        turn = self._rewrite_tokens(str(name), detokenizer) if self._contents.tokens else None
         conversation = self._conversation()
-        if conversation is not None:  # ids have their reference in themselves
-            turn = self._tell_messages(conversation)
+        if conversation is not None:  # token ids hold their reference themselves
+            turn = self._rewrite_messages(conversation)
         if turn is not None:
             self._note_turn(turn)
-        if self._holds.images and self._told != "whole":
-            self._input = self._without_repeated(self._input, _DEPTH)
-            self._output = self._without_repeated(self._output, _DEPTH)
-        self._show_text_of_another()
+        if self._contents.images and self._turns != "whole":
+            self._input = self._without_repeated(self._input, _MAX_DEPTH)
+            self._output = self._without_repeated(self._output, _MAX_DEPTH)
+        self._show_answer_of_another()
         if self._changed:
             self._put(semconv.INPUT_VALUE, self._input)
             self._put(semconv.OUTPUT_VALUE, self._output)
@@ -126,119 +130,125 @@ class Call:
         if value is not None:
             self._attributes[key]["stringValue"] = orjson.dumps(value).decode()
 
-    def _note(self, key: str, value: int | str) -> None:
-        held = {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}
-        others = [entry for entry in self._span["attributes"] if entry["key"] != key]
-        self._span["attributes"] = [*others, {"key": key, "value": held}]
+    def _note_turn(self, turn: _Turn) -> None:
+        noted = {
+            semconv.TURN_CONTINUES: {"stringValue": turn.shared.turn},
+            semconv.TURN_SHARED: {"intValue": str(turn.shared.length)},
+            semconv.TURN_LENGTH: {"intValue": str(turn.length)},
+        }
+        others = [entry for entry in self._span["attributes"] if entry["key"] not in noted]
+        self._span["attributes"] = [*others, *({"key": key, "value": noted[key]} for key in noted)]
         self._changed = True
 
     # --- token ids ----------------------------------------------------------------------------------------
 
-    def _tell_tokens(self, tokenizer: str, decoder: Decoder | None) -> _Turn | None:
+    def _rewrite_tokens(self, tokenizer: str, detokenizer: Detokenizer | None) -> _Turn | None:
         answers = [(holder, key) for key in _ANSWERS for holder in _holders(self._output, key)]
         prompts = [*_holders(self._output, "prompt_ids"), *_holders(self._input, "prompt_ids")]
         if not (answers or prompts):
             return None
-        known = self._trace.tokens.setdefault(tokenizer, Turns(context_diff.TOKEN_BYTES, _LEAST_TOKENS))
-        if len(answers) > 1:  # no turn: the next one continues with one of them, or with none
+        turns = self._trace.tokens.setdefault(tokenizer, Turns(context_diff.TOKEN_BYTES, _MIN_SHARED_TOKENS))
+        if len(answers) > 1:  # no turn: the next one continues one of the answers, or none
             for holder, key in answers:
-                call = _Tokens(holder.get("prompt_ids", []), holder[key])
-                self._follow(call, known, ended=context_diff.NEVER)
-                self._show(holder, call, decoder)
+                call = ModelCall(holder.get("prompt_ids", []), holder[key])
+                self._remember(call, turns, can_be_continued=False)
+                self._show(holder, call, detokenizer)
             return None
         holder, key = answers[0] if answers else ({}, "")
-        call = _Tokens(_prompt_of(prompts), holder.get(key, []))
-        # A conversation as an agent loop returns it is nobody's turn, and told in full.
-        is_summary = "prompt_ids" in holder and call.encoded is not None and known.knows(call.encoded)
-        shared = None
-        if self._told != "whole" and not is_summary and call.asked is not None:
-            shared = known.shared(self._id, call.asked, self._began)
-        self._follow(call, known, self._ended if answers and prompts else context_diff.NEVER)
+        call = ModelCall(prompt_of(prompts), holder.get(key, []))
+        shared = self._shared_prefix(call, turns, holder)
+        self._remember(call, turns, can_be_continued=bool(answers and prompts))
         if answers:
-            self._show(holder, call, decoder, shared.length if shared else 0)
+            self._show(holder, call, detokenizer, shared.length if shared else 0)
         if shared is None:
             return None
         for prompt in prompts:
-            prompt["prompt_ids"] = _told_by(shared, call.prompt)
+            prompt["prompt_ids"] = _reference(shared, call.prompt)
         self._changed = True
         return _Turn(shared, len(call.prompt))
 
-    def _follow(self, call: _Tokens, known: Turns, ended: int) -> None:
-        if call.encoded:
-            call.branch = known.add(self._id, call.encoded, ended)
+    def _shared_prefix(self, call: ModelCall, turns: Turns, holder: dict[str, Any]) -> Shared | None:
+        # A conversation as an agent loop returns it is no turn, and is exported in full.
+        is_summary = (
+            "prompt_ids" in holder
+            and call.encoded is not None
+            and turns.knows(self._id, call.encoded, self._end)
+        )
+        if self._turns == "whole" or is_summary or call.encoded_prompt is None:
+            return None
+        return turns.shared(self._id, call.encoded_prompt, self._start)
 
-    def _show(self, holder: dict[str, Any], call: _Tokens, decoder: Decoder | None, begin: int = 0) -> None:
-        """Put the text of a call's tokens beside them, that of the prompt from ``begin`` on."""
-        if decoder is None or not call.ids:
+    def _remember(self, call: ModelCall, turns: Turns, can_be_continued: bool) -> None:
+        if call.encoded:
+            call.branch = turns.add(self._id, call.encoded, self._end, can_be_continued)
+
+    def _show(
+        self, holder: dict[str, Any], call: ModelCall, detokenizer: Detokenizer | None, start: int = 0
+    ) -> None:
+        """Put decoded text beside a call's ids; the prompt's text from ``start`` on."""
+        if detokenizer is None or not call.ids:
             return
-        if call.branch is not None:
-            turn_text.read(call.branch, call.ids, [begin, len(call.prompt)], decoder)
+        call.decode(start, detokenizer)
         if call.prompt:
-            holder["prompt_text"] = call.text(begin, len(call.prompt), decoder) + call.rest_of_prompt
-            if begin:
-                holder["prompt_text_begins_at_token"] = begin
+            holder["prompt_text"] = call.prompt_text(start, detokenizer)
+            if start:
+                holder["prompt_text_begins_at_token"] = start
         if call.has_answer:
-            answer = call.text(len(call.prompt), len(call.ids), decoder) + call.rest_of_answer
+            answer = call.answer_text(detokenizer)
             holder["response_text"] = answer
-            self._trace.remember_text(self._id, answer)
-        segments = call.segments(holder.get("response_mask"), decoder)
+            self._trace.texts[self._id] = answer
+        segments = call.segments(holder.get("response_mask"), detokenizer)
         if segments:
             holder["response_segments"] = segments
-        _sum_up_logprobs(holder)
+        _summarize_logprobs(holder)
         self._changed = True
-
-    def _note_turn(self, turn: _Turn) -> None:
-        self._note(semconv.TURN_CONTINUES, turn.shared.turn)
-        self._note(semconv.TURN_SHARED, turn.shared.length)
-        self._note(semconv.TURN_LENGTH, turn.length)
 
     # --- messages, images, and the answer on the root -----------------------------------------------------
 
     def _conversation(self) -> dict[str, Any] | None:
-        """Return what holds the span's messages; None without any, and where all is told whole."""
-        if self._told == "whole":
+        """Return the object with the span's messages; None if they are not rewritten."""
+        if self._turns == "whole":
             return None
         return next((h for h in _holders(self._input, "messages") if _is_conversation(h["messages"])), None)
 
-    def _tell_messages(self, holder: dict[str, Any]) -> _Turn | None:
-        told = holder["messages"]
-        encoded = context_diff.messages(told)
-        shared = self._trace.messages.shared(self._id, encoded, self._began)
-        self._trace.messages.add(
-            self._id, encoded, self._ended if self._is_model_call() else context_diff.NEVER
-        )
+    def _rewrite_messages(self, holder: dict[str, Any]) -> _Turn | None:
+        messages = holder["messages"]
+        encoded = context_diff.messages(messages)
+        shared = self._trace.messages.shared(self._id, encoded, self._start)
+        self._trace.messages.add(self._id, encoded, self._end, self._is_model_call())
         if shared is None:
             return None
-        if self._told == "all":
-            holder["messages"] = told[shared.length :]
-        return _Turn(shared, len(told))
+        if self._turns == "all":
+            holder["messages"] = messages[shared.length :]
+        return _Turn(shared, len(messages))
 
     def _is_model_call(self) -> bool:
         kind = self._attributes.get(semconv.SPAN_KIND, {}).get("stringValue")
         return kind == semconv.KIND_LLM or semconv.GEN_AI_OPERATION_NAME in self._attributes
 
     def _without_repeated(self, value: Any, depth: int) -> Any:
-        """``value`` with the images that another span of the trace has had replaced by what they are."""
+        """Return ``value`` with a reference for each image that another span has."""
         if depth and isinstance(value, dict):
-            return {key: self._without_repeated(held, depth - 1) for key, held in value.items()}
+            return {key: self._without_repeated(entry, depth - 1) for key, entry in value.items()}
         if depth and isinstance(value, list):
             if value and isinstance(value[0], (int, float)):
                 return value
-            return [self._without_repeated(held, depth - 1) for held in value]
-        if not isinstance(value, str) or len(value) < _LEAST_IMAGE or not value.startswith("data:"):
+            return [self._without_repeated(entry, depth - 1) for entry in value]
+        if not isinstance(value, str) or len(value) < _MIN_IMAGE_CHARACTERS or not value.startswith("data:"):
             return value
-        kind, separator, content = value[5:].partition(";base64,")
+        type_, separator, content = value[5:].partition(";base64,")
         if not separator:
             return value
         digest = hashlib.sha256(content.encode()).hexdigest()
-        holder = self._trace.images.setdefault(digest, self._id)
-        if holder == self._id:
+        owner = self._trace.images.setdefault(digest, self._id)
+        if owner == self._id:
             return value
         self._changed = True
         size = len(content) * 3 // 4
-        return f"<{kind} of {size} bytes, sha256 of its base64 {digest[:16]}, is in span {holder}>"
+        return f"<{type_} of {size} bytes, sha256 of its base64 {digest[:16]}, is in span {owner}>"
 
-    def _show_text_of_another(self) -> None:
+    def _show_answer_of_another(self) -> None:
+        """Put the answer of another span into the output, where the span names one."""
         other = self._attributes.get(semconv.TEXT_OF, {}).get("stringValue")
         if other is None:
             return
@@ -249,88 +259,20 @@ class Call:
         if answer is None:
             answer = self._recorded_text(other)
         if answer is not None:
-            held = self._output if isinstance(self._output, dict) else {}
-            self._output = {**held, "response_text": answer}
-            _sum_up_logprobs(self._output)
+            output = self._output if isinstance(self._output, dict) else {}
+            self._output = {**output, "response_text": answer}
+            _summarize_logprobs(self._output)
 
 
 class _Turn(NamedTuple):
-    """What a turn shares with an earlier one, and how many tokens or messages it has in all."""
+    """A turn of tokens or messages: the shared prefix, and the whole length."""
 
     shared: Shared
     length: int
 
 
-class _Tokens:
-    """The prompt and the answer of a model call, or of a whole conversation. Either may have been cut.
-
-    Attributes:
-        asked: the prompt as bytes; None where it was cut, or is no list of token ids.
-        encoded: prompt and answer as bytes; None where either is none.
-        has_answer: whether the answer is a list of token ids, maybe a cut or an empty one.
-        branch: that of the trace which begins with them; None where nobody continues them.
-    """
-
-    def __init__(self, prompt: Any, answer: list[Any]) -> None:
-        self.prompt, self.rest_of_prompt, self.asked = _ids(prompt)
-        self.answer, self.rest_of_answer, answered = _ids(answer)
-        self.has_answer = bool(self.answer or self.rest_of_answer) or answered is not None
-        self.ids = [*self.prompt, *self.answer]
-        self.encoded = None if self.asked is None or answered is None else self.asked + answered
-        self.branch: Branch | None = None
-
-    def text(self, begin: int, end: int, decoder: Decoder) -> str:
-        """The text of some of its tokens, which lie in the prompt or in the answer."""
-        if self.branch is not None:
-            return turn_text.text(self.branch, self.ids, begin, end, decoder)
-        if self.asked is not None:
-            return decoder.part(self.ids, begin, end)
-        start = len(self.prompt)  # what is between prompt and answer is not known
-        if end <= start:
-            return decoder.part(self.prompt, begin, end)
-        return decoder.part(self.answer, begin - start, end - start)
-
-    def segments(self, mask: Any, decoder: Decoder) -> list[dict[str, Any]]:
-        """What the model said, and what the environment did, one after the other; empty without a mask."""
-        if not isinstance(mask, list) or len(mask) != len(self.answer) or not mask:
-            return []
-        begins = [0, *(i for i in range(1, len(mask)) if bool(mask[i]) != bool(mask[i - 1])), len(mask)]
-        start = len(self.prompt)
-        return [
-            {
-                "role": "model" if mask[begin] else "environment",
-                "tokens": end - begin,
-                "text": self.text(start + begin, start + end, decoder),
-            }
-            for begin, end in itertools.pairwise(begins)
-        ]
-
-
-def _prompt_of(holders: Sequence[dict[str, Any]]) -> Any:
-    """The prompt of a call that holds it in several places; None where these do not agree."""
-    prompts = [holder["prompt_ids"] for holder in holders]
-    if len({context_diff.tokens(prompt) for prompt in prompts}) > 1:
-        return None
-    return prompts[0] if prompts else []
-
-
-def _ids(value: Any) -> tuple[list[int], str, bytes | None]:
-    """Token ids, what stands for those that were left out when they were recorded, and the ids as bytes.
-
-    The bytes are those of all of them: None where some were left out. Of what is no list of token ids (it has
-    placeholders of images, say, or is nested) there are none.
-    """
-    if not isinstance(value, list):
-        return [], "", None
-    cut = value[-1] if value and isinstance(value[-1], str) and value[-1].startswith("… (") else ""
-    ids = value[:-1] if cut else value
-    encoded = context_diff.tokens(ids)
-    if encoded is None:
-        return [], "", None
-    return ids, cut, None if cut else encoded
-
-
-def _told_by(shared: Shared, prompt: list[int]) -> dict[str, Any]:
+def _reference(shared: Shared, prompt: list[int]) -> dict[str, Any]:
+    """Return what takes the place of a prompt's ids."""
     return {
         "continues": shared.turn,
         "shared": shared.length,
@@ -339,24 +281,24 @@ def _told_by(shared: Shared, prompt: list[int]) -> dict[str, Any]:
     }
 
 
-def _holders(value: Any, key: str, depth: int = _DEPTH) -> Iterator[dict[str, Any]]:
-    """The objects in ``value`` that have a list under ``key``."""
+def _holders(value: Any, key: str, depth: int = _MAX_DEPTH) -> Iterator[dict[str, Any]]:
+    """Yield the objects in ``value`` that have a list under ``key``."""
     if isinstance(value, dict):
         if isinstance(value.get(key), list):
             yield value
         if depth:
-            for held in value.values():
-                yield from _holders(held, key, depth - 1)
+            for entry in value.values():
+                yield from _holders(entry, key, depth - 1)
     elif isinstance(value, list) and depth and value and isinstance(value[0], (dict, list)):
-        for held in value:
-            yield from _holders(held, key, depth - 1)
+        for entry in value:
+            yield from _holders(entry, key, depth - 1)
 
 
 def _is_conversation(value: list[Any]) -> bool:
-    return bool(value) and all(isinstance(said, dict) and "role" in said for said in value)
+    return bool(value) and all(isinstance(message, dict) and "role" in message for message in value)
 
 
-def _sum_up_logprobs(output: dict[str, Any]) -> None:
+def _summarize_logprobs(output: dict[str, Any]) -> None:
     for name in _LOGPROBS:
         summary = _summary(output.get(name))
         if summary is not None:
@@ -364,7 +306,10 @@ def _sum_up_logprobs(output: dict[str, Any]) -> None:
 
 
 def _summary(values: Any) -> dict[str, float] | None:
-    """Count, mean and least of log probabilities in a line; NaN is null there, and counted as missing."""
+    """Return number, mean and least of log probabilities; None for anything else.
+
+    NaN is null in a line, and counted as missing.
+    """
     if not isinstance(values, list) or not set(map(type, values)) <= {int, float, type(None)}:
         return None
     numbers = [value for value in values if value is not None]

@@ -1,4 +1,4 @@
-"""The decoders of a run's tokenizers, which may be being written when spans name them."""
+"""Load a run's tokenizers once, and wait for one that is still being written."""
 
 from __future__ import annotations
 
@@ -9,68 +9,72 @@ import time
 from pathlib import Path
 from typing import Final
 
-from otel_rollout.forwarder.detokenizer import Decoder
+from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.spool import layout
 
 PATIENCE: Final = 10.0
-"""Seconds after the end of a span that are waited for the tokenizer it names."""
-_LOOK_INTERVAL: Final = 5.0
-_POLL: Final = 0.1
-_MAX_DECODERS: Final = 8
+"""Seconds after the end of a span for which its tokenizer is waited for."""
+_RETRY_INTERVAL: Final = 5.0
+"""Seconds before a tokenizer that was missing is looked for again."""
+_POLL_INTERVAL: Final = 0.1
+_MAX_DETOKENIZERS: Final = 8
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
-class Decoders:
-    """Decoders by the names that spans give. Threads of several exporters share them.
+class DetokenizerCache:
+    """Detokenizers by the names that spans give. May be used from several threads.
 
     Args:
-        node_dir: has the tokenizers.
+        node_dir: holds the tokenizers.
     """
 
     def __init__(self, node_dir: Path) -> None:
         self._node_dir = node_dir
-        self._found: dict[str, Decoder] = {}
+        self._loaded: dict[str, Detokenizer] = {}
         self._next_look: dict[str, float] = {}
-        self._past = 0
+        self._decoded_before = 0
         self._lock = threading.Lock()
 
     @property
     def decoded(self) -> int:
         """Tokens decoded so far."""
-        return self._past + sum(decoder.decoded for decoder in self._found.values())
+        return self._decoded_before + sum(detokenizer.decoded for detokenizer in self._loaded.values())
 
-    def get(self, name: str, ended: float) -> Decoder | None:
-        """The decoder a span names, which ended at ``ended``; None, and a warning, if there is none."""
+    def get(self, name: str, end: float) -> Detokenizer | None:
+        """Return the detokenizer named by a span that ended at Unix time ``end``.
+
+        None, and a warning, if there is none.
+        """
         with self._lock:
-            return self._get(name, ended)
+            return self._get(name, end)
 
-    def _get(self, name: str, ended: float) -> Decoder | None:
-        if name in self._found:
-            return self._found[name]
+    def _get(self, name: str, end: float) -> Detokenizer | None:
+        if name in self._loaded:
+            return self._loaded[name]
         if time.monotonic() < self._next_look.get(name, -math.inf):
             return None
         # Clocks are set, and a span may claim to end next year: nobody waits for longer than from now on.
-        deadline = min(ended, time.time()) + PATIENCE
-        decoder = self._loaded(name, 0.0 if name in self._next_look else deadline)
-        if decoder is None:
-            self._next_look[name] = time.monotonic() + _LOOK_INTERVAL
-            while len(self._next_look) > _MAX_DECODERS:
+        deadline = min(end, time.time()) + PATIENCE
+        detokenizer = self._load(name, 0.0 if name in self._next_look else deadline)
+        if detokenizer is None:
+            self._next_look[name] = time.monotonic() + _RETRY_INTERVAL
+            while len(self._next_look) > _MAX_DETOKENIZERS:
                 del self._next_look[next(iter(self._next_look))]
             return None
-        self._found[name] = decoder
-        while len(self._found) > _MAX_DECODERS:
-            self._past += self._found.pop(next(iter(self._found))).decoded
-        return decoder
+        self._loaded[name] = detokenizer
+        while len(self._loaded) > _MAX_DETOKENIZERS:
+            self._decoded_before += self._loaded.pop(next(iter(self._loaded))).decoded
+        return detokenizer
 
-    def _loaded(self, name: str, deadline: float) -> Decoder | None:
+    def _load(self, name: str, deadline: float) -> Detokenizer | None:
         path = layout.tokenizer_file(self._node_dir, name)
         while not path.exists() and time.time() < deadline:
-            time.sleep(_POLL)
+            time.sleep(_POLL_INTERVAL)
         problem: object = f"{path} is not there"
         try:
-            decoder = Decoder.stored(self._node_dir, name)
-            if decoder is not None:
-                return decoder
+            detokenizer = Detokenizer.stored(self._node_dir, name)
+            if detokenizer is not None:
+                return detokenizer
         except ImportError:
             problem = "it needs the library tokenizers: pip install 'otel-rollout[tokens]'"
         except Exception as error:  # noqa: BLE001 - a file that holds no tokenizer

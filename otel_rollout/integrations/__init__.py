@@ -1,1 +1,4 @@
-"""Trace frameworks without an edit to their code: one package per framework, and what they share."""
+"""Trace frameworks without an edit to their code, in one package per framework.
+
+``_kit`` is what the packages share.
+"""

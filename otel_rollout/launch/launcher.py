@@ -20,7 +20,7 @@ from pathlib import Path
 from otel_rollout._state import process
 from otel_rollout.base.environment import DELIVERY_PREFIXES, access_in, without_credentials
 from otel_rollout.configuration import from_founder, to_variable
-from otel_rollout.forwarder.lock import SUCCESSOR, Election
+from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 from otel_rollout.runs.target import is_published, names_target
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 from otel_rollout.spool import layout
@@ -49,11 +49,11 @@ _logger = logging.getLogger("otel_rollout")
 
 def forwarder_runs(node_dir: Path) -> bool:
     """Return whether a forwarder runs for this directory."""
-    election = Election(node_dir)
+    lock = ForwarderLock(node_dir)
     try:
-        return election.is_held()
+        return lock.is_held()
     finally:
-        election.close()
+        lock.close()
 
 
 def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
@@ -64,16 +64,16 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     process has.
     """
     environ = _forwarder_environment(os.environ, configured)
-    election = Election(node_dir)
+    lock = ForwarderLock(node_dir)
     try:
-        is_running = election.is_held()
+        is_running = lock.is_held()
         if is_running:
-            may_do_better = _may_do_better(election, node_dir, access_in(environ))
-            if not may_do_better or _is_being_succeeded(election, node_dir):
+            may_do_better = _may_do_better(lock, node_dir, access_in(environ))
+            if not may_do_better or _is_being_succeeded(lock, node_dir):
                 return
             process.successor_starts.setdefault(node_dir, []).append(time.monotonic())
     finally:
-        election.close()
+        lock.close()
     command = [sys.executable, "-m", "otel_rollout.forwarder", str(node_dir)]
     if is_running:
         command.append(SUCCESSOR)
@@ -98,26 +98,26 @@ _SUCCESSION_INTERVAL = 5.0
 
 def may_do_better(node_dir: Path, configured: Settings) -> bool:
     """Return whether this process's access to targets could help the forwarder."""
-    election = Election(node_dir)
+    lock = ForwarderLock(node_dir)
     try:
-        return _may_do_better(election, node_dir, access_in(_forwarder_environment(os.environ, configured)))
+        return _may_do_better(lock, node_dir, access_in(_forwarder_environment(os.environ, configured)))
     finally:
-        election.close()
+        lock.close()
 
 
-def _may_do_better(election: Election, node_dir: Path, access: Mapping[str, str]) -> bool:
+def _may_do_better(lock: ForwarderLock, node_dir: Path, access: Mapping[str, str]) -> bool:
     if len(process.successor_starts.get(node_dir, ())) >= _MAX_SUCCESSORS and not _is_being_succeeded(
-        election, node_dir
+        lock, node_dir
     ):
         return False
-    return election.lacks(access) or (election.differs(access) and _is_refused(node_dir))
+    return lock.lacks_access(access) or (lock.has_other_access(access) and _is_refused(node_dir))
 
 
-def _is_being_succeeded(election: Election, node_dir: Path) -> bool:
+def _is_being_succeeded(lock: ForwarderLock, node_dir: Path) -> bool:
     """Return whether a successor is starting, or waits for the lock."""
     started = process.successor_starts.get(node_dir, [])
     is_starting = bool(started) and time.monotonic() - started[-1] < _SUCCESSION_INTERVAL
-    return is_starting or election.is_succeeded()
+    return is_starting or lock.is_requested()
 
 
 def _is_refused(node_dir: Path) -> bool:

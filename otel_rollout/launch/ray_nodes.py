@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from otel_rollout.account import progress
-from otel_rollout.account.report import Report, StepCount, StepKey
+from otel_rollout.account.report import Report, StepCount
 from otel_rollout.exporting import registry
 from otel_rollout.launch import drain, launcher, trackers, transfer
+from otel_rollout.otlp.scan import StepKey
 from otel_rollout.runs.directory import node_directory
 from otel_rollout.runs.membership import decide
 from otel_rollout.settings import Settings

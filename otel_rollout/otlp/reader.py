@@ -1,7 +1,7 @@
-"""A line of a segment → OTel SDK spans, as every span exporter takes them.
+"""Read OTLP/JSON: a line as JSON, and as spans of OpenTelemetry's SDK.
 
-What comes out has the types and ranges of the SDK's own spans, for which exporters, ours and others', are
-written. A line with anything else in a field we know is told apart as a whole.
+Spans have the types and ranges of the SDK's own spans, for which exporters are written. A line with anything
+else in a field that we know is unreadable as a whole.
 """
 
 from __future__ import annotations
@@ -25,24 +25,90 @@ _SPAN_DIGITS: Final = 16
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 _CODES: Final = {code.value: code for code in StatusCode}
 _MAX_DEPTH: Final = 24
-"""Levels of nesting kept of an attribute. Protobuf stops at 100, and counts three for each of ours."""
+"""Levels kept of a nested attribute. Protobuf stops at 100, and counts three for each level of ours."""
 
 
 class UnreadableLineError(ValueError):
-    """A line that is not OTLP/JSON trace data."""
+    """Raised for a line that is no OTLP/JSON trace data."""
+
+
+class TraceLine:
+    """A line of OTLP JSON Lines, as bytes and as spans.
+
+    Either is made when first asked for.
+
+    Args:
+        encoded: the line, with its newline; None if ``parsed`` is given.
+        parsed: the line's JSON, which nobody changes any more.
+    """
+
+    __slots__ = ("_encoded", "_parsed", "_spans")
+
+    def __init__(self, encoded: bytes | None = None, parsed: dict[str, Any] | None = None) -> None:
+        self._encoded = encoded
+        self._parsed = parsed
+        self._spans: list[ReadableSpan] | None = None
+
+    @property
+    def encoded(self) -> bytes:
+        """The line as bytes."""
+        if self._encoded is None:
+            self._encoded = orjson.dumps(self._parsed) + b"\n"
+        return self._encoded
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        """The line's spans. Fields and values of newer versions are ignored.
+
+        Raises:
+            UnreadableLineError: when the line is no OTLP/JSON trace data.
+        """
+        if self._spans is None:
+            self._spans = _decoded(parsed_line(self.encoded) if self._parsed is None else self._parsed)
+            if self._encoded is not None:
+                self._parsed = None
+        return self._spans
+
+
+def parsed_line(line: bytes) -> Any:
+    """Parse one line of OTLP JSON Lines.
+
+    Raises:
+        UnreadableLineError: when the line is no JSON.
+    """
+    try:
+        return orjson.loads(line)
+    except ValueError as error:
+        raise _unreadable(error) from error
 
 
 def spans_of(line: bytes) -> list[ReadableSpan]:
-    """Decode one line of OTLP JSON Lines. Fields and values of newer versions are passed over.
+    """Decode one line of OTLP JSON Lines.
+
+    Fields and values of newer versions are ignored.
 
     Raises:
-        UnreadableLineError: when it is none.
+        UnreadableLineError: when the line is no OTLP/JSON trace data.
     """
+    return TraceLine(line).spans
+
+
+def spans_as_json(parsed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the spans of a line's JSON as they are."""
+    for of_resource in parsed["resourceSpans"]:
+        for of_scope in of_resource["scopeSpans"]:
+            yield from of_scope["spans"]
+
+
+def _decoded(parsed: Any) -> list[ReadableSpan]:
     try:
-        data = orjson.loads(line)
-        return list(_spans(data["resourceSpans"]))
+        return list(_spans(parsed["resourceSpans"]))
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        raise UnreadableLineError(f"not OTLP/JSON trace data: {type(error).__name__}: {error}") from error
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> UnreadableLineError:
+    return UnreadableLineError(f"not OTLP/JSON trace data: {type(error).__name__}: {error}")
 
 
 def _spans(resource_spans: Sequence[Mapping[str, Any]]) -> Iterator[ReadableSpan]:
@@ -119,54 +185,57 @@ def _entries(entries: Sequence[Mapping[str, Any]], depth: int) -> dict[str, Any]
 def _value(value: Mapping[str, Any], depth: int) -> Any:
     if depth > _MAX_DEPTH:
         return "… (nested too deeply)"
-    for kind, held in value.items():
-        if kind == "stringValue":
-            return _text(held)
-        if kind == "boolValue":
-            return _of_type(bool, held)
-        if kind == "intValue":
-            return _integer(held, -(1 << 63), 1 << 63)
-        if kind == "doubleValue":
-            return float(held)
-        if kind == "bytesValue":
-            return base64.b64decode(held)
-        if kind == "arrayValue":
-            return [_value(entry, depth + 1) for entry in held.get("values", ())]
-        if kind == "kvlistValue":
-            return _entries(held.get("values", ()), depth + 1)
+    for type_, content in value.items():
+        if type_ == "stringValue":
+            return _text(content)
+        if type_ == "boolValue":
+            return _of_type(bool, content)
+        if type_ == "intValue":
+            return _integer(content, -(1 << 63), 1 << 63)
+        if type_ == "doubleValue":
+            return float(content)
+        if type_ == "bytesValue":
+            return base64.b64decode(content)
+        if type_ == "arrayValue":
+            return [_value(entry, depth + 1) for entry in content.get("values", ())]
+        if type_ == "kvlistValue":
+            return _entries(content.get("values", ()), depth + 1)
     return None
 
 
-def _text(held: Any) -> str:
-    """A string; protobuf's default where it is missing."""
-    return "" if held is None else _of_type(str, held)
+def _text(value: Any) -> str:
+    """Check that a value is a string; return protobuf's default for None."""
+    return "" if value is None else _of_type(str, value)
 
 
-def _of_type(kind: type[Any], held: Any) -> Any:
-    if type(held) is not kind:
-        raise TypeError(f"{kind.__name__} expected, not {type(held).__name__}")
-    return held
+def _of_type(type_: type[Any], value: Any) -> Any:
+    if type(value) is not type_:
+        raise TypeError(f"{type_.__name__} expected, not {type(value).__name__}")
+    return value
 
 
-def _integer(held: Any, least: int, beyond: int) -> int:
-    """An integer, which OTLP/JSON may have as text or number."""
-    if isinstance(held, bool) or not least <= int(held) < beyond or (type(held) is float and held % 1):
+def _integer(value: Any, least: int, beyond: int) -> int:
+    """Return an integer, which OTLP/JSON may have as text or number."""
+    if isinstance(value, bool) or not least <= int(value) < beyond or (type(value) is float and value % 1):
         raise ValueError(f"an integer from {least} to {beyond - 1} expected")
-    return int(held)
+    return int(value)
 
 
-def _time(held: Any) -> int:
-    return _integer(held, 0, 1 << 64)
+def _time(value: Any) -> int:
+    return _integer(value, 0, 1 << 64)
 
 
-def _id(held: Any, digits: int, least: int = 1) -> int:
-    """An id in hex; all zeros are none (W3C Trace Context), as only links may have, for their attributes."""
-    if not _HEX.fullmatch(_of_type(str, held)) or not least <= int(held, 16) < 1 << 4 * digits:
+def _id(value: Any, digits: int, least: int = 1) -> int:
+    """Return an id that is written in hex.
+
+    An id of zeros is no id (W3C Trace Context). Only links may have one: they are kept for their attributes.
+    """
+    if not _HEX.fullmatch(_of_type(str, value)) or not least <= int(value, 16) < 1 << 4 * digits:
         raise ValueError(f"no id of {digits} hex digits")
-    return int(held, 16)
+    return int(value, 16)
 
 
 def _parent_id(span: Mapping[str, Any]) -> int:
-    """The parent's id; 0 where there is none, which some writers spell as zeros."""
+    """Return the parent's id; 0 without a parent, which some writers spell as zeros."""
     parent = _text(span.get("parentSpanId"))
     return _id(parent, _SPAN_DIGITS) if parent.strip("0") else 0

@@ -1,11 +1,11 @@
-"""Spans as OTLP/JSON, built from bytes.
+"""Write spans as OTLP/JSON, from fragments of bytes.
 
-The rules of the encoding (OpenTelemetry protocol, "JSON Protobuf Encoding"): ids in lower-case hex, enums
+The encoding's rules (OpenTelemetry protocol, "JSON Protobuf Encoding"): ids in lower-case hex, enums
 as integers, 64-bit integers as strings, bytes in base64. The file format is the OTel File Exporter's: one
 ``TracesData`` object per line.
 
-Lines are put together from fragments of bytes rather than dumped from nested dicts: that halves the cost
-of a span, because what a trajectory's spans have in common is encoded once.
+Fragments cost half of what nested dicts cost, because what a trajectory's spans have in common is encoded
+once.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
 AttributeInput = Union["AttributeValue", bytes, Mapping[str, Any], None]
-"""What may be handed in as an attribute's value: OTel's types, and what newer versions of its API add."""
+"""Types of an attribute's value: OpenTelemetry's, and those that newer versions of its API add."""
 
 _LINE_END = b"}]}]}]}\n"
-"""Closes the span, the span list, the scope and the resource of a line."""
+"""The end of a line: closes the span, the span list, the scope and the resource."""
 
 HAS_IS_REMOTE, IS_REMOTE = 0x100, 0x200
-"""Bits of OTLP's flags on spans and links: whether the other end is remote is known; it is remote."""
+"""Bits of OTLP's flags: ``IS_REMOTE`` holds a value; the span's parent, or the link's target, is remote."""
 
 _BACKSLASH = ord("\\")
 _dumps = orjson.dumps
 
 
 def json_string(text: str) -> bytes:
-    """A JSON string. Lone surrogates, which no UTF-8 can hold, become question marks."""
-    if type(text) is not str:  # nobody checks what an application gives as a name or a key
+    """Encode a JSON string; lone surrogates, which UTF-8 cannot hold, become '?'."""
+    if type(text) is not str:  # applications may give anything as a name or a key
         text = str(text)
     try:
         return _dumps(text)
@@ -45,35 +45,35 @@ def json_string(text: str) -> bytes:
 
 
 def attribute_of_json(head: bytes, encoded: bytes) -> tuple[bytes, ...]:
-    """Encode, in pieces, an attribute whose value is a string that holds JSON.
+    """Encode, in pieces, an attribute whose value is JSON in a string.
 
     Args:
-        head: what :func:`head_of_string` gave.
+        head: what :func:`head_of_string` returned.
         encoded: JSON as orjson writes it: UTF-8 without control characters.
     """
     if _BACKSLASH in encoded:
-        if encoded.isascii():  # with many escapes that is the quicker way, without ASCII by far the slower
+        if encoded.isascii():  # quicker with many escapes; far slower with other text than ASCII
             return head[:-1], _dumps(encoded.decode("ascii")), b"}}"
         encoded = encoded.replace(b"\\", b"\\\\")
     return head, encoded.replace(b'"', b'\\"'), b'"}}'
 
 
 def head_of_string(key: str) -> bytes:
-    """An attribute that is a string, up to the string's first character."""
+    """Encode a string attribute up to the string's first character."""
     return head_of(key) + b'{"stringValue":"'
 
 
 def any_value(value: AttributeInput) -> bytes:
-    """Encode an OTLP ``AnyValue``. A type OTLP does not know is written as its ``str``."""
-    kind = type(value)
-    if kind is str:
+    """Encode an OTLP ``AnyValue``; a type unknown to OTLP as its ``str``."""
+    type_ = type(value)
+    if type_ is str:
         return b'{"stringValue":%b}' % json_string(cast("str", value))
-    if kind is bool:
+    if type_ is bool:
         return b'{"boolValue":true}' if value else b'{"boolValue":false}'
-    if kind is int:
+    if type_ is int:
         number = cast("int", value)
         return b'{"intValue":"%d"}' % number if -(1 << 63) <= number < 1 << 63 else _as_text(number)
-    if kind is float:
+    if type_ is float:
         return b'{"doubleValue":%b}' % _double(cast("float", value))
     return _uncommon_value(value)
 
@@ -110,7 +110,7 @@ def attribute(key: str, value: AttributeInput) -> bytes:
 
 
 def head_of(key: str) -> bytes:
-    """An attribute up to its value."""
+    """Encode an attribute up to its value."""
     return b'{"key":%b,"value":' % json_string(key)
 
 
@@ -120,14 +120,14 @@ def attribute_list(attributes: Mapping[str, AttributeInput]) -> bytes:
 
 
 def resource_head(resource: Mapping[str, AttributeInput]) -> bytes:
-    """How a line begins: the resource. The scope and the spans follow."""
+    """Encode the beginning of a line: the resource. The scope follows."""
     return b'{"resourceSpans":[{"resource":{"attributes":%b},"scopeSpans":[{' % attribute_list(resource)
 
 
 def scope_head(
     name: str, version: str | None, attributes: Mapping[str, AttributeInput] | None, schema_url: str | None
 ) -> bytes:
-    """What follows the resource: the instrumentation scope, and the opening of the span list."""
+    """Encode the instrumentation scope, and the beginning of the span list."""
     parts = [b'"name":%b' % json_string(name)]
     if version:
         parts.append(b'"version":%b' % json_string(version))
@@ -160,9 +160,11 @@ def link(
 
 
 def head_below(trace_id: bytes, parent_id: bytes, flags: int) -> bytes:
-    """How all spans below one begin, up to their own id; ids in hex.
+    """Encode the beginning of all spans below one, up to their own id.
 
     Args:
+        trace_id: in hex.
+        parent_id: in hex; empty for roots.
         flags: W3C trace flags in the low byte, OTLP's "parent is remote" bits above.
     """
     return b'{"parentSpanId":"%b","flags":%d,"traceId":"%b","spanId":"' % (parent_id, flags, trace_id)
@@ -179,7 +181,9 @@ def line(
     attributes: Iterable[bytes],
     details: bytes = b"",
 ) -> tuple[bytes, ...]:
-    """A line with one span, in pieces, without its resource head, from encoded parts.
+    """Put a line with one span together from encoded parts.
+
+    The line is in pieces, and lacks what :func:`resource_head` returns.
 
     Args:
         scope: what :func:`scope_head` returned.
@@ -187,8 +191,8 @@ def line(
         span_id: in hex.
         name: as a JSON string.
         kind: OTLP ``SpanKind``: the API's value plus one.
-        attributes: pieces that together are what :func:`attribute_list` gives.
-        details: what follows the attributes: what :class:`Details` gives, and :func:`trace_state`.
+        attributes: pieces that together are what :func:`attribute_list` returns.
+        details: what follows the attributes: :meth:`Details.encoded` and :func:`trace_state`.
     """
     described = b'","name":%b,"kind":%d,"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":' % (
         name,
@@ -200,18 +204,18 @@ def line(
 
 
 def trace_state(header: str) -> bytes:
-    """What a span has of its trace, as W3C's ``tracestate`` header, to follow its attributes."""
+    """Encode a span's trace state, from W3C's ``tracestate`` header."""
     return b',"traceState":%b' % json_string(header) if header else b""
 
 
 @dataclass
 class Details:
-    """What few spans have, to follow their attributes.
+    """Events, links and status of a span: few spans have any.
 
     Attributes:
-        events: as :func:`event` gives them.
-        links: as :func:`link` gives them.
-        dropped: attributes, events and links beyond the limits.
+        events: as :func:`event` returns them.
+        links: as :func:`link` returns them.
+        dropped: numbers of attributes, events and links beyond the limits.
         status: OTLP ``StatusCode``.
         status_message: of an error.
     """
@@ -223,7 +227,7 @@ class Details:
     status_message: str | None = None
 
     def encoded(self) -> bytes:
-        """As on a line."""
+        """Encode what follows a span's attributes on a line."""
         parts = []
         if self.events:
             parts.append(b',"events":[%b]' % b",".join(self.events))

@@ -198,7 +198,7 @@ def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, 
 
 
 def _carrier_remover(argument: str) -> Callable[[], None]:
-    """Return a function that removes carriers from the calls of a worker without this package.
+    """Return a function that removes carriers in a worker without this package.
 
     Callers do not know that the worker lacks the package. The function is nested to be pickled by value.
     """

@@ -1,4 +1,7 @@
-"""The application's own tracer provider: spans of a trajectory go through it if there is one."""
+"""Join the application's own tracer provider, if it has set one.
+
+Spans of trajectories then go through that provider, too.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class Application:
         self._tracer: trace.Tracer | None = None
 
     def tracer(self) -> trace.Tracer | None:
-        """Return a tracer of the application's SDK provider; None if the application has set no provider.
+        """Return a tracer of the application's SDK provider; None if it has none.
 
         Called whenever there is no span of this package to follow, since an application may set its provider
         late.
@@ -78,10 +81,10 @@ class Application:
             self._provider = provider
 
     def _is_exported_by_agent(self) -> bool:
-        """Return whether `opentelemetry-instrument` exports the application's spans to one of our exporters.
+        """Return whether the agent exports the application's spans to a target of ours.
 
-        Then the agent delivers the application's spans and this package delivers trajectories: a span that
-        went through both would arrive twice.
+        The agent, `opentelemetry-instrument`, then delivers the application's spans, and this package
+        delivers trajectories: a span that went through both would arrive twice.
         """
         if _AGENT not in sys.modules:
             return False

@@ -116,23 +116,25 @@ def _remember(span: Span, identity: Identity, is_ours: bool) -> None:
     if is_ours:
         # Every change of a span goes through one of these methods. They hold the span by a weak reference: a
         # span that refers to itself would stay in memory if the garbage collector is switched off.
-        here = weakref.ref(span)
+        span_ref = weakref.ref(span)
         vars(span).update(
-            set_attribute=functools.partial(_set_attribute, here, open_span),
-            set_attributes=functools.partial(_set_attributes, here, open_span),
-            add_event=functools.partial(_add_event, here, open_span),
-            add_link=functools.partial(_add_link, here, open_span),
+            set_attribute=functools.partial(_set_attribute, span_ref, open_span),
+            set_attributes=functools.partial(_set_attributes, span_ref, open_span),
+            add_event=functools.partial(_add_event, span_ref, open_span),
+            add_link=functools.partial(_add_link, span_ref, open_span),
         )
 
 
-def _set_attribute(here: weakref.ref[Span], open_span: _OpenSpan, key: str, value: AttributeValue) -> None:
-    _set_attributes(here, open_span, {key: value})
+def _set_attribute(
+    span_ref: weakref.ref[Span], open_span: _OpenSpan, key: str, value: AttributeValue
+) -> None:
+    _set_attributes(span_ref, open_span, {key: value})
 
 
 def _set_attributes(
-    here: weakref.ref[Span], open_span: _OpenSpan, attributes: Mapping[str, AttributeValue]
+    span_ref: weakref.ref[Span], open_span: _OpenSpan, attributes: Mapping[str, AttributeValue]
 ) -> None:
-    span = here()
+    span = span_ref()
     if span is not None:
         if span.is_recording():
             _keep(open_span.set_attributes, attributes)
@@ -140,13 +142,13 @@ def _set_attributes(
 
 
 def _add_event(
-    here: weakref.ref[Span],
+    span_ref: weakref.ref[Span],
     open_span: _OpenSpan,
     name: str,
     attributes: types.Attributes = None,
     timestamp: int | None = None,
 ) -> None:
-    span = here()
+    span = span_ref()
     if span is not None:
         timestamp = timestamp or time.time_ns()
         if span.is_recording():
@@ -155,9 +157,12 @@ def _add_event(
 
 
 def _add_link(
-    here: weakref.ref[Span], open_span: _OpenSpan, context: SpanContext, attributes: types.Attributes = None
+    span_ref: weakref.ref[Span],
+    open_span: _OpenSpan,
+    context: SpanContext,
+    attributes: types.Attributes = None,
 ) -> None:
-    span = here()
+    span = span_ref()
     if span is not None:
         if span.is_recording():
             _keep(open_span.add_link, context, attributes)

@@ -42,7 +42,7 @@ class SpoolUsage:
         return time.monotonic() >= self._checked_at + CHECK_INTERVAL
 
     def check(self, rarely: bool = False) -> None:
-        """Measure the segments' total size, unless the last check was not long ago."""
+        """Measure the segments' total size, at most once per interval."""
         interval = RARE_CHECK_INTERVAL if rarely else CHECK_INTERVAL
         now = time.monotonic()
         if now >= self._checked_at + interval:

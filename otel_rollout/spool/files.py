@@ -1,4 +1,4 @@
-"""Files of OTLP JSON Lines as they lie about: segments, archives, what was rejected, those of other tools."""
+"""Read files of OTLP JSON Lines: segments, archives, dead letters, and others."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from otel_rollout.spool.private_files import open_beside
 from otel_rollout.spool.segments import MAX_LINE_BYTES
 
 MAX_WINDOW_BYTES: Final = 128 << 20
-"""Memory that decompressing may take: what our archives need, and what the zstd command allows by default."""
+"""Bytes of memory for decompression: what our archives need, and the zstd command's default limit."""
 MAX_RATIO: Final = 1000
-"""Bytes that one compressed byte may become, beyond ALWAYS_ALLOWED_BYTES. Contexts that every turn resends
-stay below it; zeros do not."""
+"""Bytes that one compressed byte may become, beyond ``ALWAYS_ALLOWED_BYTES``. Conversations whose turns
+resend their context stay below; a file of zeros does not."""
 ALWAYS_ALLOWED_BYTES: Final = 64 << 20
+"""Bytes that any compressed file may become."""
 
 
-def in_places(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files that are meant: those named, and the segments and archives in those that are directories.
+def files_of(paths: Sequence[Path]) -> Iterator[Path]:
+    """Yield the files among the paths, and the segments in their directories.
 
     Raises:
-        ValueError: for a directory that holds none, and for a device.
+        ValueError: for a directory without segments, and for a device.
     """
     for path in paths:
         if path.is_dir():
-            found = in_directory(path)
+            found = segments_below(path)
             if not found:
                 raise ValueError(f"{path} holds no segments (files called <writer>.<number>.jsonl[.zst])")
             yield from found
@@ -41,8 +42,8 @@ def in_places(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def in_directory(directory: Path) -> list[Path]:
-    """The segments at or below a directory, archived ones too."""
+def segments_below(directory: Path) -> list[Path]:
+    """Return the segments in and below a directory, archived ones included."""
     if directory.is_symlink():  # a person may name a link; links below it are not followed
         directory = directory.resolve()
     return sorted(path for path in directory.rglob("*") if _is_segment(path))
@@ -53,14 +54,14 @@ def _is_segment(path: Path) -> bool:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file, decompressed or unwrapped from the reasons of rejection.
+    """Yield the lines of a file, decompressed, and taken out of dead letters.
 
-    The last may have no newline; one that is longer than any span is comes in pieces.
+    The last line may have no newline. A line that is longer than any span comes in pieces.
 
     Raises:
-        OSError: when it cannot be read.
-        ForeignFileError: when it is called as in a spool, and may be somebody else's.
-        ValueError: when it is damaged, or would become too large.
+        OSError: when the file cannot be read.
+        ForeignFileError: when the file has a name as in a spool, and may be another user's.
+        ValueError: when the file is damaged, or would become too large.
     """
     is_rejected = path.name.startswith(layout.DEAD_LETTER_PREFIX)
     with _opened(path) as file:
@@ -71,7 +72,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def _rejected_line(path: Path, number: int, entry: bytes) -> bytes:
-    """The recorded line in an entry of a dead-letter file."""
+    """Return the recorded line in an entry of a dead-letter file."""
     try:
         line = orjson.loads(entry)["line"]
         return bytes(line.encode()) + b"\n"
@@ -97,12 +98,12 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _opener_for(path: Path) -> Callable[[str, int], int] | None:
-    """What opens a file: with care where it is called as in a spool, which may be found, not named."""
+    """Return a careful opener for file names as in a spool; None for other names."""
     return open_beside if _is_segment(path) or path.name.startswith(layout.DEAD_LETTER_PREFIX) else None
 
 
 class _BoundedReader(io.RawIOBase):
-    """Reads what a file decompresses to, and raises ValueError where that is far more than it may be."""
+    """Reads decompressed bytes, and raises ValueError where they are too many."""
 
     def __init__(self, plain: Any, path: Path, limit: int) -> None:
         self._plain = plain
@@ -111,7 +112,7 @@ class _BoundedReader(io.RawIOBase):
         self._size = 0
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return that bytes can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:

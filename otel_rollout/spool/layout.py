@@ -1,24 +1,24 @@
-"""Where things lie in the spool: the files recording processes write and the forwarder reads.
+"""Name the files of the spool, between recording processes and the forwarder.
 
 ::
 
     <spool_dir>/<run id>/<host>-<boot id>/        one directory per run and node ("node directory")
-        run.json                      what the run is: id, exporters (never credentials)
-        trackers.json                 the trackers' runs it belongs to, once somebody has published them
+        run.json                      manifest: the run's id and exporters (never credentials)
+        trackers.json                 the trackers' runs that the run belongs to, once they are published
         <writer>.<sequence>.jsonl     segment: OTLP JSON Lines, one span per line; flock'd while it is written
-        <writer>.journal              the writer's tail and counters, readable after its death
-        <writer>.open                 its trajectories that are running, or that it never finished
-        forwarder.lock                held by the one forwarder of this directory; says what access it has
-        forwarder.successor           made by a process that is to take the lock over
-        forwarder.log                 what it has to say
-        draining                      touched by whoever waits for all to be delivered: decide what can be
-        ledger.sqlite                 what it delivered: cursors and counts per exporter
-        unreadable-<time>.ledger.sqlite   one that could not be read, replaced by a new one
-        rejected.<exporter>.jsonl     spans a target refuses, with its words
-        tokenizers/<name>.json        what turns token ids into text again, named by spans that hold such ids
-        archive/<segment>.jsonl.zst   segments that are delivered, where they are kept
+        <writer>.journal              journal: the writer's tail and counters, readable after its death
+        <writer>.open                 root table: the writer's running and unfinished trajectories
+        forwarder.lock                lock of the directory's one forwarder; names the forwarder's access
+        forwarder.successor           request of a process that is to take the lock over
+        forwarder.log                 log of the forwarder
+        draining                      touched by a process that waits for everything to be delivered
+        ledger.sqlite                 ledger: cursors and counts per exporter
+        unreadable-<time>.ledger.sqlite   a ledger that could not be read, and was replaced
+        rejected.<exporter>.jsonl     dead-letter file: spans that a target rejects, with the reason
+        tokenizers/<name>.json        tokenizers, by the names that spans with token ids give
+        archive/<segment>.jsonl.zst   archived segments, where delivered segments are kept
 
-This module knows names and ownership only; what is in the files is known to ``recording`` and ``forwarder``.
+This module knows names and owners only. What the files hold, ``recording`` and ``forwarder`` know.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from otel_rollout.spool.private_files import (
     ForeignFileError,
     check_private,
     is_own,
+    log_left_alone,
     open_private,
-    say_left_alone,
 )
 
 SEGMENT_SUFFIX = ".jsonl"
@@ -54,29 +54,28 @@ ARCHIVE = "archive"
 DRAINING = "draining"
 FORWARDER_LOG = "forwarder.log"
 DEAD_LETTER_PREFIX = "rejected."
-"""How the name of a dead-letter file begins: spans that a target refuses."""
 COMPRESSED_SUFFIX = ".zst"
 TOKENIZERS = "tokenizers"
 COPY_SUFFIX = ".copy"
-"""How the name of a copy of another machine's node directory ends."""
+"""End of the name of a directory that is a copy of another machine's node directory."""
 CLOSING_SEQUENCE = 999_999
-"""Sequence of the segment in which the forwarder ends what a dead writer left open; no writer gets there."""
+"""Sequence of the segment in which crash recovery ends trajectories; no writer gets there."""
 _NAME_BYTES = 255
 """Bytes of a file name, on most file systems."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
-_READABLE = 60
-"""Characters kept of a name that a digest follows."""
-_DIGEST = 20
-"""Hex digits of a digest that tells names apart."""
+_READABLE_CHARACTERS = 60
+"""Characters kept of a name before its digest."""
+_DIGEST_DIGITS = 20
+"""Hex digits of the digest that keeps names distinct."""
 _logger = logging.getLogger("otel_rollout")
 LIMIT_OF_UNKNOWN_SPACE = 1 << 30
-"""Bytes of segments a run may have where the file system does not say how much is free: it may be memory."""
+"""Bytes of segments a run may have where the file system does not say what is free, as memory does not."""
 _SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")
 
 
 @dataclass(frozen=True, order=True)
 class SegmentName:
-    """Name of one segment file. Sorts by writer, then by age."""
+    """The name of a segment file; names sort by writer, then by age."""
 
     writer: str
     sequence: int
@@ -93,23 +92,23 @@ class SegmentName:
 
     @classmethod
     def parse(cls, file: str) -> SegmentName | None:
-        """Read a file name; None when it is not a segment's."""
+        """Parse a file name; return None for a name that is no segment's."""
         match = _SEGMENT_NAME.fullmatch(file)
         return cls(match["writer"], int(match["sequence"])) if match else None
 
 
 def new_writer_id() -> str:
-    """Id of one recording process: pid for people, randomness for uniqueness (pids are reused)."""
+    """Make the id of a recording process: pid, and random digits because pids recur."""
     return f"{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def new_run_id() -> str:
-    """Id of a run whose name nobody gave."""
+    """Make the id of a run that was given none."""
     return f"run-{os.urandom(6).hex()}"
 
 
 def node_id() -> str:
-    """This machine, this boot: locks and mapped memory do not outlive either."""
+    """Return the id of this machine and boot; locks and mapped memory end with it."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
     except OSError:  # not Linux
@@ -119,31 +118,31 @@ def node_id() -> str:
 
 
 def node_directory(spool_dir: Path, run_id: str, node: str) -> Path:
-    """The directory in which the processes of machine ``node`` (empty: this one) record the run."""
+    """Return the directory in which a machine (empty: this one) records a run."""
     return spool_dir / _safe(run_id, "run") / _safe(node or node_id(), "node", _NAME_BYTES - len(COPY_SUFFIX))
 
 
 def _safe(name: str, otherwise: str, room: int = _NAME_BYTES) -> str:
     """Return a name from outside as a single component of a path.
 
-    Distinct names give distinct components. A name with other characters than those below, or too long, is
-    told by a digest, behind what can be read of it.
+    Distinct names give distinct components. A name that is too long, or has other characters than file names
+    should have, becomes its readable part and a digest.
     """
     if not name:
         return otherwise
     if _SAFE_NAME.fullmatch(name) and len(name) <= room:
         return name
-    readable = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:_READABLE]
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    readable = re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".")[:_READABLE_CHARACTERS]
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_DIGITS]
     return f"{readable or otherwise}~{digest}"
 
 
 def create_private(directory: Path, spool_dir: Path) -> None:
-    """Create ``directory`` and its parents down from ``spool_dir``, readable by this user alone.
+    """Create a directory, and its parents below the spool, for this user alone.
 
     Raises:
-        PermissionError: when one of them belongs to somebody else, who could then read or replace what
-            is recorded (temporary directories are shared).
+        PermissionError: when one of them belongs to another user, who could then read or replace what is
+            recorded (temporary directories are shared).
     """
     try:
         spool_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -156,39 +155,39 @@ def create_private(directory: Path, spool_dir: Path) -> None:
 
 
 def _check_spool_directory(spool_dir: Path) -> None:
-    """Check that a spool is this user's, or provided by the administrator; a link to it likewise."""
+    """Check that a spool, and a link to it, is this user's or the administrator's."""
     for owner in (spool_dir.lstat().st_uid, spool_dir.stat().st_uid):
         if owner not in (os.geteuid(), 0):
             raise ForeignFileError(f"{spool_dir} belongs to user id {owner}, not to {os.geteuid()}")
 
 
 def default_limit(node_dir: Path) -> int:
-    """Bytes of segments a run may have on a machine where no limit is set: half of what is free."""
+    """Return the default limit of a run's segments in bytes: half of what is free."""
     free = free_bytes(node_dir)
     return LIMIT_OF_UNKNOWN_SPACE if free is None else max(1, (free + segment_bytes(node_dir)) // 2)
 
 
 def free_bytes(directory: Path) -> int | None:
-    """Bytes this user may still write to a file system; None where the file system does not say."""
+    """Return the bytes free for this user; None where the file system does not say."""
     state = os.statvfs(directory)
     if state.f_blocks == 0:  # memory without a limit, and some network file systems
         return None
-    # Of what is reserved for the administrator, only the administrator has any.
+    # Some blocks are reserved for the administrator.
     return state.f_frsize * (state.f_bfree if os.geteuid() == 0 else state.f_bavail)
 
 
 def tokenizer_file(node_dir: Path, name: str) -> Path:
-    """Where a node directory has the tokenizer that its spans call ``name``."""
+    """Return the path of the tokenizer that spans call ``name``."""
     return node_dir / TOKENIZERS / f"{_safe(name, 'tokenizer', _NAME_BYTES - len('.json'))}.json"
 
 
 def tokenizer_files(node_dir: Path) -> list[Path]:
-    """The tokenizers in a node directory."""
+    """Return the paths of the tokenizers in a node directory."""
     return sorted((node_dir / TOKENIZERS).glob("*.json"))
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a private file at once: readers see the old one or the new one."""
+    """Replace a private file at once: readers see the old file or the new one."""
     fresh = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
     with open(fresh, "wb", opener=open_private) as file:
         file.write(content)
@@ -199,48 +198,48 @@ def read_private(path: Path) -> bytes:
     """Read a file of a directory that is this user's alone.
 
     Raises:
-        OSError: when it cannot be read.
+        OSError: when the file cannot be read.
     """
     with open(path, "rb", opener=open_private) as file:
         return file.read()
 
 
 def segments(node_dir: Path) -> list[SegmentName]:
-    """The segments in a node directory, each writer's oldest first."""
+    """Return the segments in a node directory, each writer's oldest first."""
     names = (SegmentName.parse(file.name) for file in _own_files(node_dir, SEGMENT_SUFFIX))
     return sorted(filter(None, names))
 
 
 def _own_files(node_dir: Path, suffix: str) -> Iterator[os.DirEntry[str]]:
-    """This user's files in a node directory. Links, pipes and files of others are left alone."""
+    """Yield this user's files in a node directory; no links, pipes, others' files."""
     with os.scandir(node_dir) as entries:
         yield from (entry for entry in entries if entry.name.endswith(suffix) and is_own(entry))
 
 
 def segment_bytes(node_dir: Path) -> int:
-    """What the segments in a node directory take."""
+    """Return the bytes of the segments in a node directory."""
     files = _own_files(node_dir, SEGMENT_SUFFIX)
     return sum(file.stat(follow_symlinks=False).st_size for file in files if SegmentName.parse(file.name))
 
 
 def journals(node_dir: Path) -> list[str]:
-    """The ids of all writers that ever recorded here."""
+    """Return the ids of all writers that have a journal here."""
     return sorted(file.name.removesuffix(JOURNAL_SUFFIX) for file in _own_files(node_dir, JOURNAL_SUFFIX))
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a run is, for those who come across its directory later."""
+    """The description of a run in its node directory."""
 
     run_id: str
     project_name: str
     exporters: tuple[str, ...]
     target: str = ""
-    """Fingerprint of what it delivers to; empty if nobody has said."""
+    """Fingerprint of what the run delivers to; empty if that is not known."""
 
 
 def write_manifest(node_dir: Path, manifest: Manifest) -> None:
-    """Describe the run in its directory, unless another process has."""
+    """Write the manifest of a run, unless another process has written it."""
     path = node_dir / MANIFEST
     if not path.exists():
         _write_json(path, {"format": 1, **asdict(manifest)})
@@ -255,7 +254,7 @@ def _write_json(path: Path, content: object) -> None:
 
 
 def read_manifest(node_dir: Path) -> Manifest | None:
-    """Read what a directory says of its run; None when it is no node directory."""
+    """Read the manifest in a directory; return None if it is no node directory."""
     try:
         described = orjson.loads(read_private(node_dir / MANIFEST))
         manifest = Manifest(
@@ -266,18 +265,18 @@ def read_manifest(node_dir: Path) -> Manifest | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    said = (manifest.run_id, manifest.project_name, manifest.target, *manifest.exporters)
-    is_ours = isinstance(described["exporters"], list) and all(isinstance(text, str) for text in said)
+    texts = (manifest.run_id, manifest.project_name, manifest.target, *manifest.exporters)
+    is_ours = isinstance(described["exporters"], list) and all(isinstance(text, str) for text in texts)
     return manifest if is_ours else None
 
 
 def publish_trackers(node_dir: Path, runs: Mapping[str, str]) -> None:
-    """Note which run of a tracker the rollout belongs to: exporter → run."""
+    """Publish which runs of trackers the rollout belongs to: exporter → run."""
     _write_json(node_dir / TRACKERS, {**read_trackers(node_dir), **runs})
 
 
 def read_trackers(node_dir: Path) -> dict[str, str]:
-    """The runs that were published: exporter → run."""
+    """Read the runs of trackers that were published: exporter → run."""
     try:
         published = orjson.loads(read_private(node_dir / TRACKERS))
         return {str(name): str(run) for name, run in published.items()}
@@ -285,18 +284,18 @@ def read_trackers(node_dir: Path) -> dict[str, str]:
         return {}
 
 
-def node_directories(place: Path) -> list[Path]:
-    """The node directories at or below ``place``: itself, those of a run, or those of a whole spool.
+def node_directories(directory: Path) -> list[Path]:
+    """Find the node directories in and below a node, run or spool directory.
 
-    The most recently described run comes last. Those of other users are left alone, by the administrator too:
-    in a temporary directory anybody may put something, to have it delivered in our name, or links, to have
+    The run that began last comes last. Directories of other users are left alone, by the administrator too:
+    in a temporary directory anybody may put spans, to have them delivered in our name, or links, to have
     files read and written with our rights.
     """
-    if os.path.islink(place):  # a person may name a link; what it leads to is checked
-        place = place.resolve()
+    if os.path.islink(directory):  # a person may name a link; the directory behind it is checked
+        directory = directory.resolve()
     found: dict[Path, float] = {}
     for depth in ("", "*/", "*/*/"):
-        for path in place.glob(depth + MANIFEST):
+        for path in directory.glob(depth + MANIFEST):
             with contextlib.suppress(FileNotFoundError):  # removed just now
                 if _is_ours(path.parent):
                     found[path.parent] = path.lstat().st_mtime
@@ -309,7 +308,7 @@ def _is_ours(node_dir: Path) -> bool:
         check_private(node_dir, state)
     except ForeignFileError as error:
         is_others = state.st_uid != os.geteuid()
-        say_left_alone(f"{error}{_as_its_owner(state.st_uid) if is_others else ''}")
+        log_left_alone(f"{error}{_as_its_owner(state.st_uid) if is_others else ''}")
         return False
     return True
 

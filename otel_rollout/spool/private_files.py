@@ -1,9 +1,9 @@
-"""Opening files of the spool so that nobody can lead us to files of somebody else.
+"""Open files of the spool so that nobody can lead us to another user's files.
 
 A spool may lie in a temporary directory that everybody can write to, and a directory in it may be another
-user's, or a copy of one. So a file is opened relative to its directory, which is opened and checked first,
-and is checked once more when it is open: it must be a regular file, of the expected owner, with one name.
-Links are not followed, and pipes are not waited for.
+user's, or a copy of one. So the directory is opened and checked first, the file is opened relative to the
+directory, and the open file is checked once more: it must be a regular file of the expected owner, with one
+name. Links are not followed, and pipes are not waited for.
 """
 
 from __future__ import annotations
@@ -23,39 +23,42 @@ _FILE_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _NOT_A_FILE: Final = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
-"""What the system says of a link, of a directory, and of a pipe without a reader."""
+"""Errors of the system for a link, a directory, and a pipe without a reader."""
 _FIRST_DESCRIPTOR: Final = 3
+"""The first number after those of the standard streams."""
 _logger = logging.getLogger("otel_rollout")
 
 
 class ForeignFileError(PermissionError):
-    """A file or directory may be led to by, or may belong to, somebody else; it was left alone."""
+    """Raised for a file or directory that may be another user's; it was left alone."""
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:
-    """Open or create a file in a directory of this user's alone; an ``opener`` for :func:`open`.
+    """Open or create a file in a directory that is this user's alone.
+
+    An ``opener`` for :func:`open`.
 
     Raises:
-        OSError: when it cannot be opened.
-        ForeignFileError: when others can write to the directory, or the file may be somebody else's.
+        OSError: when the file cannot be opened.
+        ForeignFileError: when others can write to the directory, or the file may be another user's.
     """
     return _open(path, flags, private=True)
 
 
 def open_beside(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file that belongs to whoever its directory belongs to; an ``opener`` for reading.
+    """Open a file that has the owner of its directory; an ``opener`` for reading.
 
     For directories that a person has named, which may be a colleague's.
 
     Raises:
-        OSError: when it cannot be opened.
-        ForeignFileError: when it may be somebody else's.
+        OSError: when the file cannot be opened.
+        ForeignFileError: when the file may be another user's than the directory.
     """
     return _open(path, flags, private=False)
 
 
 def read_beside(path: Path) -> bytes:
-    """Read a file, opened with :func:`open_beside`."""
+    """Read a file that has the owner of its directory."""
     with open(path, "rb", opener=open_beside) as file:
         return file.read()
 
@@ -64,10 +67,10 @@ def check_private(path: Path, state: os.stat_result) -> None:
     """Check that a directory is this user's alone.
 
     Raises:
-        ForeignFileError: when it is not.
+        ForeignFileError: when the directory is not.
     """
     if not stat.S_ISDIR(state.st_mode):
-        raise ForeignFileError(f"{path} is {_kind(state)}, not a directory")
+        raise ForeignFileError(f"{path} is {_described_type(state)}, not a directory")
     if state.st_uid != os.geteuid():
         raise ForeignFileError(f"{path} belongs to user id {state.st_uid}, not to {os.geteuid()}")
     if state.st_mode & _WRITABLE_BY_OTHERS:
@@ -75,11 +78,11 @@ def check_private(path: Path, state: os.stat_result) -> None:
 
 
 def check_absent_or_own(path: Path) -> None:
-    """Check a file that a library is going to open by its path, in a directory of this user's alone.
+    """Check a file of a private directory that a library will open by its path.
 
     Raises:
         OSError: when the directory cannot be opened.
-        ForeignFileError: when the directory is not this user's alone, or the file may be somebody else's.
+        ForeignFileError: when the directory is not this user's alone, or the file may be another user's.
     """
     directory = _opened_directory(path, private=True)
     try:
@@ -92,22 +95,22 @@ def check_absent_or_own(path: Path) -> None:
 
 
 def is_own(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry of a directory is a file of this user's alone. Of anything else one line is logged."""
+    """Return whether an entry is a file of this user's alone; log anything else once."""
     try:
         state = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return False
     problem = _problem(state, os.geteuid())
     if problem:
-        say_left_alone(f"{entry.path} {problem}")
+        log_left_alone(f"{entry.path} {problem}")
     return not problem
 
 
 @contextmanager
 def standard_streams_taken() -> Iterator[None]:
-    """Keep the numbers of standard streams, where a program has closed them, from what is opened meanwhile.
+    """Keep the numbers of closed standard streams from files that are opened.
 
-    What a library prints would go into our file.
+    Else what a library prints would go into our file.
     """
     taken: list[int] = []
     try:
@@ -119,8 +122,8 @@ def standard_streams_taken() -> Iterator[None]:
             os.close(descriptor)
 
 
-def say_left_alone(problem: str) -> None:
-    """Log that something in a spool is left alone, once: forwarders look several times a second."""
+def log_left_alone(problem: str) -> None:
+    """Log once that something in a spool is left alone: forwarders look several times a second."""
     warn_once(f"{problem}; it is left alone")
 
 
@@ -129,7 +132,7 @@ def _open(path: str | os.PathLike[str], flags: int, *, private: bool) -> int:
     name = os.path.basename(path)
     try:
         owner = os.geteuid() if private else os.fstat(directory).st_uid
-        # Emptied only after the check: what is opened may be somebody else's.
+        # Truncated only after the check: the file may be another user's.
         safe_flags = (flags & ~os.O_TRUNC) | _FILE_FLAGS
         with standard_streams_taken():
             descriptor = os.open(name, safe_flags, 0o600, dir_fd=directory)
@@ -173,15 +176,15 @@ def _check_file(path: str | os.PathLike[str], state: os.stat_result, owner: int)
 
 
 def _problem(state: os.stat_result, owner: int) -> str:
-    """Why something may be, or lead to, a file of somebody else; empty where it cannot."""
+    """Return why a file may be another user's; empty if it cannot be."""
     if not stat.S_ISREG(state.st_mode):
-        return f"is {_kind(state)}, not a file"
+        return f"is {_described_type(state)}, not a file"
     if state.st_uid != owner:
         return f"belongs to user id {state.st_uid}, not to {owner}"
     return "has further names (hard links), so it may be another file" if state.st_nlink > 1 else ""
 
 
-def _kind(state: os.stat_result) -> str:
+def _described_type(state: os.stat_result) -> str:
     mode = state.st_mode
-    kinds = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"))
-    return next((kind for is_kind, kind in kinds if is_kind(mode)), "something else")
+    types = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"))
+    return next((type_ for is_type, type_ in types if is_type(mode)), "something else")

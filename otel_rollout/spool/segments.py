@@ -1,4 +1,4 @@
-"""Reading what recording processes write, while they write it and after they died."""
+"""Read segments while they are written; repair those of dead writers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError, open_private
 
 READ_BYTES = 1 << 20
+"""Bytes read at once where a newline is looked for."""
 MAX_LINE_BYTES = 128 << 20
-"""What is read of one line at most: no span is that large, but a damaged file may have no newline at all."""
+"""Bytes read of one line at most: no span is that large, but a damaged file may have no newline."""
 
 
 def is_being_written(path: Path) -> bool:
-    """Whether the process that writes this segment or journal lives: it holds a lock that dies with it.
+    """Return whether the process lives that writes a segment or journal.
 
-    Never a pid: those are reused. Never an age: clocks are set.
+    It holds the file's lock, which ends with the process. Pids are reused, and clocks are set.
     """
     try:
         descriptor = open_private(path, os.O_RDONLY)
-    except (FileNotFoundError, ForeignFileError):  # done with and removed; or nothing of ours
+    except (FileNotFoundError, ForeignFileError):  # removed, for everybody is done with it; or another user's
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -36,15 +37,16 @@ def is_being_written(path: Path) -> bool:
 
 
 def living_writers(node_dir: Path) -> set[str]:
-    """The writers that may still write into this directory."""
+    """Return the writers that may still write into a node directory."""
     return {writer for writer in layout.journals(node_dir) if not is_dead(node_dir, writer)}
 
 
 def is_dead(node_dir: Path, writer: str) -> bool:
-    """Whether a writer will certainly write no more.
+    """Return whether a writer will certainly write no more.
 
-    It holds its journal from shortly after that appears, and one segment at any time, the first before it has
-    a journal. Which one the journal says, looked at before and after: with the next it lets go of the last.
+    A writer locks its journal soon after it has made it. It has one segment locked at any time, the first one
+    before it has a journal. The journal names the current segment, and is read before and after the look at
+    the lock: with the next segment the writer unlocks the last.
     """
     if is_being_written(node_dir / (writer + layout.JOURNAL_SUFFIX)):
         return False
@@ -56,7 +58,7 @@ def is_dead(node_dir: Path, writer: str) -> bool:
 
 
 def _sequence(node_dir: Path, writer: str) -> int:
-    """Number of the segment that a writer is at; 0 while it is being born, and where no journal tells."""
+    """Return the number of a writer's segment; 0 while it starts, or without journal."""
     state = journal.read_state(node_dir / (writer + layout.JOURNAL_SUFFIX))
     return state.sequence if state is not None else 0
 
@@ -66,15 +68,15 @@ def _segments_of(node_dir: Path, writer: str) -> list[Path]:
 
 
 def writers(node_dir: Path) -> set[str]:
-    """Whoever has left something here, a journal or segments alone."""
+    """Return the writers that have a journal or segments in a node directory."""
     return {*layout.journals(node_dir), *(name.writer for name in layout.segments(node_dir))}
 
 
-def heal(node_dir: Path, writer: str) -> None:
-    """Complete the last segment of a dead writer from its journal; cut off a line that was never finished.
+def repair(node_dir: Path, writer: str) -> None:
+    """Complete the last segment of a dead writer from its journal.
 
-    Half a line elsewhere is damage: it is ended, and so counted among what cannot be read. Idempotent. To be
-    called by the holder of the forwarder's lock, so by one process at a time.
+    Half a line at the segment's end is cut off. Half a line at the end of another segment is damage: it gets
+    a newline, and so counts as unreadable. Idempotent. To be called by the holder of the forwarder's lock.
     """
     path = node_dir / (writer + layout.JOURNAL_SUFFIX)
     state = journal.read_state(path)
@@ -89,10 +91,10 @@ def heal(node_dir: Path, writer: str) -> None:
 
 
 def discard_buffers(node_dir: Path, writer: str) -> None:
-    """Give back the space of a dead writer's journal and table; its counts stay.
+    """Free the space of a dead writer's journal and root table; the counts stay.
 
-    To be called when its segments are complete and its trajectories ended. A journal that cannot be read is
-    left as it is: that of a newer version, say.
+    To be called when the writer's segments are complete and its trajectories ended. A journal that cannot be
+    read, of a newer version say, stays as it is.
     """
     path = node_dir / (writer + layout.JOURNAL_SUFFIX)
     if journal.read_state(path) is not None:
@@ -123,10 +125,12 @@ def _end_of_last_line(segment: BinaryIO) -> int:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line, whole or not at all; half of one, of a process that was killed in it, is cut off first.
+    """Append a line, whole or not at all.
+
+    Half a line, of a process that was killed while it wrote, is cut off first.
 
     Raises:
-        OSError: when it cannot be written.
+        OSError: when the line cannot be written.
     """
     with open(path, "a+b", opener=open_private) as file:
         end = _end_of_last_line(file)
@@ -140,10 +144,10 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def complete_lines(path: Path, position: int, limit: int) -> Iterator[tuple[bytes, int]]:
-    """Whole lines of a segment from byte ``position``, each with its newline and with where it ends.
+    """Yield complete lines of a segment from a byte on, each with its end.
 
-    Stops after ``limit`` bytes, but not before the first line; what follows the last newline is not
-    finished and not yielded. Of a line longer than ``MAX_LINE_BYTES`` its beginning is, without a newline.
+    Stops after ``limit`` bytes, but not before the first line. What follows the last newline is not finished,
+    and not yielded. Of a line longer than ``MAX_LINE_BYTES`` the beginning is yielded, without a newline.
     """
     try:
         file = open(path, "rb", opener=open_private)  # noqa: SIM115
@@ -165,7 +169,7 @@ def complete_lines(path: Path, position: int, limit: int) -> Iterator[tuple[byte
 
 
 def _rest_of_line(file: BinaryIO) -> int:
-    """Bytes up to and with the next newline; 0 when there is none."""
+    """Return the bytes up to and with the next newline; 0 without a newline."""
     length = 0
     while piece := file.readline(READ_BYTES):
         length += len(piece)

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_rollout.base import semconv
 from otel_rollout.forwarder import context_diff
 from otel_rollout.forwarder.context_diff import Shared
-from otel_rollout.forwarder.detokenizer import Decoder
+from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.viewer import messages, summary
 from otel_rollout.viewer.messages import Message, Request
 from otel_rollout.viewer.model_call import ModelCall, read_reply, read_request
@@ -55,7 +55,7 @@ class Conversation:
         return sum(bool(turn.error) for turn in self.turns)
 
 
-Decoders = Callable[[str], Decoder | None]
+Decoders = Callable[[str], Detokenizer | None]
 """Returns the decoder of a tokenizer by its name (``rollout.tokenizer``); None where there is none."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.detokenizer import Decoder
+from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.viewer.errors import ViewerError
@@ -68,7 +68,7 @@ class MlflowSource:
             line = self._traces.line_of(trace_id)
             return spans_of(line) if line else []
 
-    def decoder(self, name: str) -> Decoder | None:
+    def decoder(self, name: str) -> Detokenizer | None:
         """Return None: delivered spans have the text of their token ids."""
         return None
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout.forwarder.detokenizer import Decoder
+from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import Summary
 
@@ -31,5 +31,5 @@ class Source(Protocol):
     def spans(self, trace_id: str) -> list[ReadableSpan]:
         """Return all spans of a trace."""
 
-    def decoder(self, name: str) -> Decoder | None:
+    def decoder(self, name: str) -> Detokenizer | None:
         """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""

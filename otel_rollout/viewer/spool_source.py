@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout.forwarder.detokenizer import Decoder
+from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp.reader import UnreadableLineError, spans_of
 from otel_rollout.spool import files, layout
 from otel_rollout.viewer.errors import ViewerError
@@ -67,12 +67,12 @@ class SpoolSource:
             if _trace_id(span) == trace_id
         ]
 
-    def decoder(self, name: str) -> Decoder | None:
+    def decoder(self, name: str) -> Detokenizer | None:
         """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""
         paths = [path for run in self._runs for path in run.paths]
         directories = dict.fromkeys(parent for path in paths for parent in (path.parent, path.parent.parent))
         try:
-            found = (Decoder.stored(directory, name) for directory in directories)
+            found = (Detokenizer.stored(directory, name) for directory in directories)
             return next(filter(None, found), None)
         except ImportError:
             _logger.warning("Token ids are shown without text. Install: pip install 'otel-rollout[tokens]'")
@@ -152,10 +152,10 @@ def _runs(path: Path, is_named: bool) -> list[_Run]:
     by_run: dict[Path, _Run] = {}
     for node_dir in node_dirs:
         run = by_run.setdefault(node_dir.parent, _Run(_run_name(node_dir), []))
-        run.paths.extend(files.in_directory(node_dir))
+        run.paths.extend(files.segments_below(node_dir))
     runs = list(by_run.values())
     if is_named and not any(run.paths for run in runs):
-        runs = [_Run("", files.in_directory(path))]
+        runs = [_Run("", files.segments_below(path))]
     if not any(run.paths for run in runs):
         why = (
             "Its runs are delivered, and delivered segments are removed unless OTEL_ROLLOUT_KEEP=true is set "

@@ -66,7 +66,7 @@ def test_undo_keeps_a_later_patch_of_other_code(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_callback_is_called_once_after_the_module_is_executed(module: str) -> None:
-    """The callback sees the module's names; a callback that waits already is not added again."""
+    """The callback sees the module's names, and is called once though added twice."""
     values: list[Any] = []
 
     def callback(found: types.ModuleType) -> None:
@@ -128,7 +128,7 @@ def test_missing_module_is_missing_as_ever() -> None:
 def test_loader_of_two_modules_reports_only_the_awaited_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A zip file's modules share a loader; the awaited one may only have been looked for."""
+    """A zip file's modules share a loader; the awaited one is looked for first."""
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.writestr("zipped_awaited.py", "value = 1\n")
         archive.writestr("zipped_other.py", "value = 2\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 from otel_rollout import configuration, settings
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
-from otel_rollout.forwarder.lock import Election
+from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.spool import layout
 from tests.faults.job import PATH, Job, names
 
@@ -29,12 +29,12 @@ def node_directory(variables: dict[str, str], node: str = "node") -> Path:
 @contextmanager
 def nobody_forwards(node_dir: Path) -> Iterator[None]:
     """Hold the forwarder's lock, so that forwarders that are started leave again."""
-    election = Election(node_dir)
-    assert election.win()
+    lock = ForwarderLock(node_dir)
+    assert lock.acquire()
     try:
         yield
     finally:
-        election.close()
+        lock.close()
 
 
 def record_and_die(variables: dict[str, str], node_dir: Path, count: int = 3) -> list[str]:

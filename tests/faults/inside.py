@@ -11,6 +11,7 @@ Variables:
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
@@ -45,11 +46,15 @@ def _step_clock(clock: Path) -> None:
 
 
 def _hurry(factor: float) -> None:
-    from otel_rollout.forwarder import delivery
+    from otel_rollout.forwarder import retry
 
-    delivery.FIRST_PAUSE /= factor
-    delivery.LONGEST_PAUSE /= factor
-    delivery.REFUSED_PAUSE /= factor
+    usual = retry.DEFAULT_POLICY
+    retry.DEFAULT_POLICY = dataclasses.replace(  # type: ignore[misc]
+        usual,
+        first_pause=usual.first_pause / factor,
+        longest_pause=usual.longest_pause / factor,
+        refused_pause=usual.refused_pause / factor,
+    )
 
 
 DEATHS = (
@@ -118,7 +123,7 @@ class _Deaths:
 
 def _die_as_told(directory: Path) -> None:
     from otel_rollout.account import ledger
-    from otel_rollout.forwarder import compaction, crash_recovery, delivery
+    from otel_rollout.forwarder import batch_sender, compaction, crash_recovery, delivery
     from otel_rollout.spool import segments
 
     deaths = _Deaths(directory)
@@ -128,7 +133,7 @@ def _die_as_told(directory: Path) -> None:
         self._db.set_trace_callback(deaths.at_statement)
 
     ledger.Ledger.__init__ = watch_statements  # type: ignore[method-assign]
-    deaths.before(delivery.Delivery, "_export", "before the request")
+    deaths.before(batch_sender.BatchSender, "_export", "before the request")
     deaths.before(delivery.Delivery, "_advance", "after the answer")
     deaths.after(ledger.Ledger, "advance", "after the cursor's write")
     deaths.before(ledger.Ledger, "decide", "before the verdict")

@@ -28,7 +28,7 @@ def the_segment(node_dir: Path) -> Path:
 def complete(node_dir: Path) -> None:
     """Complete the files of dead writers, as a forwarder does that is interrupted afterwards."""
     for writer in layout.journals(node_dir):
-        segments.heal(node_dir, writer)
+        segments.repair(node_dir, writer)
         segments.discard_buffers(node_dir, writer)
 
 

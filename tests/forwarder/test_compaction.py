@@ -1,4 +1,4 @@
-"""Retention: segments that are delivered go, or are kept compressed; the account stays right."""
+"""Retention: delivered segments are removed or archived, and the report stays right."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.waiting import wait_for
 
 @pytest.fixture
 def removing(fresh_process: None, test_exporters: None, tmp_path: Path) -> None:
-    """Tracing on, with many small segments that are not kept."""
+    """Switch tracing on, with many small segments that are removed once delivered."""
     otel_rollout.configure(
         {"test-faulty": {"path": str(tmp_path / "delivered")}}, keep=False, segment_bytes=20_000
     )
@@ -41,7 +41,7 @@ def segments_of(tmp_path: Path) -> list[layout.SegmentName]:
 
 
 def test_delivered_segments_are_removed_at_the_end(removing: None, tmp_path: Path) -> None:
-    """Nothing of a finished run stays but its counts, which say the same as before."""
+    """Only the counts of a finished run stay, and the delivery report does not change."""
     record(200)
     report = otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
@@ -63,8 +63,10 @@ with rollout_trace_attr(step=1):
 """
 
 
-def test_what_ended_for_a_dead_writer_stays_in_the_account(removing: None, tmp_path: Path) -> None:
-    """The trajectory of a killed process counts as recorded, also when its segments are gone."""
+def test_trajectory_of_a_killed_process_stays_counted_without_its_segments(
+    removing: None, tmp_path: Path
+) -> None:
+    """Crash recovery's segment stays, so that the report goes on counting the trajectory."""
     membership.decide()
     subprocess.run([sys.executable, "-c", KILLED], check=False)
     report = otel_rollout.shutdown(30)
@@ -75,10 +77,10 @@ def test_what_ended_for_a_dead_writer_stays_in_the_account(removing: None, tmp_p
     assert [name.sequence for name in segments_of(tmp_path)] == [layout.CLOSING_SEQUENCE]
 
 
-def test_delivered_segments_are_removed_under_way(
+def test_delivered_segments_are_removed_while_the_run_goes_on(
     removing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long run does not pile up what is delivered; the last two segments of a living writer stay."""
+    """Only the last two segments of a living writer stay."""
     for _ in range(5):
         record(99)
         active = runtime.current()
@@ -95,7 +97,7 @@ def test_delivered_segments_are_removed_under_way(
     assert (report.recorded, report.exporters["test-faulty"].delivered, report.lost) == (500, 500, 0)
 
 
-def test_what_is_not_delivered_stays(removing: None, tmp_path: Path) -> None:
+def test_undelivered_segments_are_not_removed(removing: None, tmp_path: Path) -> None:
     """A target that is away, or refuses us, keeps its segments from being removed."""
     Path(tmp_path / "delivered.fault").write_text("refused")
     record(200)
@@ -106,7 +108,7 @@ def test_what_is_not_delivered_stays(removing: None, tmp_path: Path) -> None:
 
 
 def test_kept_segments_are_compressed(fresh_process: None, test_exporters: None, tmp_path: Path) -> None:
-    """With OTEL_ROLLOUT_KEEP the archive holds every line, readable by any zstd that allows the window."""
+    """With OTEL_ROLLOUT_KEEP any zstd that allows the window reads every line from the archive."""
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, segment_bytes=20_000)
     record(200)
     otel_rollout.shutdown(30)
@@ -118,7 +120,7 @@ def test_kept_segments_are_compressed(fresh_process: None, test_exporters: None,
 
 
 def test_a_resent_context_is_stored_about_once(tmp_path: Path) -> None:
-    """The long window finds what a conversation resends turn by turn, however far back."""
+    """The compressor's long window finds what a conversation resends turn by turn."""
     path = tmp_path / "1-0123456789abcdef.000001.jsonl"
     context = b""
     with path.open("wb") as segment:
@@ -141,10 +143,10 @@ print(otel_rollout.status().dropped)
 """
 
 
-def test_a_spool_does_not_grow_beyond_its_limit(
+def test_spool_at_its_limit_drops_and_counts_spans(
     fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With nobody taking spans, what is beyond the limit is dropped at once, and counted under that name."""
+    """While no target takes spans, spans beyond the limit are dropped at once under ``spool_limit``."""
     (tmp_path / "delivered.fault").write_text("unavailable")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-faulty")
     monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "delivered"))
@@ -164,15 +166,13 @@ def identity_of(row: int) -> Identity:
 
 
 def fill(node_dir: Path, size: int) -> None:
-    """Let the segments in a directory take ``size`` bytes."""
+    """Make the segments in a directory ``size`` bytes large."""
     with (node_dir / "1-0000000000000000.000001.jsonl").open("wb") as segment:
         segment.truncate(size)
 
 
-def test_a_spool_that_fills_up_leaves_out_whole_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """None below half of the limit, then more and more, from three quarters all; and back again."""
+def test_spool_that_fills_up_skips_whole_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No group is skipped below half of the limit, and every group from three quarters on."""
     monkeypatch.setattr(spool_usage, "CHECK_INTERVAL", 0.0)
     fill(tmp_path, 0)
     limit = 100 << 20
@@ -202,7 +202,7 @@ def test_a_spool_that_fills_up_leaves_out_whole_groups(
         writer.close(10)
 
 
-def test_what_is_recorded_in_a_spool_that_fills_up_is_whole(
+def test_trajectories_recorded_in_a_full_spool_are_whole(
     fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By OTEL_ROLLOUT_SPOOL_FULL=trajectories they are there whole or not at all, and so are groups."""
@@ -235,7 +235,7 @@ def test_what_is_recorded_in_a_spool_that_fills_up_is_whole(
 
 
 def test_the_empty_segment_of_a_living_writer_stays(tmp_path: Path) -> None:
-    """A process that began to record while the forwarder was ending keeps its segment, and so its life."""
+    """A process that began to record while the forwarder was ending keeps its locked segment."""
     layout.write_manifest(tmp_path, layout.Manifest("run", "project", ()))
     writer = SegmentWriter(tmp_path, {}, segment_bytes=1 << 20)
     compaction.retire(tmp_path, lambda name, size: True, keep=False, at_end=True)

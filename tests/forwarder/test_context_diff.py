@@ -1,4 +1,4 @@
-"""What is new in a turn: found whatever becomes of a context, and put together again without a loss."""
+"""The context diff: what is new in a turn is found, and the whole turn is restored from it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from otel_rollout.base import semconv
 from otel_rollout.forwarder.context_diff import restored
-from otel_rollout.forwarder.enrichment import Enrichment
-from tests.forwarder.tokens_support import Told, demo_tokenizer, line, prompts, stored
+from otel_rollout.forwarder.line_rewriter import LineRewriter
+from tests.forwarder.tokens_support import ExportedSpan, demo_tokenizer, exported_by, line, prompts, stored
 
 TURN = (semconv.TURN_CONTINUES, semconv.TURN_SHARED, semconv.TURN_LENGTH)
 ids = st.lists(st.integers(0, 5), max_size=40)
@@ -23,10 +23,10 @@ ids_of_any_size = st.lists(st.integers(0, (1 << 32) - 1), max_size=30)
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[list[int], list[int], int, int]]:
-    """Model calls of a trajectory: prompt, answer, begin and end.
+    """Draw the model calls of a trajectory: prompt, answer, start and end.
 
-    Each prompt is made of the sequence of an earlier call: with more behind it, an edit in the middle, the
-    beginning or the end cut off, or of nothing. Calls may run at the same time.
+    Each prompt is new, or made of the sequence of an earlier call: with more behind it, an edit in the
+    middle, the beginning or the end cut off. Calls may run at the same time.
     """
     calls: list[tuple[list[int], list[int], int, int]] = []
     for number in range(draw(st.integers(1, 12))):
@@ -49,27 +49,33 @@ def histories(draw: st.DrawFn) -> list[tuple[list[int], list[int], int, int]]:
     return calls
 
 
+@pytest.mark.parametrize(("start", "is_shared"), [(99, False), (100, False), (101, True)])
+def test_a_turn_continues_only_turns_that_ended_before_it_started(start: int, is_shared: bool) -> None:
+    """Two turns at one moment continue neither each other, whichever the exporter reads first."""
+    rewriter = LineRewriter(Path())
+    prompt = list(range(40))
+    rewriter.rewritten(line(1, {"prompt_ids": prompt}, {"token_ids": [7]}, span=(1, 100)))
+    second = line(2, {"prompt_ids": [*prompt, 7, 8]}, {"token_ids": [9]}, span=(start, start + 10))
+    assert isinstance(exported_by(rewriter, second).input["prompt_ids"], dict) == is_shared
+
+
 @settings(max_examples=200)
 @given(histories=st.lists(histories(), min_size=1, max_size=2), order=st.randoms(use_true_random=False))
-def test_prompts_are_the_same_again(histories: list[Any], order: Any) -> None:
-    """Put together from what exporters are told, each prompt is exactly what was recorded.
-
-    Whatever was edited, cut or begun anew, in whichever order lines come, from several trajectories at once,
-    and again where lines are sent again.
-    """
+def test_prompts_are_restored_from_what_exporters_get(histories: list[Any], order: Any) -> None:
+    """Each prompt is restored exactly, however contexts were edited and lines were ordered."""
     recorded = [
         (trace, line(number, {"prompt_ids": call[0]}, {"token_ids": call[1]}, span=call[2:], trace=trace))
         for trace, calls in enumerate(histories, start=1)
         for number, call in enumerate(calls, start=1)
     ]
     order.shuffle(recorded)
-    enrichment = Enrichment(Path())
-    first = [(trace, enrichment.line(raw)) for trace, raw in recorded]
-    again = [(trace, enrichment.line(raw)) for trace, raw in recorded]
+    rewriter = LineRewriter(Path())
+    first = [(trace, rewriter.rewritten(raw)) for trace, raw in recorded]
+    again = [(trace, rewriter.rewritten(raw)) for trace, raw in recorded]
     for lines in (first, again):
         for trace, calls in enumerate(histories, start=1):
-            told = [Told(raw) for of, raw in lines if of == trace]
-            assert prompts(told) == {
+            exported = [ExportedSpan(raw) for of, raw in lines if of == trace]
+            assert prompts(exported) == {
                 f"{number:016x}": prompt for number, (prompt, _, _, _) in enumerate(calls, start=1)
             }
 
@@ -96,15 +102,11 @@ SHAPES = {
 
 @settings(max_examples=300)
 @given(data=st.data(), history=histories())
-def test_prompts_of_any_shape_are_the_same_again(data: st.DataObject, history: Any) -> None:
-    """A prompt that is no list of token ids is nobody's beginning, and neither is one that was not recorded.
-
-    Prompts may stand among the arguments, in the output, or in both, and there differ; answers may be of any
-    shape as well. Wherever one is told by reference, what the reference gives is what was recorded.
-    """
+def test_prompts_of_any_shape_are_restored(data: st.DataObject, history: Any) -> None:
+    """A prompt that is no list of token ids, or was cut, is continued by no other turn."""
     shapes = st.sampled_from(list(SHAPES.values())) | st.just(SHAPES["as it is"])
     start = data.draw(st.lists(st.integers(1, 3), max_size=20))
-    recorded, enrichment = [], Enrichment(Path())
+    recorded, rewriter = [], LineRewriter(Path())
     for number, (prompt, answer, began, ended) in enumerate(history, start=1):
         whole = [*start, *prompt]
         given, again = data.draw(shapes)(whole), data.draw(st.just({}) | shapes.map(lambda f, w=whole: f(w)))
@@ -113,16 +115,16 @@ def test_prompts_of_any_shape_are_the_same_again(data: st.DataObject, history: A
         )
         output = {**again, "token_ids": said}
         recorded.append(line(number, given, output, span=(began, ended)))
-    told = {call.id: call for call in map(Told, map(enrichment.line, recorded))}
-    assert not enrichment._said
+    exported = {call.id: call for call in map(ExportedSpan, map(rewriter.rewritten, recorded))}
+    assert not rewriter._problems
 
-    def restored_in(call: Told, values: dict[str, Any]) -> dict[str, Any]:
+    def restored_in(call: ExportedSpan, values: dict[str, Any]) -> dict[str, Any]:
         if "batch" in values:
             return {**values, "batch": [restored_in(call, value) for value in values["batch"]]}
         prompt = values.get("prompt_ids")
         if not isinstance(prompt, dict) or "continues" not in prompt:
             return values
-        before = told[prompt["continues"]]
+        before = exported[prompt["continues"]]
         (of_before,) = {
             tuple(found)
             for found in _prompts(restored_in(before, before.input), restored_in(before, before.output))
@@ -131,141 +133,145 @@ def test_prompts_of_any_shape_are_the_same_again(data: st.DataObject, history: A
         assert len(whole) == prompt["length"]
         return {**values, "prompt_ids": whole}
 
-    for raw in map(Told, recorded):
-        for values, shown in ((raw.input, told[raw.id].input), (raw.output, told[raw.id].output)):
-            assert json.dumps(restored_in(told[raw.id], shown)) == json.dumps(values)
+    for raw in map(ExportedSpan, recorded):
+        for values, shown in ((raw.input, exported[raw.id].input), (raw.output, exported[raw.id].output)):
+            assert json.dumps(restored_in(exported[raw.id], shown)) == json.dumps(values)
 
 
 def _prompts(*values: Any) -> Iterator[list[int]]:
-    """What a reader finds under ``prompt_ids``."""
+    """Find the values under ``prompt_ids``."""
     for value in values:
         yield from [value["prompt_ids"]] if isinstance(value.get("prompt_ids"), list) else []
         yield from _prompts(*value.get("batch", ()))
 
 
-def test_an_image_s_placeholder_makes_a_prompt_nobody_s_beginning() -> None:
-    """The next turn, which begins as the answer did, is not told by a prompt that counted as empty."""
+def test_prompt_with_a_placeholder_is_continued_by_no_turn() -> None:
+    """A turn that begins as the answer did does not refer to a prompt that was read as empty."""
     answer = list(range(20, 60))
-    enrichment = Enrichment(Path())
-    enrichment.line(line(1, {"prompt_ids": [1, {"image": 0}, 2]}, {"token_ids": answer}))
-    following = Told(enrichment.line(line(2, {"prompt_ids": [*answer, 3]}, {"token_ids": [4]})))
+    rewriter = LineRewriter(Path())
+    rewriter.rewritten(line(1, {"prompt_ids": [1, {"image": 0}, 2]}, {"token_ids": answer}))
+    following = exported_by(rewriter, line(2, {"prompt_ids": [*answer, 3]}, {"token_ids": [4]}))
     assert following.input["prompt_ids"] == [*answer, 3]
 
 
-def test_a_turn_is_told_by_what_is_new_in_it() -> None:
-    """It names the call it continues, what it shares with that and its answer, and its own length."""
-    enrichment = Enrichment(Path())
-    first = enrichment.line(line(1, {"prompt_ids": list(range(100))}, {"token_ids": [7, 8]}))
+def test_turn_is_exported_as_what_is_new_in_it() -> None:
+    """The turn names the call it continues, the length of the shared prefix, and its own length."""
+    rewriter = LineRewriter(Path())
+    first = rewriter.rewritten(line(1, {"prompt_ids": list(range(100))}, {"token_ids": [7, 8]}))
     given = {"prompt_ids": [*range(100), 7, 8, 9]}
-    second = Told(enrichment.line(line(2, given, {"token_ids": [5]})))
+    second = exported_by(rewriter, line(2, given, {"token_ids": [5]}))
     assert first == line(1, {"prompt_ids": list(range(100))}, {"token_ids": [7, 8]})
     assert second.input["prompt_ids"] == {"continues": f"{1:016x}", "shared": 102, "new": [9], "length": 103}
     assert second.attributes[semconv.TURN_CONTINUES] == f"{1:016x}"
     assert (second.attributes[semconv.TURN_SHARED], second.attributes[semconv.TURN_LENGTH]) == ("102", "103")
 
 
-def test_branches_continue_what_had_ended_when_they_began() -> None:
-    """Two calls at once have nothing of one another; each continues the call before both."""
-    enrichment = Enrichment(Path())
+def test_parallel_calls_continue_the_call_before_both() -> None:
+    """Two calls that run at the same time share nothing with each other."""
+    rewriter = LineRewriter(Path())
     start = list(range(50))
-    enrichment.line(line(1, {"prompt_ids": start}, {"token_ids": [1]}))
+    rewriter.rewritten(line(1, {"prompt_ids": start}, {"token_ids": [1]}))
     for number, new in ((2, [60, 61]), (3, [60, 62])):
         prompt = [*start, 1, *new]
-        told = Told(enrichment.line(line(number, {"prompt_ids": prompt}, {"token_ids": [2]}, span=(20, 40))))
-        assert told.input["prompt_ids"]["continues"] == f"{1:016x}"
-        assert told.input["prompt_ids"]["new"] == new
+        exported = ExportedSpan(
+            rewriter.rewritten(line(number, {"prompt_ids": prompt}, {"token_ids": [2]}, span=(20, 40)))
+        )
+        assert exported.input["prompt_ids"]["continues"] == f"{1:016x}"
+        assert exported.input["prompt_ids"]["new"] == new
 
 
-def test_messages_stay_whole_and_are_counted() -> None:
-    """A chat view has to show all of them; attributes say which are new. With ``all`` it gets those."""
+def test_messages_stay_whole_unless_turns_is_all() -> None:
+    """A chat view needs all messages; attributes say which are new."""
     said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     more = [*said, {"role": "user", "content": "c"}]
-    for told, shown in (("tokens", more), ("all", more[2:]), ("whole", more)):
-        enrichment = Enrichment(Path(), told)
-        enrichment.line(line(1, {"messages": said}, {"content": "b"}))
-        second = Told(enrichment.line(line(2, {"messages": more}, {"content": "d"})))
+    for turns, shown in (("tokens", more), ("all", more[2:]), ("whole", more)):
+        rewriter = LineRewriter(Path(), turns)
+        rewriter.rewritten(line(1, {"messages": said}, {"content": "b"}))
+        second = exported_by(rewriter, line(2, {"messages": more}, {"content": "d"}))
         assert second.input["messages"] == shown
         counted = second.attributes.get(semconv.TURN_SHARED), second.attributes.get(semconv.TURN_LENGTH)
-        assert counted == ((None, None) if told == "whole" else ("2", "3"))
+        assert counted == ((None, None) if turns == "whole" else ("2", "3"))
 
 
-def test_what_is_no_model_call_is_continued_by_none() -> None:
-    """What only prepared a prompt or messages has not said them: the first model call is told in full."""
-    enrichment = Enrichment(Path())
+def test_span_that_is_no_model_call_is_continued_by_no_turn() -> None:
+    """After a span that only prepared a prompt, the first model call is exported in full."""
+    rewriter = LineRewriter(Path())
     prompt, said = list(range(40)), [{"role": "user", "content": "a"}]
     for number, made in ((1, {"prompt_ids": prompt}), (2, {"messages": said})):
-        enrichment.line(line(number, made, made, kind=semconv.KIND_CHAIN))
+        rewriter.rewritten(line(number, made, made, kind=semconv.KIND_CHAIN))
     first = line(3, {"prompt_ids": prompt}, {"token_ids": [1]})
     second = line(4, {"messages": said}, {"content": "b"})
-    assert enrichment.line(first) == first
-    assert enrichment.line(second) == second
+    assert rewriter.rewritten(first) == first
+    assert rewriter.rewritten(second) == second
 
 
-@pytest.mark.parametrize("told", ["tokens", "all"])
-def test_a_span_with_messages_and_ids_says_once_what_is_new(told: str) -> None:
-    """The attributes are of its messages; the ids have their reference in themselves."""
+@pytest.mark.parametrize("turns", ["tokens", "all"])
+def test_attributes_of_a_span_with_messages_and_ids_count_messages(turns: str) -> None:
+    """Token ids hold their reference in themselves."""
     said = [{"role": "user", "content": "a"}]
     ids = list(range(40))
-    enrichment = Enrichment(Path(), told)
-    enrichment.line(line(1, {"messages": said, "prompt_ids": ids}, {"token_ids": [1]}))
+    rewriter = LineRewriter(Path(), turns)
+    rewriter.rewritten(line(1, {"messages": said, "prompt_ids": ids}, {"token_ids": [1]}))
     more = {"messages": [*said, {"role": "user", "content": "c"}], "prompt_ids": [*ids, 1, 2]}
-    raw = enrichment.line(line(2, more, {"token_ids": [3]}))
-    second = Told(raw)
+    raw = rewriter.rewritten(line(2, more, {"token_ids": [3]}))
+    second = ExportedSpan(raw)
     assert all(raw.count(b'"%b"' % name.encode()) == 1 for name in TURN)
     assert [second.attributes[name] for name in TURN] == [f"{1:016x}", "1", "2"]
     assert second.input["prompt_ids"] == {"continues": f"{1:016x}", "shared": 41, "new": [2], "length": 42}
     other = {"messages": [{"role": "user", "content": "another"}], "prompt_ids": [*ids, 1, 2]}
-    third = Told(enrichment.line(line(3, other, {"token_ids": [3]})))
+    third = exported_by(rewriter, line(3, other, {"token_ids": [3]}))
     assert third.attributes.keys().isdisjoint(TURN)
     assert third.input["prompt_ids"]["shared"] == 42
 
 
-def test_what_was_told_once_is_not_told_twice() -> None:
-    """A line that comes back from an exporter's file, with the attributes that it got, has them once."""
+def test_rewritten_line_that_is_read_again_stays_as_it_is() -> None:
+    """A line that comes back from an exporter's file keeps the attributes that the line got."""
     said = [{"role": "user", "content": "a"}]
     more = {"messages": [*said, {"role": "user", "content": "c"}]}
     first, second = line(1, {"messages": said}, {"content": "b"}), line(2, more, {"content": "d"})
-    enrichment = Enrichment(Path())
-    exported = [enrichment.line(first), enrichment.line(second)]
-    again = Enrichment(Path())
-    assert [again.line(raw) for raw in exported] == exported
+    rewriter = LineRewriter(Path())
+    exported = [rewriter.rewritten(first), rewriter.rewritten(second)]
+    again = LineRewriter(Path())
+    assert [again.rewritten(raw) for raw in exported] == exported
 
 
-def test_an_image_is_told_once() -> None:
-    """Later spans of the trace say what it is and where it is; other traces have it themselves."""
-    enrichment = Enrichment(Path())
+def test_image_is_exported_once_per_trace() -> None:
+    """Later spans of the trace name the span that has the image."""
+    rewriter = LineRewriter(Path())
     image = "data:image/png;base64," + "iVBORw0KGgo" * 200
     said = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": image}}]}]}
     first = line(1, said, {"content": "a cat"})
-    assert enrichment.line(first) == first
-    assert enrichment.line(first) == first
-    (message,) = Told(enrichment.line(line(2, said, {"content": "a dog"}))).input["messages"]
+    assert rewriter.rewritten(first) == first
+    assert rewriter.rewritten(first) == first
+    (message,) = exported_by(rewriter, line(2, said, {"content": "a dog"})).input["messages"]
     assert message["content"][0]["image_url"]["url"].startswith("<image/png of 1650 bytes, sha256 ")
     assert message["content"][0]["image_url"]["url"].endswith(f"is in span {1:016x}>")
     other = line(3, said, {"content": "a cat"}, trace=2)
-    assert enrichment.line(other) == other
+    assert rewriter.rewritten(other) == other
 
 
-def test_other_lines_go_through_untouched() -> None:
-    """A line with nothing of the kind is the same object; one that cannot be read is the same bytes."""
-    enrichment = Enrichment(Path())
+def test_line_without_repeated_content_is_exported_unchanged() -> None:
+    """An unreadable line is exported unchanged as well."""
+    rewriter = LineRewriter(Path())
     plain = line(1, {"query": "x"}, {"prompt_ids_of": [1]})
-    assert enrichment.line(plain) is plain
+    assert rewriter.rewritten(plain) is plain
     broken = line(2, {"prompt_ids": [1]}, {}).replace(b'"spanId"', b'"nobody"')
-    assert enrichment.line(broken) is broken
+    assert rewriter.rewritten(broken) is broken
 
 
-def test_memory_is_bounded(monkeypatch: Any) -> None:
-    """Of traces beyond the bound the oldest are forgotten: their next turn is told in full."""
-    monkeypatch.setattr("otel_rollout.forwarder.enrichment.MEMORY_BYTES", 50_000)
-    enrichment = Enrichment(Path())
+def test_memory_of_traces_is_bounded(monkeypatch: Any) -> None:
+    """The traces that were not seen for longest are forgotten, and their next turn is exported in full."""
+    monkeypatch.setattr("otel_rollout.forwarder.line_rewriter.MEMORY_BYTES", 50_000)
+    rewriter = LineRewriter(Path())
     prompt = list(range(1000))
     for trace in range(1, 101):
-        enrichment.line(line(1, {"prompt_ids": prompt}, {"token_ids": [1]}, trace=trace))
-    assert enrichment._size <= 50_000
+        rewriter.rewritten(line(1, {"prompt_ids": prompt}, {"token_ids": [1]}, trace=trace))
+    assert rewriter._size <= 50_000
     oldest = line(2, {"prompt_ids": [*prompt, 1]}, {"token_ids": [1]}, trace=1)
-    assert enrichment.line(oldest) == oldest
-    newest = Told(enrichment.line(line(2, {"prompt_ids": [*prompt, 1]}, {"token_ids": [1]}, trace=100)))
+    assert rewriter.rewritten(oldest) == oldest
+    newest = ExportedSpan(
+        rewriter.rewritten(line(2, {"prompt_ids": [*prompt, 1]}, {"token_ids": [1]}, trace=100))
+    )
     assert newest.input["prompt_ids"]["shared"] == 1001
 
 
@@ -285,24 +291,24 @@ anything = st.recursive(
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A node directory that has the demo's tokenizer, and the name it has there."""
+    """A node directory with the demo's tokenizer, and the tokenizer's name there."""
     node_dir = tmp_path_factory.mktemp("node")
     return node_dir, stored(node_dir, demo_tokenizer())
 
 
 @settings(max_examples=200)
 @given(spans=st.lists(st.tuples(anything, anything, st.booleans()), min_size=1, max_size=4))
-def test_whatever_a_span_holds_it_is_told(spans: list[Any], node: tuple[Path, str]) -> None:
-    """Values of any shape under names that mean something: nothing goes wrong, and the rest stays."""
+def test_span_with_values_of_any_shape_is_exported(spans: list[Any], node: tuple[Path, str]) -> None:
+    """Values of any shape under meaningful names raise nothing, and the other values stay."""
     node_dir, name = node
-    enrichment = Enrichment(node_dir, "all")
+    rewriter = LineRewriter(node_dir, "all")
     for number, (asked, answered, shows_text) in enumerate(spans, start=1):
         raw = line(number, asked, answered, tokenizer=name if shows_text else None)
-        told, recorded = Told(enrichment.line(raw)), Told(raw)
+        exported, recorded = exported_by(rewriter, raw), ExportedSpan(raw)
         changed = {semconv.INPUT_VALUE, semconv.OUTPUT_VALUE}
-        assert recorded.attributes.items() <= told.attributes.items() | {
+        assert recorded.attributes.items() <= exported.attributes.items() | {
             (key, recorded.attributes[key]) for key in changed
         }
-        assert type(told.input) is type(recorded.input)
-        assert type(told.output) is type(recorded.output)
-    assert not enrichment._said
+        assert type(exported.input) is type(recorded.input)
+        assert type(exported.output) is type(recorded.output)
+    assert not rewriter._problems

@@ -1,4 +1,4 @@
-"""The randomised crash test, in short: some schedules of it, always the same. `make soak` plays many more."""
+"""A few fixed schedules of the randomized crash test; `make soak` plays many more."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.soak import crash
 
 @pytest.mark.parametrize("seed", [13, 30, 42])
 def test_whatever_is_killed_and_fails_nothing_is_lost(test_exporters: None, seed: int) -> None:
-    """What ended arrives, none of it needlessly twice; the account adds up; nothing of ours keeps running."""
+    """Spans that ended arrive, none twice without need, and no process of ours keeps running."""
     crash.play(seed)

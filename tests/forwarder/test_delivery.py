@@ -21,8 +21,9 @@ import otel_rollout
 from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.account import ledger, ledger_reader
 from otel_rollout.account.report import Report
-from otel_rollout.forwarder import delivery
-from otel_rollout.forwarder.lock import Election
+from otel_rollout.forwarder import delivery, retry
+from otel_rollout.forwarder.lock import ForwarderLock
+from otel_rollout.forwarder.retry import RetryPolicy
 from otel_rollout.launch import launcher
 from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
@@ -39,12 +40,12 @@ def target(tmp_path) -> Path:
 
 @pytest.fixture
 def faulty(fresh_process, test_exporters, target):
-    """Tracing on, delivering to an exporter that fails when told to."""
+    """Switch tracing on, with an exporter that fails as a file says."""
     otel_rollout.configure({"test-faulty": {"path": str(target)}}, project_name="p", forwarder_linger=60)
 
 
 def delivered(target: Path) -> Counter:
-    """Span id and name → how often it was delivered."""
+    """Count how often each span was delivered, by id and name."""
     lines = target.read_text().splitlines() if target.exists() else []
     return Counter(tuple(json.loads(line)[:2]) for line in lines)
 
@@ -63,8 +64,8 @@ def record(count: int, step: int = 1, name: str = "op") -> None:
             call()
 
 
-def test_everything_recorded_is_delivered_once_and_the_rows_add_up(tracing, tmp_path):
-    """shutdown() returns when all is delivered, with an account that adds up, in total and per step."""
+def test_recorded_spans_are_delivered_once_and_counts_add_up(tracing, tmp_path):
+    """shutdown() returns when everything is delivered, with counts that add up in total and per step."""
     record(5, step=1)
     record(7, step=2)
     report = otel_rollout.shutdown(30)
@@ -80,8 +81,8 @@ def test_everything_recorded_is_delivered_once_and_the_rows_add_up(tracing, tmp_
     assert "14 spans recorded; 14 delivered to test-file, 0 pending; lost: 0" in report.summary()
 
 
-def test_shutdown_again_gives_the_same_account(tracing):
-    """Ending twice is harmless; nothing is recorded in between."""
+def test_second_shutdown_returns_an_equal_report(tracing):
+    """Nothing is recorded after the first shutdown()."""
     record(1)
     first = otel_rollout.shutdown(30)
     record(1)
@@ -89,8 +90,8 @@ def test_shutdown_again_gives_the_same_account(tracing):
     assert otel_rollout.status() == first
 
 
-def test_after_shutdown_a_new_run_can_be_configured(tracing, target):
-    """configure() after shutdown() begins another run, in a directory of its own."""
+def test_configure_after_shutdown_begins_another_run(tracing, target):
+    """The new run has a node directory of its own."""
     record(1)
     first = otel_rollout.shutdown(30)
     otel_rollout.configure({"test-file": {"path": str(target)}})
@@ -100,8 +101,8 @@ def test_after_shutdown_a_new_run_can_be_configured(tracing, target):
     assert first.directory != second.directory
 
 
-def test_a_target_that_is_down_costs_nothing_but_time(faulty, target, tmp_path, caplog):
-    """While it is down spans pend and a warning says so; when it is back all arrive, once."""
+def test_spans_wait_for_a_target_that_is_down(faulty, target, tmp_path, caplog):
+    """Spans are pending and a warning says why; when the target is back, each arrives once."""
     fault = Path(f"{target}.fault")
     fault.write_text("unavailable")
     with caplog.at_level(logging.WARNING, "otel_rollout"):
@@ -119,8 +120,8 @@ def test_a_target_that_is_down_costs_nothing_but_time(faulty, target, tmp_path, 
     assert (healed.problem, healed.retried >= count.retried > 0) == (None, True)
 
 
-def test_an_exporter_that_cannot_be_set_up_has_retried_nothing(fresh_process, test_exporters):
-    """Attempts to set it up, one by each forwarder, are no requests."""
+def test_failed_set_up_of_an_exporter_is_no_retry(fresh_process, test_exporters):
+    """Each forwarder tries once to set the exporter up, and sends no request."""
     otel_rollout.configure({"test-file": {}})  # of which it wants to know where the file is
     record(1)
     wait_for(lambda: otel_rollout.status().exporters["test-file"].is_refused, what="the refusal")
@@ -128,17 +129,17 @@ def test_an_exporter_that_cannot_be_set_up_has_retried_nothing(fresh_process, te
 
 
 def test_a_target_that_is_too_slow_for_a_batch_is_given_less(faulty, target):
-    """A server that never answers five hundred spans in time gets fewer, and so everything in the end."""
+    """A target that never takes five hundred spans in time gets fewer, and so all of them in the end."""
     Path(f"{target}.fault").write_text("unavailable 7")
     record(200)
     report = otel_rollout.shutdown(60)
     count = report.exporters["test-faulty"]
     assert (count.delivered, report.lost, set(delivered(target).values())) == (201, 0, {1})
-    assert count.retried > delivery.WHOLE_ATTEMPTS
+    assert count.retried > retry.DEFAULT_POLICY.whole_attempts
 
 
-def test_a_poisonous_span_is_set_aside_and_all_others_arrive(faulty, target, tmp_path):
-    """A rejected batch is halved down to the span at fault, which is kept with the target's words."""
+def test_rejected_span_goes_to_the_dead_letter_file_and_others_arrive(faulty, target, tmp_path):
+    """A rejected batch is halved down to the span at fault, which is kept with the target's reason."""
     record(40)
     record(1, name="poison")
     record(40)
@@ -151,8 +152,8 @@ def test_a_poisonous_span_is_set_aside_and_all_others_arrive(faulty, target, tmp
     assert set(delivered(target).values()) == {1}
 
 
-def test_a_dead_letter_holds_no_secret(faulty, target, tmp_path):
-    """What a target rejects is kept as it was recorded: redacted, on every part of the span."""
+def test_dead_letter_file_holds_no_secret(faulty, target, tmp_path):
+    """A rejected span is kept as it was recorded: every part of the span is redacted."""
     secret = "ghp_" + "a1B2" * 9
     otel_rollout.configure(redact="secrets")
     with rollout_trace_attr(step=1), contextlib.suppress(ValueError):
@@ -169,8 +170,8 @@ def test_a_dead_letter_holds_no_secret(faulty, target, tmp_path):
     assert secret not in entry + "".join(target.read_text())
 
 
-def test_an_exporter_that_refuses_us_stops_and_keeps_everything(faulty, target, monkeypatch):
-    """Refused credentials end the waiting early; the spans stay on disk and a later forwarder has them."""
+def test_refused_exporter_keeps_its_spans_for_a_later_forwarder(faulty, target, monkeypatch):
+    """Refused credentials end shutdown() early."""
     Path(f"{target}.fault").write_text("refused")
     record(3)
     begun = time.monotonic()
@@ -191,8 +192,8 @@ def otel_rollout_command(*arguments: str) -> str:
     return ran.stdout
 
 
-def test_a_line_that_cannot_be_read_is_set_aside(faulty, tmp_path, target):
-    """A corrupt line is kept for people, counted, and does not stop what follows."""
+def test_unreadable_line_goes_to_the_dead_letter_file(faulty, tmp_path, target):
+    """The line is counted as rejected, and later lines arrive."""
     record(1)
     active = runtime.current()
     active.writer.write(b'this is not "a span"\n')
@@ -217,7 +218,7 @@ with rollout_trace_attr(step=1):
 
 
 def test_spans_of_killed_processes_arrive(faulty, target, tmp_path):
-    """SIGKILL of writers, without any exit handler, loses no ended span."""
+    """SIGKILL of writers, which runs no exit handler, loses no span that had ended."""
     membership.decide()
     workers = [
         subprocess.Popen([sys.executable, "-c", WORKER, "100"], stdout=subprocess.PIPE) for _ in range(3)
@@ -236,8 +237,8 @@ def test_spans_of_killed_processes_arrive(faulty, target, tmp_path):
     assert Counter(name for _, name in counts) == {"op": 300, "rollout_trace": 3}
 
 
-def test_a_trajectory_whose_process_was_killed_is_ended_as_an_error(faulty, target, tmp_path):
-    """It carries its identity, says what happened, and ends with the last span that was recorded of it."""
+def test_trajectory_of_a_killed_process_ends_as_an_error(faulty, target, tmp_path):
+    """The root has its identity, says what happened, and ends with the last recorded span."""
     membership.decide()
     worker = subprocess.Popen([sys.executable, "-c", WORKER, "3"], stdout=subprocess.PIPE)
     with worker.stdout:
@@ -253,8 +254,8 @@ def test_a_trajectory_whose_process_was_killed_is_ended_as_an_error(faulty, targ
     assert tree([root, *operations]) == {"rollout_trace": ["op"] * 3}
 
 
-def test_a_trajectory_that_runs_is_not_ended_for_it(tracing, tmp_path):
-    """Only the death of a process ends its trajectories; in a living one they are open."""
+def test_running_trajectory_of_a_living_process_stays_open(tracing, tmp_path):
+    """Only the death of a process makes crash recovery end its trajectories."""
     with rollout_trace_attr(step=1):
         record(1, step=2)
         wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 2)
@@ -264,7 +265,7 @@ def test_a_trajectory_that_runs_is_not_ended_for_it(tracing, tmp_path):
 
 
 def forwarder_pid(node_dir: Path) -> int | None:
-    """The process that holds the forwarder's lock, as the kernel lists it."""
+    """Return the process that holds the forwarder's lock, from the kernel's list."""
     inode = (node_dir / "forwarder.lock").stat().st_ino
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()
@@ -274,7 +275,7 @@ def forwarder_pid(node_dir: Path) -> int | None:
 
 
 def test_a_killed_forwarder_is_replaced(faulty, target, tmp_path, monkeypatch):
-    """SIGKILL of the forwarder delays delivery, no more; nothing is lost."""
+    """SIGKILL of the forwarder delays delivery and loses nothing."""
     monkeypatch.setattr(launcher, "_CHECK_INTERVAL", 0.1)
     Path(f"{target}.fault").write_text("unavailable")
     record(3)
@@ -288,8 +289,8 @@ def test_a_killed_forwarder_is_replaced(faulty, target, tmp_path, monkeypatch):
     assert len(delivered(target)) == 8
 
 
-def test_of_many_forwarders_one_is_elected(faulty, target, tmp_path):
-    """Started eight times at once, one forwards and the others leave at once."""
+def test_of_many_forwarders_one_gets_the_lock(faulty, target, tmp_path):
+    """Of forwarders that are started at once, all but one exit at once."""
     Path(f"{target}.fault").write_text("unavailable")
     record(1)
     active = runtime.current()
@@ -306,8 +307,8 @@ def test_of_many_forwarders_one_is_elected(faulty, target, tmp_path):
     assert set(delivered(target).values()) == {1}
 
 
-def test_the_forwarder_ends_when_its_work_is_done(faulty, tmp_path):
-    """When no writer lives and all is delivered, nothing of ours keeps running."""
+def test_forwarder_exits_when_everything_is_delivered(faulty, tmp_path):
+    """When no writer lives and nothing is pending, no process of ours keeps running."""
     record(1)
     assert otel_rollout.shutdown(30).undelivered == 0
     node_dir = node_directory(tmp_path)
@@ -315,8 +316,8 @@ def test_the_forwarder_ends_when_its_work_is_done(faulty, tmp_path):
     assert segments.living_writers(node_dir) == set()
 
 
-def test_the_forwarder_gives_up_after_its_time(fresh_process, test_exporters, target, tmp_path):
-    """With the target out of reach it stays for the time set after the last writer, and then leaves."""
+def test_forwarder_exits_after_its_linger_time(fresh_process, test_exporters, target, tmp_path):
+    """With the target unavailable the forwarder stays as long as was set, after the last writer."""
     Path(f"{target}.fault").write_text("unavailable")
     otel_rollout.configure({"test-faulty": {"path": str(target)}}, forwarder_linger=1)
     record(1)
@@ -326,9 +327,9 @@ def test_the_forwarder_gives_up_after_its_time(fresh_process, test_exporters, ta
     assert otel_rollout.status().exporters["test-faulty"].pending == 2
 
 
-def test_delivery_survives_a_ledger_that_is_held(tracing, tmp_path, monkeypatch):
-    """Trouble of our own, such as a ledger that cannot be written, interrupts delivery, no more."""
-    monkeypatch.setattr(delivery, "_pause", lambda attempt: 0.05)
+def test_delivery_survives_a_locked_ledger(tracing, tmp_path, monkeypatch):
+    """A ledger that cannot be written delays delivery and loses nothing."""
+    monkeypatch.setattr(retry, "POLICIES", {"second": RetryPolicy(longest_pause=0.05)})
     monkeypatch.setattr(ledger_reader, "_BUSY_TIMEOUT", 0.05)
     record(1)
     active = runtime.current()
@@ -347,8 +348,8 @@ def test_delivery_survives_a_ledger_that_is_held(tracing, tmp_path, monkeypatch)
     delivering.stop(10)
 
 
-def test_the_driver_waits_for_delivery_when_it_exits(fresh_process, test_exporters, target, tmp_path):
-    """A program configured by environment alone, without any call of ours at its end, loses nothing."""
+def test_exiting_program_waits_for_delivery(fresh_process, test_exporters, target, tmp_path):
+    """A program that is configured by environment alone, and never calls shutdown(), loses nothing."""
     code = WORKER.replace("time.sleep(60)", "pass")
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(target)}
     command = [sys.executable, "-c", code, "10"]
@@ -359,7 +360,7 @@ def test_the_driver_waits_for_delivery_when_it_exits(fresh_process, test_exporte
 def test_credentials_are_not_written_to_the_spool(
     fresh_process, test_exporters, target, tmp_path, monkeypatch
 ):
-    """Exporter options and variables reach the forwarder, and no file of the spool holds them."""
+    """Options and variables of exporters reach the forwarder, and no file of the spool holds them."""
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "planted-secret-1")
     options = {"path": str(target), "token": "planted-secret-2"}
     otel_rollout.configure({"test-file": options})
@@ -371,16 +372,16 @@ def test_credentials_are_not_written_to_the_spool(
             assert path.stat().st_mode & 0o077 == 0, f"{path} is readable by others"
 
 
-def test_a_spool_of_somebody_else_is_refused(tmp_path, monkeypatch):
-    """A directory another user owns is not written to: they could read or replace what is recorded."""
+def test_spool_directory_of_another_user_is_refused(tmp_path, monkeypatch):
+    """The owner could read or replace what is recorded."""
     (tmp_path / "run").mkdir()
     monkeypatch.setattr(layout.os, "geteuid", lambda: 12345)
     with pytest.raises(PermissionError, match="OTEL_ROLLOUT_SPOOL_DIR"):
         layout.create_private(tmp_path / "run" / "node", tmp_path)
 
 
-def test_what_somebody_else_put_into_a_spool_is_left_alone(tracing, tmp_path, monkeypatch, caplog):
-    """Nobody has something delivered in our name by leaving it in a temporary directory."""
+def test_node_directory_of_another_user_is_left_alone(tracing, tmp_path, monkeypatch, caplog):
+    """Another user cannot have spans delivered in our name."""
     record(1)
     otel_rollout.shutdown(30)
     assert layout.node_directories(tmp_path / "spool") == [node_directory(tmp_path)]
@@ -398,42 +399,44 @@ print(sum(launcher.forwarder_runs(Path(sys.argv[1])) for _ in range(3000)))
 """
 
 
-def test_who_looks_whether_a_forwarder_runs_keeps_none_from_starting(tmp_path):
-    """Nor do processes that look take one another for it: they would believe that somebody delivers."""
+def test_processes_that_look_for_a_forwarder_keep_none_from_starting(tmp_path):
+    """A process that looks takes no other such process for a forwarder, and a forwarder gets the lock."""
     tmp_path.chmod(0o700)
     command = [sys.executable, "-c", LOOKS, str(tmp_path)]
-    lookers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    for looker in lookers:
-        assert looker.stdout.readline() == "looking\n"
-    assert [looker.communicate(timeout=120)[0] for looker in lookers] == ["0\n"] * 3
 
-    lookers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    for looker in lookers:
-        assert looker.stdout.readline() == "looking\n"
-    election = Election(tmp_path)
-    won = []
+    def looking() -> list[subprocess.Popen]:
+        lookers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        for looker in lookers:
+            assert looker.stdout.readline() == "looking\n"
+        return lookers
+
+    for looker in looking():
+        with looker:
+            assert looker.stdout.read() == "0\n"
+    lookers, acquired = looking(), []
+    lock = ForwarderLock(tmp_path)
     while any(looker.poll() is None for looker in lookers):
-        won.append(election.win())
-        election.resign()
-    election.close()
+        acquired.append(lock.acquire())
+        lock.release()
+    lock.close()
     for looker in lookers:
-        looker.communicate()
-    assert set(won) == {True}
+        looker.stdout.close()
+    assert set(acquired) == {True}
 
 
-def test_an_election_has_one_winner(tmp_path):
-    """The lock is had once, and again after it was given up."""
-    first, second = Election(tmp_path), Election(tmp_path)
-    assert first.win()
-    assert not second.win()
-    first.resign()
-    assert second.win()
+def test_lock_is_held_by_one_forwarder(tmp_path):
+    """The lock can be acquired again after it was released."""
+    first, second = ForwarderLock(tmp_path), ForwarderLock(tmp_path)
+    assert first.acquire()
+    assert not second.acquire()
+    first.release()
+    assert second.acquire()
     first.close()
     second.close()
 
 
-def test_status_on_the_command_line(tracing, tmp_path):
-    """The command shows the same account as the API, as a table or as JSON."""
+def test_status_command_shows_the_report_of_the_api(tracing, tmp_path):
+    """The command prints the report as a table or as JSON."""
     record(2)
     report = otel_rollout.shutdown(30)
     (found,) = json.loads(otel_rollout_command("status", "--json"))
@@ -448,14 +451,14 @@ def test_status_on_the_command_line(tracing, tmp_path):
 
 
 def refuse_step_2(text: str) -> str:
-    """What OTEL_ROLLOUT_REDACT names: it fails for one step."""
+    """Fail to redact spans of step 2; OTEL_ROLLOUT_REDACT names this function."""
     if '"intValue":"2"' in text:
         raise ValueError("not this one")
     return text
 
 
 def test_dropped_spans_are_shown_by_step(tracing, monkeypatch):
-    """The account of a step says what was recorded, delivered and dropped, and why."""
+    """The report of a step says what was recorded, delivered and dropped, and why."""
     otel_rollout.configure(redact="tests.forwarder.test_delivery:refuse_step_2")
     record(2, step=1)
     record(3, step=2)
@@ -475,17 +478,14 @@ def test_dropped_spans_are_shown_by_step(tracing, monkeypatch):
 
 
 def within(*steps: int, then: Callable[[], object]) -> None:
-    """Do something within an operation of a trajectory of each of the steps, one inside the other."""
+    """Call ``then`` in nested trajectories, one for each step, each with an operation."""
     with rollout_trace_attr(step=steps[0]):
         inside = (lambda: within(*steps[1:], then=then)) if len(steps) > 1 else then
         rollout_trace_op(name="under way")(inside)()
 
 
-def test_what_is_under_way_and_what_was_cut_off_is_counted_by_step(tracing, tmp_path):
-    """For each step, of living and killed processes: started = recorded + dropped + open + unfinished.
-
-    Operations of a process with trajectories of several steps are of "other steps": the files say no more.
-    """
+def test_open_and_unfinished_spans_are_counted_by_step(tracing, tmp_path):
+    """For each step: started = recorded + dropped + open + unfinished."""
 
     def killed(*steps: int) -> None:
         if child := os.fork():
@@ -512,7 +512,7 @@ def test_what_is_under_way_and_what_was_cut_off_is_counted_by_step(tracing, tmp_
     assert sum(count.started for count in report.by_step.values()) == report.started
 
 
-def test_unknown_exporters_are_told_at_once(fresh_process):
-    """configure() names the exporter that does not exist, and those that do."""
+def test_configure_refuses_an_unknown_exporter(fresh_process):
+    """The error names the unknown exporter, and those that are installed."""
     with pytest.raises(SettingsError, match=r"'nonsense'.*OTEL_TRACES_EXPORTER.*mlflow"):
         otel_rollout.configure("nonsense")

@@ -1,4 +1,4 @@
-"""Where to look at what was delivered: one phrase for each exporter, without credentials."""
+"""Destinations: one phrase for each exporter says where spans are, without credentials."""
 
 import subprocess
 import sys
@@ -37,19 +37,19 @@ SECRET = "hunter2"
     ],
 )
 def test_mlflow_names_its_experiment_and_address(options, destination):
-    """The experiment that spans of the project go to, whatever its credentials are."""
+    """The destination is the experiment of the project's spans, without credentials."""
     assert destination_of(MlflowSpanExporter(**options), "p") == destination
 
 
-def test_a_relative_sqlite_path_is_shown_in_full(tmp_path, monkeypatch):
-    """So that it can be pasted into `mlflow server --backend-store-uri` anywhere."""
+def test_relative_sqlite_path_is_shown_in_full(tmp_path, monkeypatch):
+    """The path can be pasted into `mlflow server --backend-store-uri` anywhere."""
     monkeypatch.chdir(tmp_path)
     exporter = MlflowSpanExporter(tracking_uri="sqlite:///mlflow.db")
     assert destination_of(exporter, "p") == f"MLflow experiment 'p' at sqlite:///{tmp_path}/mlflow.db"
 
 
-def test_weave_names_its_project_before_it_has_asked_for_its_address():
-    """W&B knows the entity, and nobody is asked for the sake of a message."""
+def test_weave_names_its_project_before_it_connects():
+    """The page's address is known only after W&B was asked for the entity."""
     exporter = WeaveSpanExporter(api_key=SECRET, base_url="http://127.0.0.1:1", trace_server_url="http://t")
     assert destination_of(exporter, "p").startswith("W&B Weave project 'p' at http")
     named = WeaveSpanExporter(api_key=SECRET, entity="team", base_url="http://127.0.0.1:1")
@@ -69,15 +69,15 @@ def test_otlp_names_its_endpoint(protocol):
     assert SECRET not in shown
 
 
-def test_other_exporters_are_known_by_their_name():
-    """One that says nothing has no destination; the console's is the process's own output."""
+def test_exporter_without_destination_is_shown_by_name():
+    """The console exporter's destination is the forwarder's own output."""
     assert destination_of(InMemorySpanExporter(), "p") == ""
     assert destination_of(KeptInSpool(), "p") == "the spool, for another program to read"
     assert destination_of(ConsoleSpanExporter(), "p") != ""
 
 
-def test_status_says_where_to_look(tracing, tmp_path: Path):
-    """In the report, as text and as JSON."""
+def test_status_shows_destinations(tracing, tmp_path: Path):
+    """Destinations are in the report, as text and as JSON."""
     with rollout_trace_attr(step=1):
         pass
     report = otel_rollout.shutdown(30)
@@ -89,8 +89,8 @@ def test_status_says_where_to_look(tracing, tmp_path: Path):
     assert as_json["exporters"]["test-file"]["destination"] == place
 
 
-def test_the_command_names_unknown_variables(monkeypatch):
-    """A variable without effect is said on standard error, before what the command prints."""
+def test_command_warns_of_unknown_variables(monkeypatch):
+    """The warning is on standard error, before the command's output."""
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIRR", "/elsewhere")
     ended = CliRunner().invoke(app, ["status", "--json"])
     assert "Did you mean 'OTEL_ROLLOUT_SPOOL_DIR'?" in ended.stderr
@@ -105,15 +105,15 @@ def test_the_command_names_unknown_variables(monkeypatch):
         (["demo", "--backend", "mlfow"], "mlflow"),
     ],
 )
-def test_the_command_answers_a_misspelt_name_with_the_one_that_was_meant(arguments, meant):
-    """Or lists the names there are."""
+def test_command_suggests_the_exporter_for_a_misspelled_name(arguments, meant):
+    """Without a similar name the command lists the installed exporters."""
     ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == 2
     assert f"'{meant}" in ended.stderr
 
 
 def test_forward_by_hand_names_the_project_of_the_run(fresh_process, test_exporters, tmp_path, monkeypatch):
-    """The experiment that has the spans is noted, whatever project the shell of `forward` names."""
+    """The ledger notes the experiment that has the spans, whatever project the shell's variables name."""
     target = tmp_path / "away"
     Path(f"{target}.fault").write_text("unavailable")
     otel_rollout.configure(

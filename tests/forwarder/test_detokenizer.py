@@ -1,4 +1,4 @@
-"""Borders within a text of several parts: segments, turns, partial rollouts. No character is lost at one."""
+"""Detokenizing in parts (segments, turns, partial rollouts) loses no character at a border."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from otel_rollout.forwarder.detokenizer import UNFINISHED, Decoder
-from otel_rollout.forwarder.enrichment import Enrichment
-from tests.forwarder.tokens_support import Told, demo_tokenizer, line, stored
+from otel_rollout.forwarder.detokenizer import UNFINISHED, Detokenizer
+from otel_rollout.forwarder.line_rewriter import LineRewriter
+from tests.forwarder.tokens_support import ExportedSpan, demo_tokenizer, exported_by, line, stored
 
 TEXTS: Final = {
     "Chinese": "模型先读题目，再调用计算器。答案是四十二。",
@@ -71,8 +71,8 @@ def tokenizer_of(kind: str) -> Tokenizer:
 
 
 @functools.cache
-def decoder_of(kind: str) -> Decoder:
-    return Decoder(tokenizer_of(kind))
+def decoder_of(kind: str) -> Detokenizer:
+    return Detokenizer(tokenizer_of(kind))
 
 
 def whole(kind: str, ids: list[int]) -> str:
@@ -81,8 +81,8 @@ def whole(kind: str, ids: list[int]) -> str:
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_two_parts_are_the_whole_at_every_border(kind: str, text: str) -> None:
-    """Wherever a text is parted, between characters or within one, the parts together are the text."""
+def test_two_parts_of_a_text_are_the_text(kind: str, text: str) -> None:
+    """A text may be parted between characters or within one."""
     ids = tokenizer_of(kind).encode(text).ids
     expected = whole(kind, ids)
     for border in range(len(ids) + 1):
@@ -94,8 +94,8 @@ def test_two_parts_are_the_whole_at_every_border(kind: str, text: str) -> None:
 @settings(max_examples=150)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_any_number_of_parts_are_the_whole(kind: str, data: st.DataObject) -> None:
-    """Any text, parted anywhere; as segments of an answer, and as turns of which each resends the last."""
+def test_any_number_of_parts_of_a_text_are_the_text(kind: str, data: st.DataObject) -> None:
+    """Parts may be segments of an answer, or turns that each resend the last."""
     text = data.draw(
         st.text(alphabet=st.sampled_from("".join(TEXTS.values())) | st.characters(exclude_categories=["Cs"]))
     )
@@ -110,8 +110,8 @@ def test_any_number_of_parts_are_the_whole(kind: str, data: st.DataObject) -> No
 @settings(max_examples=100)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_no_ids_fail_to_be_text(kind: str, data: st.DataObject) -> None:
-    """Ids as no tokenizer makes them, invalid bytes among them, have a text wherever they are parted."""
+def test_any_token_ids_have_a_text(kind: str, data: st.DataObject) -> None:
+    """Ids that are invalid bytes have a text as well, wherever they are parted."""
     size = tokenizer_of(kind).get_vocab_size()
     ids = data.draw(st.lists(st.integers(0, size + 2), max_size=40))
     borders = sorted(data.draw(st.lists(st.integers(0, len(ids)), min_size=1, max_size=6)))
@@ -122,34 +122,38 @@ def test_no_ids_fail_to_be_text(kind: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "byte level"])
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_segments_and_turns_are_the_whole(kind: str, text: str, tmp_path: Path) -> None:
-    """As exporters get it: an answer told apart by its mask, and a partial rollout that goes on with it."""
+def test_segments_and_turns_of_an_answer_are_its_text(kind: str, text: str, tmp_path: Path) -> None:
+    """Exporters get an answer split by its mask, and a partial rollout that continues the answer."""
     tokenizer = tokenizer_of(kind)
     name, ids = stored(tmp_path, tokenizer), tokenizer.encode(text).ids
     expected = whole(kind, ids)
     asked = tokenizer.encode("Twelve apples and seven pears are how many pieces of fruit?").ids
-    enrichment = Enrichment(tmp_path)
+    rewriter = LineRewriter(tmp_path)
     for border in range(1, len(ids)):
         mask = [1] * border + [0] * (len(ids) - border)
         output = {"prompt_ids": asked, "response_ids": ids, "response_mask": mask}
-        told = Told(enrichment.line(line(1, {}, output, tokenizer=name, trace=border))).output
-        segments = [segment["text"] for segment in told["response_segments"]]
-        assert "".join(segments) == told["response_text"]
-        assert told["response_text"].strip() == expected.strip()
+        exported = exported_by(rewriter, line(1, {}, output, tokenizer=name, trace=border)).output
+        segments = [segment["text"] for segment in exported["response_segments"]]
+        assert "".join(segments) == exported["response_text"]
+        assert exported["response_text"].strip() == expected.strip()
 
         partial = {"prompt_ids": asked}, {"token_ids": ids[:border]}
         resumed = {"prompt_ids": [*asked, *ids[:border]]}, {"token_ids": ids[border:]}
-        first = Told(enrichment.line(line(1, *partial, tokenizer=name, trace=1000 + border))).output
-        second = Told(enrichment.line(line(2, *resumed, tokenizer=name, trace=1000 + border))).output
+        first = ExportedSpan(
+            rewriter.rewritten(line(1, *partial, tokenizer=name, trace=1000 + border))
+        ).output
+        second = ExportedSpan(
+            rewriter.rewritten(line(2, *resumed, tokenizer=name, trace=1000 + border))
+        ).output
         assert second["prompt_text_begins_at_token"] == len(asked) + border
         # An answer that ends within a character says so; the rest is the next turn's.
         finished = decoder_of(kind).part([*asked, *ids], len(asked), len(asked) + border)
         assert first["response_text"].rstrip(UNFINISHED) == finished.rstrip(UNFINISHED)
-        assert finished + second["prompt_text"] + second["response_text"] == told["response_text"]
+        assert finished + second["prompt_text"] + second["response_text"] == exported["response_text"]
 
 
-def test_an_answer_cut_within_a_character_keeps_those_before() -> None:
-    """A limit of tokens ends it there: what it said before is not turned into marks of what is missing."""
+def test_answer_cut_within_a_character_keeps_the_characters_before() -> None:
+    """A limit of tokens adds no replacement characters before the cut."""
     ids = tokenizer_of("llama").encode("答案").ids
     assert decoder_of("llama").part(ids, 0, len(ids) - 1) == "答"
     assert decoder_of("llama").text(ids[:-1]) == "答" + 2 * UNFINISHED

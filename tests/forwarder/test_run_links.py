@@ -1,4 +1,4 @@
-"""Linking: a tracker's run that is published late is told to the exporter, which delivered already."""
+"""Links to a tracker's run that is published after delivery has begun."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def target(tmp_path: Path) -> Path:
 
 
 def links(target: Path) -> list[Any]:
-    """Run, rollout and forwarder's process of each call of ``link_run``."""
+    """Read run, rollout and forwarder's process of each call of ``link_run``."""
     path = Path(f"{target}.links")
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_a_run_published_after_delivery_is_told(tracing: None, target: Path) -> None:
-    """What was delivered before is linked, and shutdown() returns when it is."""
+def test_run_published_after_delivery_is_linked(tracing: None, target: Path) -> None:
+    """Spans that were delivered before are linked, and shutdown() waits for that."""
     record(2)
     wait_for(lambda: target.exists(), what="delivery")
     assert links(target) == []
@@ -42,7 +42,7 @@ def test_a_run_published_after_delivery_is_told(tracing: None, target: Path) -> 
     assert report.exporters["test-file"].problem is None
 
 
-def test_the_last_run_published_counts(tracing: None, target: Path) -> None:
+def test_last_published_run_is_linked(tracing: None, target: Path) -> None:
     """A second run of the tracker replaces the first."""
     record(1)
     otel_rollout.publish_run(**RUN)
@@ -53,8 +53,8 @@ def test_the_last_run_published_counts(tracing: None, target: Path) -> None:
     assert (runs[0], runs[-1]) == ("run-7", "run-8")
 
 
-def test_a_run_is_linked_after_all_processes_and_the_forwarder_are_gone(tracing: None, target: Path) -> None:
-    """Whoever publishes last starts a forwarder if there is none."""
+def test_run_published_after_the_forwarder_exited_is_linked(tracing: None, target: Path) -> None:
+    """publish_run() starts a forwarder if none runs."""
     record(1)
     arguments = dict(process.arguments)
     run_id = membership.decide().run_id
@@ -67,8 +67,8 @@ def test_a_run_is_linked_after_all_processes_and_the_forwarder_are_gone(tracing:
     wait_for(lambda: links(target), what="the link")
 
 
-def test_a_run_that_does_not_exist_is_said_and_delivery_goes_on(tracing: None, target: Path) -> None:
-    """The account names the problem; spans arrive all the same, and nobody waits."""
+def test_run_that_does_not_exist_is_reported_and_delivery_goes_on(tracing: None, target: Path) -> None:
+    """The report names the problem, and nobody waits for the link."""
     Path(f"{target}.link-fault").write_text("refused")
     otel_rollout.publish_run(**RUN)
     record(2)
@@ -76,7 +76,7 @@ def test_a_run_that_does_not_exist_is_said_and_delivery_goes_on(tracing: None, t
     assert (count.delivered, count.problem) == (3, "no such run, says the test")
 
 
-def test_a_tracker_that_is_away_is_asked_again(tracing: None, target: Path) -> None:
+def test_link_is_retried_while_the_tracker_is_away(tracing: None, target: Path) -> None:
     """The link is made when the tracker is back."""
     fault = Path(f"{target}.link-fault")
     fault.write_text("unavailable")
@@ -87,8 +87,8 @@ def test_a_tracker_that_is_away_is_asked_again(tracing: None, target: Path) -> N
     wait_for(lambda: links(target), what="the link")
 
 
-def test_publishing_is_harmless(fresh_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With tracing off, for an exporter that is not used, and on a disk that refuses, nothing is raised."""
+def test_publish_run_raises_nothing(fresh_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tracing may be off, the exporter unused, the disk full."""
     otel_rollout.publish_run(mlflow="run")
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", os.devnull)
     process.settings = None
@@ -98,8 +98,8 @@ def test_publishing_is_harmless(fresh_process: None, monkeypatch: pytest.MonkeyP
     otel_rollout.publish_run(console="run")
 
 
-def test_a_misspelt_exporter_of_publish_run_is_warned_of(tracing, caplog):
-    """The closest of the run's exporters is named; one that the run does not use is ignored as before."""
+def test_publish_run_warns_of_a_misspelled_exporter(tracing, caplog):
+    """The warning suggests an exporter of the run; other unused exporters are ignored."""
     otel_rollout.publish_run(weave="entity/project/run")
     assert [record.getMessage() for record in caplog.records] == []
     otel_rollout.publish_run(**{"test-fil": "run"})

@@ -1,4 +1,4 @@
-"""Groups are delivered whole or not at all, by what came of them, and the account adds up."""
+"""Tail sampling: groups are exported whole or not at all, and counts add up."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from otel_rollout.base import semconv
 from otel_rollout.base.parsers import tail_rules
 from otel_rollout.cli import forwarding
 from otel_rollout.forwarder import tail_sampling
-from otel_rollout.forwarder.tail_rules import Judge, Trajectory, Verdict
-from otel_rollout.forwarder.tail_sampling import Selection
+from otel_rollout.forwarder.tail_rules import Decision, TailRules, TrajectoryOutcome
+from otel_rollout.forwarder.tail_sampling import TailSampling
 from otel_rollout.launch import launcher
 from otel_rollout.otlp import evaluations
 from otel_rollout.recording.sampling import Group
@@ -44,7 +44,7 @@ Begin = Callable[..., None]
 
 @pytest.fixture
 def begin(fresh_process: None, test_exporters: None, tmp_path: Path) -> Begin:
-    """Switches tracing on, delivering to two files what these outcomes keep."""
+    """Return a function that switches tracing on, with two exporters and outcomes."""
 
     def configure(outcome_keep: str, **arguments: Any) -> None:
         targets = {name: {"path": str(tmp_path / name)} for name in ("test-file", "test-faulty")}
@@ -62,7 +62,7 @@ def answer(fails: bool = False) -> None:
 
 
 def sibling(row: Any, number: int, reward: float | None = None, step: int = 1, **extra: Any) -> str | None:
-    """Record one trajectory: a root, an operation and, with a reward, a score; its id."""
+    """Record a trajectory with an operation, and a score if given; return its id."""
     fails = extra.pop("fails", False)
     with rollout_trace_attr(step=step, sample_index=row, rollout_n=number, **extra) as trajectory:
         with contextlib.suppress(ValueError):
@@ -78,7 +78,7 @@ def group(row: Any, rewards: list[float], **extra: Any) -> None:
 
 
 def arrived(target: Path) -> Counter[Any]:
-    """Row → spans of it that arrived; asserts that none came twice."""
+    """Count the spans of each row that arrived; assert that none came twice."""
     lines = [json.loads(line) for line in target.read_text().splitlines()] if target.exists() else []
     assert len({span for span, _, _ in lines}) == len(lines)
     return Counter(attributes.get("rollout.sample_index") for _, _, attributes in lines)
@@ -93,8 +93,8 @@ def assert_adds_up(report: Report) -> None:
         assert sum(of_steps) == max(c.sampled_out for c in report.exporters.values())
 
 
-def test_groups_are_delivered_whole_for_their_outcome(begin: Begin, tmp_path: Path) -> None:
-    """Errors, a spread of rewards, only zeros: kept with all siblings; the rest is left out, and counted."""
+def test_groups_are_kept_whole_for_their_outcome(begin: Begin, tmp_path: Path) -> None:
+    """Groups with errors, a spread of scores or only zeros are kept; other groups are sampled out."""
     begin("errors,spread=0.5,zero")
     group("wide", [0.0, 1.0, 0.0])
     group("narrow", [0.5, 1.0, 0.75])
@@ -116,10 +116,8 @@ def test_groups_are_delivered_whole_for_their_outcome(begin: Begin, tmp_path: Pa
     assert "groups sampled out (ordinary): 1" in shown
 
 
-def test_a_group_is_decided_when_it_is_complete_and_its_scores_are_known(
-    begin: Begin, tmp_path: Path
-) -> None:
-    """Undecided groups wait on disk; a late score decides, and one after that follows its trajectory."""
+def test_group_is_decided_when_complete_and_scored(begin: Begin, tmp_path: Path) -> None:
+    """Undecided groups wait on disk, and a late score follows the decision of its trajectory."""
     begin("spread=0.5")
     first = sibling("slow", 0, 1.0, group_size=2)
     group("done", [0.0, 1.0])
@@ -137,8 +135,8 @@ def test_a_group_is_decided_when_it_is_complete_and_its_scores_are_known(
     assert_adds_up(report)
 
 
-def test_a_late_score_of_a_group_that_is_left_out_is_counted(begin: Begin, tmp_path: Path) -> None:
-    """It goes where its trajectory went: nowhere; so does a sibling that comes late."""
+def test_late_score_of_a_sampled_out_group_is_sampled_out(begin: Begin, tmp_path: Path) -> None:
+    """A sibling that comes late is sampled out as well."""
     begin("errors")
     scored = sibling("row", 0, 1.0, group_size=1)
     wait_for(lambda: otel_rollout.status().groups_sampled_out == {"ordinary": 1}, what="the verdict")
@@ -151,8 +149,8 @@ def test_a_late_score_of_a_group_that_is_left_out_is_counted(begin: Begin, tmp_p
     assert_adds_up(report)
 
 
-def test_the_deadline_decides_by_what_is_known(begin: Begin, tmp_path: Path) -> None:
-    """A group that never completes holds up what lies behind it so long, and no longer."""
+def test_deadline_decides_incomplete_groups(begin: Begin, tmp_path: Path) -> None:
+    """A group that never completes delays later lines no longer than its deadline."""
     begin("errors,spread=0.5", outcome_deadline=2)
     sibling("failed", 0, fails=True, group_size=8)
     sibling("unscored", 0, group_size=8)
@@ -163,8 +161,8 @@ def test_the_deadline_decides_by_what_is_known(begin: Begin, tmp_path: Path) -> 
     assert arrived(tmp_path / "test-file") == {"failed": 2}
 
 
-def test_who_waits_for_delivery_does_not_wait_for_the_deadline(begin: Begin) -> None:
-    """A drain decides what has ended by what is known, though other processes go on."""
+def test_drain_decides_ended_groups_before_their_deadline(begin: Begin) -> None:
+    """Other processes may go on recording."""
     begin("spread=0.5", outcome_deadline=3600)
     membership.decide()
     fork = multiprocessing.get_context("fork")
@@ -189,8 +187,8 @@ def test_who_waits_for_delivery_does_not_wait_for_the_deadline(begin: Begin) -> 
     assert_adds_up(report)
 
 
-def test_an_index_that_is_none_keeps_nobody_waiting(begin: Begin) -> None:
-    """A list in place of an index, on a span of no trajectory: it is delivered, and groups are decided."""
+def test_sample_index_of_a_wrong_type_delays_no_group(begin: Begin) -> None:
+    """A span whose index is a list is exported, and groups are decided."""
     begin("errors")
 
     @rollout_trace_op
@@ -206,10 +204,10 @@ def test_an_index_that_is_none_keeps_nobody_waiting(begin: Begin) -> None:
     assert_adds_up(report)
 
 
-def test_a_group_that_does_not_say_its_size_waits_for_who_runs_and_a_while(
+def test_group_without_size_waits_for_running_siblings_and_quiet(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sibling that is still running may be the one that fails; and another may be about to begin."""
+    """A sibling that is still running, or about to begin, may be the one that fails."""
     monkeypatch.setattr(tail_sampling, "RUNNING_INTERVAL", 0)
     begin("errors")
     membership.decide()
@@ -226,7 +224,7 @@ def test_a_group_that_does_not_say_its_size_waits_for_who_runs_and_a_while(
         return read_ledger(node_dir).groups
 
     with nobody_forwards(node_dir), contextlib.closing(Ledger(node_dir)) as ledger:
-        deciding = Selection(node_dir, membership.decide(), lambda: True)
+        deciding = TailSampling(node_dir, membership.decide(), lambda: True)
         deciding._ledger = ledger
         sibling("row", 0)
         assert verdicts(quiet=60) == {}
@@ -238,8 +236,8 @@ def test_a_group_that_does_not_say_its_size_waits_for_who_runs_and_a_while(
         assert verdicts(quiet=0) == {(True, "errors"): 1}
 
 
-def test_a_step_gets_no_more_than_its_bytes_and_errors_first(begin: Begin, tmp_path: Path) -> None:
-    """What is over a step's budget is left out and counted, whole; room is left for errors."""
+def test_step_budget_is_kept_and_errors_come_first(begin: Begin, tmp_path: Path) -> None:
+    """Groups beyond a step's budget are sampled out whole, and counted."""
     begin("errors,spread=0", outcome_bytes=100_000)
     for row in range(40):
         group(row, [0.0, 1.0])
@@ -254,8 +252,8 @@ def test_a_step_gets_no_more_than_its_bytes_and_errors_first(begin: Begin, tmp_p
     assert_adds_up(report)
 
 
-def test_an_unfinished_trajectory_is_an_error(begin: Begin, tmp_path: Path) -> None:
-    """Siblings whose process was killed keep their group."""
+def test_unfinished_trajectory_counts_as_an_error(begin: Begin, tmp_path: Path) -> None:
+    """Siblings of a killed process's trajectory keep their group."""
     begin("errors")
     membership.decide()
 
@@ -276,8 +274,8 @@ def test_an_unfinished_trajectory_is_an_error(begin: Begin, tmp_path: Path) -> N
     assert arrived(tmp_path / "test-file") == {"killed": 4}
 
 
-def test_each_exporter_has_its_own_cursor_and_the_same_groups(begin: Begin, tmp_path: Path) -> None:
-    """One is away while groups are decided: it gets the same ones later, by hand, and nothing twice."""
+def test_exporters_get_equal_groups_at_their_own_pace(begin: Begin, tmp_path: Path) -> None:
+    """An exporter that was away while groups were decided gets them later, and nothing twice."""
     begin("spread=0.5", shutdown_timeout=1)
     (tmp_path / "test-faulty.fault").write_text("refused")
     for row in range(30):
@@ -296,10 +294,10 @@ def test_each_exporter_has_its_own_cursor_and_the_same_groups(begin: Begin, tmp_
     assert (final.groups_kept, final.groups_sampled_out) == ({"spread": 15}, {"ordinary": 15})
 
 
-def test_what_was_left_out_can_be_replayed(
+def test_sampled_out_groups_can_be_replayed(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The archive of a run that keeps its segments holds everything, and replay delivers all of it."""
+    """The archive of a run that keeps its segments holds every line."""
     begin("errors", keep=True)
     group("ordinary", [1.0, 1.0])
     report = otel_rollout.shutdown(30)
@@ -312,8 +310,8 @@ def test_what_was_left_out_can_be_replayed(
     assert arrived(tmp_path / "replayed") == {"ordinary": 6}
 
 
-def test_wrong_outcomes_are_refused_in_code() -> None:
-    """configure() says which part cannot be used."""
+def test_configure_refuses_wrong_outcomes() -> None:
+    """The error names the part that cannot be used."""
     with pytest.raises(SettingsError, match="has 'often', which is none of errors,"):
         otel_rollout.configure("spool", outcome_keep="often")
 
@@ -321,16 +319,16 @@ def test_wrong_outcomes_are_refused_in_code() -> None:
 # --- the verdict, without processes ------------------------------------------------------------------------
 
 
-def trajectory(**known: Any) -> Trajectory:
-    made = Trajectory("reward")
-    made.ended = True
+def trajectory(**known: Any) -> TrajectoryOutcome:
+    made = TrajectoryOutcome("reward")
+    made.has_ended = True
     for name, value in known.items():
         setattr(made, name, value)
     return made
 
 
 def line_of(attributes: dict[str, Any], start_ns: int, parent_id: str = "", end_ns: int = 100) -> bytes:
-    """A line as the recorder writes it, of a span of the trace ``t``; the root's id is ``root``."""
+    """Make a line of a span of the trace ``t``; the root's id is ``root``."""
     kinds = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
     encoded = [{"key": key, "value": {kinds[type(held)]: held}} for key, held in attributes.items()]
     span = {
@@ -348,15 +346,15 @@ def scored(value: Any, start_ns: int, origin: str | None = None, parent_id: str 
     return line_of(evaluations.attributes_of("reward", value, None, origin), start_ns, parent_id)
 
 
-def noted(*lines: bytes) -> Trajectory:
-    made = Trajectory("reward")
+def noted(*lines: bytes) -> TrajectoryOutcome:
+    made = TrajectoryOutcome("reward")
     for line in lines:
-        made.note(line)
+        made.add(line)
     return made
 
 
-def test_newest_score_decides_in_whatever_order_it_is_read() -> None:
-    """By id while the trajectory ran, inside, or repeated by the root: the one given last counts."""
+def test_newest_score_counts_in_any_order_of_lines() -> None:
+    """Scores by id, given inside, and repeated by the root are compared by the time they were given."""
     root = line_of({"rollout.score.reward": 0.1, "rollout.score_time.reward": 10}, 0)
     lines = [scored(0.1, 10), scored(0.9, 20, "outside"), scored(0.5, 15, "process", "worker"), root]
     for order in itertools.permutations(lines):
@@ -366,8 +364,8 @@ def test_newest_score_decides_in_whatever_order_it_is_read() -> None:
         assert noted(*order).score == 0.2
 
 
-def test_score_of_a_sub_trajectory_is_not_the_trajectorys() -> None:
-    """The opponent's reward, given last, does not stand for the debate's."""
+def test_score_of_a_sub_trajectory_is_not_its_callers() -> None:
+    """A later score of the opponent does not replace the debate's."""
     root = line_of({"rollout.score.reward": 1.0, "rollout.score_time.reward": 10}, 0)
     assert noted(scored(1.0, 10), scored(0.0, 20, parent_id="opponent"), root).score == 1.0
 
@@ -386,33 +384,34 @@ def test_score_of_a_sub_trajectory_is_not_the_trajectorys() -> None:
         ([1.0, "nan", 0.0], (True, "spread")),
     ],
 )
-def test_rewards_of_every_kind_are_judged(rewards: list[Any], verdict: tuple[bool, str]) -> None:
-    """A yes counts 1; infinity is further than anything; NaN and text are rewards that are not 0."""
-    judge = Judge(tail_rules("zero,spread=0.5"), 0, "")
+def test_scores_of_every_type_are_decided(rewards: list[Any], verdict: tuple[bool, str]) -> None:
+    """True counts as 1, infinities as numbers; NaN and text are scores that are not 0."""
+    rules = TailRules(tail_rules("zero,spread=0.5"), 0, "")
     siblings = [noted(scored(reward, 10), line_of({}, 0)) for reward in rewards]
-    assert judge.judge(Group("e", 1, 1, False), siblings) == verdict
+    assert rules.decide(Group("e", 1, 1, False), siblings) == verdict
 
 
-def test_what_is_unusually_slow_or_long_is_kept() -> None:
-    """Beyond so many times the median of the latest; not while there are too few to tell."""
-    judge = Judge(tail_rules("slow=3,long=4"), 0, "")
+def test_unusually_slow_or_long_group_is_kept() -> None:
+    """A group is compared with the median of the latest trajectories, once there are enough of them."""
+    rules = TailRules(tail_rules("slow=3,long=4"), 0, "")
     name = Group("e", 1, 1, False)
     slow, long = trajectory(seconds=3.1, tokens=100), trajectory(seconds=1.0, tokens=401)
-    assert judge.judge(name, [slow]) == (False, "ordinary")
-    judge.learn(name, [trajectory(seconds=1.0, tokens=100) for _ in range(50)])
-    assert judge.judge(name, [trajectory(seconds=1.0, tokens=100), slow]) == (True, "slow")
-    assert judge.judge(name, [long]) == (True, "long")
-    assert judge.judge(name, [trajectory(seconds=2.9, tokens=399)]) == (False, "ordinary")
+    assert rules.decide(name, [slow]) == (False, "ordinary")
+    rules.learn(name, [trajectory(seconds=1.0, tokens=100) for _ in range(50)])
+    assert rules.decide(name, [trajectory(seconds=1.0, tokens=100), slow]) == (True, "slow")
+    assert rules.decide(name, [long]) == (True, "long")
+    assert rules.decide(name, [trajectory(seconds=2.9, tokens=399)]) == (False, "ordinary")
     validation = name._replace(validate=True)
-    assert judge.judge(validation, [slow]) == (False, "ordinary"), "validation has a measure of its own"
+    assert rules.decide(validation, [slow]) == (False, "ordinary"), "validation has a measure of its own"
 
 
-def test_a_base_rate_is_the_same_on_every_node() -> None:
-    """It goes by the group's name, and has nothing to do with what was sampled before."""
-    judge = Judge(tail_rules("rate=0.3"), 0, "seed")
-    kept = {row for row in range(500) if judge.judge(Group("e", 1, row, False), [trajectory()]).kept}
-    again = Judge(tail_rules("rate=0.3"), 0, "seed")
-    assert kept == {row for row in range(500) if again.judge(Group("e", 1, row, False), [trajectory()]).kept}
+def test_base_rate_chooses_equal_groups_on_every_node() -> None:
+    """The choice depends on the group's name, and not on what head sampling chose."""
+    rules = TailRules(tail_rules("rate=0.3"), 0, "seed")
+    again = TailRules(tail_rules("rate=0.3"), 0, "seed")
+    groups = [Group("e", 1, row, False) for row in range(500)]
+    kept = {group for group in groups if rules.decide(group, [trajectory()]).is_kept}
+    assert kept == {group for group in groups if again.decide(group, [trajectory()]).is_kept}
     assert 110 < len(kept) < 190
 
 
@@ -420,18 +419,18 @@ def test_a_base_rate_is_the_same_on_every_node() -> None:
     st.lists(st.tuples(st.booleans(), st.integers(1, 100)), max_size=60),
     st.integers(1, 1000),
 )
-def test_a_budget_is_never_exceeded(groups: list[tuple[bool, int]], budget: int) -> None:
-    """Whatever comes in whatever order; and groups without errors leave errors their share."""
-    judge = Judge({}, budget, "")
+def test_budget_is_never_exceeded(groups: list[tuple[bool, int]], budget: int) -> None:
+    """Groups without errors leave errors their share."""
+    rules = TailRules({}, budget, "")
     spent = Counter[bool]()
     for is_error, size in groups:
-        verdict = judge.admit("step", Verdict(True, "errors" if is_error else "spread"), size)
-        spent[is_error] += size * verdict.kept
+        verdict = rules.admit("step", Decision(True, "errors" if is_error else "spread"), size)
+        spent[is_error] += size * verdict.is_kept
     assert sum(spent.values()) <= budget
-    assert spent[False] <= budget * (1 - Judge.FOR_ERRORS)
+    assert spent[False] <= budget * (1 - TailRules.SHARE_FOR_ERRORS)
 
 
 @given(st.binary(max_size=400))
-def test_any_line_is_noted(line: bytes) -> None:
-    """What cannot be read tells nothing, and stops nobody."""
+def test_outcome_takes_any_line(line: bytes) -> None:
+    """An unreadable line counts by its size and raises nothing."""
     assert noted(line).size == len(line)

@@ -1,4 +1,4 @@
-"""Text on its way: what a forwarder delivers, keeps, hands over and sets aside."""
+"""Decoded text: what a forwarder exports, archives and replays."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from otel_rollout.forwarder import forwarder
 from otel_rollout.launch import launcher, transfer
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
+from otel_rollout.spool.layout import SegmentName
 from tests.cli.command import run
-from tests.forwarder.tokens_support import DEMO, demo_tokenizer, prompts, stored
+from tests.forwarder.tokens_support import DEMO, demo_tokenizer, line, prompts, stored
 from tests.spool_reader import read_directory
 from tests.waiting import wait_for
 
@@ -22,7 +23,7 @@ TEXT = "A scarf takes two balls of wool, so she needs sixty of them."
 
 
 class Model:
-    """Answers with the text, and was asked with all that was said."""
+    """A model that answers with ``TEXT``."""
 
     tokenizer: Any = None
 
@@ -32,7 +33,7 @@ class Model:
 
 
 def converse(model: Model, turns: int = 3) -> list[list[int]]:
-    """The prompts of a trajectory."""
+    """Record a trajectory, and return its prompts."""
     ids = demo_tokenizer().encode(TEXT).ids
     given = []
     with rollout_trace_attr(step=1):
@@ -56,11 +57,10 @@ def delivered(path: Path) -> list[Delivered]:
     return [span for span in spans if span.name == "generate"]
 
 
-def test_what_is_kept_is_what_was_recorded(tracing: None, tmp_path: Path, monkeypatch: Any) -> None:
-    """Exporters get text and what is new; the archive has neither, and its replay gives both again.
-
-    The setting is enough, and an object without a tokenizer has that of the settings.
-    """
+def test_archive_holds_what_was_recorded_and_replay_decodes_again(
+    tracing: None, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The archive has neither decoded text nor references between turns."""
     monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "replayed.jsonl"))
     otel_rollout.configure(
         {"test-file": {"path": str(tmp_path / "delivered.jsonl")}},
@@ -84,8 +84,8 @@ def test_what_is_kept_is_what_was_recorded(tracing: None, tmp_path: Path, monkey
         assert [type(span.input["prompt_ids"]) for span in spans] == [list, dict, dict]
 
 
-def test_a_trajectory_and_an_operation_decide_for_themselves(tracing: None, tmp_path: Path) -> None:
-    """token2text of a trajectory wins over the setting, and that of an operation over the trajectory's."""
+def test_token2text_of_trajectory_and_operation_override_the_setting(tracing: None, tmp_path: Path) -> None:
+    """An operation's value wins over its trajectory's."""
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered.jsonl")}}, token2text=True)
     model = Model()
     model.tokenizer = demo_tokenizer()
@@ -108,12 +108,12 @@ def test_a_trajectory_and_an_operation_decide_for_themselves(tracing: None, tmp_
     with rollout_trace_attr(step=2):
         model.generate(ids)
     otel_rollout.shutdown(60)
-    told = ["response_text" in span.output for span in delivered(tmp_path / "delivered.jsonl")]
-    assert told == [False, True, False, True]
+    exported = ["response_text" in span.output for span in delivered(tmp_path / "delivered.jsonl")]
+    assert exported == [False, True, False, True]
 
 
-def test_tokenizers_travel_with_segments(tmp_path: Path) -> None:
-    """A node's copy has them, private, before it has a segment that names them."""
+def test_tokenizers_are_copied_before_segments(tmp_path: Path) -> None:
+    """The copy of a node directory has private tokenizers before it has a segment that names them."""
     origin, copy = tmp_path / "origin", tmp_path / "copy"
     origin.mkdir()
     copy.mkdir()
@@ -126,8 +126,8 @@ def test_tokenizers_travel_with_segments(tmp_path: Path) -> None:
     assert (copied.stat().st_mode & 0o777, copied.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_what_is_replayed_has_only_tokenizers_of_its_owner(tmp_path: Path) -> None:
-    """A link beside a file, as anybody may put one into a temporary directory, is not followed."""
+def test_replay_ignores_a_linked_tokenizer(tmp_path: Path) -> None:
+    """Anybody may put a link into a temporary directory."""
     place = tmp_path / "place"
     place.mkdir()
     ours, theirs = stored(tmp_path, demo_tokenizer()), "f" * 32
@@ -138,11 +138,32 @@ def test_what_is_replayed_has_only_tokenizers_of_its_owner(tmp_path: Path) -> No
         assert [path.stem for path in layout.tokenizer_files(node_dir)] == [ours]
 
 
-def test_a_redaction_that_cannot_be_imported_keeps_nothing_from_being_delivered(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
-    """A forwarder has few of the job's variables: a module that asks for another costs the text alone."""
+def test_redaction_that_cannot_be_imported_costs_the_text_alone(tmp_path: Path, monkeypatch: Any) -> None:
+    """A forwarder lacks most of the job's variables, which the redaction's module may need."""
     (tmp_path / "redaction_of_a_job.py").write_text("import os\nos.environ['ONLY_IN_THE_JOB']\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     configured = Settings(redact="redaction_of_a_job:redact")
-    assert forwarder._enrichments(tmp_path, configured) == {}
+    segment = SegmentName("1-00000000000000aa", 1)
+    (tmp_path / segment.file).write_bytes(recorded := line(1, {}, {"token_ids": [1]}, tokenizer="any"))
+    (delivered_line,) = forwarder._line_cache(tmp_path, configured).reader().read(segment, 0, 1)
+    assert delivered_line.exported.encoded == recorded
+
+
+def test_turns_given_to_configure_reach_exporters(
+    fresh_process: None, test_exporters: None, tmp_path: Path
+) -> None:
+    """With turns="all" an exporter gets only the messages that are new in a turn."""
+    target = tmp_path / "delivered.jsonl"
+    otel_rollout.configure({"test-file": {"path": str(target)}}, turns="all")
+
+    @rollout_trace_op(kind="LLM", name="generate")
+    def generate(messages: list[dict[str, str]]) -> str:
+        return "answer"
+
+    first = [{"role": "user", "content": "first"}]
+    second = {"role": "user", "content": "second"}
+    with rollout_trace_attr(step=1):
+        generate(first)
+        generate([*first, second])
+    otel_rollout.shutdown(30)
+    assert [span.input["messages"] for span in delivered(target)] == [first, [second]]

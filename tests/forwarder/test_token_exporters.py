@@ -1,7 +1,9 @@
-"""Several exporters of a forwarder: what each gets depends on no other, on no batch and on no restart."""
+"""Exporters of one forwarder: the lines of one depend on no other, and on no restart."""
 
 from __future__ import annotations
 
+import itertools
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,21 +14,19 @@ from hypothesis import strategies as st
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.base import semconv
-from otel_rollout.forwarder import forwarder
-from otel_rollout.forwarder.enrichment import Enrichment
-from otel_rollout.settings import Settings
+from otel_rollout.forwarder.line_rewriter import LineRewriter
+from otel_rollout.forwarder.lines import CACHE_BYTES, LineCache
 from otel_rollout.spool.layout import SegmentName
 from tests.forwarder.test_token_delivery import delivered
-from tests.forwarder.tokens_support import DEMO, Told, demo_tokenizer, line, stored
+from tests.forwarder.tokens_support import DEMO, ExportedSpan, demo_tokenizer, exported_by, line, stored
 from tests.waiting import wait_for
 
 SEGMENT: Final = SegmentName("1-00000000000000aa", 1)
 IMAGE: Final = "data:image/png;base64," + "iVBORw0KGgo" * 200
-EXPORTERS: Final = ("mlflow", "weave", "otlp")
 
 
 def trajectories(tokenizer: str, count: int) -> list[bytes]:
-    """The lines of a trace with several trajectories in it: their calls side by side, then their roots."""
+    """Make the lines of a trace with several trajectories: calls side by side, then roots."""
     encoded = demo_tokenizer().encode
     calls, roots = [], []
     for number in range(1, count + 1):
@@ -48,79 +48,77 @@ def trajectories(tokenizer: str, count: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes], list[bytes]]:
-    """A node directory, the lines in its segment, and what an exporter gets that is alone."""
+    """A node directory, the lines in its segment, and the lines that a forwarder's only exporter gets."""
     node_dir = tmp_path_factory.mktemp("node")
     lines = trajectories(stored(node_dir, demo_tokenizer()), 5)
     (node_dir / SEGMENT.file).write_bytes(b"".join(lines))
-    alone = Enrichment(node_dir)
-    return node_dir, lines, [alone.line(raw) for raw in lines]
-
-
-def enrichments(node_dir: Path) -> list[Enrichment]:
-    """As a forwarder makes them for its exporters."""
-    made = forwarder._enrichments(node_dir, Settings(exporters={name: {} for name in EXPORTERS}))
-    return [made[name] for name in EXPORTERS]
+    alone = LineRewriter(node_dir)
+    return node_dir, lines, [alone.rewritten(raw) for raw in lines]
 
 
 @settings(max_examples=60)
-@given(data=st.data())
-def test_each_exporter_gets_what_it_would_alone(data: st.DataObject, run: Any) -> None:
-    """Whoever is ahead, behind or away, and whoever has to have lines again, gets the same bytes."""
+@given(data=st.data(), max_bytes=st.sampled_from([0, 20_000, CACHE_BYTES]))
+def test_exporters_at_any_pace_get_the_lines_of_an_only_exporter(
+    data: st.DataObject, max_bytes: int, run: Any
+) -> None:
+    """An exporter that is ahead, behind, or reads lines again gets the bytes that it would get alone."""
     node_dir, lines, expected = run
-    readers, positions = enrichments(node_dir), [0] * len(EXPORTERS)
-    for reader in data.draw(st.lists(st.integers(0, len(EXPORTERS) - 1), max_size=60)):
+    cache = LineCache(node_dir, LineRewriter(node_dir).rewrite, max_bytes)
+    readers, positions = [cache.reader() for _ in range(3)], [0] * 3
+    starts = list(itertools.accumulate(map(len, lines), initial=0))
+    for reader in data.draw(st.lists(st.integers(0, 2), max_size=60)):
         if positions[reader] < len(lines):
-            assert readers[reader].line(lines[positions[reader]]) == expected[positions[reader]]
+            (line,) = itertools.islice(readers[reader].read(SEGMENT, starts[positions[reader]], 1), 1)
+            assert line.exported.encoded == expected[positions[reader]]
             positions[reader] += 1
-        if data.draw(st.booleans()) and positions[reader]:  # its target did not answer: once more
+        if data.draw(st.booleans()) and positions[reader]:  # delivery was interrupted: the lines again
             positions[reader] -= data.draw(st.integers(0, min(3, positions[reader])))
-    for reader, position in enumerate(positions):
-        assert [readers[reader].line(raw) for raw in lines[position:]] == expected[position:]
+    for reader, position in zip(readers, positions, strict=True):
+        rest = reader.read(SEGMENT, starts[position], sys.maxsize)
+        assert [line.exported.encoded for line in rest] == expected[position:]
 
 
 @settings(max_examples=40)
 @given(data=st.data())
-def test_a_root_shows_its_answer_after_a_restart(data: st.DataObject, run: Any) -> None:
-    """Wherever a forwarder ends and another goes on: the answer is read again from the segment."""
+def test_root_shows_its_answer_after_a_restart(data: st.DataObject, run: Any) -> None:
+    """The next forwarder reads the answer from the segment."""
     node_dir, lines, expected = run
     restarts = data.draw(st.sets(st.integers(0, len(lines)), max_size=5))
-    enrichment, told = Enrichment(node_dir), []
+    rewriter, exported = LineRewriter(node_dir), []
     for position, raw in enumerate(lines):
         if position in restarts:
-            enrichment = Enrichment(node_dir)
-        told.append(Told(enrichment.line(raw)))
-    for mine, alone in zip(told, map(Told, expected), strict=True):
+            rewriter = LineRewriter(node_dir)
+        exported.append(exported_by(rewriter, raw))
+    for mine, alone in zip(exported, map(ExportedSpan, expected), strict=True):
         assert mine.output == alone.output or "prompt_text" in mine.output
         assert mine.output["response_text"] == alone.output["response_text"]
 
 
-def test_an_answer_whose_span_is_gone_costs_the_text_alone(run: Any, tmp_path: Path) -> None:
-    """Its segment was delivered and removed: the root is as it was recorded, without a word of text."""
+def test_root_whose_answer_is_gone_has_no_text(run: Any, tmp_path: Path) -> None:
+    """When the answer's segment is removed, the root is exported as it was recorded."""
     _, lines, _ = run
-    told = Told(Enrichment(tmp_path).line(lines[-1]))
-    assert told.output == Told(lines[-1]).output
-    assert semconv.TEXT_OF not in told.attributes
+    exported = exported_by(LineRewriter(tmp_path), lines[-1])
+    assert exported.output == ExportedSpan(lines[-1]).output
+    assert semconv.TEXT_OF not in exported.attributes
 
 
-def test_memory_is_shared_out_and_one_trace_has_a_part_of_it(tmp_path: Path, monkeypatch: Any) -> None:
-    """All exporters stay within the bound together; a trace without end does not use up that of others."""
-    monkeypatch.setattr(forwarder, "MEMORY_BYTES", 300_000)
-    first, *others = enrichments(tmp_path)
+def test_one_trace_takes_a_quarter_of_the_memory_at_most(tmp_path: Path) -> None:
+    """A trace without end is forgotten and begun anew; it does not use up the memory of other traces."""
+    rewriter = LineRewriter(tmp_path, memory=100_000)
     other = line(1, {"prompt_ids": list(range(30))}, {"token_ids": [1]}, trace=2)
-    first.line(other)
+    rewriter.rewritten(other)
     for number in range(1, 200):
         prompt = [number, *range(1000)]
-        first.line(line(number, {"prompt_ids": prompt}, {"token_ids": [1]}, trace=1))
-        assert first._size <= 100_000
+        rewriter.rewritten(line(number, {"prompt_ids": prompt}, {"token_ids": [1]}, trace=1))
+        assert rewriter._size <= 100_000
     following = line(2, {"prompt_ids": [*range(30), 1, 5]}, {"token_ids": [1]}, trace=2)
-    assert Told(first.line(following)).input["prompt_ids"]["shared"] == 31
-    assert all(enrichment._size == 0 for enrichment in others)
+    assert exported_by(rewriter, following).input["prompt_ids"]["shared"] == 31
 
 
-def test_an_exporter_that_was_away_gets_the_same(
+def test_exporter_that_was_away_gets_equal_lines(
     fresh_process: None, test_exporters: None, tmp_path: Path
 ) -> None:
-    """One target takes all at once, the other none of it until later, one span of it never."""
+    """One target takes every span at once; the other none until later, and one span never."""
     ahead, behind = tmp_path / "ahead", tmp_path / "behind"
     fault = Path(f"{behind}.fault")
     fault.write_text("unavailable")

@@ -1,4 +1,4 @@
-"""A trajectory of thirty turns in MLflow's server and in Weave's own: read turn by turn, as text."""
+"""Thirty turns as text in a real MLflow server and in Weave's own server."""
 
 from __future__ import annotations
 
@@ -93,12 +93,8 @@ def agent(
 
 
 @pytest.mark.filterwarnings("default")  # what MLflow's own imports warn about is not ours to fix
-async def test_thirty_turns_as_text(agent: Agent, server_uri: str, local_weave: LocalWeave) -> None:
-    """Each turn shows what is new, as text, beside the ids; all prompts can be put together again, exactly.
-
-    In MLflow and in Weave, of coroutines and plain functions, dataclasses, models and lists. Nothing was
-    decoded in this process.
-    """
+async def test_thirty_turns_are_shown_as_text(agent: Agent, server_uri: str, local_weave: LocalWeave) -> None:
+    """Each turn shows its new text, and every prompt can be restored, in MLflow and in Weave."""
     with rollout_trace_attr(step=1, token2text=True):
         agent.several()
         agent.untold()
@@ -148,13 +144,13 @@ def _check(agent: Agent, found: list[Shown]) -> None:
     sequences: dict[str, list[int]] = {}
     calls = [shown for shown in found if shown.name == "Agent.generate"]
     for turn, call in enumerate(calls):
-        told, output = call.input["prompt_ids"], call.output
+        exported, output = call.input["prompt_ids"], call.output
         if call.continues is not None:
-            assert told["new"] == agent.parts[2 * turn]
-            told = restored(sequences[call.continues], told["shared"], told["new"])
-        assert told == agent.prompts[turn]
+            assert exported["new"] == agent.parts[2 * turn]
+            exported = restored(sequences[call.continues], exported["shared"], exported["new"])
+        assert exported == agent.prompts[turn]
         assert output["token_ids"] == agent.parts[2 * turn + 1]
-        sequences[call.id] = [*told, *output["token_ids"]]
+        sequences[call.id] = [*exported, *output["token_ids"]]
         assert output["prompt_text"] == decode(agent.parts[2 * turn], skip_special_tokens=False)
         assert output["response_text"] == decode(output["token_ids"], skip_special_tokens=False)
         assert output["log_probs"]["mean"] == -0.25
@@ -168,6 +164,6 @@ def _check(agent: Agent, found: list[Shown]) -> None:
     assert [said["role"] for said in run["response_segments"]] == ["model", "environment"] * 29 + ["model"]
     assert root["response_text"] == run["response_text"]
     assert by_name["Agent.untold"] == {"token_ids": agent.parts[0]}
-    assert [told["response_text"] for told in by_name["Agent.several"]] == [
+    assert [exported["response_text"] for exported in by_name["Agent.several"]] == [
         decode(ids, skip_special_tokens=False) for ids in agent.parts[:2]
     ]

@@ -1,4 +1,4 @@
-"""The text of token ids: decoded outside of the training process, each token once, as the tokenizer does."""
+"""The text of token ids is decoded in the forwarder, each token once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from otel_rollout.base import semconv
 from otel_rollout.capture import encoding
 from otel_rollout.forwarder import tokenizer_cache as decoders_of_runs
-from otel_rollout.forwarder.detokenizer import Decoder
-from otel_rollout.forwarder.enrichment import Enrichment
+from otel_rollout.forwarder.detokenizer import Detokenizer
+from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.recording import tokenizers as tokenizers_of_processes
 from otel_rollout.recording.redaction import redact_secrets
 from otel_rollout.recording.tokenizers import Tokenizers
 from otel_rollout.spool import layout
-from tests.forwarder.tokens_support import DEMO, Told, demo_tokenizer, line, stored
+from tests.forwarder.tokens_support import DEMO, ExportedSpan, demo_tokenizer, exported_by, line, stored
 
 LICENSE = (Path(__file__).parents[2] / "LICENSE").read_text()
 TEXT = LICENSE + "é 你好 🙂 ŵ \u200b<|im_end|>"
@@ -64,11 +64,11 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return TOKENIZERS[request.param]()
 
 
-def test_what_is_stored_decodes_as_the_tokenizer_does(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Every token, those that were added later too, and text with characters of several tokens."""
+def test_stored_tokenizer_decodes_as_the_original(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """The stored tokenizer decodes every token, added ones included."""
     tokenizer.add_tokens(["<call>", "ŵord"])
     name = stored(tmp_path, tokenizer)
-    decoder = Decoder.stored(tmp_path, name)
+    decoder = Detokenizer.stored(tmp_path, name)
     assert decoder is not None
     ids = tokenizer.encode(f"{TEXT} <call> ŵord").ids
     assert decoder.text(ids) == tokenizer.decode(ids, skip_special_tokens=False)
@@ -80,8 +80,8 @@ def test_what_is_stored_decodes_as_the_tokenizer_does(tokenizer: Tokenizer, tmp_
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_a_changed_tokenizer_has_another_name(tmp_path: Path) -> None:
-    """The same tokenizer loaded twice has one name; with a token more it is another tokenizer."""
+def test_changed_tokenizer_has_another_name(tmp_path: Path) -> None:
+    """A tokenizer that is loaded twice has one name; a further token gives it another name."""
     tokenizers, other = Tokenizers(tmp_path), demo_tokenizer()
     other.add_tokens(["<call>"])
     first, again, changed = map(tokenizers.name_of, (demo_tokenizer(), demo_tokenizer(), other))
@@ -89,8 +89,8 @@ def test_a_changed_tokenizer_has_another_name(tmp_path: Path) -> None:
     tokenizers.finish(60)
 
 
-def test_whose_tokenizer_it_is(tmp_path: Path) -> None:
-    """A tokenizer of transformers, one of the library itself, a processor that has one, and a file."""
+def test_tokenizer_is_found_in_objects_of_every_kind(tmp_path: Path) -> None:
+    """The object may be a tokenizer of transformers or tokenizers, a processor, or a file."""
     from transformers import PreTrainedTokenizerFast
 
     fast = PreTrainedTokenizerFast(tokenizer_object=demo_tokenizer())
@@ -104,7 +104,7 @@ def test_whose_tokenizer_it_is(tmp_path: Path) -> None:
     from_file = tokenizers.name_of(None)
     tokenizers.finish(60)
     assert {path.stem for path in layout.tokenizer_files(tmp_path)} == {names[0], from_file}
-    decoder = Decoder.stored(tmp_path, str(from_file))
+    decoder = Detokenizer.stored(tmp_path, str(from_file))
     assert decoder is not None
     ids = demo_tokenizer().encode(TEXT).ids
     assert decoder.text(ids) == demo_tokenizer().decode(ids, skip_special_tokens=False)
@@ -121,20 +121,20 @@ class Raising:
 @pytest.mark.parametrize(
     ("broken", "why"), [(object(), "needs a fast tokenizer"), (Raising(), "no vocabulary")]
 )
-def test_a_tokenizer_that_cannot_be_written_is_said_once(
+def test_tokenizer_that_cannot_be_written_is_warned_of_once(
     broken: Any, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that is slow-only, or raises, has no name; nothing reaches the caller."""
+    """A slow-only or raising tokenizer has no name, and the caller notices nothing."""
     tokenizers = Tokenizers(tmp_path)
     assert [tokenizers.name_of(broken) for _ in range(3)] == [None] * 3
     (record,) = caplog.records
     assert why in record.message
 
 
-def test_a_tokenizer_by_name_that_is_not_there_is_said_once(
+def test_missing_tokenizer_by_name_is_warned_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is downloaded; what was downloaded before is found in the Hugging Face cache."""
+    """Nothing is downloaded; the Hugging Face cache is searched."""
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     tokenizers = Tokenizers(tmp_path / "run", "some/model")
     assert [tokenizers.name_of(None) for _ in range(3)] == [None] * 3
@@ -147,27 +147,24 @@ def test_a_tokenizer_by_name_that_is_not_there_is_said_once(
     found = Tokenizers(tmp_path / "run", "some/model")
     name = found.name_of(None)
     found.finish(60)
-    assert Decoder.stored(tmp_path / "run", str(name)) is not None
+    assert Detokenizer.stored(tmp_path / "run", str(name)) is not None
 
 
 @settings(max_examples=50)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_text_in_pieces_is_the_text(kind: str, data: st.DataObject, tmp_path_factory: Any) -> None:
-    """Decoded turn by turn, the text of a whole trajectory is what the tokenizer makes of all of it at once.
-
-    Turns end where they like, within a character too.
-    """
+def test_text_decoded_turn_by_turn_is_the_text(kind: str, data: st.DataObject, tmp_path_factory: Any) -> None:
+    """Turns may end anywhere, also within a character."""
     tokenizer, node_dir, name = _shared(kind, tmp_path_factory)
     ids = tokenizer.encode(data.draw(st.text(alphabet=st.sampled_from(TEXT), max_size=300))).ids
     ends = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=8)))
-    enrichment = Enrichment(node_dir)
+    rewriter = LineRewriter(node_dir)
     for number, (begin, end) in enumerate(itertools.pairwise(ends), start=1):
         answered = {"prompt_ids": ids[:begin]}, {"token_ids": ids[begin:end]}
-        enrichment.line(line(number, *answered, tokenizer=name))
-    decoded = enrichment.decoded
+        rewriter.rewritten(line(number, *answered, tokenizer=name))
+    decoded = rewriter.decoded
     whole = line(99, {}, {"response_ids": ids}, tokenizer=name, kind=semconv.KIND_AGENT, span=(1, 999))
-    text = Told(enrichment.line(whole)).output.get("response_text", "")
+    text = exported_by(rewriter, whole).output.get("response_text", "")
     assert text == (tokenizer.decode(ids, skip_special_tokens=False) if ids else "")
     assert decoded <= len(ids) + 9 * 2 * len(ends) + 40
 
@@ -182,32 +179,30 @@ def _shared(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokeni
     return _kept[kind]
 
 
-def test_each_turn_shows_the_text_that_is_new(tmp_path: Path) -> None:
-    """Thirty turns: a prompt's text begins where the last answer ended, and each token was decoded once.
-
-    The agent loop around them, which returns all of it, shows the whole, told apart by who said what. The
-    root, whose output is the agent loop's, shows the answer. Log probabilities are told in a line everywhere.
-    """
+def test_turn_shows_its_new_text(tmp_path: Path) -> None:
+    """Each token of thirty turns is decoded once; the agent loop and the root show the whole conversation."""
     tokenizer = demo_tokenizer()
     name = stored(tmp_path, tokenizer)
     whole = tokenizer.encode(LICENSE * 3).ids
     parts = [whole[begin : begin + 120] for begin in range(0, 60 * 120, 120)]
-    enrichment = Enrichment(tmp_path)
+    rewriter = LineRewriter(tmp_path)
     ids: list[int] = []
     for turn in range(30):
         tool, answer = parts[2 * turn], parts[2 * turn + 1]
         call = {"prompt_ids": [*ids, *tool]}, {"token_ids": answer, "log_probs": [-0.5] * len(answer)}
-        told = Told(enrichment.line(line(turn + 2, *call, tokenizer=name)))
-        assert told.output["prompt_text"] == tokenizer.decode(tool, skip_special_tokens=False)
-        assert told.output["response_text"] == tokenizer.decode(answer, skip_special_tokens=False)
-        assert told.output.get("prompt_text_begins_at_token", 0) == len(ids)
-        assert told.output["log_probs"] == {"count": len(answer), "mean": -0.5, "least": -0.5}
+        exported = exported_by(rewriter, line(turn + 2, *call, tokenizer=name))
+        assert exported.output["prompt_text"] == tokenizer.decode(tool, skip_special_tokens=False)
+        assert exported.output["response_text"] == tokenizer.decode(answer, skip_special_tokens=False)
+        assert exported.output.get("prompt_text_begins_at_token", 0) == len(ids)
+        assert exported.output["log_probs"] == {"count": len(answer), "mean": -0.5, "least": -0.5}
         ids += [*tool, *answer]
     first = len(parts[0])
     mask = [answer for number, part in enumerate(parts[1:]) for answer in [1 - number % 2] * len(part)]
     output = {"prompt_ids": parts[0], "response_ids": ids[first:], "response_mask": mask}
     output["response_logprobs"] = [-0.5] * len(mask)
-    run = Told(enrichment.line(line(1, {}, output, span=(1, 999), tokenizer=name, kind=semconv.KIND_AGENT)))
+    run = ExportedSpan(
+        rewriter.rewritten(line(1, {}, output, span=(1, 999), tokenizer=name, kind=semconv.KIND_AGENT))
+    )
     assert run.output["prompt_ids"] == parts[0]
     assert run.output["prompt_text"] == tokenizer.decode(parts[0], skip_special_tokens=False)
     assert run.output["response_text"] == tokenizer.decode(ids[first:], skip_special_tokens=False)
@@ -215,15 +210,17 @@ def test_each_turn_shows_the_text_that_is_new(tmp_path: Path) -> None:
         ("environment" if number % 2 else "model", len(part)) for number, part in enumerate(parts[1:])
     ]
     assert "".join(s["text"] for s in run.output["response_segments"]) == run.output["response_text"]
-    root = Told(enrichment.line(line(100, {}, output, span=(0, 1000), kind=semconv.KIND_AGENT, text_of=1)))
+    root = ExportedSpan(
+        rewriter.rewritten(line(100, {}, output, span=(0, 1000), kind=semconv.KIND_AGENT, text_of=1))
+    )
     assert root.output["response_text"] == run.output["response_text"]
-    for told in (run, root):
-        assert told.output["response_logprobs"] == {"count": len(mask), "mean": -0.5, "least": -0.5}
-    assert enrichment.decoded <= 1.1 * len(ids)
+    for span in (run, root):
+        assert span.output["response_logprobs"] == {"count": len(mask), "mean": -0.5, "least": -0.5}
+    assert rewriter.decoded <= 1.1 * len(ids)
 
 
 @pytest.mark.parametrize(
-    ("recorded", "told"),
+    ("recorded", "summary"),
     [
         ([-0.5, math.nan, -1.5], {"count": 2, "mean": -1.0, "least": -1.5, "missing": 1}),
         ([math.nan, -2.0], {"count": 1, "mean": -2.0, "least": -2.0, "missing": 1}),
@@ -232,59 +229,67 @@ def test_each_turn_shows_the_text_that_is_new(tmp_path: Path) -> None:
     ],
 )
 def test_log_probability_that_is_nan_counts_as_missing(
-    recorded: list[float], told: Any, tmp_path: Path
+    recorded: list[float], summary: Any, tmp_path: Path
 ) -> None:
-    """NaN is recorded as null; the numbers beside it are summed up, and the summary says how many lack."""
+    """NaN is recorded as null; the summary is of the numbers, and says how many are missing."""
     tokenizer = demo_tokenizer()
     name, ids = stored(tmp_path, tokenizer), tokenizer.encode(TEXT).ids
     output = orjson.loads(encoding.to_json({"token_ids": ids[4:6], "log_probs": recorded}, 1 << 10))
-    call = Told(Enrichment(tmp_path).line(line(1, {"prompt_ids": ids[:4]}, output, tokenizer=name)))
-    assert call.output["log_probs"] == told
+    call = ExportedSpan(
+        LineRewriter(tmp_path).rewritten(line(1, {"prompt_ids": ids[:4]}, output, tokenizer=name))
+    )
+    assert call.output["log_probs"] == summary
 
 
-def test_ids_that_were_cut_are_not_taken_for_the_whole(tmp_path: Path) -> None:
-    """What the recorder left out of a long list is said behind the text, and nobody continues it."""
+def test_cut_token_ids_are_continued_by_no_turn(tmp_path: Path) -> None:
+    """The note for ids that were cut off follows the text."""
     tokenizer = demo_tokenizer()
     name, ids = stored(tmp_path, tokenizer), tokenizer.encode(TEXT).ids
-    enrichment = Enrichment(tmp_path)
+    rewriter = LineRewriter(tmp_path)
     cut = {"prompt_ids": ids[:50]}, {"token_ids": [*ids[50:90], "… (700 more items)"]}
-    told = Told(enrichment.line(line(1, *cut, tokenizer=name)))
-    assert told.output["response_text"].endswith("… (700 more items)")
-    assert told.output["token_ids"] == cut[1]["token_ids"]
-    after = Told(enrichment.line(line(2, {"prompt_ids": ids[:95]}, {"token_ids": [1]}, tokenizer=name)))
+    exported = exported_by(rewriter, line(1, *cut, tokenizer=name))
+    assert exported.output["response_text"].endswith("… (700 more items)")
+    assert exported.output["token_ids"] == cut[1]["token_ids"]
+    after = ExportedSpan(
+        rewriter.rewritten(line(2, {"prompt_ids": ids[:95]}, {"token_ids": [1]}, tokenizer=name))
+    )
     assert after.input["prompt_ids"] == ids[:95]
 
 
 @pytest.mark.parametrize("answer", [[[11, 12]], [11, 1.0], [11, None], [True], [11, -100], [11, "7" * 22]])
 def test_answer_that_is_no_list_of_token_ids_gets_no_text(answer: list[Any], tmp_path: Path) -> None:
-    """Padding, floats, nested lists and huge numbers are no ids: an empty text would be a wrong one."""
-    name, enrichment = stored(tmp_path, demo_tokenizer()), Enrichment(tmp_path)
-    told = Told(enrichment.line(line(1, {"prompt_ids": [11, 12]}, {"response_ids": answer}, tokenizer=name)))
-    assert "response_text" not in told.output
-    assert told.output["prompt_text"]
-    empty = Told(enrichment.line(line(2, {"prompt_ids": [11, 12]}, {"response_ids": []}, tokenizer=name)))
+    """Padding, floats, nested lists and huge numbers are no token ids."""
+    name, rewriter = stored(tmp_path, demo_tokenizer()), LineRewriter(tmp_path)
+    exported = ExportedSpan(
+        rewriter.rewritten(line(1, {"prompt_ids": [11, 12]}, {"response_ids": answer}, tokenizer=name))
+    )
+    assert "response_text" not in exported.output
+    assert exported.output["prompt_text"]
+    empty = ExportedSpan(
+        rewriter.rewritten(line(2, {"prompt_ids": [11, 12]}, {"response_ids": []}, tokenizer=name))
+    )
     assert empty.output["response_text"] == ""
 
 
 @pytest.mark.parametrize("content", [None, b"{", b'{"version":"1.0"}'])
-def test_without_a_usable_tokenizer_ids_stay(
+def test_lines_without_a_usable_tokenizer_stay_as_recorded(
     content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The file is missing or damaged: lines go through as they were recorded, and one warning says why."""
-    monkeypatch.setattr(decoders_of_runs, "_LOOK_INTERVAL", 0.0)
+    """One warning says why the tokenizer's file cannot be used."""
+    monkeypatch.setattr(decoders_of_runs, "_RETRY_INTERVAL", 0.0)
     name = "0" * 32
     path = layout.tokenizer_file(tmp_path, name)
     if content is not None:
         path.parent.mkdir()
         path.write_bytes(content)
-    enrichment = Enrichment(tmp_path)
+    rewriter = LineRewriter(tmp_path)
     raw = line(1, {"prompt_ids": [1]}, {"token_ids": [2]}, tokenizer=name)
-    assert [enrichment.line(raw) for _ in range(3)] == [raw] * 3
+    assert [rewriter.rewritten(raw) for _ in range(3)] == [raw] * 3
     assert [r.levelno for r in caplog.records] == [logging.WARNING]
 
 
-def test_a_tokenizer_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
-    """The first spans of a process are told before its thread has written all of a large tokenizer."""
+def test_tokenizer_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
+    """The first spans of a process arrive before all of a large tokenizer is written."""
     name = stored(tmp_path, demo_tokenizer())
     path = layout.tokenizer_file(tmp_path, name)
     content = path.read_bytes()
@@ -293,32 +298,34 @@ def test_a_tokenizer_that_is_being_written_is_waited_for(tmp_path: Path) -> None
     timer.start()
     now = time.time_ns()
     raw = line(1, {"prompt_ids": [5]}, {"token_ids": [6]}, tokenizer=name, span=(now - 1, now))
-    assert "response_text" in Told(Enrichment(tmp_path).line(raw)).output
+    assert "response_text" in exported_by(LineRewriter(tmp_path), raw).output
     timer.join()
 
 
-def test_who_claims_to_end_later_is_waited_for_no_longer(
+def test_span_that_ends_in_the_future_extends_no_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that was set back, or a time somebody made up, does not hold up what is delivered."""
+    """A clock that was set back does not delay delivery."""
     monkeypatch.setattr(decoders_of_runs, "PATIENCE", 0.2)
     later = time.time_ns() + 60 * 10**9
     raw = line(1, {}, {"token_ids": [6]}, tokenizer="0" * 32, span=(later - 1, later))
     began = time.monotonic()
-    assert Enrichment(tmp_path).line(raw) == raw
+    assert LineRewriter(tmp_path).rewritten(raw) == raw
     assert time.monotonic() - began < 30
 
 
-def test_a_tokenizer_that_panics_costs_the_text_and_nothing_else(tmp_path: Path) -> None:
-    """What the library raises where it has a fault is no Exception, and yet the line is delivered."""
+def test_tokenizer_that_panics_costs_the_text_alone(tmp_path: Path) -> None:
+    """A panic of the library is no Exception, and the line is exported."""
     tokenizer = Tokenizer(models.WordLevel({" ": 0}, unk_token=" "))
     tokenizer.decoder = decoders.Strip(" ", 0, 3)
     raw = line(1, {}, {"token_ids": [0]}, tokenizer=stored(tmp_path, tokenizer))
-    assert Enrichment(tmp_path).line(raw) == raw
+    assert LineRewriter(tmp_path).rewritten(raw) == raw
 
 
-def test_the_default_is_nobody_s_before_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one thread looks for the default tokenizer on a slow disk, another one does not go without."""
+def test_default_tokenizer_is_waited_for_by_other_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread does not go without the default tokenizer while another thread loads it."""
     begun, over = threading.Event(), threading.Event()
     look = tokenizers_of_processes._local_file
 
@@ -341,10 +348,10 @@ def test_the_default_is_nobody_s_before_it_is_known(tmp_path: Path, monkeypatch:
     tokenizers.finish(60)
 
 
-def test_a_process_without_room_for_a_thread_ends_as_usual(
+def test_process_that_cannot_start_a_thread_records_without_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where no thread can be started there is no text, and no exception either, then or in the end."""
+    """No exception reaches the program, then or at its end."""
 
     def no_room(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -355,8 +362,8 @@ def test_a_process_without_room_for_a_thread_ends_as_usual(
     tokenizers.finish(1)
 
 
-def test_another_ones_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither a link that stands for a tokenizer, nor a name that leads elsewhere."""
+def test_foreign_tokenizer_file_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A link, and a name that leads to another directory, are ignored."""
     node_dir = tmp_path / "node"
     node_dir.mkdir()
     name = stored(tmp_path, demo_tokenizer())
@@ -365,15 +372,15 @@ def test_another_ones_file_is_not_used(tmp_path: Path, caplog: pytest.LogCapture
     target.symlink_to(layout.tokenizer_file(tmp_path, name))
     for named in (name, f"../../tokenizers/{name}"):
         raw = line(1, {"prompt_ids": [1]}, {"token_ids": [2]}, tokenizer=named)
-        assert Enrichment(node_dir).line(raw) == raw
+        assert LineRewriter(node_dir).rewritten(raw) == raw
 
 
 @pytest.mark.parametrize("before", ["the key ", "the key:\n", "the key:\t", '{"key": "', "{'key': '\\n"])
 def test_decoded_text_is_redacted(tmp_path: Path, before: str) -> None:
-    """A secret that was in token ids, where redaction did not find it, is not told in their text."""
+    """A secret in token ids, where the recorder's redaction cannot find it, is not in their text."""
     tokenizer = demo_tokenizer()
     name, secret = stored(tmp_path, tokenizer), "sk-" + "a1B2" * 8
     raw = line(1, {}, {"token_ids": tokenizer.encode(f"{before}{secret} is").ids}, tokenizer=name)
-    assert secret in Enrichment(tmp_path).line(raw).decode()
-    told = Told(Enrichment(tmp_path, redact=redact_secrets).line(raw))
-    assert told.output["response_text"].endswith(f"{before}[redacted] is")
+    assert secret in LineRewriter(tmp_path).rewritten(raw).decode()
+    exported = exported_by(LineRewriter(tmp_path, redact=redact_secrets), raw)
+    assert exported.output["response_text"].endswith(f"{before}[redacted] is")

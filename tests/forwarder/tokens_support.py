@@ -1,4 +1,4 @@
-"""Lines of model calls, as a recorder writes them, and what an exporter is told put together again."""
+"""Make lines of model calls as the recorder writes them, and restore prompts from exported spans."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from otel_rollout.base import semconv
 from otel_rollout.forwarder.context_diff import restored
+from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.otlp import writer
 from otel_rollout.recording.tokenizers import Tokenizers
 
@@ -19,7 +20,7 @@ SCOPE = writer.scope_head("otel_rollout", None, None, None)
 
 
 def stored(node_dir: Path, tokenizer: Any) -> str:
-    """The name under which a tokenizer was written into a node directory."""
+    """Store a tokenizer in a node directory; return its name."""
     tokenizers = Tokenizers(node_dir)
     name = tokenizers.name_of(tokenizer)
     tokenizers.finish(60)
@@ -42,7 +43,7 @@ def line(
     kind: str = semconv.KIND_LLM,
     text_of: int | None = None,
 ) -> bytes:
-    """A line with span ``number``, which ends before the next number's begins unless ``span`` says when."""
+    """Make a line of span ``number``, which ends before the span of the next number starts."""
     attributes = {
         semconv.SPAN_KIND: kind,
         semconv.INPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
@@ -64,8 +65,8 @@ def line(
     return b"".join((HEAD, *pieces))
 
 
-class Told:
-    """A line as an exporter gets it."""
+class ExportedSpan:
+    """The span of a line that an exporter gets."""
 
     def __init__(self, line: bytes) -> None:
         data = orjson.loads(line)
@@ -76,11 +77,16 @@ class Told:
         self.output = orjson.loads(self.attributes[semconv.OUTPUT_VALUE])
 
 
-def prompts(told: list[Told]) -> dict[str, list[int]]:
-    """The prompts of all model calls in full, from nothing but what was told."""
-    by_id = {call.id: call for call in told}
+def exported_by(rewriter: LineRewriter, line: bytes) -> ExportedSpan:
+    """Rewrite a line; return its span."""
+    return ExportedSpan(rewriter.rewritten(line))
 
-    def prompt(call: Told) -> list[int]:
+
+def prompts(exported: list[ExportedSpan]) -> dict[str, list[int]]:
+    """Restore the prompts of all model calls from exported spans alone."""
+    by_id = {call.id: call for call in exported}
+
+    def prompt(call: ExportedSpan) -> list[int]:
         given = call.input["prompt_ids"]
         if isinstance(given, list):
             return given
@@ -89,4 +95,4 @@ def prompts(told: list[Told]) -> dict[str, list[int]]:
         assert len(whole) == given["length"] == int(call.attributes[semconv.TURN_LENGTH])
         return whole
 
-    return {call.id: prompt(call) for call in told}
+    return {call.id: prompt(call) for call in exported}

@@ -1,6 +1,6 @@
-"""How much is tried: little in each run of the tests, ten times that with HYPOTHESIS_PROFILE=soak.
+"""Set the number of examples: ten times as many with HYPOTHESIS_PROFILE=soak.
 
-That fits into the ten minutes of a round of the soak on two busy cores.
+They fit into the ten minutes of a round of the soak on two busy cores.
 """
 
 import os
@@ -12,5 +12,5 @@ _UNCHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthC
 
 
 def examples(number: int) -> settings:
-    """Settings of a property that is tried ``number`` times."""
+    """Return settings that try a property ``number`` times."""
     return settings(max_examples=number * _FACTOR, deadline=None, suppress_health_check=_UNCHECKED)

@@ -1,4 +1,4 @@
-"""What happens to files: cut, flipped, overwritten, doubled, spliced, filled with what no program wrote."""
+"""Damage files: cut, flip, overwrite, double, splice and fill them."""
 
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ damages = st.lists(st.one_of(_cut, _flip, _insert, _overwrite, _double, _remove,
 
 
 def damaged(data: bytes, done: list[tuple], other: bytes = b"") -> bytes:
-    """``data`` after all that; ``other`` is what is spliced into it."""
+    """Return damaged ``data``; ``other`` is spliced into it."""
     for kind, where, *more in done:
         at = int(where * len(data))
         if kind == "cut":

@@ -1,4 +1,4 @@
-"""Spans with anything in them that the SDK or a segment may hold."""
+"""Draw spans with any values that the SDK or a segment may hold."""
 
 from hypothesis import strategies as st
 from opentelemetry.sdk.resources import Resource

@@ -1,4 +1,4 @@
-"""Whatever a span holds, each exporter makes something of it that its backend takes."""
+"""A span of any content: each exporter encodes it as its backend accepts it."""
 
 import json
 import subprocess
@@ -30,12 +30,12 @@ projects = st.none() | st.text(max_size=4)
 
 
 def strict(encoded: bytes | str):
-    """JSON as its standard has it, without NaN, read by Python's own parser."""
+    """Parse strict JSON, without NaN, with Python's own parser."""
     return json.loads(encoded, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
 def read_back(request: ExportTraceServiceRequest) -> ExportTraceServiceRequest:
-    """A request as a server has it."""
+    """Serialize and parse a request."""
     return ExportTraceServiceRequest.FromString(request.SerializeToString())
 
 
@@ -45,8 +45,8 @@ def spans_in(request: ExportTraceServiceRequest | TracesData) -> list:
 
 @examples(30)
 @given(batch=spans, max_bytes=st.sampled_from([1, 500, 1 << 20]))
-def test_otlp_takes_every_span(batch, max_bytes):
-    """Protobuf that reads back, and JSON that Google's own parser takes, each span once."""
+def test_otlp_exporter_encodes_every_span(batch, max_bytes):
+    """Protobuf reads back, Google's own parser takes the JSON, and each span is there once."""
     requests = halved(batch, encoding.protobuf_of_spans, len, max_bytes)
     assert sum(len(spans_in(ExportTraceServiceRequest.FromString(body))) for body in requests) == len(batch)
     requests = halved(batch, encoding.json_of_spans, len, max_bytes)
@@ -55,8 +55,8 @@ def test_otlp_takes_every_span(batch, max_bytes):
 
 @examples(30)
 @given(batch=spans, last=projects, max_bytes=st.sampled_from([1, 500, 1 << 20]))
-def test_mlflow_takes_every_span(batch, last, max_bytes):
-    """MLflow's own entities are made of each request, and scores are JSON."""
+def test_mlflow_exporter_encodes_every_span(batch, last, max_bytes):
+    """MLflow's own entities can be made of each request, and scores are JSON."""
     from mlflow.entities.span import Span
     from mlflow.tracing.utils import TraceJSONEncoder
 
@@ -94,8 +94,8 @@ def weave_calls(batch, last) -> tuple[list[bytes], list[bytes], list[dict]]:
     return calls, markers, feedback
 
 
-def test_weave_takes_every_span():
-    """Weave's own models accept each call, marker and score; all is JSON by its standard."""
+def test_weave_exporter_encodes_every_span():
+    """Weave's own models accept each call, marker and score as strict JSON."""
     validated = []
 
     @examples(30)

@@ -1,4 +1,4 @@
-"""Whatever lies in a spool, delivery goes on: what is whole arrives, the rest is counted, nothing hangs."""
+"""A spool of any content: whole lines arrive, others are counted, nothing hangs."""
 
 import dataclasses
 import threading
@@ -16,7 +16,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from otel_rollout.account import ledger, ledger_reader, node_report
 from otel_rollout.forwarder import delivery, forwarder
-from otel_rollout.forwarder.lock import Election
+from otel_rollout.forwarder.lock import ForwarderLock
+from otel_rollout.otlp import scan
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.otlp.reader import UnreadableLineError, spans_of
 from otel_rollout.recording.provider import RecordingTracerProvider
@@ -78,7 +79,7 @@ any_values = st.recursive(
 
 
 def line_of(number: int, step: object = 1, text: str = "") -> bytes:
-    """A line as the recorder writes it, without its head; its name is its number."""
+    """Make a line as the recorder writes it, without its head; number as name."""
     attributes = {"rollout.step": step, "rollout.validate": bool(number % 2), "input.value": text}
     pieces = otlp_json.line(
         *(SCOPE, otlp_json.head_below(b"%032x" % (number % 7 + 1), b"", 257), b"%016x" % (number + 1)),
@@ -89,7 +90,7 @@ def line_of(number: int, step: object = 1, text: str = "") -> bytes:
 
 
 def assert_sound(span) -> None:
-    """What exporters rely on: the types and ranges of the SDK's own spans; and protobuf can hold it."""
+    """Assert types and ranges of the SDK's own spans, which protobuf can hold."""
     assert type(span.name) is str
     for context in (span.context, span.parent):  # a link may lead nowhere, and have attributes all the same
         assert context is None or context.is_valid
@@ -103,7 +104,7 @@ def assert_sound(span) -> None:
 
 
 def read(line: bytes) -> int:
-    """How many spans a line holds; that they are sound."""
+    """Count the spans of a line, and assert that they are sound; 0 if it is refused."""
     try:
         spans = spans_of(line)
     except UnreadableLineError:
@@ -115,16 +116,16 @@ def read(line: bytes) -> int:
 
 @examples(150)
 @given(where=st.sampled_from(sorted(FIELDS)), what=json_values)
-def test_a_field_of_a_wrong_type_or_range_is_told_apart(where, what):
-    """A line with something odd in one field is refused, or gives a span that any exporter can take."""
+def test_field_of_a_wrong_type_or_range_is_refused_or_sound(where, what):
+    """A line is unreadable, or gives a span that any exporter can take."""
     span = {**FIELDS, where: what}
     assert read(orjson.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})) in (0, 1)
 
 
 @examples(150)
 @given(value=any_values, place=st.sampled_from(["span", "event", "link", "resource"]))
-def test_attributes_of_every_kind_are_read_or_refused(value, place):
-    """Values of wrong types, beyond 64 bits, nested and of kinds not known yet."""
+def test_attributes_of_every_type_are_refused_or_sound(value, place):
+    """Values may have wrong types, exceed 64 bits, be nested, or be of unknown types."""
     attributes = [{"key": "k", "value": value}]
     span = {**FIELDS}
     if place == "span":
@@ -142,16 +143,16 @@ def test_attributes_of_every_kind_are_read_or_refused(value, place):
 
 @examples(150)
 @given(done=damages, step=st.integers() | st.text(max_size=4), text=st.text(max_size=30))
-def test_a_damaged_line_is_read_or_refused(done, step, text):
-    """Cut, flipped, spliced with another: never anything but spans or the one error; its step is told."""
+def test_damaged_line_is_refused_or_sound(done, step, text):
+    """A cut, flipped or spliced line gives spans or one kind of error, and always a step."""
     line = damaged(HEAD + line_of(1, step, text), done, HEAD + line_of(2, "other"))
     read(line)
-    assert isinstance(delivery.step_of(line), delivery.StepKey)
+    assert isinstance(scan.step_of(line), scan.StepKey)
 
 
 @pytest.mark.parametrize("depth", [10, 100, 1000, 100_000])
-def test_a_value_nested_without_end_does_not_end_the_reader(depth):
-    """Deep nesting is cut or refused, whatever the stack holds."""
+def test_deeply_nested_value_is_cut_or_refused(depth):
+    """The depth of Python's stack does not matter."""
     value = b'{"arrayValue":{"values":[' * depth + b'{"intValue":"1"}' + b"]}}" * depth
     attribute = b'"attributes":[{"key":"k","value":%b}]' % value
     read(HEAD + line_of(1).replace(b'"attributes":[', attribute[:-1] + b",", 1))
@@ -162,8 +163,8 @@ def test_a_value_nested_without_end_does_not_end_the_reader(depth):
     data=st.binary(max_size=300) | st.builds(damaged, st.just(b"ORJRNL"), damages),
     segment_size=st.integers(0),
 )
-def test_a_journal_of_anything_is_read(tmp_path, data, segment_size):
-    """Its header gives a state or none; what it owes is bounded by what it is."""
+def test_journal_of_any_bytes_is_read(tmp_path, data, segment_size):
+    """A header gives a state or none, and the owed bytes are bounded by the file."""
     path = tmp_path / "x.journal"
     for content in (
         data,
@@ -182,7 +183,7 @@ def test_a_journal_of_anything_is_read(tmp_path, data, segment_size):
     filling=st.sampled_from([b"\x00", b"\x02", b"\xff"]),
     size=st.integers(0, 10_000),
 )
-def test_a_table_of_anything_is_read(tmp_path, data, filling, size):
+def test_root_table_of_any_bytes_is_read(tmp_path, data, filling, size):
     """Only what fits a slot is a line."""
     path = tmp_path / "x.open"
     path.write_bytes(data + filling * size)
@@ -199,8 +200,8 @@ def test_a_table_of_anything_is_read(tmp_path, data, filling, size):
         json_values,
     )
 )
-def test_descriptions_of_anything_are_read(tmp_path, content):
-    """A manifest gives text or nothing; so do the published runs of trackers."""
+def test_manifest_of_any_bytes_is_read(tmp_path, content):
+    """A manifest and the published runs give text or nothing."""
     (tmp_path / layout.MANIFEST).write_bytes(content)
     (tmp_path / layout.TRACKERS).write_bytes(content)
     manifest = layout.read_manifest(tmp_path)
@@ -213,7 +214,7 @@ def test_descriptions_of_anything_are_read(tmp_path, content):
 
 
 class Collected(SpanExporter):
-    """Keeps the names of what it gets."""
+    """An exporter that counts the names of its spans."""
 
     def __init__(self) -> None:
         self.names: Counter[str] = Counter()
@@ -228,7 +229,7 @@ class Collected(SpanExporter):
 
 @pytest.fixture
 def hurried(monkeypatch):
-    """The forwarder without its pauses."""
+    """Take the forwarder's pauses away."""
     monkeypatch.setattr(forwarder, "_SCAN_INTERVAL", 0.002)
     monkeypatch.setattr(delivery, "POLL_INTERVAL", 0.002)
     monkeypatch.setattr(delivery, "BATCH_SPANS", 7)
@@ -236,17 +237,17 @@ def hurried(monkeypatch):
 
 
 def forwarded(node_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """What the forwarder of a node directory delivers until it is done."""
+    """Run the forwarder of a node directory; return the names of exported spans."""
     collected = Collected()
     monkeypatch.setattr(forwarder, "load", lambda name, options: collected)
     configured = dataclasses.replace(Settings(), exporters={"collected": {}}, keep=True, forwarder_linger=1e9)
-    election = Election(node_dir)
-    assert election.win()
-    thread = threading.Thread(target=forwarder.forward, args=(node_dir, configured, election), daemon=True)
+    lock = ForwarderLock(node_dir)
+    assert lock.acquire()
+    thread = threading.Thread(target=forwarder.forward, args=(node_dir, configured, lock), daemon=True)
     thread.start()
     thread.join(30)
     assert not thread.is_alive(), "the forwarder does not come to an end"
-    election.close()
+    lock.close()
     report = node_report.report(node_dir, configured)
     assert report.exporters["collected"].pending == 0
     assert report.by_step is not None
@@ -257,7 +258,7 @@ LINES = 12
 
 
 def recorded(node_dir: Path, name: str) -> SegmentWriter:
-    """A node directory as a dead writer leaves it: two segments, and trajectories that did not end."""
+    """Leave two segments and open trajectories, as a dead writer does."""
     writer = SegmentWriter(node_dir, {"service.name": name}, segment_bytes=2500, journal_bytes=8192)
     for number in range(LINES):
         writer.started()
@@ -273,13 +274,13 @@ def recorded(node_dir: Path, name: str) -> SegmentWriter:
 
 
 def whole_lines(node_dir: Path) -> Counter[bytes]:
-    """Complete lines of all segments, none of them beyond all measure."""
+    """Return the complete lines of all segments that are not too long."""
     parts = [(node_dir / name.file).read_bytes().split(b"\n")[:-1] for name in layout.segments(node_dir)]
     return Counter(line for lines in parts for line in lines if len(line) < segments.MAX_LINE_BYTES)
 
 
 def delivered_of(lines: Counter[bytes]) -> Counter[str]:
-    """The names of the spans in lines, as far as they can be read, by what the test above shows is sound."""
+    """Count the names of the spans in lines that are readable."""
     names: Counter[str] = Counter()
     for line, count in lines.items():
         try:
@@ -300,8 +301,8 @@ files = st.fixed_dictionaries(
 @example(done={"open": [("insert", 0.0, b"\x02\x00\x00\x00\x05\x00\x00\x00hello")]})
 @example(done={"journal": [("cut", 0.0)], "segment": [("cut", 0.5)]})
 @example(done={"segment": [("cut", 0.9), ("insert", 1.0, b"\n")]})
-def test_what_is_whole_in_a_damaged_spool_is_delivered(hurried, monkeypatch, tmp_path_factory, done):
-    """The forwarder ends; each line that is whole has arrived, each other one is counted and set aside."""
+def test_whole_lines_of_a_damaged_spool_are_delivered(hurried, monkeypatch, tmp_path_factory, done):
+    """The forwarder ends, and every other line is counted and in the dead-letter file."""
     node_dir = tmp_path_factory.mktemp("node")
     writer = recorded(node_dir, "one")
     recorded(node_dir, "two")
@@ -331,16 +332,14 @@ def test_what_is_whole_in_a_damaged_spool_is_delivered(hurried, monkeypatch, tmp
 @example(damage=[], content=b"")
 @example(damage=[], content=b"x" * 5000)
 @example(damage=[("cut", 0.125), ("insert", 0.0078125, bytes(4))], content=None)  # "unsupported file format"
-def test_a_damaged_ledger_stops_nothing(hurried, monkeypatch, tmp_path_factory, damage, content):
-    """What it says can be read or is put aside; then what lies in segments is delivered, rather twice."""
+def test_damaged_ledger_stops_no_delivery(hurried, monkeypatch, tmp_path_factory, damage, content):
+    """A ledger that cannot be read is replaced, and lines in segments are delivered again."""
     node_dir = tmp_path_factory.mktemp("node")
     recorded(node_dir, "one")
     path = node_dir / ledger_reader.FILE
     with closing(ledger.Ledger(node_dir)) as kept:
         kept.advance(
-            "collected",
-            {"1-0000000000000000.000001": 5},
-            {delivery.StepKey("1", False): ledger_reader.Tally(1)},
+            "collected", {"1-0000000000000000.000001": 5}, {scan.StepKey("1", False): ledger_reader.Tally(1)}
         )
     path.write_bytes(damaged(path.read_bytes(), damage) if content is None else content)
     for suffix in ("-wal", "-shm"):
@@ -349,8 +348,8 @@ def test_a_damaged_ledger_stops_nothing(hurried, monkeypatch, tmp_path_factory, 
     assert names == Counter({f"{number}": 1 for number in [*range(LINES), 100, 101]})
 
 
-def test_a_segment_that_cannot_be_read_holds_nobody_up(hurried, monkeypatch, tmp_path, caplog):
-    """Its trouble is said once; what other segments hold is delivered, and the account can be taken."""
+def test_unreadable_segment_delays_no_other(hurried, monkeypatch, tmp_path, caplog):
+    """One error is logged, and the report can be taken."""
     recorded(tmp_path, "one")
     (tmp_path / "1-0000000000000000.000001.jsonl").mkdir()
     collected = Collected()
@@ -363,8 +362,8 @@ def test_a_segment_that_cannot_be_read_holds_nobody_up(hurried, monkeypatch, tmp
     assert node_report.report(tmp_path, configured).exporters["collected"].delivered == LINES
 
 
-def test_a_line_that_never_ends_is_not_read_into_memory(hurried, monkeypatch, tmp_path):
-    """Of a line beyond all measure its beginning is set aside; what follows it is delivered."""
+def test_line_without_end_is_not_read_into_memory(hurried, monkeypatch, tmp_path):
+    """Its beginning goes to the dead-letter file, and later lines arrive."""
     monkeypatch.setattr(segments, "MAX_LINE_BYTES", 4096)
     monkeypatch.setattr(segments, "READ_BYTES", 100)
     (tmp_path / "run.json").write_text("{}")
@@ -378,8 +377,8 @@ def test_a_line_that_never_ends_is_not_read_into_memory(hurried, monkeypatch, tm
     assert [len(entry["line"]) for entry in entries] == [100, 100]
 
 
-def test_what_the_recorder_writes_is_read(tmp_path):
-    """Whatever an application gives a span, of whatever type, its line is one that the reader takes."""
+def test_recorded_span_of_any_values_is_readable(tmp_path):
+    """An application may set any value of any type."""
     writer = SegmentWriter(tmp_path, {"service.name": "s"}, segment_bytes=1 << 30)
     tracer = RecordingTracerProvider(writer).get_tracer("scope")
     anything = spans.value | st.builds(object) | st.integers()

@@ -1,4 +1,4 @@
-"""Runs in ``.venv-weave``: whether Weave's own models accept what comes, a line each."""
+"""Check lines of standard input with Weave's own models; runs in ``.venv-weave``."""
 
 import json
 import sys

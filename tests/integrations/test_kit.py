@@ -1,4 +1,4 @@
-"""The kit by which integrations trace a framework, with a framework and an integration of a few lines."""
+"""The kit of integrations, with a framework and an integration of a few lines."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def seams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seams]:
 
 
 def test_framework_is_traced_from_its_import_on(seams: Seams, recorded: Callable[[], list[Recorded]]) -> None:
-    """Installing imports nothing; functions and class methods are recorded inside a trajectory."""
+    """Installing imports nothing; functions and class methods are recorded."""
     seams.install(TABLE, {})
     assert "fake_framework" not in sys.modules
     agent = importlib.import_module("fake_framework.agent")

@@ -1,4 +1,4 @@
-"""A real MLflow server, a real SQLite store, and real SDK spans."""
+"""Fixtures: a real MLflow server, a real SQLite store, and exporters to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MLFLOW_WARNINGS = ("ignore:The ``noload`` loader strategy is deprecated:Deprecat
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tolerate those warnings in the tests of this folder and nowhere else."""
+    """Ignore MLflow's warnings in the tests of this folder only."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             for warning in MLFLOW_WARNINGS:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_mlflow_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the developer has exported, tests start from an MLflow-free environment."""
+    """Remove the developer's MLflow variables."""
     for name in list(os.environ):
         if name.startswith("MLFLOW_") and name != "MLFLOW_DISABLE_TELEMETRY":
             monkeypatch.delenv(name)
@@ -39,7 +39,7 @@ def _no_mlflow_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def sqlite_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A database that does not exist yet: the exporter creates it."""
+    """A database that does not exist: the exporter creates it."""
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow-store')}/mlflow.db"
 
 
@@ -51,13 +51,13 @@ def uri(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def project() -> str:
-    """A project, and so an experiment, of the test's own."""
+    """A project, and so an experiment, for one test."""
     return f"project-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def exporter_for() -> Iterator[Callable[..., MlflowSpanExporter]]:
-    """Exporters that are shut down when the test ends."""
+    """Make exporters that are shut down when the test ends."""
     made: list[MlflowSpanExporter] = []
 
     def make(uri: str, **arguments: Any) -> MlflowSpanExporter:
@@ -71,7 +71,7 @@ def exporter_for() -> Iterator[Callable[..., MlflowSpanExporter]]:
 
 @pytest.fixture
 def rollouts(project: str) -> Rollouts:
-    """Trajectories of the test's project."""
+    """A builder of trajectories of the test's project."""
     return Rollouts(project)
 
 
@@ -85,19 +85,19 @@ def fake_server() -> Iterator[FakeServer]:
 
 @pytest.fixture
 def closed_port_uri() -> str:
-    """Where nobody listens."""
+    """An address where nobody listens."""
     return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture
 def database(tmp_path: Path) -> str:
-    """The URI of a SQLite file of the test's own, not created."""
+    """The URI of a SQLite file that does not exist."""
     return f"sqlite:///{tmp_path}/mlflow.db"
 
 
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
-    """``mlflow server --app-name basic-auth`` with a certificate of an authority nobody knows."""
+    """``mlflow server --app-name basic-auth`` with a certificate of an unknown authority."""
     directory = tmp_path_factory.mktemp("secured")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(directory / "ca.pem"))
@@ -122,7 +122,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]
 
 @pytest.fixture
 def as_admin(secured: SecuredServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variables of somebody who has set everything right; MLflow's own client reads them as well."""
+    """Set the variables of the administrator, which MLflow's client reads too."""
     monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", secured.ca)
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", ADMIN)
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)

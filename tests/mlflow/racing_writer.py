@@ -16,7 +16,7 @@ from otel_rollout_mlflow import MlflowSpanExporter
 
 
 def main(uri: str, project: str, traces: int) -> None:
-    """Write each trace by itself, so that there is something to race for."""
+    """Write each trace by itself, so that processes write at once."""
     exporter = MlflowSpanExporter(tracking_uri=uri)
     memory = InMemorySpanExporter()
     provider = TracerProvider()

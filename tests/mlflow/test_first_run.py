@@ -1,4 +1,4 @@
-"""A short program that delivers into MLflow's SQLite file ends soon, the first time too."""
+"""A short program that delivers into MLflow's SQLite file ends soon."""
 
 from benchmarks.first_run import seconds_to_exit
 from otel_rollout_mlflow import MlflowSpanExporter

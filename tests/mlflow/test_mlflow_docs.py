@@ -1,4 +1,4 @@
-"""docs/mlflow.md is true: its code runs against a real store, its table is what the exporter does."""
+"""docs/mlflow.md is true: its code runs, and its table says what the exporter does."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_every_python_block_of_the_page_runs_and_every_search_finds(tmp_path: Pa
 
 
 def bash(script: str, directory: Path, **variables: str) -> subprocess.Popen[str]:
-    """A shell in which the commands of this environment are found."""
+    """A shell that finds the commands of this environment."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.Popen(
         ["bash", "-eu", "-c", script],
@@ -228,7 +228,7 @@ class Mapped:
 
 @pytest.fixture
 def mapped(uri: str, project: str, exporter_for: Callable[..., Any]) -> Mapped:
-    """A trace with everything on it that the table speaks of."""
+    """A trace with everything that the table names."""
     rollouts = Rollouts(project, {"rollout.run.id": "the run", "service.name": "trainer"})
     as_json = {"input__mime_type": "application/json", "output__mime_type": "application/json"}
     question = '{"messages": [{"role": "system", "content": "Add."}, {"role": "user", "content": "3+4?"}]}'

@@ -1,4 +1,4 @@
-"""From a job on Ray to MLflow, through real processes: recorder, forwarder, server or database."""
+"""From a job on Ray to MLflow through real processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.ray_start import run_program
 
 @pytest.fixture
 def environment(uri: str, project: str) -> dict[str, str]:
-    """The environment of a user who configures everything by variables."""
+    """Variables that configure everything."""
     return {
         **os.environ,
         "OTEL_TRACES_EXPORTER": "mlflow",
@@ -40,7 +40,7 @@ def traces_of(uri: str, project: str, search: str = "") -> list[Any]:
 
 
 def tree_of(trace: Any) -> dict[str, Any]:
-    """Names of a trace's spans, nested; fails unless it is one whole tree."""
+    """Return the names of a trace's spans, nested; fail unless they are one tree."""
     spans = trace.data.spans
     ids = {span.span_id for span in spans}
     assert len(ids) == len(spans), "a span twice"
@@ -190,7 +190,7 @@ def test_score_of_a_delivered_trajectory_is_feedback_and_tag(scored: tuple[str, 
 
 @pytest.fixture(scope="module", params=["server", "sqlite"])
 def scored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Where two trajectories with scores are: tracking URI and project."""
+    """Tracking URI and project of two trajectories with scores."""
     uri, project = str(request.getfixturevalue(f"{request.param}_uri")), "scores of every kind"
     environment = {
         **os.environ,
@@ -206,7 +206,7 @@ def scored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def wait_for_state(uri: str, project: str, state: str, seconds: float) -> Any:
-    """The project's one trajectory of step 9, once it is in that state."""
+    """Wait until the project's trajectory of step 9 is in a state, and return it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if MlflowClient(uri).get_experiment_by_name(project):
@@ -255,7 +255,7 @@ def test_demo_fills_mlflow_with_searchable_trajectories(
 
 
 def assert_one_identity(trace: Any) -> None:
-    """Every span, whichever process recorded it, carries the trajectory's identity with the same types."""
+    """Check that every span has the trajectory's identity with its types."""
     names = [
         f"rollout.{name}" for name in ("step", "sample_index", "rollout_n", "validate", "experiment_name")
     ]

@@ -1,4 +1,4 @@
-"""What the exporter makes of a target that is missing, busy, wrong or not ours."""
+"""Failures of MLflow that other backends do not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eight processes at once, each with an exporter of its own."""
+"""Eight processes that export to one MLflow at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print("delivered")
 
 
 def race(commands: list[list[str]]) -> list[str]:
-    """Let processes that have said "ready" go at once; the last line that each printed."""
+    """Start processes that are ready at once, and return the last line of each."""
     with ExitStack() as stack:
         processes = [
             stack.enter_context(

@@ -1,4 +1,4 @@
-"""What was recorded is what MLflow's own client reads back, by either way in."""
+"""Recorded trajectories, read back by MLflow's own client from server and database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces and the MLflow run they belong to: known before the first of them, or long after."""
+"""Traces are linked to their MLflow run, whenever the run becomes known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sdk_spans import Rollouts, deliver
 
 @pytest.fixture
 def rollout_run(project: str) -> str:
-    """The id of a rollout run of the test's own; any text a directory can be called."""
+    """The id of a rollout run, any text that a directory's name can be."""
     return f"{uuid.uuid4().hex} it's"
 
 
@@ -25,21 +25,21 @@ def client(uri: str) -> MlflowClient:
 
 
 def begin_run(client: MlflowClient, project: str) -> str:
-    """Begin a run in the project's experiment, as a trainer does."""
+    """Start a run in the project's experiment, as a trainer does."""
     experiment = client.get_experiment_by_name(project)
     id_ = experiment.experiment_id if experiment else client.create_experiment(project)
     return client.create_run(id_).info.run_id
 
 
 def linked(client: MlflowClient, project: str, run_id: str, *further: str) -> int:
-    """How many traces MLflow lists for a run, in its project and further ones."""
+    """Count the traces of a run in these projects."""
     locations = [client.get_experiment_by_name(name).experiment_id for name in (project, *further)]
     found = client.search_traces(locations=locations, run_id=run_id, max_results=500, include_spans=False)
     return len(found)
 
 
 def trajectories(rollout_run: str, project: str, number: int):
-    """Root spans of a process of that rollout run."""
+    """Make root spans of a process of a rollout run."""
     rollouts = Rollouts(project, {"rollout.run.id": rollout_run})
     for _ in range(number):
         with rollouts.span("Agent.run", "AGENT"), rollouts.span("turn"):

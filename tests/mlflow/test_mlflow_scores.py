@@ -1,4 +1,4 @@
-"""Which score MLflow shows, whatever order scores come in; tags that it refuses; what nobody would see."""
+"""Scores and tags in MLflow, in every order of delivery."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUTSIDE, INSIDE, PROCESS = "outside", None, "process"
 
 @pytest.fixture
 def trajectory(rollouts):
-    """A root that repeats a score of 0.1, and a function that makes evaluations of it."""
+    """A root that repeats a score of 0.1, and a function that makes its evaluations."""
     given = {"rollout.score.reward": 0.1, "rollout.score_time.reward": START + 10}
     root = rollouts.begin("Agent.run", START, **given)
     above = otel.set_span_in_context(otel.NonRecordingSpan(root.get_span_context()))
@@ -41,7 +41,7 @@ def trajectory(rollouts):
 
 
 def shown(uri, project):
-    """Name → value, comment, time and tag, of the one trace."""
+    """Map each score's name to value, comment, time and tag."""
     [found] = stored(uri, project)
     assert len({one.name for one in found.info.assessments}) == len(found.info.assessments)
     return {

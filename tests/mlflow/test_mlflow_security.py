@@ -1,4 +1,4 @@
-"""A server that asks who we are and speaks TLS: what gets in, and what a person reads who does not."""
+"""A server with authentication and TLS: who gets in, and what other users read."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_refused_spans_are_delivered_once_the_password_is_right(secured, as_admi
 
 
 def run(environment: dict[str, str], *arguments: str) -> str:
-    """Standard output of a Python process that has to succeed."""
+    """Run a Python process that has to succeed, and return its standard output."""
     ran = subprocess.run(
         [sys.executable, *arguments],
         env=environment,

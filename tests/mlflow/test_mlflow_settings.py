@@ -1,4 +1,4 @@
-"""Bad input is refused at once, saying where it came from and what to do."""
+"""Malformed settings are refused at once, naming their source and the remedy."""
 
 from __future__ import annotations
 

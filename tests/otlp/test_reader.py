@@ -1,4 +1,4 @@
-"""Decoding: what the recorder wrote comes out as the SDK's spans, field by field."""
+"""The reader decodes recorded lines to the SDK's spans, field by field."""
 
 import contextlib
 
@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from otel_rollout import runtime
-from otel_rollout.forwarder import delivery
-from otel_rollout.otlp import writer
+from otel_rollout.otlp import scan, writer
 from otel_rollout.otlp.reader import UnreadableLineError, spans_of
 from otel_rollout.spool.layout import segments
 
@@ -24,8 +23,8 @@ def lines_of_this_process(tmp_path):
     ]
 
 
-def test_a_recorded_span_is_decoded_with_every_field(tracing, tmp_path):
-    """Context, parent, times, attributes, events, links, kind, status, resource and scope survive."""
+def test_recorded_span_is_decoded_with_every_field(tracing, tmp_path):
+    """Context, parent, times, attributes, events, links, kind, status, resource and scope are equal."""
     tracer = runtime.current().tracer
     with tracer.start_as_current_span("parent") as parent:
         span = tracer.start_span(
@@ -59,15 +58,15 @@ def test_a_recorded_span_is_decoded_with_every_field(tracing, tmp_path):
 @pytest.mark.parametrize(
     "line", [b"", b"nonsense", b"[]", b"{}", b'{"resourceSpans":[{"scopeSpans":[{"spans":[{}]}]}]}', b"1"]
 )
-def test_a_line_that_is_no_trace_data_is_told_apart(line):
-    """Whatever else is in a file raises one error of ours."""
+def test_line_without_trace_data_raises_one_error(line):
+    """Any other content of a file raises UnreadableLineError."""
     with pytest.raises(UnreadableLineError):
         spans_of(line)
 
 
 @given(st.binary(max_size=200))
-def test_garbage_raises_nothing_else(garbage):
-    """Random bytes are refused, never anything worse."""
+def test_random_bytes_raise_one_error(garbage):
+    """Random bytes raise UnreadableLineError, and nothing else."""
     with pytest.raises(UnreadableLineError):
         spans_of(garbage)
 
@@ -83,8 +82,8 @@ json_values = st.recursive(
     where=st.sampled_from(["traceId", "spanId", "kind", "status", "attributes", "events", "links", "flags"]),
     what=json_values,
 )
-def test_a_field_with_a_foreign_value_raises_nothing_else(where, what):
-    """A span whose fields are not what they should be is decoded or refused."""
+def test_field_with_a_foreign_value_raises_one_error_or_none(where, what):
+    """The span is decoded, or its line raises UnreadableLineError."""
     span = {
         "traceId": "0" * 31 + "1",
         "spanId": "0" * 15 + "1",
@@ -100,8 +99,8 @@ def test_a_field_with_a_foreign_value_raises_nothing_else(where, what):
         spans_of(line)
 
 
-def test_a_link_that_leads_nowhere_is_read_for_its_attributes(tracing, tmp_path):
-    """OpenTelemetry has such links recorded; a span with one is delivered as any other."""
+def test_link_without_ids_is_decoded(tracing, tmp_path):
+    """OpenTelemetry records such links for their attributes."""
     with runtime.current().tracer.start_as_current_span("s") as span:
         span.add_link(INVALID_SPAN_CONTEXT, {"why": "x"})
     (line,) = lines_of_this_process(tmp_path)
@@ -109,8 +108,8 @@ def test_a_link_that_leads_nowhere_is_read_for_its_attributes(tracing, tmp_path)
     assert (link.context.is_valid, link.attributes) == (False, {"why": "x"})
 
 
-def test_fields_of_newer_versions_are_passed_over():
-    """A line with more than we know is read for what we know."""
+def test_fields_of_newer_versions_are_ignored():
+    """The fields that we know are decoded."""
     line = (
         b'{"resourceSpans":[{"new":1,"resource":{"attributes":[]},"scopeSpans":[{"spans":[{"traceId":"01",'
         b'"spanId":"02","name":"n","startTimeUnixNano":"1","endTimeUnixNano":"2","novel":[1],"attributes":'
@@ -125,8 +124,8 @@ def test_fields_of_newer_versions_are_passed_over():
     validate=st.none() | st.booleans(),
     text=st.text() | st.just('{"key":"rollout.step","value":{"intValue":"9"}}'),
 )
-def test_the_step_of_a_line_is_found_without_decoding_it(step, validate, text):
-    """Whatever step, verdict and contents a line holds, its bytes tell the same step as its spans do."""
+def test_scanned_step_is_the_decoded_step(step, validate, text):
+    """The step is right whatever step, validation flag and text a line holds."""
     identity = {"rollout.step": step, "rollout.validate": validate}
     attributes = {"input.value": text} | {key: value for key, value in identity.items() if value is not None}
     pieces = writer.line(
@@ -135,4 +134,4 @@ def test_the_step_of_a_line_is_found_without_decoding_it(step, validate, text):
         (writer.attribute_list(attributes),),
     )
     line = b"".join((writer.resource_head({"service.name": text}), *pieces))
-    assert delivery.step_of(line) == delivery.Line.decoded("s", 0, line, line).step
+    assert scan.step_of(line) == scan.parsed_step_of(line)

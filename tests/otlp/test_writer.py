@@ -1,4 +1,4 @@
-"""The encoding: every line is valid OTLP/JSON to a reader that shares no code with us."""
+"""The writer's lines are valid OTLP/JSON to a parser that shares no code with us."""
 
 import math
 
@@ -33,8 +33,8 @@ def parsed(encoded: bytes):
     return resource, scope, span
 
 
-def test_a_span_is_one_line_with_every_field():
-    """Ids, times, flags, parent, state, status, scope and resource come back as they were given."""
+def test_span_is_one_line_with_every_field():
+    """Protobuf's own parser reads every field as it was given."""
     encoded = line(
         trace_state="vendor=1",
         status=2,
@@ -65,7 +65,7 @@ def test_a_span_is_one_line_with_every_field():
 
 
 def test_64_bit_integers_are_strings_and_enums_are_numbers():
-    """The JSON itself follows the protocol's rules, which protobuf's parser would not insist on."""
+    """The JSON follows the protocol's rules, which protobuf's parser does not insist on."""
     span = orjson.loads(line(writer.attribute("n", 5)))["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
     assert span["attributes"] == [{"key": "n", "value": {"intValue": "5"}}]
     assert isinstance(span["startTimeUnixNano"], str)
@@ -79,7 +79,7 @@ nested = st.recursive(
 
 @given(nested)
 def test_json_inside_a_string_round_trips(value):
-    """Input and output are JSON in a JSON string: what is parsed twice is what was encoded twice."""
+    """JSON in a JSON string is equal after it was parsed twice."""
     assert read_back(value) == value
 
 
@@ -95,8 +95,8 @@ def test_json_inside_a_string_round_trips(value):
     ],
     ids=["numbers", "prose", "escapes", "escapes after prose", "escapes before prose", "other text"],
 )
-def test_long_json_within_json_comes_back(value):
-    """However it is escaped fastest, what a long string holds is what was put into it."""
+def test_long_json_inside_a_string_round_trips(value):
+    """Every way of escaping gives an equal string."""
     assert read_back(value) == value
 
 
@@ -126,7 +126,7 @@ def same(left, right) -> bool:
 
 @given(st.dictionaries(st.text(), values, max_size=5))
 def test_attributes_of_every_type_round_trip(attributes):
-    """Text, numbers with NaN and infinities, bytes, lists and maps come back equal and of the same type."""
+    """Text, numbers with NaN and infinities, bytes, lists and maps are equal and of equal type."""
     encoded = b",".join(writer.attribute(*item) for item in attributes.items())
     span = parsed(line(encoded))[2]
     assert same(attributes, plain_attributes(span.attributes))

@@ -1,4 +1,4 @@
-"""What receivers may answer, and what the forwarder is told to do about it."""
+"""Failures of OTLP receivers that other backends do not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded lines as protobuf: what Google's own parser makes of the same lines, field by field."""
+"""Recorded lines as protobuf, compared with Google's own parser field by field."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def sent(lines: list[bytes], max_bytes: int = NO_LIMIT) -> list[ExportTraceServi
 
 
 def spans_in(requests: Iterable[ExportTraceServiceRequest | TracesData]) -> list[tuple[bytes, ...]]:
-    """Each span with its resource, its scope and their schemas, as bytes: NaN is equal to itself then."""
+    """Return each span, resource and scope as bytes, in which NaN equals itself."""
     return sorted(
         (
             *(of_resource.resource.SerializeToString(deterministic=True), of_resource.schema_url.encode()),
@@ -183,7 +183,7 @@ def test_too_deeply_nested_value_is_cut():
 
 
 def recorded(**changed: object) -> bytes:
-    """A line of one span."""
+    """Make a line of one span."""
     span = {"traceId": "1" * 32, "spanId": "2" * 16, "name": "n", **changed}
     return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode() + b"\n"
 

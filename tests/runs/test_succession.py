@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from otel_rollout.forwarder.lock import LOCK_FILE, SUCCESSOR_FILE, Election
+from otel_rollout.forwarder.lock import LOCK_FILE, SUCCESSOR_FILE, ForwarderLock
 from otel_rollout.spool import layout
 from tests.faults.target import Receiver, receiving
 from tests.runs.program import ask
@@ -95,18 +95,18 @@ def test_other_credentials_are_tried_where_the_target_refuses(
 
 def test_successor_waits_until_the_lock_is_free(tmp_path: Path) -> None:
     """The successor asks for the lock by a file, which is removed when it has the lock."""
-    first, second = Election(tmp_path), Election(tmp_path)
-    assert first.win()
-    first.begin({})
-    assert second.lacks({"TOKEN": "x"})
-    assert not second.succeed(0.1)
-    assert first.is_succeeded()
-    first.resign()
-    assert second.succeed(10)
-    second.begin({"TOKEN": "x"})
+    first, second = ForwarderLock(tmp_path), ForwarderLock(tmp_path)
+    assert first.acquire()
+    first.publish_access({})
+    assert second.lacks_access({"TOKEN": "x"})
+    assert not second.take_over(0.1)
+    assert first.is_requested()
+    first.release()
+    assert second.take_over(10)
+    second.publish_access({"TOKEN": "x"})
     assert not (tmp_path / SUCCESSOR_FILE).exists()
-    assert not first.lacks({"TOKEN": "x"})
-    assert not first.differs({"TOKEN": "x"})
-    assert first.differs({"TOKEN": "y"})
+    assert not first.lacks_access({"TOKEN": "x"})
+    assert not first.has_other_access({"TOKEN": "x"})
+    assert first.has_other_access({"TOKEN": "y"})
     first.close()
     second.close()

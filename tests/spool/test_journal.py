@@ -1,4 +1,4 @@
-"""Journal and segment: nothing that was written is lost, whatever happens to the writer."""
+"""Journal and segments lose no written line, whatever happens to the writer."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def writer_in(directory: Path, **options) -> SegmentWriter:
 
 
 def bodies(directory: Path) -> list[bytes]:
-    """What was written, without the resource heads."""
+    """Return the lines of segments without their resource heads."""
     lines = b"".join((directory / name.file).read_bytes() for name in layout.segments(directory)).split(b"\n")
     assert lines.pop() == b"", "a torn line"
     return [line.split(b'"scopeSpans":[{', 1)[1] for line in lines]
@@ -37,7 +37,7 @@ PIECE = st.binary(max_size=700).map(lambda piece: piece.replace(b"\n", b"n"))
 @settings(max_examples=30, deadline=None)
 @given(lines=st.lists(st.one_of(PIECE, st.lists(PIECE, max_size=9)), max_size=60))
 def test_lines_come_out_in_order_through_a_small_ring(lines, tmp_path_factory):
-    """However lines wrap around the ring's end, in pieces too, the segment holds them whole and in order."""
+    """The segment holds lines whole and in order, however they wrap around the ring's end."""
     directory = tmp_path_factory.mktemp("ring")
     writer = writer_in(directory, journal_bytes=4096)
     with patch.object(caller, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
@@ -47,8 +47,8 @@ def test_lines_come_out_in_order_through_a_small_ring(lines, tmp_path_factory):
     assert bodies(directory) == [line if isinstance(line, bytes) else b"".join(line) for line in lines]
 
 
-def test_a_line_larger_than_the_ring_is_written(tmp_path):
-    """One huge span goes straight to the segment, between its neighbours."""
+def test_line_larger_than_the_ring_is_written(tmp_path):
+    """The line goes straight to the segment, between its neighbors."""
     writer = writer_in(tmp_path, journal_bytes=4096)
     lines = [b"before", b"x" * 100_000, b"between", b"y" * 100_000, b"after"]
     with patch.object(caller, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
@@ -60,7 +60,7 @@ def test_a_line_larger_than_the_ring_is_written(tmp_path):
 
 
 def test_segments_rotate_between_lines_and_begin_uniquely(tmp_path):
-    """At the size limit a new file is begun; each file's first 200 bytes name it."""
+    """At the size limit a new file begins, whose first 200 bytes name it."""
     writer = writer_in(tmp_path, segment_bytes=2000)
     lines = [b"%04d" % n + b"x" * 200 for n in range(100)]
     for line in lines:
@@ -110,8 +110,8 @@ while True:
 
 
 @pytest.mark.parametrize("after", [200, 2000, 9000])
-def test_a_killed_writer_loses_and_tears_nothing(tmp_path, after):
-    """SIGKILL at any moment: after healing, every acknowledged line is there once, whole, in order."""
+def test_killed_writer_loses_and_tears_no_line(tmp_path, after):
+    """After SIGKILL and repair each acknowledged line is there once, whole and in order."""
     command = [sys.executable, "-c", KILLED_WRITER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         acknowledged = next(int(line) for line in process.stdout if int(line) >= after)
@@ -121,7 +121,7 @@ def test_a_killed_writer_loses_and_tears_nothing(tmp_path, after):
     (writer,) = layout.journals(tmp_path)
     assert segments.living_writers(tmp_path) == set()
     for _ in range(2):  # healing again changes nothing
-        segments.heal(tmp_path, writer)
+        segments.repair(tmp_path, writer)
         numbers = [int(line.split(b":")[0]) for line in bodies(tmp_path)]
         assert numbers in (list(range(acknowledged + 1)), list(range(acknowledged + 2)))
     state = journal.read_state(tmp_path / f"{writer}.journal")
@@ -179,38 +179,38 @@ writer.flush(30)
 @pytest.mark.parametrize("given", ["whole", "in pieces"])
 @pytest.mark.parametrize("point", ["before publishing", "while publishing", "in write(2)"])
 def test_a_writer_killed_in_the_middle_of_a_write_loses_and_tears_nothing(tmp_path, point, given):
-    """Killed between the copy of a line and its length, within the length, or half-way through a write(2)."""
+    """The writer is killed between a line and its length, within the length, and within a write(2)."""
     ran = subprocess.run([sys.executable, "-c", DIES_IN_THE_MIDDLE, str(tmp_path), point, given], check=False)
     assert ran.returncode == -signal.SIGKILL
     (writer,) = layout.journals(tmp_path)
-    segments.heal(tmp_path, writer)
+    segments.repair(tmp_path, writer)
     numbers = [int(line.split(b":")[0]) for line in bodies(tmp_path)]
     assert numbers == list(range(50 if point == "in write(2)" else 49))
     assert journal.read_state(tmp_path / f"{writer}.journal").recorded == len(numbers)
 
 
 def test_a_torn_last_line_is_cut_off(tmp_path):
-    """A line that was never finished, and that no journal completes, is not left for readers."""
+    """Half a line that no journal completes is not left for readers."""
     writer = writer_in(tmp_path)
     assert writer.write(b"whole\n")
     writer.close(10)
     (name,) = layout.segments(tmp_path)
     with (tmp_path / name.file).open("ab") as file:
         file.write(b'{"torn')
-    segments.heal(tmp_path, writer.id)
+    segments.repair(tmp_path, writer.id)
     assert bodies(tmp_path) == [b"whole"]
 
 
-def test_a_living_writer_is_told_from_a_dead_one(tmp_path):
-    """Liveness is a lock that dies with the process, also when it lets go in order."""
+def test_writer_is_alive_while_it_holds_its_lock(tmp_path):
+    """The lock ends with the process, and when the writer closes."""
     writer = writer_in(tmp_path)
     assert segments.living_writers(tmp_path) == {writer.id}
     writer.close(10)
     assert segments.living_writers(tmp_path) == set()
 
 
-def test_a_writer_is_alive_from_the_moment_it_can_be_seen(tmp_path, monkeypatch):
-    """One that is being born, slowly, by whatever clock, is not taken for dead: its journal is in use."""
+def test_writer_that_starts_slowly_is_alive(tmp_path, monkeypatch):
+    """A writer counts as alive from its first file on, whatever the clock says."""
     seen = []
 
     class Table(caller.RootTable):
@@ -226,8 +226,8 @@ def test_a_writer_is_alive_from_the_moment_it_can_be_seen(tmp_path, monkeypatch)
     assert segments.living_writers(tmp_path) == set()
 
 
-def test_a_writer_whose_segment_somebody_removed_is_alive(tmp_path):
-    """Its journal says so; and what is done for dead writers never cuts a file that a process has mapped."""
+def test_writer_whose_segment_was_removed_is_alive(tmp_path):
+    """Repair of dead writers never cuts a file that a process has mapped."""
     writer = writer_in(tmp_path)
     (name,) = layout.segments(tmp_path)
     (tmp_path / name.file).unlink()
@@ -239,8 +239,8 @@ def test_a_writer_whose_segment_somebody_removed_is_alive(tmp_path):
     assert [line[:2] for line in bodies(tmp_path)][-1] == b"99"
 
 
-def test_a_forked_child_does_not_keep_its_parent_alive(tmp_path):
-    """After fork the child lets go of the parent's segment; it neither writes there nor holds its lock."""
+def test_forked_child_releases_its_parents_lock(tmp_path):
+    """After fork the child neither writes to the parent's segment nor holds its lock."""
     code = (
         "import os, sys, time\n"
         "import otel_rollout as o\n"
@@ -266,8 +266,8 @@ def test_a_forked_child_does_not_keep_its_parent_alive(tmp_path):
         os.kill(int(child_writer.split("-")[0]), signal.SIGKILL)
 
 
-def test_a_full_disk_drops_and_counts_and_recovers(tmp_path, monkeypatch, caplog):
-    """While the disk refuses, spans beyond the ring are counted as dropped; then recording goes on."""
+def test_full_disk_drops_spans_until_it_has_space(tmp_path, monkeypatch, caplog):
+    """Spans beyond the ring are counted as dropped; then recording goes on."""
     real_write, full = os.write, threading.Event()
 
     def write(descriptor, data):
@@ -314,8 +314,8 @@ def test_a_stuck_disk_makes_nobody_wait_twice(tmp_path, monkeypatch):
     writer.close(10)
 
 
-def test_after_closing_nothing_is_written(tmp_path):
-    """A span that ends after shutdown is not an error; it is not recorded, and its segment is let go."""
+def test_closed_writer_writes_nothing(tmp_path):
+    """A span that ends after shutdown() raises nothing and is not recorded."""
     writer = writer_in(tmp_path)
     writer.started()
     assert writer.write(b"in time\n")
@@ -331,7 +331,7 @@ STEPS = st.text(max_size=70) | st.integers().map(str)
 @settings(max_examples=30, deadline=None)
 @given(drops=st.lists(st.tuples(STEPS, st.booleans(), st.sampled_from(journal.DROP_REASONS)), max_size=40))
 def test_dropped_spans_are_counted_by_step(drops, tmp_path_factory):
-    """Each reason under its step, on disk at once; the rows add up to the total."""
+    """Each reason is counted under its step, on disk at once; rows add up to the total."""
     path = tmp_path_factory.mktemp("drops") / "1.journal"
     written = journal.Journal(path, 4096)
     for drop in drops:
@@ -347,8 +347,8 @@ def test_dropped_spans_are_counted_by_step(drops, tmp_path_factory):
     assert Counter(state.drops) == Counter(reason for _, _, reason in drops)
 
 
-def test_a_million_steps_take_no_more_room_than_a_hundred(tmp_path):
-    """What has no row of its own is counted all the same, under a name that says so."""
+def test_drops_of_too_many_steps_share_one_row(tmp_path):
+    """Drops of steps without a row of their own are counted as of "other steps"."""
     written = journal.Journal(tmp_path / "1.journal", 4096)
     for step in range(1000):
         written.drop(f"{step}", False, "disk")
@@ -373,8 +373,8 @@ while True:
 """
 
 
-def test_length_and_counts_are_never_parted(tmp_path):
-    """Whenever it is looked at, and whenever it is killed, the header is that of one moment."""
+def test_length_and_counts_of_a_journal_are_of_one_moment(tmp_path):
+    """That holds whenever the header is read, and whenever the process is killed."""
     for attempt in range(30):
         path = tmp_path / f"{attempt}.journal"
         command = [sys.executable, "-c", ENDLESS_JOURNAL, str(path)]

@@ -1,4 +1,4 @@
-"""Trajectories under way when their process dies: each ends as an error that says which it was."""
+"""The root table: a trajectory that runs when its process dies ends as an error."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ import pytest
 
 from otel_rollout import runtime
 from otel_rollout.capture import trajectory as capture
-from otel_rollout.forwarder.crash_recovery import close_unfinished
-from otel_rollout.forwarder.lock import Election
+from otel_rollout.forwarder.crash_recovery import end_open_trajectories
+from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.spool import layout, root_table, segments
 from otel_rollout.spool.root_table import MAX_LINE, SLOTS, read_open
 from tests.spool_reader import Recorded, read_directory
@@ -44,18 +44,18 @@ os.kill(os.getpid(), signal.SIGKILL)
 def killed(
     tmp_path: Path, count: int, extra: int = 0, name: str = "run", options: str = "{}"
 ) -> list[Recorded]:
-    """Roots of trajectories whose process was killed, as crash recovery ends them."""
+    """Kill a process with open trajectories; return the roots that crash recovery ends."""
     environment = {**os.environ, "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", KILLED, str(count), str(extra), name, options]
     ran = subprocess.run(command, check=False, env=environment)
     assert ran.returncode == -signal.SIGKILL
     (journal,) = (tmp_path / "spool").rglob("*" + layout.JOURNAL_SUFFIX)
     writer = journal.name.removesuffix(layout.JOURNAL_SUFFIX)
-    lock = Election(journal.parent)
+    lock = ForwarderLock(journal.parent)
     try:
-        wait_for(lock.win, what="the end of the forwarder that the process may have started")
-        segments.heal(journal.parent, writer)
-        close_unfinished(journal.parent, writer)
+        wait_for(lock.acquire, what="the end of the forwarder that the process may have started")
+        segments.repair(journal.parent, writer)
+        end_open_trajectories(journal.parent, writer)
         return read_directory(tmp_path / "spool")
     finally:
         lock.close()
@@ -79,7 +79,7 @@ def check(roots: list[Recorded], count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, SLOTS - 1, SLOTS, SLOTS + 1, 513, 1024, 5000])
 def test_however_many_were_running_all_are_ended(tmp_path, count):
-    """The table grows with them; each ends as an error, with identity and facts."""
+    """The table grows with them; each ends as an error, with identity and attributes."""
     roots = killed(tmp_path, count, extra=10)
     check(roots, count)
     assert {root.attributes["rollout.who"] for root in roots} == {"x" * 10}
@@ -88,7 +88,7 @@ def test_however_many_were_running_all_are_ended(tmp_path, count):
 @pytest.mark.parametrize("options", ["{}", '{"application": 1}'])
 @pytest.mark.parametrize("extra", [0, 1500, 2040, MAX_LINE - 600, MAX_LINE, 100_000])
 def test_however_long_its_facts_a_trajectory_is_ended(tmp_path, extra, options):
-    """Facts that have no room in the table are left out; the identity stays."""
+    """Attributes that do not fit the slot are omitted; the identity stays."""
     roots = killed(tmp_path, 3, extra=extra, options=options)
     check(roots, 3)
     for root in roots:
@@ -97,8 +97,8 @@ def test_however_long_its_facts_a_trajectory_is_ended(tmp_path, extra, options):
 
 
 @pytest.mark.parametrize("long", ["é" * 3000, "\x01" * 3000])
-def test_however_long_its_names_a_trajectory_is_ended(tmp_path, long):
-    """Names that have no room are cut."""
+def test_trajectory_with_long_names_is_ended(tmp_path, long):
+    """Names that do not fit the slot are cut."""
     name = long.replace("\x01", "\x02")
     roots = killed(tmp_path, 1, name=name, options='{"experiment": "%s"}' % ("y" * 5000))
     check(roots, 1)
@@ -108,14 +108,14 @@ def test_however_long_its_names_a_trajectory_is_ended(tmp_path, long):
     assert ("y" * 5000).startswith(root.attributes["rollout.experiment_name"])
 
 
-def test_a_resource_of_any_length_leaves_room_for_the_trajectory(tmp_path, monkeypatch):
-    """Resource attributes give way before the identity does."""
+def test_long_resource_leaves_room_for_the_identity(tmp_path, monkeypatch):
+    """Resource attributes are omitted before the identity is."""
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=" + "z" * 20_000)
     check(killed(tmp_path, 2), 2)
 
 
 def test_slots_are_used_again(recorded, tmp_path):
-    """Thousands of trajectories one after another take the room of one."""
+    """Thousands of trajectories one after another need one slot."""
     for number in range(2000):
         with capture.rollout_trace_attr(step=number):
             pass
@@ -124,8 +124,8 @@ def test_slots_are_used_again(recorded, tmp_path):
     assert list(read_open(table)) == []
 
 
-def test_a_table_that_cannot_grow_costs_nobody_more_than_one_wait(recorded, tmp_path, monkeypatch, caplog):
-    """A full disk: what has no slot is recorded all the same, and nobody waits for one again and again."""
+def test_root_table_that_cannot_grow_costs_one_wait(recorded, tmp_path, monkeypatch, caplog):
+    """On a full disk trajectories without slot are recorded when they end."""
 
     def full(*_):
         raise OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""The spool's place: wherever it cannot be used, training goes on, is told once, and the counts add up."""
+"""A spool directory that cannot be used: training goes on, one message says why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.account import ledger
-from otel_rollout.forwarder import delivery
+from otel_rollout.forwarder import delivery, retry
+from otel_rollout.forwarder.retry import RetryPolicy
 from otel_rollout.recording.flusher import FLUSH_CHUNK
 from otel_rollout.recording.writer import JOURNAL_BYTES
 from otel_rollout.spool import layout, segments
@@ -32,7 +33,7 @@ def op(text: str) -> int:
 
 @pytest.fixture
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A real file system of so many megabytes, in memory."""
+    """Mount file systems of some megabytes, in memory."""
     place = tmp_path / "disk"
     place.mkdir()
     options = f"size={request.param}M,mode=700"
@@ -47,7 +48,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 def recording_there(
     fresh_process: None, test_exporters: None, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """Tracing on, with the spool on that disk and delivery to another."""
+    """Switch tracing on, with the spool on that disk and the target on another."""
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(disk / "spool"))
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-file")
     monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "delivered"))
@@ -55,7 +56,7 @@ def recording_there(
 
 
 def record(count: int) -> list[int]:
-    """A trajectory; the results its operations gave."""
+    """Record a trajectory; return the results of its operations."""
     with rollout_trace_attr(step=1):
         return [op("x" * 10_000) for _ in range(count)]
 
@@ -65,11 +66,10 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("disk", [1], indirect=True)
-def test_a_full_disk_at_the_start(recording_there: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The program runs untraced, and one error says what is full and which variable chooses another place.
-
-    Nothing is left that a forwarder would take for a writer.
-    """
+def test_full_disk_at_the_start_leaves_the_program_untraced(
+    recording_there: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One error says what is full and which variable chooses another directory."""
     assert record(3) == [10_000] * 3
     assert not list(recording_there.rglob("*.journal"))
     (message,) = said(caplog)
@@ -80,8 +80,10 @@ def test_a_full_disk_at_the_start(recording_there: Path, caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("disk", [1], indirect=True)
-def test_a_read_only_place(recording_there: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Likewise where nothing can be written."""
+def test_read_only_spool_directory_leaves_the_program_untraced(
+    recording_there: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One error names the directory."""
     subprocess.run(["mount", "-o", "remount,ro", recording_there], check=True)
     assert record(3) == [10_000] * 3
     (message,) = said(caplog)
@@ -89,10 +91,10 @@ def test_a_read_only_place(recording_there: Path, caplog: pytest.LogCaptureFixtu
     assert "OTEL_ROLLOUT_SPOOL_DIR" in message
 
 
-def test_a_place_that_is_missing_is_made(
+def test_missing_spool_directory_is_created(
     tracing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parents included, for this user alone."""
+    """Its parents are created too, for this user alone."""
     otel_rollout.configure(spool_dir=str(tmp_path / "a" / "b" / "spool"))
     record(1)
     (node_dir,) = layout.node_directories(tmp_path / "a" / "b" / "spool")
@@ -100,7 +102,7 @@ def test_a_place_that_is_missing_is_made(
 
 
 def fill(disk: Path, leave: int) -> Path:
-    """Take all room but so many bytes, as somebody's checkpoint does."""
+    """Fill a disk up to some bytes, as a checkpoint does."""
     ballast = disk / "checkpoint"
     with ballast.open("wb") as file:
         file.write(b"x" * max(0, shutil.disk_usage(disk).free - leave))
@@ -108,7 +110,7 @@ def fill(disk: Path, leave: int) -> Path:
 
 
 def record_until_it_is_recorded() -> None:
-    """The flusher looks for room now and then."""
+    """Record until the flusher has found space."""
     recorded = otel_rollout.status().recorded
 
     def is_recorded_again() -> bool:
@@ -122,10 +124,7 @@ def record_until_it_is_recorded() -> None:
 def test_half_of_a_disk_is_left_to_others(
     recording_there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no limit is set, and the target is away, it is half of what is free at the beginning.
-
-    What the journal held by then is recorded, and comes on top of that when its writer has ended.
-    """
+    """The default limit is half of what is free at the start."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-faulty")
     Path(tmp_path / "delivered.fault").write_text("unavailable")
     free = shutil.disk_usage(recording_there).free
@@ -140,10 +139,7 @@ def test_half_of_a_disk_is_left_to_others(
 def test_a_disk_that_fills_while_recording_twice(
     recording_there: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What does not fit is dropped and counted, all else arrives; with room again it goes on; and again.
-
-    The forwarder's cursors lie on the same disk. Lost: what the disk refused, counted. Doubled: nothing.
-    """
+    """Spans that do not fit are dropped and counted; all others arrive once."""
     dropped = 0
     for _ in range(2):
         record_until_it_is_recorded()
@@ -163,10 +159,7 @@ def test_a_disk_that_fills_while_recording_twice(
 
 @pytest.mark.parametrize("disk", [16], indirect=True)
 def test_a_short_write_followed_by_a_good_line(recording_there: Path, tmp_path: Path) -> None:
-    """The disk takes a part of what is written, and half a line; later lines go behind the other half.
-
-    Lost: nothing. Doubled: nothing.
-    """
+    """The disk takes a part of a write; later lines follow the other part, and none is lost."""
     record(1)
     (node_dir,) = layout.node_directories(recording_there / "spool")
     (segment,) = [node_dir / name.file for name in layout.segments(node_dir)]
@@ -187,8 +180,8 @@ def test_a_short_write_followed_by_a_good_line(recording_there: Path, tmp_path: 
 def test_a_disk_that_is_full_when_a_cursor_is_to_be_written(
     recording_there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was delivered is noted once there is room, and not sent again meanwhile. Doubled: nothing."""
-    monkeypatch.setattr(delivery, "_pause", lambda attempt: 0.05)
+    """Delivered spans are noted once there is space, and not sent again meanwhile."""
+    monkeypatch.setattr(retry, "POLICIES", {"second": RetryPolicy(longest_pause=0.05)})
     record(3)
     active = runtime.current()
     assert active is not None
@@ -215,8 +208,8 @@ def test_a_disk_that_is_full_when_a_cursor_is_to_be_written(
 
 
 @pytest.mark.parametrize("disk", [16], indirect=True)
-def test_what_is_set_aside_on_a_full_disk(recording_there: Path) -> None:
-    """An entry that does not fit leaves no half of itself, nor does one whose writer was killed in it."""
+def test_dead_letter_file_on_a_full_disk_holds_whole_entries(recording_there: Path) -> None:
+    """Neither a full disk nor a kill leaves half an entry."""
     path = recording_there / "rejected.jsonl"
     segments.append_line(path, b"first\n")
     ballast = fill(recording_there, leave=20_000)
@@ -230,13 +223,10 @@ def test_what_is_set_aside_on_a_full_disk(recording_there: Path) -> None:
     assert path.read_bytes() == b"first\nsecond\n"
 
 
-def test_a_place_that_is_removed_under_way(
+def test_removed_spool_directory_is_created_again(
     tracing: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody cleans up the temporary directory: it is made again, and recording goes on in it.
-
-    Lost: what was not delivered yet, and a warning says so. Doubled: nothing.
-    """
+    """Undelivered spans are lost, and a warning says so; no span arrives twice."""
     assert record(1) == [10_000]
     wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 2, what="delivery")
     with rollout_trace_attr(step=1):
@@ -255,7 +245,7 @@ def test_a_place_that_is_removed_under_way(
 
 
 def test_a_manifest_that_is_removed_under_way(tracing: None, tmp_path: Path) -> None:
-    """Commands find the run again, soon after, and it is described as it was."""
+    """Commands find the run again soon, with an equal manifest."""
     record(1)
     (node_dir,) = layout.node_directories(tmp_path / "spool")
     described = layout.read_manifest(node_dir)
@@ -267,7 +257,7 @@ def test_a_manifest_that_is_removed_under_way(tracing: None, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("files", ["ledger.sqlite", "ledger.sqlite*"])
 def test_a_ledger_that_is_removed_under_way(tracing: None, tmp_path: Path, files: str) -> None:
-    """It is put back with what it held, whether or not anything follows. Lost, doubled: nothing."""
+    """The ledger is put back with its content; no span is lost or arrives twice."""
     record(3)
     wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 4, what="delivery")
     (node_dir,) = layout.node_directories(tmp_path / "spool")
@@ -292,10 +282,7 @@ def test_a_segment_that_is_removed_under_way(
     caplog: pytest.LogCaptureFixture,
     undelivered: int,
 ) -> None:
-    """Somebody removes old files one by one: recording goes on in another segment.
-
-    Lost: what of the removed one was not delivered, and the account says how many. Doubled: nothing.
-    """
+    """Recording goes on in another segment, and the report counts the lost spans."""
     target = tmp_path / "delivered"
     otel_rollout.configure({"test-faulty": {"path": str(target)}})
     record(4)

@@ -31,9 +31,8 @@ def _import_verl_as_if_tracing() -> None:
     _state.reset()
 
 
-if not list(
-    importlib.metadata.distributions(name="verl")
-):  # these tests have an environment of their own: `make verl`
+# These tests have an environment of their own: `make verl`.
+if not list(importlib.metadata.distributions(name="verl")):
     collect_ignore_glob = ["test_*.py"]
 else:
     _import_verl_as_if_tracing()

@@ -20,7 +20,7 @@ else:
     from verl.experimental.agent_loop.agent_loop import AsyncLLMServerManager as Client
 
 GENERATE = f"{Client.__name__}.generate"
-"""What a model call is called."""
+"""Name of a model call's span."""
 
 
 class Remote:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.enrichment import Enrichment
+from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.viewer.comparison import compare
 from otel_rollout.viewer.conversation import Conversation, conversation_of
@@ -297,8 +297,8 @@ def test_exported_lines_show_the_same_turns_as_recorded_ones(way: str) -> None:
         line(6, {"messages": more, "prompt_ids": [*start, 1, 6]}, {"text": "d", "token_ids": [4]}),
         line(7, {"prompt_ids": [*start, 1, 6, 4, 8]}, {"token_ids": [9]}),
     ]
-    enrichment = Enrichment(Path(), way)
-    exported = [enrichment.line(raw) for raw in recorded]
+    rewriter = LineRewriter(Path(), way)
+    exported = [rewriter.rewritten(raw) for raw in recorded]
     assert (exported == recorded) == (way == "whole")
     assert shown(exported).turns == shown(recorded).turns
 

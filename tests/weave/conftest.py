@@ -1,4 +1,4 @@
-"""Real SDK spans, and exporters to a real Weave server."""
+"""Fixtures: a real Weave server, and exporters to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sdk_spans import ROLLOUT_RUN, Rollouts
 
 @pytest.fixture
 def weave(local_weave: LocalWeave) -> Iterator[LocalWeave]:
-    """The server without faults, before and after."""
+    """The server, without faults before and after a test."""
     local_weave.heal()
     yield local_weave
     local_weave.heal()
@@ -23,7 +23,7 @@ def weave(local_weave: LocalWeave) -> Iterator[LocalWeave]:
 
 @pytest.fixture
 def environment(weave: LocalWeave, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """This process's environment points at the server, as a W&B user's does."""
+    """Set the variables of a W&B user of the server."""
     for name, value in weave.environment.items():
         monkeypatch.setenv(name, value)
     return weave.environment
@@ -31,19 +31,19 @@ def environment(weave: LocalWeave, monkeypatch: pytest.MonkeyPatch) -> dict[str,
 
 @pytest.fixture
 def project() -> str:
-    """A project of the test's own."""
+    """A project for one test."""
     return f"project-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def rollouts(project: str) -> Rollouts:
-    """Trajectories of the test's project."""
+    """A builder of trajectories of the test's project."""
     return Rollouts(project, {"rollout.run.id": ROLLOUT_RUN})
 
 
 @pytest.fixture
 def new_exporter(environment: dict[str, str]) -> Iterator[Callable[..., WeaveSpanExporter]]:
-    """Exporters that are shut down when the test ends."""
+    """Make exporters that are shut down when the test ends."""
     made: list[WeaveSpanExporter] = []
 
     def make(**arguments: Any) -> WeaveSpanExporter:
@@ -57,5 +57,5 @@ def new_exporter(environment: dict[str, str]) -> Iterator[Callable[..., WeaveSpa
 
 @pytest.fixture
 def exporter(new_exporter: Callable[..., WeaveSpanExporter]) -> WeaveSpanExporter:
-    """An exporter set up by the environment alone."""
+    """An exporter that the environment configures."""
     return new_exporter()

@@ -1,4 +1,4 @@
-"""The page about Weave says what the mapping does."""
+"""docs/weave.md says what the mapping does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows() -> dict[str, str]:
 
 @pytest.fixture
 def call() -> Call:
-    """The call of a span that has everything."""
+    """The call of a span with everything that the table names."""
     rollouts = Rollouts("a/b", {"rollout.run.id": ROLLOUT_RUN})
     rollouts.identity["rollout.agent_name"] = "tool_agent"
     given = {

@@ -1,4 +1,4 @@
-"""From a job to Weave through real processes: recorder, forwarder, Weave's server, Weave's client."""
+"""From a job to Weave's server and client through real processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOB = Path(__file__).with_name("job.py")
 
 @pytest.fixture
 def variables(environment: dict[str, str], project: str) -> dict[str, str]:
-    """The environment of a user who configures everything by variables."""
+    """Variables that configure everything."""
     return {
         **os.environ,
         "OTEL_TRACES_EXPORTER": "weave",
@@ -35,7 +35,7 @@ def variables(environment: dict[str, str], project: str) -> dict[str, str]:
 
 @contextmanager
 def job(variables: dict[str, str], *arguments: str) -> Iterator[Callable[..., dict[str, Any]]]:
-    """A job that has recorded; the function given lets it end, and returns its account."""
+    """A job that has recorded, and a function that ends it and returns its report."""
     command = [sys.executable, str(JOB), *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=variables, text=True, **pipes) as process:
@@ -51,7 +51,7 @@ def job(variables: dict[str, str], *arguments: str) -> Iterator[Callable[..., di
 
 
 def forwarders(spool: str) -> list[int]:
-    """Process ids of the forwarders of a spool."""
+    """Return the process ids of the forwarders of a spool."""
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -178,7 +178,7 @@ def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
 
 
 def wait_for_status(weave: LocalWeave, project: str, status: str) -> dict[str, Any]:
-    """The project's one trajectory, once it is in that state."""
+    """Wait until the project's trajectory is in a state, and return it."""
 
     def found() -> dict[str, Any] | None:
         if attempts(weave, project) == 0:  # the project may not exist yet

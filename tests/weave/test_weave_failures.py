@@ -1,4 +1,4 @@
-"""What the exporter makes of a server that is missing, busy, in trouble, or refuses what it is sent."""
+"""Failures of Weave that other backends do not have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def times_each(calls):
 
 
 def post_twice(weave, project, rollouts):
-    """What a client does that sends a batch again."""
+    """Send a batch twice, as a client does that knows no answer."""
     import requests
 
     from tests.local_weave import ENTITY

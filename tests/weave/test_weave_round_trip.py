@@ -1,4 +1,4 @@
-"""What was recorded is what the unmodified weave client reads back from Weave's own server."""
+"""Recorded trajectories, read back by Weave's own client from Weave's own server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sdk_spans import ROLLOUT_RUN, deliver
 
 
 def named(calls, name):
-    """The one call of that name."""
+    """Return the only call of a name."""
     [call] = [call for call in calls if call["op_name"] == name]
     return call
 
@@ -51,7 +51,7 @@ def by_name(calls):
 
 
 def at(iso):
-    """Unix time in µs, exactly."""
+    """Return Unix time in µs, exactly."""
     since = datetime.fromisoformat(iso) - datetime(1970, 1, 1, tzinfo=timezone.utc)
     return (since.days * 86400 + since.seconds) * 10**6 + since.microseconds
 

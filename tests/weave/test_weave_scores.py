@@ -1,4 +1,4 @@
-"""Which score Weave shows, whatever order scores come in; their types; scores beside output and identity."""
+"""Scores in Weave: newest, types, and beside output and identity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTSIDE = "outside"
 
 @pytest.fixture
 def scored(rollouts):
-    """A function that makes a trajectory: a root that repeats a score of 0.1, and evaluations of it."""
+    """A function that makes a root with a repeated score of 0.1, and its evaluations."""
 
     def make(start, *given, output=None, **attributes):
         repeated = {"rollout.score.reward": 0.1, "rollout.score_time.reward": start + 10_000}
@@ -35,7 +35,7 @@ def scored(rollouts):
 
 
 def values(weave, project):
-    """What each trajectory's reward is: value, when it was given, why."""
+    """Return value, time and explanation of each trajectory's reward."""
     found = [score["payload"] for score in weave.feedback(project)]
     return [(one["value"], one["given_at"][-12:], one.get("explanation")) for one in found]
 

@@ -1,4 +1,4 @@
-"""Settings are found where wandb users keep them; bad ones are refused at once, saying what to do."""
+"""Settings are read where wandb users keep them, and malformed ones refused at once."""
 
 from __future__ import annotations
 

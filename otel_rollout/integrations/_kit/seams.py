@@ -122,10 +122,10 @@ def before(observe: Callable[..., Any], doing: str) -> Wrapper:
 
 
 def after(observe: Callable[..., Any], doing: str) -> Wrapper:
-    """Return a wrapper that calls ``observe(result, *args, **kwargs)`` after the function.
+    """Return a wrapper that calls ``observe(result, …)`` after the function.
 
     Args:
-        observe: gets the function's result and arguments. What it raises is logged.
+        observe: gets the function's result, then its arguments. What it raises is logged.
         doing: completes "internal error while …".
     """
 

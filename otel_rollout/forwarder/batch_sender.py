@@ -1,0 +1,129 @@
+"""Send batches of lines to one exporter: retry, halve, find the rejected span."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from otel_rollout.exporting.api import ExportFailure, ExportsLines, FailureKind, reads_spool
+from otel_rollout.forwarder.lines import Line
+from otel_rollout.forwarder.retry import RetryPolicy, is_worth_logging
+from otel_rollout.otlp.reader import UnreadableLineError
+
+_BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+"""What an exporter raises over a value that it cannot encode: it will raise that every time."""
+_logger = logging.getLogger("otel_rollout.forwarder")
+
+
+class BatchSender:
+    """Sends batches until they are exported or rejected.
+
+    Args:
+        name: the exporter's name.
+        exporter: where lines go.
+        policy: when a failed export is tried again.
+        stop: set when nothing is to be sent any more; what is not sent then stays pending.
+        on_done: called with lines that are done with, and the reasons of those that were rejected.
+        on_failure: called with each failure after which lines are sent again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        exporter: SpanExporter,
+        policy: RetryPolicy,
+        stop: threading.Event,
+        on_done: Callable[[Sequence[Line], Mapping[Line, str]], None],
+        on_failure: Callable[[ExportFailure], None],
+    ) -> None:
+        self.is_refused = False
+        """Whether the target refuses us at present."""
+        self._name = name
+        self._exporter = exporter
+        self._policy = policy
+        self._stop = stop
+        self._on_done = on_done
+        self._on_failure = on_failure
+        self._export_lines = exporter.export_lines if isinstance(exporter, ExportsLines) else None
+        self._reads_spool = reads_spool(exporter)
+
+    def send(self, lines: Sequence[Line], attempts: int = 0) -> None:
+        """Export lines until they are done with, or until ``stop`` is set.
+
+        A target that is unavailable for long may just be too slow for so much: it is sent less and less.
+        """
+        while not self._stop.is_set():
+            failure, unreadable = self._export(lines)
+            self.is_refused = failure is not None and failure.kind is FailureKind.REFUSED
+            if failure is None:
+                self._on_done(lines, unreadable)
+                return
+            if failure.kind is FailureKind.REJECTED:
+                self._isolate(lines, failure.message)
+                return
+            self._on_failure(failure)
+            pause = self._policy.pause_after(failure, attempts)
+            attempts += 1
+            if is_worth_logging(attempts):
+                _logger.warning("%s: %s; next attempt in %.1f s", self._name, failure.message, pause)
+            self._stop.wait(pause)
+            if self._policy.is_halved(failure, attempts, len(lines)):
+                self._send_halves(lines, attempts)
+                return
+
+    def _isolate(self, lines: Sequence[Line], reason: str) -> None:
+        """Halve a rejected batch down to the span at fault: the other spans shall arrive."""
+        if len(lines) == 1:
+            self._on_done(lines, {lines[0]: reason})
+        else:
+            self._send_halves(lines)
+
+    def _send_halves(self, lines: Sequence[Line], attempts: int = 0) -> None:
+        middle = len(lines) // 2
+        self.send(lines[:middle], attempts)
+        self.send(lines[middle:])
+
+    def _export(self, lines: Sequence[Line]) -> tuple[ExportFailure | None, dict[Line, str]]:
+        """Call the exporter once; return its failure, and why lines are unreadable."""
+        sent = [line for line in lines if not line.is_sampled_out]
+        if not sent:
+            return None, {}
+        if self._export_lines is not None:
+            return self._result_of(self._export_lines, self._encoded(sent)), {}
+        spans, unreadable = _decoded(sent)
+        return self._result_of(self._exporter.export, spans) if spans else None, unreadable
+
+    def _encoded(self, lines: Sequence[Line]) -> list[bytes]:
+        return [line.recorded if self._reads_spool else line.exported.encoded for line in lines]
+
+    def _result_of(self, export: Callable[[Any], SpanExportResult], batch: Any) -> ExportFailure | None:
+        try:
+            result = export(batch)
+        except Exception as error:
+            _logger.exception("exporter %s raised", self._name)
+            # What is wrong with a value is wrong with it every time; anything else may pass.
+            kind = FailureKind.REJECTED if isinstance(error, _BAD_VALUE) else FailureKind.UNAVAILABLE
+            return ExportFailure(kind, f"the exporter raised {type(error).__name__}: {error}")
+        if result is SpanExportResult.SUCCESS:
+            return None
+        failure = getattr(self._exporter, "last_failure", None)
+        if isinstance(failure, ExportFailure):
+            return failure
+        return ExportFailure(FailureKind.UNAVAILABLE, "the exporter reports a failure without a reason")
+
+
+def _decoded(lines: Sequence[Line]) -> tuple[list[ReadableSpan], dict[Line, str]]:
+    """Return the spans of lines, and why further lines are unreadable."""
+    spans: list[ReadableSpan] = []
+    unreadable: dict[Line, str] = {}
+    for line in lines:
+        try:
+            spans += line.exported.spans
+        except UnreadableLineError as error:
+            unreadable[line] = str(error)
+    return spans, unreadable

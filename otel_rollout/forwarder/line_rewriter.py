@@ -1,0 +1,162 @@
+"""Make the lines that exporters get: with decoded text, without repeated content.
+
+A line with neither token ids, messages nor images stays as it is. In other lines the JSON of a span's input
+and output changes; docs/tokens.md says what does. The recorded line stays in its segment. A failure here
+costs the change of one line and nothing else.
+
+All exporters of a forwarder share one rewriter. What a line becomes depends on the turns that had ended when
+its own turn began, and not on the lines that were read before: so exporters may read lines at any pace, and
+again. What is remembered of a trace is bounded, and gone when a forwarder starts. Then a turn is exported in
+full, and the answer that a root shows is read from the segment.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from otel_rollout.base import semconv
+from otel_rollout.forwarder.span_rewriter import Contents, SpanRewriter, TraceMemory
+from otel_rollout.forwarder.tokenizer_cache import DetokenizerCache
+from otel_rollout.otlp.reader import TraceLine, parsed_line, spans_as_json
+from otel_rollout.spool import segments
+from otel_rollout.spool.layout import SEGMENT_SUFFIX, SegmentName
+
+MEMORY_BYTES: Final = 256 << 20
+"""Bytes that a forwarder remembers of all traces together; the traces not seen for longest are forgotten."""
+_TRACE_SHARE: Final = 4
+"""One trace may take this part of the memory; a trace that needs more is forgotten and begun anew."""
+_MAX_LOGGED_PROBLEMS: Final = 100
+_TOKENIZER = b'{"key":"%b","value":' % semconv.TOKENIZER.encode()
+_TEXT_OF = b'{"key":"%b","value":' % semconv.TEXT_OF.encode()
+_IDS = b'_ids\\"'
+_EVERYTHING = Contents(tokens=True, images=False)
+_IMAGE = b";base64,"
+_SCOPES = b'"scopeSpans":[{'
+_logger = logging.getLogger("otel_rollout.forwarder")
+
+
+class LineRewriter:
+    """Rewrites recorded lines, from several threads.
+
+    Args:
+        node_dir: holds the tokenizers and the segments.
+        turns: which turns are exported as what is new in them: those of ``tokens``, ``all``, or none
+            (``whole``).
+        redact: redacts text that was decoded here, and so never was in a recorded line.
+        detokenizers: those of the run; by default new ones.
+        memory: bytes that may be remembered of all traces.
+    """
+
+    def __init__(
+        self,
+        node_dir: Path,
+        turns: str = "tokens",
+        redact: Callable[[bytes], bytes] | None = None,
+        detokenizers: DetokenizerCache | None = None,
+        memory: int | None = None,
+    ) -> None:
+        self._node_dir = node_dir
+        self._turns = turns
+        self._redact = redact
+        self._detokenizers = detokenizers if detokenizers is not None else DetokenizerCache(node_dir)
+        self._memory = MEMORY_BYTES if memory is None else memory
+        self._traces: OrderedDict[str, TraceMemory] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+        self._problems: set[str] = set()
+
+    def rewrite(self, line: bytes) -> TraceLine:
+        """Return what exporters get of a recorded line. Never raises."""
+        has_text = _TOKENIZER in line or _TEXT_OF in line
+        if not has_text and (self._turns == "whole" or not _may_repeat(line)):
+            return TraceLine(line)
+        try:
+            parsed = parsed_line(line)
+            contents = Contents(tokens=_IDS in line, images=_IMAGE in line)
+            with self._lock:
+                changed = [self._rewrite_span(span, contents, parsed) for span in spans_as_json(parsed)]
+            if not any(changed):
+                return TraceLine(line, parsed)
+            return self._redacted(TraceLine(parsed=parsed)) if has_text else TraceLine(parsed=parsed)
+        # Nothing may keep a line from being exported; a panic of the tokenizers' library is no Exception.
+        except BaseException as error:  # noqa: BLE001
+            if str(error) not in self._problems and len(self._problems) < _MAX_LOGGED_PROBLEMS:
+                self._problems.add(str(error))
+                _logger.warning("spans are delivered as they were recorded: %r", error)
+            return TraceLine(line)
+
+    def rewritten(self, line: bytes) -> bytes:
+        """Return what exporters get of a recorded line, as bytes. Never raises."""
+        return self.rewrite(line).encoded
+
+    @property
+    def decoded(self) -> int:
+        """Tokens decoded so far."""
+        return self._detokenizers.decoded
+
+    def _redacted(self, line: TraceLine) -> TraceLine:
+        if self._redact is None:
+            return line
+        begin = line.encoded.index(_SCOPES) + len(_SCOPES)  # the recorder does not redact the resource either
+        return TraceLine(line.encoded[:begin] + self._redact(line.encoded[begin:]))
+
+    def _rewrite_span(self, span: dict[str, Any], contents: Contents, parsed: dict[str, Any]) -> bool:
+        trace_id = str(span["traceId"])
+        trace = self._traces.pop(trace_id, None) or TraceMemory()
+        self._size -= trace.size
+        try:
+            recorded_text = functools.partial(self._recorded_text, parsed)
+            return SpanRewriter(
+                span, trace, self._turns, contents, self._detokenizers, recorded_text
+            ).rewrite()
+        finally:
+            trace.measure()
+            if trace.size <= self._memory // _TRACE_SHARE:
+                self._size += trace.size
+                self._traces[trace_id] = trace
+            while self._size > self._memory:
+                self._size -= self._traces.popitem(last=False)[1].size
+
+    def _recorded_text(self, root: dict[str, Any], span_id: str) -> str | None:
+        """Read the text of the answer that a root shows from its segment.
+
+        The process that recorded the root has written that line before, not long ago. None where the line is
+        gone.
+        """
+        name = _segment_of(root)
+        if name is None:
+            return None
+        mark = b'"spanId":"%b"' % span_id.encode()
+        for sequence in (name.sequence, name.sequence - 1):
+            path = self._node_dir / SegmentName(name.writer, sequence).file
+            for line, _ in segments.complete_lines(path, 0, sys.maxsize):
+                for span in spans_as_json(parsed_line(line)) if mark in line else ():
+                    if span["spanId"] == span_id:
+                        trace = TraceMemory()
+                        rewriter = SpanRewriter(
+                            span, trace, "whole", _EVERYTHING, self._detokenizers, lambda other: None
+                        )
+                        rewriter.rewrite()
+                        return trace.texts.get(span_id)
+        return None
+
+
+def _may_repeat(line: bytes) -> bool:
+    """Return whether a line may have content in common with other spans."""
+    return b'prompt_ids\\":[' in line or b'messages\\":[' in line or _IMAGE in line
+
+
+def _segment_of(parsed: dict[str, Any]) -> SegmentName | None:
+    """Return the segment in which a line was recorded."""
+    attributes = parsed["resourceSpans"][0].get("resource", {}).get("attributes", ())
+    stems = [
+        entry["value"].get("stringValue", "") for entry in attributes if entry["key"] == semconv.SEGMENT_ID
+    ]
+    return SegmentName.parse(stems[0] + SEGMENT_SUFFIX) if stems else None

@@ -1,0 +1,158 @@
+"""Share recorded lines: read, rewrite and decode each once for all exporters.
+
+Exporters move at their own pace. So lines wait in a bounded cache, by their position in a segment, for the
+exporters that are close behind. An exporter that is further behind reads the segment itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.otlp.reader import TraceLine
+from otel_rollout.otlp.scan import StepKey, step_of
+from otel_rollout.spool import segments
+from otel_rollout.spool.layout import SegmentName
+
+CACHE_BYTES: Final = 32 << 20
+"""Bytes of recorded lines that wait for exporters; in memory lines take about three times as much."""
+_LINE_BYTES: Final = 2048
+"""Bytes counted for a cached line beyond its length: the objects that its spans consist of."""
+
+
+class Line:
+    """A recorded line, shared by the exporters of a forwarder.
+
+    Attributes:
+        segment: stem of the segment that holds the line.
+        end: byte of the segment at which the next line begins.
+        recorded: the line as it was recorded.
+        is_sampled_out: whether tail sampling decided against the line's group.
+    """
+
+    __slots__ = ("_exported", "_rewrite", "_step", "end", "is_sampled_out", "recorded", "segment")
+
+    def __init__(
+        self, segment: str, end: int, recorded: bytes, rewrite: Callable[[bytes], TraceLine]
+    ) -> None:
+        self.segment = segment
+        self.end = end
+        self.recorded = recorded
+        self.is_sampled_out = False
+        self._rewrite = rewrite
+        self._exported: TraceLine | None = None
+        self._step: StepKey | None = None
+
+    @property
+    def step(self) -> StepKey:
+        """The step of the line's span."""
+        if self._step is None:
+            self._step = step_of(self.recorded)
+        return self._step
+
+    @property
+    def exported(self) -> TraceLine:
+        """The line as exporters get it."""
+        if self._exported is None:
+            self._exported = self._rewrite(self.recorded)
+        return self._exported
+
+
+class LineCache:
+    """The lines of a node directory, for any number of readers in threads.
+
+    Args:
+        node_dir: holds the segments.
+        rewrite: makes the exported line of a recorded one; by default the line stays as it is.
+        max_bytes: bytes of lines that wait for readers.
+    """
+
+    def __init__(
+        self,
+        node_dir: Path,
+        rewrite: Callable[[bytes], TraceLine] = TraceLine,
+        max_bytes: int = CACHE_BYTES,
+    ) -> None:
+        self._node_dir = node_dir
+        self._rewrite = rewrite
+        self._lock = threading.RLock()
+        self._readers: list[LineReader] = []
+        self._lines: BoundedDict[tuple[str, int], Line] = BoundedDict(max_bytes, _size_of)
+
+    def reader(self) -> LineReader:
+        """Return a reader that lines are kept for."""
+        reader = LineReader(self, self._node_dir)
+        self._readers.append(reader)
+        return reader
+
+    def get(self, segment: str, start: int) -> Line | None:
+        """Return the line that begins at a byte of a segment, if the line waits here."""
+        return self._lines.get((segment, start))
+
+    def add(self, start: int, recorded: bytes, end: int, reader: LineReader, segment: str) -> Line:
+        """Return a line that a reader has read, and keep it for the readers behind."""
+        line = Line(segment, end, recorded, self._rewrite)
+        with self._lock:
+            known = self._lines.get((segment, start))
+            if known is not None:
+                return known
+            if any(other.awaits(segment, end) for other in self._readers if other is not reader):
+                self._lines[segment, start] = line
+        return line
+
+    def release(self, segment: str, start: int) -> None:
+        """Drop a line that every reader has passed."""
+        with self._lock:
+            line = self._lines.get((segment, start))
+            if line is not None and not any(r.awaits(segment, line.end) for r in self._readers):
+                del self._lines[segment, start]
+
+
+def _size_of(line: Line) -> int:
+    return len(line.recorded) + _LINE_BYTES
+
+
+class LineReader:
+    """One exporter's way through the segments.
+
+    Attributes:
+        is_waiting: whether the exporter waits for a target that is unavailable; no lines are kept for it
+            then.
+    """
+
+    def __init__(self, cache: LineCache, node_dir: Path) -> None:
+        self.is_waiting = False
+        self._cache = cache
+        self._node_dir = node_dir
+        self._positions: dict[str, int] = {}
+
+    def awaits(self, segment: str, end: int) -> bool:
+        """Return whether this reader has not passed a byte of a segment."""
+        return not self.is_waiting and self._positions.get(segment, 0) < end
+
+    def read(self, name: SegmentName, position: int, limit: int) -> Iterator[Line]:
+        """Yield complete lines from a byte on: up to ``limit`` bytes, at least one line."""
+        segment, start = name.stem, position
+        unread: Iterator[tuple[bytes, int]] | None = None
+        self._positions[segment] = position
+        while True:
+            line = self._cache.get(segment, position)
+            if line is not None:
+                unread = None
+            else:
+                if unread is None:
+                    unread = segments.complete_lines(self._node_dir / name.file, position, sys.maxsize)
+                found = next(unread, None)
+                if found is None:
+                    return
+                line = self._cache.add(position, *found, self, segment)
+            if position > start and line.end - start > limit:
+                return
+            yield line
+            before, position = position, line.end
+            self._positions[segment] = position
+            self._cache.release(segment, before)

@@ -1,0 +1,101 @@
+"""Hold the token ids of a model call, for comparison and for decoding."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from otel_rollout.forwarder import context_diff, turn_text
+from otel_rollout.forwarder.context_diff import Branch
+from otel_rollout.forwarder.detokenizer import Detokenizer
+
+
+class ModelCall:
+    """The prompt and the answer of a model call, or of a whole conversation.
+
+    Either may have been cut when it was recorded.
+
+    Attributes:
+        prompt: token ids of the prompt.
+        answer: token ids of the answer.
+        ids: both, one after the other.
+        rest_of_prompt: the note that stands for ids which were cut off when they were recorded.
+        rest_of_answer: the note for the answer.
+        encoded_prompt: the prompt as bytes; None where it was cut, or is no list of token ids.
+        encoded: prompt and answer as bytes; None where either has none.
+        has_answer: whether the answer is a list of token ids, which may be cut or empty.
+        branch: the trace's sequence that begins with ``ids``; None where no other call can continue them.
+    """
+
+    def __init__(self, prompt: Any, answer: list[Any]) -> None:
+        self.prompt, self.rest_of_prompt, self.encoded_prompt = _ids(prompt)
+        self.answer, self.rest_of_answer, encoded_answer = _ids(answer)
+        self.has_answer = bool(self.answer or self.rest_of_answer) or encoded_answer is not None
+        self.ids = [*self.prompt, *self.answer]
+        is_whole = self.encoded_prompt is not None and encoded_answer is not None
+        self.encoded = self.encoded_prompt + encoded_answer if is_whole else None  # type: ignore[operator]
+        self.branch: Branch | None = None
+
+    def decode(self, shown_from: int, detokenizer: Detokenizer) -> None:
+        """Decode what the branch has no text of; a piece may end at ``shown_from``."""
+        if self.branch is not None:
+            turn_text.decode(self.branch, self.ids, [shown_from, len(self.prompt)], detokenizer)
+
+    def prompt_text(self, start: int, detokenizer: Detokenizer) -> str:
+        """Return the text of the prompt from a token on."""
+        return self._text(start, len(self.prompt), detokenizer) + self.rest_of_prompt
+
+    def answer_text(self, detokenizer: Detokenizer) -> str:
+        """Return the text of the answer."""
+        return self._text(len(self.prompt), len(self.ids), detokenizer) + self.rest_of_answer
+
+    def segments(self, mask: Any, detokenizer: Detokenizer) -> list[dict[str, Any]]:
+        """Split the answer by its mask into texts of the model and the environment."""
+        if not isinstance(mask, list) or len(mask) != len(self.answer) or not mask:
+            return []
+        changes = (i for i in range(1, len(mask)) if bool(mask[i]) != bool(mask[i - 1]))
+        first = len(self.prompt)
+        return [
+            {
+                "role": "model" if mask[start] else "environment",
+                "tokens": end - start,
+                "text": self._text(first + start, first + end, detokenizer),
+            }
+            for start, end in itertools.pairwise([0, *changes, len(mask)])
+        ]
+
+    def _text(self, start: int, end: int, detokenizer: Detokenizer) -> str:
+        """Return the text of ``ids[start:end]``, which lie in prompt or answer."""
+        if self.branch is not None:
+            return turn_text.text(self.branch, self.ids, start, end, detokenizer)
+        if self.encoded_prompt is not None:
+            return detokenizer.part(self.ids, start, end)
+        first = len(self.prompt)  # what is between prompt and answer is not known
+        if end <= first:
+            return detokenizer.part(self.prompt, start, end)
+        return detokenizer.part(self.answer, start - first, end - first)
+
+
+def prompt_of(holders: Sequence[dict[str, Any]]) -> Any:
+    """Return the prompt that several objects have; None where they differ."""
+    prompts = [holder["prompt_ids"] for holder in holders]
+    if len({context_diff.tokens(prompt) for prompt in prompts}) > 1:
+        return None
+    return prompts[0] if prompts else []
+
+
+def _ids(value: Any) -> tuple[list[int], str, bytes | None]:
+    """Return token ids, the note that stands for further ids, and the ids as bytes.
+
+    The note was left when ids were cut off. The bytes are None where ids were cut off. A value that is no
+    list of token ids (a list with placeholders of images, say, or a nested one) has no ids.
+    """
+    if not isinstance(value, list):
+        return [], "", None
+    note = value[-1] if value and isinstance(value[-1], str) and value[-1].startswith("… (") else ""
+    ids = value[:-1] if note else value
+    encoded = context_diff.tokens(ids)
+    if encoded is None:
+        return [], "", None
+    return ids, note, None if note else encoded

@@ -1,0 +1,63 @@
+"""Decide when a failed export is tried again, and when its batch is halved."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from otel_rollout.exporting.api import ExportFailure, FailureKind
+
+_MAX_DOUBLINGS: Final = 16
+_JITTER: Final = 0.25
+"""Part of a pause by which it is made shorter or longer at random, so that nodes do not retry in step."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How one exporter's failed batches are tried again.
+
+    Attributes:
+        first_pause: seconds before the second attempt; each further pause is twice as long.
+        longest_pause: seconds between attempts at most.
+        refused_pause: seconds before a target that refused us is asked again: a person may have put it right.
+        whole_attempts: attempts to send a batch as it is while the target is unavailable. Then the batch is
+            halved: the target may just be too slow for so much.
+    """
+
+    first_pause: float = 0.5
+    longest_pause: float = 30.0
+    refused_pause: float = 60.0
+    whole_attempts: int = 4
+
+    def pause(self, attempt: int) -> float:
+        """Return the seconds to wait after an attempt, counted from 0."""
+        seconds = min(self.longest_pause, self.first_pause * 2.0 ** min(attempt, _MAX_DOUBLINGS))
+        return seconds * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311
+
+    def pause_after(self, failure: ExportFailure, attempt: int) -> float:
+        """Return the seconds to wait after a failed export."""
+        if failure.kind is FailureKind.REFUSED:
+            return self.refused_pause
+        return failure.retry_after or self.pause(attempt)
+
+    def is_halved(self, failure: ExportFailure, attempts: int, lines: int) -> bool:
+        """Return whether a batch of some lines is halved after some attempts."""
+        return lines > 1 and attempts >= self.whole_attempts and failure.kind is not FailureKind.REFUSED
+
+
+DEFAULT_POLICY: Final = RetryPolicy()
+POLICIES: Final[Mapping[str, RetryPolicy]] = MappingProxyType({})
+"""Policies of exporters that need another one than ``DEFAULT_POLICY``, by the exporter's name."""
+
+
+def policy_of(exporter: str) -> RetryPolicy:
+    """Return the retry policy of an exporter, by its name."""
+    return POLICIES.get(exporter, DEFAULT_POLICY)
+
+
+def is_worth_logging(attempts: int) -> bool:
+    """Return whether attempts are 1, 2, 4, 8 …: an outage may last for days."""
+    return attempts & (attempts - 1) == 0

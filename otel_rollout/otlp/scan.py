@@ -1,0 +1,79 @@
+"""Find ids, times and the step in a recorded line, without parsing the line.
+
+A search for an attribute's bytes finds no text that quotes the attribute: inside a JSON string the quotation
+marks are escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from otel_rollout.base import semconv
+
+_TRACE_ID: Final = re.compile(rb'"traceId":"([0-9a-f]{32})"')
+_IDS: Final = re.compile(rb'"traceId":"([0-9a-f]{32})","spanId":"([0-9a-f]{16})"')
+_END_TIME: Final = re.compile(rb'"endTimeUnixNano":"(\d{1,19})"')
+_STEP: Final = b'{"key":"%b","value":{"' % semconv.STEP.encode()
+_INTEGER: Final = b'intValue":"'
+_MAX_INTEGER_DIGITS: Final = 20
+_VALIDATE: Final = b'{"key":"%b","value":{"boolValue":' % semconv.VALIDATE.encode()
+
+
+class StepKey(NamedTuple):
+    """A step of training or of validation.
+
+    ``step`` is empty for spans outside any trajectory. ``step`` is "other steps" where the files do not name
+    the step: for drops of a process that had drops in 95 other steps, and for running operations, unless all
+    running trajectories of a process have one step.
+    """
+
+    step: str
+    validate: bool
+
+
+def step_of(line: bytes) -> StepKey:
+    """Return the step of a recorded line."""
+    at = line.find(_VALIDATE)
+    validate = at >= 0 and line.startswith(b"true", at + len(_VALIDATE))
+    start = line.find(_STEP)
+    if start < 0:
+        return StepKey("", validate)
+    start += len(_STEP)
+    end = -1
+    if line.startswith(_INTEGER, start):
+        start += len(_INTEGER)
+        end = line.find(b'"', start, start + _MAX_INTEGER_DIGITS + 1)
+    if end < 0:  # text, which may hold escapes; or a damaged line
+        return parsed_step_of(line)
+    return StepKey(line[start:end].decode("ascii", "replace"), validate)
+
+
+def parsed_step_of(line: bytes) -> StepKey:
+    """Return the step of a line by parsing it; empty if the line is unreadable."""
+    from otel_rollout.otlp.reader import UnreadableLineError, spans_of  # imports the SDK; training need not
+
+    try:
+        spans = spans_of(line)
+    except UnreadableLineError:
+        return StepKey("", False)
+    attributes = (spans[0].attributes or {}) if spans else {}
+    return StepKey(str(attributes.get(semconv.STEP, "")), bool(attributes.get(semconv.VALIDATE, False)))
+
+
+def trace_id_of(line: bytes) -> bytes | None:
+    """Return the 16 bytes of a line's trace id; None for a line not of the recorder."""
+    found = _TRACE_ID.search(line)
+    return bytes.fromhex(found[1].decode()) if found else None
+
+
+def ids_of(line: bytes) -> tuple[bytes, bytes]:
+    """Return trace id and span id in hex; both empty for a line not of the recorder."""
+    found = _IDS.search(line)
+    return (found[1], found[2]) if found else (b"", b"")
+
+
+def end_time_of(line: bytes) -> int | None:
+    """Return the end of a line's span in ns of Unix time; None without an end."""
+    found = _END_TIME.search(line)
+    return int(found[1]) if found else None
