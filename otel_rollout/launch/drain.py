@@ -117,7 +117,7 @@ def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> b
     is_refused = all(
         name in ledger.failures and ledger.failures[name].kind is FailureKind.REFUSED for name in behind
     )
-    return not behind or (is_refused and not launcher.may_do_better(node_dir, configured))
+    return not behind or (is_refused and not launcher.would_successor_help(node_dir, configured))
 
 
 def _is_linked(node_dir: Path, exporter: str, ledger: LedgerState) -> bool:

@@ -68,8 +68,8 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     try:
         is_running = lock.is_held()
         if is_running:
-            may_do_better = _may_do_better(lock, node_dir, access_in(environ))
-            if not may_do_better or _is_being_succeeded(lock, node_dir):
+            is_needed = _would_successor_help(lock, node_dir, access_in(environ))
+            if not is_needed or _is_successor_coming(lock, node_dir):
                 return
             process.successor_starts.setdefault(node_dir, []).append(time.monotonic())
     finally:
@@ -96,24 +96,25 @@ _SUCCESSION_INTERVAL = 5.0
 """Seconds after the start of a successor in which no other is started."""
 
 
-def may_do_better(node_dir: Path, configured: Settings) -> bool:
+def would_successor_help(node_dir: Path, configured: Settings) -> bool:
     """Return whether this process's access to targets could help the forwarder."""
     lock = ForwarderLock(node_dir)
     try:
-        return _may_do_better(lock, node_dir, access_in(_forwarder_environment(os.environ, configured)))
+        return _would_successor_help(
+            lock, node_dir, access_in(_forwarder_environment(os.environ, configured))
+        )
     finally:
         lock.close()
 
 
-def _may_do_better(lock: ForwarderLock, node_dir: Path, access: Mapping[str, str]) -> bool:
-    if len(process.successor_starts.get(node_dir, ())) >= _MAX_SUCCESSORS and not _is_being_succeeded(
-        lock, node_dir
-    ):
+def _would_successor_help(lock: ForwarderLock, node_dir: Path, access: Mapping[str, str]) -> bool:
+    has_started_enough = len(process.successor_starts.get(node_dir, ())) >= _MAX_SUCCESSORS
+    if has_started_enough and not _is_successor_coming(lock, node_dir):
         return False
     return lock.lacks_access(access) or (lock.has_other_access(access) and _is_refused(node_dir))
 
 
-def _is_being_succeeded(lock: ForwarderLock, node_dir: Path) -> bool:
+def _is_successor_coming(lock: ForwarderLock, node_dir: Path) -> bool:
     """Return whether a successor is starting, or waits for the lock."""
     started = process.successor_starts.get(node_dir, [])
     is_starting = bool(started) and time.monotonic() - started[-1] < _SUCCESSION_INTERVAL
