@@ -12,7 +12,6 @@ from mlflow.entities import SpanStatusCode, Trace, TraceState
 from mlflow_support import stored
 from opentelemetry import trace as otel
 
-from otel_rollout_mlflow.writer import requests_of
 from tests.sdk_spans import Rollouts, deliver
 
 
@@ -344,20 +343,6 @@ def test_all_traces_are_linked_to_the_run(uri, project, rollouts, exporter_for):
         locations=[experiment_id], run_id=run_id, max_results=500, include_spans=False
     )
     assert len(linked) == 120
-
-
-def test_requests_are_bounded_in_bytes(rollouts):
-    """Spans that do not fit one request go in several, and a larger span goes alone."""
-    with rollouts.span("Agent.run", "AGENT"):
-        for size in (20_000, 4_000, 4_000, 4_000, 4_000):
-            with rollouts.span("generate", "LLM", input__value="x" * size):
-                pass
-
-    requests = list(requests_of(rollouts.ended(), max_bytes=10_000))
-
-    counts = [len(request.resource_spans[0].scope_spans[0].spans) for request in requests]
-    assert sum(counts) == 6
-    assert [counts[at] for at, request in enumerate(requests) if request.ByteSize() > 10_000] == [1]
 
 
 def test_span_of_other_instrumentation_goes_to_its_trace(uri, project, rollouts, exporter_for):

@@ -10,6 +10,7 @@ from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout_mlflow import mapping
+from otel_rollout_mlflow.writer import requests_of
 from tests.sdk_spans import JSON, deliver
 
 
@@ -104,3 +105,17 @@ def test_value_of_every_type_reads_back_unchanged(
 
     [trace] = stored(sqlite_uri, project)
     assert trace.data.spans[0].inputs == expected
+
+
+def test_requests_are_bounded_in_bytes(rollouts):
+    """Spans that do not fit one request go in several, and a larger span goes alone."""
+    with rollouts.span("Agent.run", "AGENT"):
+        for size in (20_000, 4_000, 4_000, 4_000, 4_000):
+            with rollouts.span("generate", "LLM", input__value="x" * size):
+                pass
+
+    requests = list(requests_of(rollouts.ended(), max_bytes=10_000))
+
+    counts = [len(request.resource_spans[0].scope_spans[0].spans) for request in requests]
+    assert sum(counts) == 6
+    assert [counts[at] for at, request in enumerate(requests) if request.ByteSize() > 10_000] == [1]
