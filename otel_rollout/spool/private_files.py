@@ -123,7 +123,7 @@ def standard_streams_taken() -> Iterator[None]:
 
 
 def log_left_alone(problem: str) -> None:
-    """Log once that something in a spool is left alone: forwarders look several times a second."""
+    """Log once that something in a spool is left alone; forwarders look often."""
     warn_once(f"{problem}; it is left alone")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -205,8 +204,8 @@ def test_spool_that_fills_up_skips_whole_groups(tmp_path: Path, monkeypatch: pyt
 def test_trajectories_recorded_in_a_full_spool_are_whole(
     fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By OTEL_ROLLOUT_SPOOL_FULL=trajectories they are there whole or not at all, and so are groups."""
-    monkeypatch.setattr(spool_usage, "CHECK_INTERVAL", math.inf)
+    """With OTEL_ROLLOUT_SPOOL_FULL=trajectories each trajectory and group is recorded whole or not at all."""
+    monkeypatch.setattr(spool_usage, "CHECK_INTERVAL", 1e9)  # once
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_FULL", "trajectories")
     node_dir = layout.node_directory(tmp_path / "spool", "run", "")
     layout.create_private(node_dir, tmp_path / "spool")
