@@ -35,7 +35,7 @@ class EndedRun:
 _PER_PROCESS: Final = {"is_per_process": True}
 """Marks a field that a forked child does not take over from its parent."""
 _WIRED: Final = {"is_wired": True}
-"""Marks a field that the package sets when it is imported, and :func:`reset` leaves alone."""
+"""Marks a field that is set when modules are imported, and that :func:`reset` leaves alone."""
 
 
 def _nothing() -> None:
@@ -114,6 +114,10 @@ class ProcessState:
     """Ids of runs whose settings this process has put into Ray's control store, or has found there."""
     unknown_runs: set[str] = field(default_factory=set)
     """Ids of runs whose settings are not in Ray's control store."""
+
+    # --- Frameworks: otel_rollout.integrations ------------------------------------------------------------
+    originals: dict[str, Any] = field(default_factory=dict, metadata=_WIRED)
+    """Name of a framework's function that an integration has replaced → that function."""
 
     def __reduce__(self) -> str:
         """Pickle the reference: a decorated function that is pickled by value uses its receiver's state."""

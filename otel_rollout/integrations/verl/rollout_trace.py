@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import otel_rollout
+from otel_rollout._state import process
 from otel_rollout.base.errors import fault
 from otel_rollout.integrations.verl import backend_flag, traced_functions, trajectory
 from otel_rollout.integrations.verl.patched_modules import seams
@@ -28,14 +29,11 @@ _logger = logging.getLogger("otel_rollout")
 _FIELDS: Final = ("token2text", "project_name", "experiment_name", "max_samples_per_step_per_worker")
 """Fields of verl's configuration that are copied from the arguments of its ``init``."""
 
-verls_own: Final[dict[str, Any]] = {}
-"""verl's own functions under the keys "op" and "attr", for the backend that is left to verl."""
-
 
 def install(module: ModuleType) -> None:
     """Replace the module's functions, before any other module imports them."""
-    verls_own["op"] = getattr(module, "rollout_trace_op", None)
-    verls_own["attr"] = getattr(module, "rollout_trace_attr", None)
+    for name in ("rollout_trace_op", "rollout_trace_attr"):  # for the backend that is left to verl
+        process.originals[f"verl.{name}"] = getattr(module, name, None)
     seams.wrap(module, "RolloutTraceConfig.init", _deciding, "token2text and sampling flags have no effect")
     seams.wrap(module, "rollout_trace_attr", lambda _: rollout_trace_attr, "no trajectories are traced")
     seams.wrap(module, "rollout_trace_op", lambda _: rollout_trace_op, "turns and tools are not traced")
@@ -124,7 +122,9 @@ def rollout_trace_attr(
     """
     by = recorded_by()
     if by is RecordedBy.VERL:
-        block: Any = verls_own["attr"](sample_index, step, rollout_n, name, validate, trace)
+        block: Any = process.originals["verl.rollout_trace_attr"](
+            sample_index, step, rollout_n, name, validate, trace
+        )
     elif by is RecordedBy.NOBODY or trajectory.is_started_for_this_call():
         block = contextlib.nullcontext()
     else:
@@ -176,6 +176,6 @@ def form_to_call(
     if by is RecordedBy.OTEL_ROLLOUT:
         return func if traced_functions.is_in_own_span(func, args) else traced
     if by is RecordedBy.VERL and args:  # verl's decorator is for methods
-        own: Callable[..., Any] = verls_own["op"](func)
+        own: Callable[..., Any] = process.originals["verl.rollout_trace_op"](func)
         return own
     return func
