@@ -189,9 +189,9 @@ def _accepted_types(field: dataclasses.Field[Any]) -> tuple[type, ...]:
     """Return the types that an argument may have; text is parsed as the text of a variable is."""
     if field.metadata["parse"] in (parsers.path, parsers.path_text):
         return (str, Path)
-    if field.type == "str" and field.name not in _TEXT_OR_NUMBER:
-        return (str,)
-    return _SIMPLE
+    if field.type in ("int", "float") or field.name in _TEXT_OR_NUMBER:
+        return _SIMPLE
+    return (str,)
 
 
 def _exporter_options(value: str | Iterable[str] | ExporterOptions) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from otel_rollout.base import parsers
 from otel_rollout.base.environment import DELIVERY_PREFIXES
@@ -25,6 +25,14 @@ WARNED_VARIABLE: Final = "OTEL_ROLLOUT_WARNED"
 
 ExporterOptions: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Exporter name → keyword arguments of its constructor."""
+ValidationSampling: TypeAlias = Literal["sampled", "always", "never"]
+"""Which validation trajectories are recorded."""
+CaptureContent: TypeAlias = Literal["full", "metadata", "none"]
+"""What is recorded of inputs, outputs and exceptions."""
+ExportedTurns: TypeAlias = Literal["tokens", "all", "whole"]
+"""How a context that each turn resends is exported."""
+SpoolFull: TypeAlias = Literal["newest", "trajectories"]
+"""What is dropped when the spool fills up."""
 Giver: TypeAlias = Literal["founder", "starter"]
 """Whose value the forwarder gets: of the process that founded the run, or that starts the forwarder."""
 
@@ -122,10 +130,10 @@ class Settings:
         parsers.positive,
         1,
     )
-    sample_validation: str = _setting(
+    sample_validation: ValidationSampling = _setting(
         "OTEL_ROLLOUT_SAMPLE_VALIDATION",
         "Which validation trajectories are recorded: `always` all, `never` none, or `sampled` like training.",
-        parsers.choice("sampled", "always", "never"),
+        parsers.choice(*get_args(ValidationSampling)),
         "sampled",
     )
     sample_groups: int = _setting(
@@ -202,11 +210,11 @@ class Settings:
         parsers.text,
         "",
     )
-    capture_content: str = _setting(
+    capture_content: CaptureContent = _setting(
         "OTEL_ROLLOUT_CAPTURE_CONTENT",
         "What is recorded of inputs, outputs and exceptions: `full`; `metadata`, names, types and sizes; or "
         "`none`, of exceptions the type alone.",
-        parsers.choice("full", "metadata", "none"),
+        parsers.choice(*get_args(CaptureContent)),
         "full",
     )
     redact: str = _setting(
@@ -231,11 +239,11 @@ class Settings:
         parsers.path_text,
         "",
     )
-    turns: str = _setting(
+    turns: ExportedTurns = _setting(
         "OTEL_ROLLOUT_TURNS",
         "How a context that each turn resends is exported. `tokens`: only new token ids, messages in full. "
         "`all`: only new token ids and new messages. `whole`: everything in every turn. See docs/tokens.md.",
-        parsers.choice("tokens", "all", "whole"),
+        parsers.choice(*get_args(ExportedTurns)),
         "tokens",
         forwarder="founder",
     )
@@ -259,12 +267,12 @@ class Settings:
         parsers.count,
         0,
     )
-    spool_full: str = _setting(
+    spool_full: SpoolFull = _setting(
         "OTEL_ROLLOUT_SPOOL_FULL",
         "What is dropped when the spool fills up. `newest`: spans that end while it is full. `trajectories`: "
         "from half of the limit on, more and more whole groups are not recorded, so that trajectories that "
         "have begun stay complete.",
-        parsers.choice("newest", "trajectories"),
+        parsers.choice(*get_args(SpoolFull)),
         "newest",
     )
     keep: bool = _setting(
