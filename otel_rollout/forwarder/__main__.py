@@ -42,7 +42,7 @@ def main() -> None:
         return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     from otel_rollout import configuration
-    from otel_rollout.forwarder.forwarder import forward
+    from otel_rollout.forwarder.forwarder import collect_garbage_rarely, forward
 
     configured, problems = configuration.from_environment(os.environ)
     logger = logging.getLogger("otel_rollout.forwarder")
@@ -51,6 +51,7 @@ def main() -> None:
     if os.path.isdir(configured.working_dir):
         os.chdir(configured.working_dir)  # relative paths in exporter settings are relative to it
     logger.info("forwarding %s to %s", node_dir, ", ".join(configured.exporters))
+    collect_garbage_rarely()
     forward(node_dir, configured, lock)
     logger.info("done with %s", node_dir)
 
