@@ -1,1 +1,1 @@
-"""What tracing costs, measured side by side in one run. ``make bench``."""
+"""Measure what tracing costs, with all tracers in one run: ``make bench``."""

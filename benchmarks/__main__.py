@@ -1,4 +1,7 @@
-"""``python -m benchmarks [--quick] [--only PART]``: measure, print tables, write ``results/latest.json``."""
+"""Measure, print tables and write ``results/latest.json``.
+
+python -m benchmarks [--quick] [--only PART]
+"""
 
 from __future__ import annotations
 
@@ -45,17 +48,17 @@ PARTS = {
     "verl_agent_loop": verl_agent_loop.run,
 }
 NOT_IN_HASTE = {"otlp_delivery", "ray_calls", "verl_agent_loop", "volume"}
-"""Most of their time is that of starting others."""
+"""Parts whose time is mostly the start of other processes."""
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure the parts and report their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first impression")
     parser.add_argument("--only", choices=PARTS, help="measure this part, and keep the others' figures")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # by way of whoever has servers to end
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # ends processes that run servers
     result: dict[str, Any] = json.loads(report.RESULTS.read_text()) if options.only else {}
     console = Console(width=130)
     seconds: dict[str, float] = result.get("seconds", {})
@@ -71,7 +74,7 @@ def main() -> None:
     report.write(result)
     console.print()
     for table in tables.TABLES.values():
-        if table.is_in(result) and "docs/weave.md" not in table.pages:  # a part of another
+        if table.is_in(result) and "docs/weave.md" not in table.pages:  # part of another table
             console.print(table.for_terminal(result))
     console.print("busy: wall µs of single calls while another thread computes. Raw samples:", report.RESULTS)
 

@@ -1,15 +1,15 @@
-"""What recording and delivery may take: memory under an outage, a disk that is busy, a spool that is full.
+"""Measure the bounds of recording and delivery.
 
     python -m benchmarks.bounded [--quick] [--only outage|disk|limit|threads]
 
-``outage``: a process records a million spans while nothing listens where they shall go; then the target comes
-back. Memory of the recording process and of the forwarder, before, during and after.
-``disk``: single operations are timed while a checkpoint of gigabytes is written beside the spool; with the
-spool on that disk, and in memory to tell what is the disk's part; and each without the checkpoint.
-``limit``: operations are timed before and after the run has reached the size its spool may have.
-``threads``: operations of 64 threads that compute in Python, and so wait for one another, are timed.
+``outage``: a process records a million spans while no target listens; then the target returns. Memory of the
+recording process and of the forwarder before, during and after the outage.
+``disk``: times of single operations while gigabytes of a checkpoint are written beside the spool, with the
+spool on that disk and in memory, each with and without the checkpoint.
+``limit``: times of operations before and after the run has reached its spool limit.
+``threads``: times of operations of 64 threads that compute in Python and wait for each other.
 
-Writes ``results/bounded.json``; with ``--only`` it keeps the other parts' figures.
+Writes ``results/bounded.json``. With ``--only`` it keeps the figures of the other parts.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ with open(sys.argv[1], "wb", buffering=0) as file:
 
 @rollout_trace_op(kind="LLM")
 def turn(text: str) -> str:
-    """What is recorded."""
+    """Return about 2 KB; the operation that is recorded."""
     return text
 
 
 @rollout_trace_op(kind="EVALUATOR")
 def grade(text: str) -> int:
-    """A tenth of a millisecond of Python."""
+    """Compute in Python for 0.1 ms."""
     total = 0
     for number in range(2000):
         total += number
@@ -82,7 +82,7 @@ def grade(text: str) -> int:
 
 
 def outage(quick: bool) -> dict[str, Any]:
-    """Memory while nobody takes anything, and while all of it is delivered after that."""
+    """Measure memory during an outage and during the delivery after it."""
     parts, spans = (10, 10_000) if quick else (10, 100_000)
     port = _free_port()
     with _tracing({"otlp": {"endpoint": f"http://127.0.0.1:{port}/v1/traces"}}):
@@ -116,7 +116,7 @@ def outage(quick: bool) -> dict[str, Any]:
 
 
 def disk(quick: bool) -> dict[str, Any]:
-    """Times of single operations, with and without a checkpoint beside them."""
+    """Measure single operations with and without a checkpoint beside them."""
     place = Path(tempfile.gettempdir())
     gigabytes = 2 if quick else max(1, min(12, shutil.disk_usage(place).free // 4 >> 30))
     measured: dict[str, Any] = {"checkpoint_gigabytes": gigabytes}
@@ -134,7 +134,7 @@ def disk(quick: bool) -> dict[str, Any]:
 
 
 def limit(quick: bool) -> dict[str, Any]:
-    """What happens in an outage that lasts longer than there is room."""
+    """Measure an outage that lasts until the spool is full."""
     bound = 20_000_000 if quick else 200_000_000
     with _tracing({"otlp": {"endpoint": f"http://127.0.0.1:{_free_port()}/v1/traces"}}, spool_limit=bound):
         _record(1)
@@ -150,7 +150,7 @@ def limit(quick: bool) -> dict[str, Any]:
 
 
 def threads(quick: bool) -> dict[str, Any]:
-    """What threads that starve one another of the interpreter record, and how long their operations take."""
+    """Measure threads that starve each other: their spans and operation times."""
     count, calls = 64, 1000 if quick else 10_000
     times: list[float] = []
 
@@ -198,7 +198,7 @@ def _tracing(exporters: dict[str, Any], place: Path | None = None, **settings: A
 
 @contextmanager
 def _checkpoint(place: Path, gigabytes: int) -> Iterator[Callable[[], bool]]:
-    """A process that writes a file; gives whether it has, to the disk."""
+    """Write a file in another process; return whether the file is synced to disk."""
     path = place / f"otel-rollout-bench-checkpoint-{os.getpid()}"
     process = subprocess.Popen([sys.executable, "-c", CHECKPOINT, str(path), str(gigabytes)])
     try:
@@ -210,7 +210,7 @@ def _checkpoint(place: Path, gigabytes: int) -> Iterator[Callable[[], bool]]:
 
 
 def _record(spans: int) -> None:
-    """As fast as it goes."""
+    """Record spans as fast as possible."""
     for _ in range(0, spans, _TRAJECTORY):
         with rollout_trace_attr(step=1):
             for _ in range(min(spans, _TRAJECTORY) - 1):
@@ -218,7 +218,10 @@ def _record(spans: int) -> None:
 
 
 def _times(is_over: Callable[[], bool]) -> dict[str, Any]:
-    """What single operations took, in µs; ``waited``: of those in which the thread waited for anything."""
+    """Return quantiles of operation times in µs.
+
+    ``waited`` counts the operations whose thread waited for anything.
+    """
     times: list[float] = []
     waited: list[float] = []
     with rollout_trace_attr(step=1):
@@ -254,7 +257,7 @@ def _account(report: Report) -> dict[str, Any]:
 
 
 def _forwarder(node_dir: str) -> str:
-    """The process that forwards a directory."""
+    """Start the forwarder of a directory and return its process."""
     for command in Path("/proc").glob("[0-9]*/cmdline"):
         if f"otel_rollout.forwarder\0{node_dir}\0" in command.read_text():
             return command.parent.name
@@ -267,7 +270,7 @@ def _mebibytes(process: str, field: str) -> float:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure the parts and report their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bounded", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less of everything, for a first impression")
     parser.add_argument("--only", choices=PARTS, help="measure this part, and keep the others' figures")

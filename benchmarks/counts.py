@@ -1,11 +1,11 @@
-"""What one traced call takes, in counts that are the same on every machine; ``make test`` compares them.
+"""Count what one traced call costs, in counts that are equal on every machine.
 
     python -m benchmarks.counts [--renew]
 
-Counted are the bytecode instructions of all Python code that the call runs, and the most bytes of memory it
-has beyond what it began with. Both are the least of many calls: now and then one meets the end of the ring,
-or a dict that grows. ``--renew`` writes them to ``results/counts.json``, for a change that is meant to cost
-more or less; without it they are printed. Instructions differ between versions of Python: CI's is counted.
+The counts are the bytecode instructions of all Python code that the call runs, and the peak of bytes that it
+allocates. Both are the minimum of many calls, because single calls meet the end of the ring or a dict that
+grows. ``make test`` compares them with ``results/counts.json``. ``--renew`` writes that file, for a change
+that is meant to cost more or less. Instructions differ between versions of Python; CI's version counts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _CALLS = 30
 
 @rollout_trace_op
 async def operation(payload: dict[str, Any]) -> dict[str, Any]:
-    """About 2 KB in and 2 KB out."""
+    """Return about 2 KB for about 2 KB of arguments."""
     return RESULT
 
 
 def call() -> None:
-    """One call of the operation, without an event loop."""
+    """Run one call of the operation without an event loop."""
     try:
         operation(PAYLOAD).send(None)
     except StopIteration:
@@ -47,13 +47,13 @@ def call() -> None:
 
 
 def trajectory() -> None:
-    """A trajectory of nothing."""
+    """Enter and leave an empty trajectory."""
     with rollout_trace_attr(step=1, sample_index=3, rollout_n=0):
         pass
 
 
 def instructions(called: Callable[[], None]) -> int:
-    """Bytecode instructions that a call takes."""
+    """Count the bytecode instructions of a call."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -72,7 +72,7 @@ def instructions(called: Callable[[], None]) -> int:
 
 
 def peak_bytes(called: Callable[[], None]) -> int:
-    """Bytes that a call has beyond what it began with, when it has most."""
+    """Measure the peak of bytes that a call allocates."""
     before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     called()
@@ -80,7 +80,7 @@ def peak_bytes(called: Callable[[], None]) -> int:
 
 
 def counts_of(called: Callable[[], None]) -> dict[str, int]:
-    """Both, the least of some calls."""
+    """Return the minimum of both counts over several calls."""
     taken = min(instructions(called) for _ in range(_CALLS))
     tracemalloc.start()
     try:
@@ -91,7 +91,7 @@ def counts_of(called: Callable[[], None]) -> dict[str, int]:
 
 @contextmanager
 def recording(**configuration: Any) -> Iterator[None]:
-    """With tracing on, into a spool that nobody reads."""
+    """Record into a spool that no forwarder reads."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         otel_rollout.configure({"spool": {}}, spool_dir=Path(directory), **configuration)
         yield
@@ -99,7 +99,7 @@ def recording(**configuration: Any) -> Iterator[None]:
 
 
 def measure() -> Counts:
-    """Counts of every case."""
+    """Count every case."""
     with recording():
         with rollout_trace_attr(step=1, sample_index=3, rollout_n=0):
             on = counts_of(call)

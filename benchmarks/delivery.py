@@ -1,10 +1,11 @@
-"""From the caller to the server, under load: how many spans arrive per second, and what that takes where.
+"""Measure delivery from the caller to the server under load.
 
     python -m benchmarks.delivery [--quick]
 
-Tracers, each in a process of its own, send the same trajectories of ten spans, 2 KB in and 2 KB out, to the
-same real server in turns. Counted is what the server has when the tracer has had all the time it asks for;
-timed until the last of it is there. Connections are there already, and our forwarder. Prints JSON.
+Each tracer has its own process. In turns, the tracers send equal trajectories of ten spans, with 2 KB of
+input and 2 KB of output each, to the same real server. Connections and our forwarder exist before. The time
+ends when the server has the last span. Lost spans are counted on the server after the tracer has had all the
+time it asks for. Prints JSON.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ FIELD = {
     "Weave's server, storing nothing": ("otel-rollout → Weave", "verl, weave backend"),
     "Collector": ("otel-rollout → Collector", "OTel SDK, OTLP"),
 }
-"""Who sends where; ours first, then what it is compared with."""
+"""Server → its tracers; ours first, then the tracers it is compared with."""
 TRAJECTORIES = {
     "MLflow server": 400,
     "Weave's server": 400,
     "Weave's server, storing nothing": 1000,
     "Collector": 1000,
 }
-"""Of a round: seconds, for each of them."""
+"""Trajectories per round and tracer; a round takes seconds."""
 _LOOK_SECONDS = 0.1
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """All servers; in haste MLflow's, and the Collector."""
+    """Measure all servers; with ``--quick`` MLflow's and the Collector only."""
     rounds, part = (1, 4) if quick else (2, 1)
     servers = {}
     for server, start in SERVERS.items():
@@ -99,9 +100,9 @@ def _delivered(process: tracers.Process, target: Target, spool: str) -> dict[str
 
 
 class _Watch:
-    """How long it takes until a server has the last of what is sent to it, by its own quick count.
+    """Return the seconds until a server has the last span, by its own fast count.
 
-    Not by what tracers say: some look only now and then whether they are through.
+    Tracers cannot be asked: some check only now and then whether they have finished.
     """
 
     def __init__(self, target: Target) -> None:
@@ -129,7 +130,7 @@ class _Watch:
 
 
 def start(name: str, trajectories: int) -> Mapping[str, Callable[[], Any]]:
-    """In a process of its own: what it can be asked for."""
+    """Serve questions in a separate process."""
     tracing = TRACERS[name].start()
 
     def connect() -> None:
@@ -151,7 +152,7 @@ def start(name: str, trajectories: int) -> Mapping[str, Callable[[], Any]]:
 
 
 def forwarders(spool: str) -> list[int]:
-    """The processes that deliver what is in a spool."""
+    """Return the processes that deliver a spool."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -168,7 +169,7 @@ def _forwarders_cpu_seconds(spool: str) -> float:
 
 
 def _cpu_seconds(process: int) -> float:
-    """What a process has used."""
+    """Return the CPU seconds that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -179,7 +180,7 @@ def _summary(samples: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, or be one of the processes measured."""
+    """Measure, or run as one of the measured processes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delivery", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer spans, for a first impression")
     parser.add_argument("tracer", nargs="?", choices=TRACERS, help=argparse.SUPPRESS)

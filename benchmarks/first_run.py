@@ -1,10 +1,10 @@
-"""How long a program waits for delivery when it ends: MLflow on SQLite, the first and the second time.
+"""Measure how long a program waits for delivery at its end: MLflow on SQLite.
 
     python -m benchmarks.first_run [--rounds N]
 
-Whole processes: a program of half a second with ten trajectories, in a directory of its own, twice. The first
-time MLflow's tables are created. Measured is the time from the program's last statement to its exit. Prints
-JSON.
+Runs whole processes: a program of 0.5 s with ten trajectories, in a directory of its own, twice. The first
+run also creates MLflow's tables. The measured time is that from the program's last statement to its exit.
+Prints JSON.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ print(time.time())
 
 
 def seconds_to_exit(directory: Path) -> float:
-    """Run the program in a directory; seconds from its last statement to its exit.
+    """Run the program; return the seconds from its last statement to its exit.
 
     Raises:
-        RuntimeError: when not everything was delivered.
+        RuntimeError: not everything was delivered.
     """
     environ = {
         **os.environ,
@@ -67,7 +67,7 @@ def seconds_to_exit(directory: Path) -> float:
 
 
 def run(rounds: int = 5) -> dict[str, Any]:
-    """Measure; medians of the first and of the second time, in seconds."""
+    """Measure; return the medians of first and second runs in seconds."""
     first, second = [], []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""What tracing may cost at the most, and what it is to be better by at the least, beside what a run found."""
+"""Compare figures of a run with goals: maximum costs and minimum advantages."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ TO_MLFLOW, TO_WEAVE = "otel-rollout → MLflow", "otel-rollout → Weave"
 
 
 class Goal(NamedTuple):
-    """One figure.
+    """A figure and its limit.
 
     Attributes:
-        what: it is of.
-        part: of the benchmark, that finds it.
-        found: takes it from the part's figures.
-        limit: how much it may be, or has to be.
-        form: how it is written.
-        is_most: whether the limit is the most that it may be, or the least.
+        what: description of the figure.
+        part: part of the benchmark that measures the figure.
+        found: takes the figure from the part's results.
+        limit: the maximum or the minimum.
+        form: format of the figure.
+        is_most: whether the limit is a maximum; otherwise it is a minimum.
     """
 
     what: str
@@ -31,7 +31,7 @@ class Goal(NamedTuple):
     is_most: bool = True
 
     def row(self, result: Result) -> list[str]:
-        """As it stands in a table: the figure, the goal, and whether it is reached."""
+        """Return the table row: the figure, the goal, and whether it is reached."""
         found = self.found(result[self.part])
         reached = found <= self.limit if self.is_most else found >= self.limit
         bound = "≤" if self.is_most else "≥"
@@ -40,7 +40,10 @@ class Goal(NamedTuple):
 
 
 def rows(result: Result) -> list[list[str]]:
-    """Those that were measured: not all are in haste, or without a GPU."""
+    """Return the rows of all measured goals.
+
+    ``--quick`` and machines without a GPU measure fewer.
+    """
     found = []
     for goal in GOALS:
         with suppress(KeyError):
@@ -66,7 +69,7 @@ def _lost(part: Result) -> float:
 
 
 def _spread(kind: str) -> Callable[[Result], float]:
-    """By how much the dearest is beyond the first, or the first beyond the cheapest."""
+    """Return the largest relative deviation from the first cost."""
 
     def spread(part: Result) -> float:
         shares = [float(cost["share_of_sdk_span"]) for cost in part[kind].values()]
@@ -90,16 +93,28 @@ GOALS = (
         "{:.2f}",
     ),
     Goal(
-        "the same beside a busy thread, p50, of that SDK span",
+        "an operation beside a busy thread, wall p50, of a bare SDK span there",
         "hot_path",
         lambda part: part["contestants"][OURS][_WALL] / part["contestants"][_SDK][_WALL],
         1.0,
         "{:.2f}",
     ),
-    Goal("switched off, µs", "hot_path", _of_hot_path("cpu_us", "otel-rollout, off"), 0.3, "{:.2f}"),
-    Goal("`trace=False`, µs", "hot_path", _of_hot_path("cpu_us", "otel-rollout, trace=False"), 0.6, "{:.2f}"),
     Goal(
-        "a list of 32,768 token ids in and out, of two `orjson.dumps` of it",
+        "an operation, switched off, µs",
+        "hot_path",
+        _of_hot_path("cpu_us", "otel-rollout, off"),
+        0.3,
+        "{:.2f}",
+    ),
+    Goal(
+        "an operation, `trace=False`, µs",
+        "hot_path",
+        _of_hot_path("cpu_us", "otel-rollout, trace=False"),
+        0.6,
+        "{:.2f}",
+    ),
+    Goal(
+        "an operation, 32,768 token ids in and out, of two `orjson.dumps` of them",
         "operations",
         lambda part: part["cases"]["async, 32,768 token ids"]["share_of_two_encodings"],
         1.3,
@@ -124,7 +139,7 @@ GOALS = (
     ),
     *(
         Goal(
-            f"CPU of all threads of {theirs} ÷ ours, likewise",
+            f"CPU of all threads of {theirs} ÷ ours, both as shares of an SDK span",
             "peers",
             _caller("process_share_of_sdk_span", theirs),
             30,
@@ -164,14 +179,14 @@ GOALS = (
         False,
     ),
     Goal(
-        "the same, to a server of Weave's that stores nothing",
+        "spans per second to a Weave server that stores nothing ÷ verl's",
         "delivery",
         _delivered("Weave's server, storing nothing", TO_WEAVE, "verl, weave backend"),
         6,
         "{:.1f}",
         False,
     ),
-    Goal("spans of ours lost on the way", "delivery", _lost, 0, "{:.0f}"),
+    Goal("spans lost by otel-rollout", "delivery", _lost, 0, "{:.0f}"),
     Goal(
         "spans per second and core of the forwarder to a Collector, by the slowest protocol",
         "otlp_delivery",

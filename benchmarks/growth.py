@@ -1,12 +1,12 @@
-"""Whether a span costs the same, however many there are, in however long a trajectory and many processes.
+"""Measure whether a span's cost stays equal as spans and processes increase.
 
     python -m benchmarks.growth [--quick]
 
-Ours and a span of the bare SDK take turns in small windows, so that both feel the same machine: the figure to
-look at is their ratio. ``spans``: when so many were recorded by this process before. ``trajectory``: at the
-end of a trajectory of so many. ``processes``: while so many record at once into one spool; and what a
-forwarder then takes for a span of theirs. CPU time, and content of 1 KB: a million spans are
-gigabytes. Prints JSON.
+Our spans and spans of the bare SDK take turns in small windows, so that both meet the same conditions;
+compare the ratio. ``spans``: cost after so many spans of this process. ``trajectory``: cost at the end of a
+trajectory of so many spans. ``processes``: cost while so many processes record into one spool, and the
+forwarder's cost per span. CPU time, with content of 1 KB, because a million larger spans would be gigabytes.
+Prints JSON.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _WINDOW = 200
 _WINDOWS = 15
 _FIGURES = ("cpu_us", "sdk_cpu_us", "share_of_sdk_span")
 _REST = 0.005
-"""Seconds between bursts: nobody records without doing anything else."""
+"""Seconds between bursts, because a real process does other work between spans."""
 
 Spans = Callable[[int], float]
-"""Records so many and gives the CPU µs of one."""
+"""Function that records a number of spans and returns the CPU time of one in µs."""
 
 
 @rollout_trace_op(kind="LLM")
 def turn(text: str) -> str:
-    """What is recorded."""
+    """Return 1 KB; the operation that is recorded."""
     return text
 
 
 def ours(spans: int) -> float:
-    """Within the trajectory that is under way."""
+    """Record spans within the current trajectory."""
     began = time.thread_time_ns()
     for _ in range(spans):
         turn(TEXT)
@@ -58,7 +58,7 @@ def ours(spans: int) -> float:
 
 
 def bare(stack: ExitStack) -> Spans:
-    """Spans of the SDK without content, to an exporter that does nothing."""
+    """Create SDK spans without content, for an exporter that does nothing."""
     from benchmarks.hot_path import _sdk_tracer
 
     tracer = _sdk_tracer(stack)
@@ -75,7 +75,7 @@ def bare(stack: ExitStack) -> Spans:
 
 
 class Windows:
-    """What spans took in turns: ours, the SDK's."""
+    """CPU times of spans in turns: ours and the SDK's."""
 
     def __init__(self, sdk: Spans) -> None:
         self._sdk = sdk
@@ -83,16 +83,16 @@ class Windows:
         self.theirs: list[float] = []
 
     def take(self) -> None:
-        """A window of each."""
+        """Measure one window of each."""
         self.add(ours(_WINDOW))
 
     def add(self, cost: float) -> None:
-        """A window of ours was so; one of the SDK's."""
+        """Add the measurement of one window of ours and of one of the SDK's."""
         self.ours.append(cost)
         self.theirs.append(self._sdk(_WINDOW))
 
     def result(self) -> dict[str, Any]:
-        """Medians, and the median of the ratios of neighbours."""
+        """Return the medians, and the median ratio of neighbouring windows."""
         pairs = list(zip(self.ours, self.theirs, strict=True))
         return {
             "cpu_us": round(median(self.ours), 2),
@@ -103,7 +103,7 @@ class Windows:
 
 
 def by_spans(sdk: Spans, quick: bool) -> dict[str, Any]:
-    """When 10³, 10⁴, … were recorded before."""
+    """Measure after 10³, 10⁴, … spans."""
     found = {}
     recorded = 0
     for number in (1_000, 10_000, 100_000) if quick else (1_000, 10_000, 100_000, 1_000_000):
@@ -123,7 +123,7 @@ def by_spans(sdk: Spans, quick: bool) -> dict[str, Any]:
 
 
 def by_length(sdk: Spans, quick: bool) -> dict[str, Any]:
-    """At the end of trajectories of 10, 100, … spans."""
+    """Measure at the end of trajectories of 10, 100, … spans."""
     found = {}
     for length in (10, 100, 1000) if quick else (10, 100, 1000, 10_000):
         windows = Windows(sdk)
@@ -141,7 +141,7 @@ def by_length(sdk: Spans, quick: bool) -> dict[str, Any]:
 
 
 def one_of_many(spool: str) -> None:
-    """In a process of its own: wait for the others, then record."""
+    """In a separate process: wait for the others, then record."""
     with ExitStack() as stack:
         otel_rollout.configure({"spool": {}}, spool_dir=spool, forwarder_linger=0)
         sdk = bare(stack)
@@ -158,7 +158,7 @@ def one_of_many(spool: str) -> None:
 
 
 def by_processes(quick: bool) -> dict[str, Any]:
-    """While 1, 2, … record."""
+    """Measure while 1, 2, … processes record."""
     start = _start()
     found = {}
     for number in PROCESSES[:3] if quick else PROCESSES:
@@ -188,7 +188,7 @@ def by_processes(quick: bool) -> dict[str, Any]:
 
 
 def _start() -> float:
-    """CPU seconds of a forwarder that finds a single span."""
+    """Return the CPU seconds of a forwarder that delivers a single span."""
     with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-", ignore_cleanup_errors=True) as spool:
         script = "import sys; from benchmarks import growth; growth.one_span(sys.argv[1])"
         subprocess.run([sys.executable, "-c", script, spool], check=True)
@@ -196,7 +196,7 @@ def _start() -> float:
 
 
 def one_span(spool: str) -> None:
-    """In a process of its own."""
+    """Record a spool in a separate process."""
     otel_rollout.configure({"spool": {}}, spool_dir=spool, forwarder_linger=0)
     with rollout_trace_attr(step=1):
         pass
@@ -204,13 +204,13 @@ def one_span(spool: str) -> None:
 
 
 def _forwarded(spool: Path, start: float) -> float:
-    """CPU µs for which a forwarder hands on a span of this spool, over OTLP."""
+    """Return the forwarder's CPU per span of a spool, over OTLP, in µs."""
     spans = sum(path.read_bytes().count(b"\n") for path in spool.rglob("*.jsonl"))
     return round((_forward(spool) - start) / spans * 1e6, 1)
 
 
 def _forward(spool: Path) -> float:
-    """CPU seconds of a forwarder that delivers a spool and ends."""
+    """Return the CPU seconds of a forwarder that delivers a spool and exits."""
     port = _free_port()
     target = subprocess.Popen([sys.executable, "-c", TARGET, str(port)])
     try:
@@ -229,7 +229,7 @@ def _forward(spool: Path) -> float:
 
 
 def in_one_process(quick: bool) -> dict[str, Any]:
-    """What needs a process that has recorded nothing yet."""
+    """Measure the parts that need a process without earlier spans."""
     with ExitStack() as stack:
         spool = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         otel_rollout.configure({"spool": {}}, spool_dir=spool, forwarder_linger=0)
@@ -240,14 +240,14 @@ def in_one_process(quick: bool) -> dict[str, Any]:
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """All three."""
+    """Measure all three parts."""
     command = [*MODULE, "--in-one-process", *(["--quick"] if quick else [])]
     ran = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     return {**json.loads(ran.stdout.splitlines()[-1]), "processes": by_processes(quick)}
 
 
 def main() -> None:
-    """Measure, or be one of the processes measured."""
+    """Measure, or run as one of the measured processes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer spans, for a first impression")
     parser.add_argument("--one-of-many", help=argparse.SUPPRESS)

@@ -1,7 +1,7 @@
-"""Cost of one traced operation with about 2 KB in and 2 KB out, for the caller.
+"""Measure what one traced operation with about 2 KB in and out costs its caller.
 
-Contestants take turns in a new order each round, so that a slow moment of the machine hits all of them.
-Every contestant is as its users run it; ours writes its durable line.
+Contestants take turns in a new order each round, so that a slow moment of the machine affects all of them.
+Every contestant runs as its users run it; ours writes its durable line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 async def operation(payload: dict[str, Any]) -> dict[str, Any]:
-    """What is traced: nothing, so that only tracing is measured."""
+    """Do nothing, so that only tracing is measured."""
     return RESULT
 
 
@@ -43,9 +43,9 @@ class Contestant:
     """One way to trace an operation.
 
     Args:
-        name: as printed.
-        traced: the operation, traced.
-        around: entered around each round, e.g. a root span.
+        name: printed name.
+        traced: the traced operation.
+        around: context manager around each round, for example a root span.
         calls: operations per round.
     """
 
@@ -60,7 +60,7 @@ class Contestant:
         self.contended: list[float] = []
 
     async def round(self) -> None:
-        """Measure one round in a hot loop: µs per call of the thread's and the process's CPU, and wall."""
+        """Measure one round in a hot loop: CPU of thread and process, wall; µs per call."""
         with self.around():
             cpu, process, wall = time.thread_time_ns(), time.process_time_ns(), time.perf_counter_ns()
             for _ in range(self.calls):
@@ -70,12 +70,12 @@ class Contestant:
             self.wall.append((time.perf_counter_ns() - wall) / self.calls / 1000)
 
     def forget(self) -> None:
-        """Drop what was measured so far."""
+        """Discard the measurements so far."""
         for samples in (self.cpu, self.process, self.wall):
             samples.clear()
 
     async def contended_round(self) -> None:
-        """Measure single calls while another thread computes: µs of wall time each."""
+        """Measure single calls while another thread computes; wall time in µs."""
         with self.around():
             for _ in range(self.calls // 2):
                 wall = time.perf_counter_ns()
@@ -83,7 +83,7 @@ class Contestant:
                 self.contended.append((time.perf_counter_ns() - wall) / 1000)
 
     def result(self, plain: Contestant, sdk: Contestant) -> dict[str, Any]:
-        """Medians over the rounds, with quartiles, over the plain call, and as a share of the SDK span."""
+        """Return medians and quartiles over the plain call, and the SDK span's share."""
         over = [cost - median(plain.cpu) for cost in self.cpu]
         sdk_over = median(sdk.cpu) - median(plain.cpu)
         low, _, high = quantiles(over, n=4)
@@ -102,7 +102,10 @@ class Contestant:
 
 
 def contestants(stack: ExitStack) -> list[Contestant]:
-    """The plain call, ours off, not recorded and on, a bare SDK span, and MLflow's own span."""
+    """Create the contestants.
+
+    The plain call, ours off, not recorded and on, a bare SDK span, and MLflow's span.
+    """
     ours = rollout_trace_op(operation)
     return [
         Contestant("plain call", operation, _nothing, 20_000),
@@ -121,7 +124,7 @@ def _nothing() -> Iterator[None]:
 
 @contextmanager
 def _switched_off() -> Iterator[None]:
-    """As in a process without configuration."""
+    """Set the state of a process without configuration."""
     process.off, before = True, process.off
     try:
         yield
@@ -138,7 +141,7 @@ def _trajectory() -> Any:
 
 
 def _sdk_tracer(stack: ExitStack) -> Any:
-    """A tracer of the OTel SDK with a BatchSpanProcessor whose exporter does nothing."""
+    """Create an SDK tracer: BatchSpanProcessor, exporter that does nothing."""
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
@@ -155,7 +158,7 @@ def _sdk_tracer(stack: ExitStack) -> Any:
 
 
 def sdk_span(stack: ExitStack) -> tuple[Operation, Callable[[], Any]]:
-    """A span of it, without content."""
+    """Trace with an SDK span without content."""
     tracer = _sdk_tracer(stack)
 
     async def traced(payload: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +169,7 @@ def sdk_span(stack: ExitStack) -> tuple[Operation, Callable[[], Any]]:
 
 
 def _mlflow(stack: ExitStack) -> tuple[Operation, Callable[[], Any]]:
-    """MLflow's fluent API into a SQLite database, with inputs and outputs, as verl uses it."""
+    """Trace by MLflow's fluent API into a SQLite database, as verl does."""
     import mlflow
 
     directory = stack.enter_context(tempfile.TemporaryDirectory())
@@ -186,7 +189,7 @@ def _mlflow(stack: ExitStack) -> tuple[Operation, Callable[[], Any]]:
 
 @contextmanager
 def busy_thread() -> Iterator[None]:
-    """A thread that computes in Python without pause, as a rollout worker's other threads may."""
+    """Compute in another thread without pause, as other threads of a worker may."""
     stop = threading.Event()
 
     def compute() -> None:
@@ -203,12 +206,12 @@ def busy_thread() -> Iterator[None]:
 
 
 def run(quick: bool) -> dict[str, Any]:
-    """Measure everything; a result per contestant."""
+    """Measure everything; return a result per contestant."""
     rounds = 7 if quick else 25
     order = random.Random(0)
     with ExitStack() as stack:
         spool = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        # Nothing listens there: the forwarder waits, and does not compete for the machine's cores.
+        # No target listens there: the forwarder waits and uses no CPU time of this machine.
         target = {"mlflow": {"tracking_uri": "http://127.0.0.1:9"}}
         otel_rollout.configure(target, project_name="bench", spool_dir=Path(spool))
         field = contestants(stack)

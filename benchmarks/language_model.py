@@ -1,10 +1,11 @@
-"""Rollouts with a real causal language model, traced and untraced in turns: by how much tracing slows a step.
+"""Measure by how much tracing slows rollout steps of a real language model.
 
     python -m benchmarks.language_model [--quick] [--device cpu]
 
-On a GPU the model has the shape of Qwen2-0.5B, with random weights: nothing is fetched. ``--device cpu``
-takes a tiny one, to try this out. Trajectories of several turns, with a tool between them, ask one engine in
-the same process; their spans are delivered to an MLflow server meanwhile. Prints JSON.
+Traced and untraced steps alternate. On a GPU the model has the shape of Qwen2-0.5B with random weights;
+nothing is downloaded. ``--device cpu`` uses a tiny model, to try the benchmark. Trajectories of several
+turns, with a tool call between turns, use one engine in the same process. Their spans are delivered to an
+MLflow server meanwhile. Prints JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ OURS = "otel-rollout → MLflow"
 
 
 class Size(NamedTuple):
-    """Of the model, and of a step."""
+    """Sizes of the model and of a step."""
 
     vocabulary: int
     hidden: int
@@ -50,9 +51,10 @@ _TOOL_SECONDS = 0.002, 0.02
 
 
 class Engine:
-    """Samples for all trajectories at once, in a thread.
+    """Engine that samples for all trajectories at once, in a thread.
 
-    A batch begins when everybody who runs waits for it: nothing hides what tracing takes between the turns.
+    A batch starts when all running trajectories wait for it, so nothing hides the cost of tracing between
+    turns.
     """
 
     def __init__(self, size: Size, device: str) -> None:
@@ -77,14 +79,14 @@ class Engine:
         self.running = 0
 
     async def generate(self, request_id: str, prompt_ids: list[int], temperature: float) -> dict[str, Any]:
-        """The next turn of a trajectory."""
+        """Sample the next turn of a trajectory."""
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append((prompt_ids, answer))
         self._begin_if_all_wait()
         return await answer
 
     def leave(self) -> None:
-        """A trajectory has ended: nobody waits for it any more."""
+        """Note that a trajectory has ended, so that batches no longer wait for it."""
         self.running -= 1
         self._begin_if_all_wait()
 
@@ -129,13 +131,13 @@ class Engine:
 
 
 async def look_up(query: str, seconds: float) -> dict[str, Any]:
-    """A tool, which answers after a while with as many tokens each time."""
+    """Answer as a tool: after a pause, with the same number of tokens each time."""
     await asyncio.sleep(seconds)
     return {"text": query * 8, "token_ids": random.Random(query).choices(range(4096), k=_TOOL_TOKENS)}
 
 
 class Rollout:
-    """Steps with one engine, under a tracer or without."""
+    """Runs steps with one engine, with a tracer or without."""
 
     def __init__(self, engine: Engine, size: Size, tracer: str) -> None:
         self._engine, self._size = engine, size
@@ -145,7 +147,7 @@ class Rollout:
         self._tool = rollout_trace_op(kind="TOOL")(look_up) if traced else look_up
 
     async def step(self, number: int) -> dict[str, float]:
-        """All trajectories at once."""
+        """Run all trajectories of a step at once."""
         self._engine.running = self._size.trajectories
         began = time.perf_counter()
         turns = await asyncio.gather(*(self._trajectory(number, n) for n in range(self._size.trajectories)))
@@ -158,7 +160,7 @@ class Rollout:
         }
 
     async def _trajectory(self, step: int, sample: int) -> int:
-        chances = random.Random(sample)  # the same in each step
+        chances = random.Random(sample)  # equal random numbers in each step
         turns = chances.randint(*_TURNS)
         ids = chances.choices(range(4096), k=_PROMPT_TOKENS)
         with self.tracing.trajectory(step, sample):
@@ -171,7 +173,7 @@ class Rollout:
 
 
 async def measure(device: str, pairs: int) -> dict[str, Any]:
-    """In a process of its own: steps in turns, each delivered before the next begins."""
+    """In a separate process: run steps in turns; deliver each before the next."""
     import torch
 
     size = SIZES[device]
@@ -183,7 +185,7 @@ async def measure(device: str, pairs: int) -> dict[str, Any]:
             steps[name].append(await rollouts[name].step(pair))
             rollouts[name].tracing.flush()
     rollouts[OURS].tracing.finish()
-    untraced, traced = steps[UNTRACED][1:], steps[OURS][1:]  # after connections, caches, kernels
+    untraced, traced = steps[UNTRACED][1:], steps[OURS][1:]  # without the warm-up
     ratios = [ours["seconds"] / plain["seconds"] - 1 for ours, plain in zip(traced, untraced, strict=True)]
     return {
         "parameters": engine.model.num_parameters(),
@@ -197,7 +199,7 @@ async def measure(device: str, pairs: int) -> dict[str, Any]:
 
 
 def run(quick: bool = False, device: str = "cuda") -> dict[str, Any]:
-    """Measure on a GPU, if there is one; what is found without one is nothing."""
+    """Measure on a GPU; return no figures without one."""
     import torch
 
     from benchmarks.targets import TARGETS, running
@@ -213,7 +215,7 @@ def run(quick: bool = False, device: str = "cuda") -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, or be the process measured."""
+    """Measure, or run as the measured process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.language_model", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer steps, for a first impression")
     parser.add_argument("--device", choices=SIZES, default="cuda")

@@ -1,4 +1,4 @@
-"""What figures were measured on."""
+"""Describe the machine on which figures were measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("otel-rollout", "opentelemetry-sdk", "mlflow", "orjson", "ray")
 
 
 def machine() -> dict[str, Any]:
-    """As a reader has to know it."""
+    """Return the machine's processor, operating system and package versions."""
     processors = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.partition(":")[2].strip() for line in processors.splitlines() if "model name" in line]
     return {

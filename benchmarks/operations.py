@@ -1,11 +1,11 @@
-"""The caller's cost by the kind of operation and by what goes in and out: off, not recorded, and recorded.
+"""Measure the caller's cost by kind of operation and by content.
 
     python -m benchmarks.operations [--quick]
 
-Every operation takes its value and gives it back. The plain call, the same operation switched off, in a
-trajectory that is not recorded, recorded, and a bare SDK span take turns in a new order each round: CPU of
-the thread over the plain call. "Paced" are single calls 5 ms apart, in wall time: caches are cold then. Of
-token ids also what one ``orjson.dumps`` of such a list takes. Prints JSON; medians.
+Every operation returns its argument. Five variants take turns in a new order each round: the plain call, the
+operation switched off, in a trajectory that is not recorded, recorded, and a bare SDK span. The figures are
+CPU of the thread over the plain call. "Paced" are wall times of single calls 5 ms apart, with cold caches.
+For token ids, one ``orjson.dumps`` of the list is measured too. Prints JSON; medians.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op
 _CHUNKS = 10
 _PACE = 0.005
 _REST = 0.05
-"""Seconds in which megabytes find their way from the journal into the spool."""
+"""Seconds that the flusher needs to move megabytes from the journal into the spool."""
 _CODE = 'def area(width: float, height: float) -> float:\n    """In m²."""\n    return width * height\n\n'
 _TEXTS = {
     "text": "The lift carries at most 640 kilograms, of which five people take 360. ",
@@ -66,12 +66,12 @@ async def _async_generator(value: Any) -> AsyncIterator[Any]:
 
 
 def _sized(text: str, length: int) -> str:
-    """As long as that in UTF-8."""
+    """Return text of a given length in UTF-8."""
     return (text * (length // len(text.encode()) + 1)).encode()[:length].decode(errors="ignore")
 
 
 def values() -> dict[str, Any]:
-    """What goes in and out, by what it is called in the results."""
+    """Return the contents by their names in the results."""
     texts = {
         f"{size} of {kind}": _sized(text, length)
         for size, length in {"2 KB": 2_000, "64 KB": 64_000}.items()
@@ -84,7 +84,7 @@ def values() -> dict[str, Any]:
 
 
 class Case(NamedTuple):
-    """An operation, plain and decorated, and how it is run to its end."""
+    """An operation, plain and decorated, and how to run it to its end."""
 
     name: str
     value: Any
@@ -113,7 +113,7 @@ async def _exhaust_async(operation: Callable[[Any], Any], value: Any) -> None:
 
 
 def cases() -> list[Case]:
-    """Kinds of operations with 2 KB, and an asynchronous one with values of all kinds."""
+    """Return operations of all kinds with 2 KB, and one with all contents."""
     found = values()
     text = found["2 KB of text"]
     op = rollout_trace_op
@@ -134,7 +134,7 @@ def cases() -> list[Case]:
 
 
 async def _encoded_twice(value: Any) -> None:
-    """What goes in and what goes out have to be encoded both."""
+    """Measure two encodings: argument and result are both encoded."""
     orjson.dumps(value)
     orjson.dumps(value)
 
@@ -147,7 +147,7 @@ async def _cpu(run: Any, operation: Any, value: Any, calls: int) -> float:
 
 
 async def _paced(case: Case, calls: int) -> list[float]:
-    """What single calls took in a trajectory that is recorded, µs of wall time."""
+    """Measure single calls in a recorded trajectory; wall time in µs."""
     taken = []
     with rollout_trace_attr(step=1):
         for _ in range(calls):
@@ -166,7 +166,7 @@ _MODES: dict[str, Callable[[], Any]] = {
 
 
 def measure(case: Case, tracer: Any, rounds: int, order: random.Random) -> dict[str, Any]:
-    """One of them."""
+    """Measure one operation."""
     large = len(str(case.value)) > 10_000
     calls = 50 if large else 500
     is_list = isinstance(case.value, list)
@@ -210,7 +210,7 @@ def measure(case: Case, tracer: Any, rounds: int, order: random.Random) -> dict[
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """All of them."""
+    """Measure all operations."""
     rounds = 5 if quick else 25
     order = random.Random(0)
     with ExitStack() as stack:

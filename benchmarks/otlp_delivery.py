@@ -1,12 +1,12 @@
-"""What it costs to deliver recorded spans to a Collector, for the forwarder and for the Collector.
+"""Measure delivery to a Collector: the forwarder's cost and the Collector's.
 
     python -m benchmarks.otlp_delivery [--quick]
 
-Spans of about 5 KB are recorded once. Then a fresh forwarder delivers copies of that spool over each protocol
-in turn, to an agent (base.yaml, agent.yaml) whose gateway is out of reach: so the Collector's part is to take
-spans and to put them into its queue on disk. What a forwarder costs that finds one span is taken off. Then a
-gateway gets them that hides secrets, takes metrics, samples and writes a file. Prints JSON; CPU µs per span,
-medians.
+Spans of about 5 KB are recorded once. Then a new forwarder delivers copies of that spool over each protocol
+in turn, to an agent (base.yaml, agent.yaml) whose gateway is unreachable: the Collector accepts spans and
+writes them into its queue on disk. The cost of a forwarder that delivers a single span is subtracted. Then a
+gateway receives the spans; it redacts secrets, derives metrics, samples and writes a file. Prints JSON; CPU
+per span in µs, medians.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ otel_rollout.shutdown(60)
 
 
 class Collector:
-    """A Collector with configurations of this repository, on free ports, in a directory of its own."""
+    """A Collector with configurations of this repository, on free ports."""
 
     def __init__(self, place: Path, *configurations: str) -> None:
         found = subprocess.run(
@@ -92,25 +92,25 @@ class Collector:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time so far."""
+        """Return the CPU seconds so far."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def accepted_spans(self) -> int:
-        """How many spans it has taken, by its own count."""
+        """Return the number of accepted spans, by the Collector's own count."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._own}/metrics", timeout=10) as answer:
             counts = re.findall(r"^otelcol_receiver_accepted_spans\S* (\S+)$", answer.read().decode(), re.M)
         return round(sum(map(float, counts)))
 
     @property
     def memory_bytes(self) -> int:
-        """The most memory it has held."""
+        """Return the peak of memory."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
     def stop(self) -> None:
-        """Stop it."""
+        """Stop the Collector."""
         self._process.terminate()
         self._process.wait(30)
 
@@ -156,7 +156,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def _gateway(recorded: Path, place: Path, count: int) -> dict[str, float]:
-    """CPU and memory of a gateway that samples, up to its decisions."""
+    """Measure CPU and memory of a gateway that samples, until its decisions."""
     target = place / "gateway"
     target.mkdir()
     collector = Collector(target, "gateway", "sampling", "to-file")
@@ -177,7 +177,10 @@ def _record(spool: Path, spans: int) -> Path:
 
 
 def _deliver(spool: Path, copy: Path, variables: dict[str, str], collector: Collector) -> tuple[float, float]:
-    """CPU seconds of a forwarder that delivers a copy of the spool, and of the Collector meanwhile."""
+    """Return the CPU seconds of a forwarder that delivers a copy of the spool.
+
+    And those of the Collector meanwhile.
+    """
     shutil.copytree(spool, copy)
     port = collector.grpc if variables["OTEL_EXPORTER_OTLP_PROTOCOL"] == "grpc" else collector.http
     environment = {

@@ -1,10 +1,10 @@
-"""The target is gone for the middle third of a rollout: what the caller feels, memory, and what is lost.
+"""Measure a rollout whose target is unreachable in the middle third.
 
     python -m benchmarks.outage [--quick]
 
-Ten trajectories of ten spans per second, in a process of its own for each tracer (``benchmarks.rollout``), to
-a real server. In the middle third nobody listens at its address any more; then it is back, and after its last
-operation the process has a while to deliver what it kept. Prints JSON.
+Ten trajectories of ten spans per second, in a process per tracer (``benchmarks.rollout``), with a real
+server. In the middle third the server's address refuses connections. After its last operation, the process
+may deliver its backlog for a while. Measures the caller's times, memory and lost spans. Prints JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _START_SECONDS = 300
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Everybody, one after the other; in haste only those of the Collector."""
+    """Measure all tracers in turn; with ``--quick`` only those of the Collector."""
     seconds, patience = (6, 10) if quick else (18, 18)
     found: dict[str, Any] = {}
     for name in FIELD[-2:] if quick else FIELD:
@@ -50,7 +50,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def _outage(name: str, target: Target, spool: Path, seconds: int, patience: int) -> dict[str, Any]:
-    """One of them."""
+    """Measure one tracer."""
     with Gate(target.port) as gate:
         variables = tracers.environment(name, target.variables(gate.port), spool)
         command = [TRACERS[name].python, "-m", "benchmarks.rollout", name, str(seconds)]
@@ -71,7 +71,7 @@ def _outage(name: str, target: Target, spool: Path, seconds: int, patience: int)
                 process.kill()
                 listener.join()
         arrived = target.spans()
-    # The trajectory before the first second is one as well.
+    # Subtract the trajectory before the first second.
     sent = (said[-1]["trajectories"]) * SPANS
     thirds = [_third([second for second in said if "operations" in second], n, seconds / 3) for n in range(3)]
     return {
@@ -92,7 +92,7 @@ def _listen(process: subprocess.Popen[str], said: list[dict[str, Any]]) -> None:
 
 
 def _first(said: list[dict[str, Any]], process: subprocess.Popen[str]) -> float:
-    """When the rollout began, by what it said first."""
+    """Return the rollout's start time, from its first line of output."""
     deadline = time.monotonic() + _START_SECONDS
     while not said:
         if process.poll() is not None or time.monotonic() > deadline:
@@ -102,7 +102,10 @@ def _first(said: list[dict[str, Any]], process: subprocess.Popen[str]) -> float:
 
 
 def _third(seconds: list[dict[str, Any]], number: int, length: float) -> dict[str, Any]:
-    """What a third of it was like; seconds in which nothing was heard were spent in one operation."""
+    """Summarize a third of the rollout.
+
+    Seconds without output were spent in one operation.
+    """
     during = [second for second in seconds if number * length < second["at"] <= (number + 1) * length]
     timed = [second for second in during if "p50_us" in second]
     return {

@@ -1,13 +1,13 @@
-"""The caller's cost of an operation under everybody who traces, and what their threads take besides.
+"""Measure the caller's cost of an operation under every tracer.
 
     python -m benchmarks.peers [--quick]
 
-Everybody has a process, in an environment in which it can be installed, and sends to a real server on this
-machine. In each round all of them, in a new order, run the same trajectories in turn: the plain call, a span
-of the bare SDK without content, and their own. What a process has to deliver it delivers before the next
-one's turn. ``cpu``: of the thread in the operations. ``trajectory``: of the thread in whole trajectories,
-whose own spans begin and end around them. ``process``: of all threads, until they have delivered; ours leave
-that to another process (``benchmarks.delivery`` has its part). µs per operation. Prints JSON.
+Each tracer has a process, in an environment that satisfies its requirements, and sends to a real server on
+this machine. In each round, all tracers run equal trajectories in turn, in a new order: the plain call, a
+span of the bare SDK without content, and their own. A process delivers its backlog before the next one's
+turn. ``cpu``: of the thread in the operations. ``trajectory``: of the thread in whole trajectories, including
+their root spans. ``process``: of all threads, until they have delivered; ours leave delivery to another
+process, which ``benchmarks.delivery`` measures. µs per operation. Prints JSON.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ FIELD = (
 )
 PLAIN, SDK, OWN = "plain call", "OTel SDK span, no content", "own"
 _TRAJECTORIES = {PLAIN: 300, SDK: 60, OWN: 20}
-"""Of a round."""
+"""Trajectories per round."""
 _SETTLE_SECONDS = 0.1
-"""In which our thread has written what the operations left in the journal."""
+"""Seconds in which our flusher writes what the operations left in the journal."""
 _FIGURES = ("cpu", "trajectory", "process")
 
 
@@ -50,9 +50,9 @@ class Contestant:
     """One way to trace trajectories.
 
     Args:
-        tracing: how.
-        trajectories: of a round.
-        settle: returns when the threads of this process have done their part.
+        tracing: the tracer.
+        trajectories: number per round.
+        settle: returns when the threads of this process have finished their work.
     """
 
     def __init__(self, tracing: Tracing, trajectories: int, settle: Callable[[], object]) -> None:
@@ -81,7 +81,7 @@ class Contestant:
         self._tracing.flush()
 
     async def contended_round(self) -> None:
-        """Measure single operations while another thread computes: µs of wall time each."""
+        """Measure single operations while another thread computes; wall time in µs."""
         with busy_thread():
             for sample in range(self._trajectories):
                 with self._tracing.trajectory(1, sample):
@@ -93,7 +93,7 @@ class Contestant:
         self._tracing.flush()
 
     def forget(self) -> None:
-        """Drop what was measured so far."""
+        """Discard the measurements so far."""
         for samples in self.samples.values():
             samples.clear()
 
@@ -102,9 +102,10 @@ class Contestant:
         return [cost - without for cost, without in pairs]
 
     def result(self, plain: Contestant, sdk: Contestant) -> dict[str, Any]:
-        """Medians over the rounds, with quartiles, over the plain call of the same round.
+        """Return medians and quartiles over the plain call of the same round.
 
-        Shares are of the caller's CPU in an SDK span of the same round, when the machine was about as fast.
+        Shares are of the caller's CPU in an SDK span of the same round, when the machine had about the same
+        speed.
         """
         over = {figure: self._over(plain, figure) for figure in _FIGURES}
         sdk_spans = sdk._over(plain, "cpu")
@@ -125,7 +126,7 @@ class Contestant:
 
 
 def start(name: str) -> Mapping[str, Callable[[], Any]]:
-    """In a process of its own: what it can be asked for."""
+    """Serve questions in a separate process."""
     order = random.Random(0)
     traced, root = sdk_span(ExitStack())
     tracings = {
@@ -162,7 +163,10 @@ def start(name: str) -> Mapping[str, Callable[[], Any]]:
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """All of them in turns; in haste without verl, which takes long to import."""
+    """Measure all tracers in turns.
+
+    ``--quick`` omits verl, which takes long to import.
+    """
     from benchmarks.targets import TARGETS, running
 
     rounds = 3 if quick else 10
@@ -176,7 +180,7 @@ def run(quick: bool = False) -> dict[str, Any]:
             variables = tracers.environment(name, server.variables(server.port), place / name)
             process = tracers.Process(name, __spec__.name, [name], variables)
             processes[name] = stack.enter_context(process)
-        questions = ["round", "forget", *["round"] * rounds, "contended"]  # the first is for warming up
+        questions = ["round", "forget", *["round"] * rounds, "contended"]  # the first round warms up
         for question in questions:
             for name in order.sample(names, len(names)):
                 processes[name].ask(question)
@@ -185,7 +189,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, or be one of the processes measured."""
+    """Measure, or run as one of the measured processes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first impression")
     parser.add_argument("tracer", nargs="?", choices=FIELD, help=argparse.SUPPRESS)

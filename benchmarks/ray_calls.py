@@ -1,10 +1,10 @@
-"""What propagation costs per call of Ray's, against plain Ray and against Ray's own tracing.
+"""Measure what propagation costs per Ray call, and what Ray's own tracing costs.
 
     python -m benchmarks.ray_calls [--quick]
 
 Plain calls, instrumented calls outside a trajectory ("idle") and inside one ("active") take turns in a new
-order each round, in one process, with one actor. Ray's own tracing needs a job of its own, with plain calls
-of its own to compare with. Prints JSON; µs, medians.
+order each round, in one process, with one actor. Ray's own tracing needs a separate job, with its own plain
+calls for comparison. Prints JSON; µs, medians.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import Any
 
 Around = Callable[[], AbstractContextManager[Any]]
 CALLS = 25
-"""Calls of each kind in a round."""
+"""Calls of each kind per round."""
 
 
 class Samples:
-    """What calls of one variant took: a median per round."""
+    """Times of one variant's calls: a median per round."""
 
     def __init__(self) -> None:
         self.rounds: dict[str, list[float]] = {}
 
     def take(self, targets: dict[str, Callable[[int], Any]]) -> None:
-        """Measure a round: each ``.remote()`` by itself, and method calls until their result is here."""
+        """Measure a round: each ``.remote()`` alone, and method calls with their result."""
         import ray
 
         for name, remote in targets.items():
@@ -58,11 +58,11 @@ class Samples:
         self.rounds.setdefault(name, []).append(median(samples))
 
     def medians(self) -> dict[str, float]:
-        """Median of all rounds."""
+        """Return the median of all rounds."""
         return {name: round(median(kept), 1) for name, kept in self.rounds.items()}
 
     def over(self, other: Samples) -> dict[str, float]:
-        """Median difference from another variant in the same round."""
+        """Return the median difference from another variant in the same round."""
         return {
             name: round(median(a - b for a, b in zip(kept, other.rounds[name], strict=True)), 1)
             for name, kept in self.rounds.items()
@@ -70,7 +70,7 @@ class Samples:
 
 
 def targets() -> dict[str, Callable[[int], Any]]:
-    """A method of an actor's and a task, both running already."""
+    """Create an actor with a method, and a task; both have run once."""
     import ray
 
     class Actor:
@@ -87,14 +87,14 @@ def targets() -> dict[str, Callable[[int], Any]]:
 
 
 def start_ray(**arguments: Any) -> None:
-    """A cluster of this process's own."""
+    """Start a cluster for this process."""
     import ray
 
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", **arguments)
 
 
 def take_turns(rounds: int, variants: dict[str, tuple[Callable[[], None], Around]]) -> dict[str, Any]:
-    """Let variants, each given as how to set it up and what to enter, take turns."""
+    """Run variants in turns; each has a set-up and a context manager."""
     called = targets()
     samples = {name: Samples() for name in variants}
     for _ in range(rounds):
@@ -112,7 +112,7 @@ def take_turns(rounds: int, variants: dict[str, tuple[Callable[[], None], Around
 
 
 def ours(rounds: int) -> dict[str, Any]:
-    """Plain, idle and active, in one job whose workers take part."""
+    """Measure plain, idle and active calls in one instrumented job."""
     from otel_rollout import rollout_trace_attr
     from otel_rollout.propagation.instrument import instrument, uninstrument
     from otel_rollout.runs import membership
@@ -138,7 +138,7 @@ def ours(rounds: int) -> dict[str, Any]:
 
 
 def receiving(trajectory: Around) -> float:
-    """What the receiver adds to a function that does nothing."""
+    """Measure what the receiver adds to a function that does nothing."""
     import orjson
 
     from otel_rollout.propagation import carrier
@@ -162,7 +162,10 @@ def receiving(trajectory: Around) -> float:
 
 
 def rays_own_tracing(rounds: int) -> dict[str, Any]:
-    """Ray's tracing, which cannot be switched off in a job: so with and without an active span."""
+    """Measure Ray's tracing with and without an active span.
+
+    A job cannot switch it off.
+    """
     from opentelemetry import trace
 
     start_ray(_tracing_startup_hook="ray.util.tracing.setup_local_tmp_tracing:setup_tracing")
@@ -175,7 +178,7 @@ def rays_own_tracing(rounds: int) -> dict[str, Any]:
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """All of it, each job in a process of its own."""
+    """Measure everything, each job in a separate process."""
     return {
         part: json.loads(
             subprocess.run(

@@ -1,4 +1,4 @@
-"""Measure what redaction costs: processor time for a line, of usual and of hostile content.
+"""Measure redaction: processor time per line of usual and hostile content.
 
 python -m benchmarks.redaction
 """
@@ -25,7 +25,7 @@ CONTENTS = {
 
 
 def milliseconds(line: bytes) -> float:
-    """Measure the least of several runs."""
+    """Return the minimum time of several runs."""
     best = float("inf")
     for _ in range(20):
         began = time.thread_time()

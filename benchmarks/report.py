@@ -1,4 +1,7 @@
-"""``python -m benchmarks.report``: tables and plots of README.md and docs/, from ``results/latest.json``."""
+"""Write tables and plots of README.md and docs/ from ``results/latest.json``.
+
+python -m benchmarks.report
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ OURS, THEIRS = "#1a7f5a", "#9aa4ad"
 
 
 def write(result: Result) -> None:
-    """All of them, as far as there are figures."""
+    """Draw all plots whose figures exist."""
     tables.update(result)
     tables.replace(ROOT / "docs" / "performance.md", "machine", _machine(result["machine"]))
     for part, plot in PLOTS.items():
@@ -50,7 +53,7 @@ def _save(figure: Any, name: str) -> None:
 
 
 def _peers(part: dict[str, Any]) -> Any:
-    """What an operation takes of the caller, and of all threads of its process."""
+    """Plot the CPU per operation of the caller and of all threads of its process."""
     figure, all_axes = _axes(2)
     names = list(part["tracers"])
     colours = [OURS if name.startswith("otel-rollout") else THEIRS for name in names]
@@ -72,7 +75,7 @@ def _peers(part: dict[str, Any]) -> Any:
 
 
 def _step(part: dict[str, Any]) -> Any:
-    """By how much a step is slower, and how long the event loop is held up."""
+    """Plot by how much a step is slower, and how long the event loop is held up."""
     figure, (slower, lag) = _axes(2)
     names = list(part["tracers"])
     colours = [OURS if name.startswith("otel-rollout") else THEIRS for name in names]
@@ -94,7 +97,7 @@ def _step(part: dict[str, Any]) -> Any:
 
 
 def _outage(part: dict[str, Any]) -> Any:
-    """Operations per second over the run."""
+    """Plot the longest operation of each second of the run."""
     figure, axes = _axes()
     for name, found in part["tracers"].items():
         seconds = [second for second in found["each_second"] if "operations" in second]
@@ -114,7 +117,7 @@ def _outage(part: dict[str, Any]) -> Any:
 
 
 def _growth(part: dict[str, Any]) -> Any:
-    """Flat lines, or not."""
+    """Plot the ratio to the bare SDK span as spans and processes increase."""
     figure, all_axes = _axes(3, 2.8)
     for axes, (kind, label) in zip(
         all_axes,
@@ -137,7 +140,7 @@ def _growth(part: dict[str, Any]) -> Any:
 
 
 class Plot(NamedTuple):
-    """A part's plot, ``docs/images/performance-NAME.png``."""
+    """Return the path of a part's plot, ``docs/images/performance-NAME.png``."""
 
     name: str
     draw: Callable[[dict[str, Any]], Any]

@@ -1,9 +1,9 @@
-"""A rollout, traced by somebody: what other parts of the benchmark run in a process of its own.
+"""Run a traced rollout in its own process, for other parts of the benchmark.
 
-    python -m benchmarks.rollout TRACER SECONDS    # so many trajectories per second, for so long
+    python -m benchmarks.rollout TRACER SECONDS    # a fixed number of trajectories per second
 
-Prints a line of JSON for each second, as it goes, and one about the whole at the end: a tracer that does not
-let go of its caller has said until when it went well.
+Prints a line of JSON for each second, and one for the whole at the end. If a tracer blocks its caller, the
+lines show until when it worked.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 from benchmarks.tracers import PAYLOAD, TRACERS, TURNS, Tracing
 
 AT_ONCE = 8
-"""Trajectories, where they follow each other as fast as they can."""
+"""Trajectories at once when they follow each other without pause."""
 PER_SECOND = 10
 _BETWEEN_TURNS = 0.05
-"""Seconds of a trajectory that is paced, between its operations."""
+"""Seconds between operations of a paced trajectory."""
 
 
 class Rollout:
-    """Trajectories, and what their operations took."""
+    """Runs trajectories and times their operations."""
 
     def __init__(self, tracing: Tracing, pause: float) -> None:
         self._tracing = tracing
@@ -38,7 +38,7 @@ class Rollout:
         self.trajectories = 0
 
     async def trajectory(self, sample: int) -> None:
-        """One of them; the pauses are no part of what its operations take."""
+        """Run one trajectory; its pauses are not part of the operations' times."""
         with self._tracing.trajectory(1, sample):
             for _ in range(TURNS):
                 began = time.perf_counter()
@@ -48,7 +48,7 @@ class Rollout:
         self.trajectories += 1
 
     async def burst(self, trajectories: int) -> None:
-        """As fast as it goes."""
+        """Run trajectories as fast as possible."""
         samples = iter(range(trajectories))
 
         async def one_after_the_other() -> None:
@@ -58,7 +58,7 @@ class Rollout:
         await asyncio.gather(*(one_after_the_other() for _ in range(AT_ONCE)))
 
     async def paced(self, seconds: float) -> None:
-        """So many per second; none is begun when it is over."""
+        """Run a fixed number of trajectories per second; start none after the end."""
         began = time.perf_counter()
         running: set[asyncio.Task[None]] = set()
         for sample in itertools.count():
@@ -73,7 +73,7 @@ class Rollout:
 
 
 async def report_each_second(rollout: Rollout, began: float) -> None:
-    """What there is to say about the second that has passed."""
+    """Return the figures of the past second."""
     seen = 0
     while True:
         await asyncio.sleep(1)
@@ -92,13 +92,13 @@ async def report_each_second(rollout: Rollout, began: float) -> None:
 
 
 def memory_mib() -> float:
-    """What this process has in memory."""
+    """Return the memory of this process."""
     status = Path("/proc/self/status").read_text()
     return round(int(status.partition("VmRSS:")[2].split()[0]) / 1024, 1)
 
 
 async def run(tracing: Tracing, seconds: float) -> dict[str, Any]:
-    """All of it, after a trajectory for connections and the like."""
+    """Run the rollout after one trajectory that opens connections."""
     rollout = Rollout(tracing, _BETWEEN_TURNS)
     await rollout.trajectory(-1)
     tracing.flush()
@@ -117,13 +117,13 @@ async def run(tracing: Tracing, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Be that process."""
+    """Run as that process."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=__doc__)
     parser.add_argument("tracer", choices=TRACERS)
     parser.add_argument("seconds", type=float)
     given = parser.parse_args()
     logging.disable(logging.ERROR)
-    answers, sys.stdout = sys.stdout, sys.stderr  # clients greet
+    answers, sys.stdout = sys.stdout, sys.stderr  # clients print a greeting
     tracing = TRACERS[given.tracer].start()
     sys.stdout = answers
     print(json.dumps(asyncio.run(run(tracing, given.seconds))), flush=True)

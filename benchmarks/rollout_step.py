@@ -1,11 +1,12 @@
-"""A rollout step: 512 trajectories at once as tasks of one Ray actor, traced and untraced in turns.
+"""Measure a rollout step: 512 trajectories at once as tasks of one Ray actor.
 
     python -m benchmarks.rollout_step [--quick]
 
-Nine operations of a trajectory wait for a simulated inference server, as long in the traced step as in the
-untraced one beside it; meanwhile a task measures how late the event loop runs it. Each tracer has a process,
-a Ray and an actor of its own, and sends to a real server. Then single operations of ours with values up to a
-mebibyte, odd ones too, for what one of them may hold the event loop up. Prints JSON.
+Traced and untraced steps alternate. Nine operations of a trajectory wait for a simulated inference server,
+equally long in a traced step and in the untraced step next to it. Meanwhile, a task measures how late the
+event loop runs it. Each tracer has its own process, Ray and actor, and sends to a real server. Then single
+operations of ours with values of up to 1 MiB, including odd ones, show how long one operation holds the event
+loop. Prints JSON.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ FIELD = (
 )
 TRAJECTORIES = 512
 _WARMING = 16
-"""Trajectories of a step that does not count."""
+"""Trajectories of the first step, which is not measured."""
 _PROBE_SECONDS = 0.01
 _SIZES = {"2 KB": 2_000, "64 KB": 64_000, "1 MiB": 1_048_000}
-"""Of JSON; what is around it has to have room in a mebibyte as well."""
+"""Bytes of JSON of the largest value; the text around it must fit into 1 MiB too."""
 
 
 class Actor:
-    """What runs in Ray's worker; the tracer is started there, as verl's agent loop worker does."""
+    """Actor in Ray's worker; it starts the tracer, as verl's agent loop worker does."""
 
     def __init__(self, name: str, inference_seconds: float) -> None:
         logging.disable(logging.ERROR)
@@ -52,7 +53,7 @@ class Actor:
         self._untraced = tracers.TRACERS[tracers.UNTRACED].start()
 
     async def step(self, number: int, traced: bool, trajectories: int = TRAJECTORIES) -> dict[str, Any]:
-        """One step."""
+        """Run one step."""
         tracing = self._traced if traced else self._untraced
         late: list[float] = []
         probe = asyncio.create_task(_probe(late))
@@ -68,18 +69,18 @@ class Actor:
         return {"seconds": seconds, "cpu_seconds": used, **lags, "mib": memory_mib()}
 
     async def _trajectory(self, tracing: Tracing, step: int, sample: int) -> None:
-        waits = random.Random(sample)  # the same in each step
+        waits = random.Random(sample)  # equal random numbers in each step
         with tracing.trajectory(step, sample):
             for _ in range(TURNS):
                 await tracing.generate(PAYLOAD, self._inference * waits.uniform(0.5, 1.5))
 
     def flush(self) -> None:
-        """Deliver, so that the next step begins in peace."""
+        """Deliver, so that the next step starts without a backlog."""
         self._traced.flush()
 
 
 async def _probe(late: list[float]) -> None:
-    """How much later than asked for a task is run again and again, in seconds."""
+    """Run a task at fixed intervals; return by how many seconds each run is late."""
     while True:
         due = time.perf_counter() + _PROBE_SECONDS
         await asyncio.sleep(_PROBE_SECONDS)
@@ -87,12 +88,12 @@ async def _probe(late: list[float]) -> None:
 
 
 def measure(name: str, pairs: int, inference_seconds: float) -> dict[str, Any]:
-    """In a process of its own: steps in turns, untraced and traced."""
+    """In a separate process: run steps in turns, untraced and traced."""
     import ray
 
     ray.init("local", num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     actor: Any = ray.remote(Actor).remote(name, inference_seconds)
-    for traced in (False, True):  # connections, caches
+    for traced in (False, True):  # warm-up
         ray.get(actor.step.remote(0, traced, _WARMING))
     taken: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     for pair in range(pairs):
@@ -113,9 +114,10 @@ def measure(name: str, pairs: int, inference_seconds: float) -> dict[str, Any]:
 
 
 def stalls(quick: bool) -> dict[str, Any]:
-    """In a process of its own: single operations of ours with larger and larger values, 2 ms apart.
+    """In a separate process: measure single operations of ours with growing values.
 
-    The thread's CPU is what we take of the event loop; the wall has in it what others do to this machine.
+    The operations are 2 ms apart. The thread's CPU is our share of the event loop; wall time includes other
+    work of the machine.
     """
     tracing = TRACERS["otel-rollout → MLflow"].start()
     found = {}
@@ -133,7 +135,7 @@ def stalls(quick: bool) -> dict[str, Any]:
 
 
 def _odd() -> dict[str, Any]:
-    """About a mebibyte of what orjson does not take as it is."""
+    """Return values of about 1 MiB that orjson refuses."""
     import numpy
 
     return {
@@ -172,7 +174,10 @@ def _middle(steps: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Everybody, one after the other, ours with more steps: the least has to be told. In haste only ours."""
+    """Measure all tracers in turn; with ``--quick`` only ours.
+
+    Ours runs more steps, because its difference is the smallest.
+    """
     from benchmarks.targets import TARGETS, running
 
     pairs, of_others, inference = (1, 0, 0.2) if quick else (4, 1, 0.4)  # others deliver a step for a minute
@@ -190,7 +195,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, or be one of the processes measured."""
+    """Measure, or run as one of the measured processes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout_step", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer steps, for a first impression")
     parser.add_argument("tracer", nargs="?", choices=(*FIELD, "stalls"), help=argparse.SUPPRESS)
@@ -200,7 +205,7 @@ def main() -> None:
     if given.tracer is None:
         print(json.dumps(run(given.quick), indent=1))
         return
-    answers, sys.stdout = sys.stdout, sys.stderr  # clients greet
+    answers, sys.stdout = sys.stdout, sys.stderr  # clients print a greeting
     measured = (
         stalls(bool(given.amount))
         if given.tracer == "stalls"

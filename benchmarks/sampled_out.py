@@ -1,7 +1,10 @@
-"""What a trajectory costs that is not recorded: ``python -m benchmarks.sampled_out``. Seconds.
+"""Measure what a trajectory that is sampled out costs, in seconds.
 
-Entering and leaving one with an operation inside, in turns, so that a slow moment of the machine hits all:
-with ``trace=False``, left out by its group, and recorded. Groups have eight siblings.
+    python -m benchmarks.sampled_out
+
+Three variants enter and leave a trajectory with one operation inside: with ``trace=False``, sampled out by
+head sampling, and recorded. They take turns, so that a slow moment of the machine affects all of them. Groups
+have eight siblings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables on the terminal, in README.md and in docs/: written from the figures and never by hand."""
+"""Build the tables on the terminal, in README.md and in docs/ from the figures."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from benchmarks import goals
 
 ROOT = Path(__file__).parent.parent
 END = "<!-- bench:end -->\n"
-"""Ends what begins with ``<!-- bench:NAME -->``."""
+"""Mark that ends a table; ``<!-- bench:NAME -->`` begins it."""
 Result = dict[str, Any]
-"""Of all parts by their names, or of one part."""
+"""Figures of all parts by name, or of one part."""
 Row = list[str]
 
 
@@ -23,12 +23,12 @@ class Shown(NamedTuple):
     """A table.
 
     Attributes:
-        part: of the benchmark, that it is about; none: all of them.
-        title: what it shows; in documents the text around it says so.
-        headings: of the columns, after that of the names.
-        rows: from the part's figures, or from all.
-        pages: where it stands.
-        otherwise: what is said where there are no figures.
+        part: the part of the benchmark that the table shows; empty: all parts.
+        title: title on the terminal; in documents the surrounding text replaces it.
+        headings: headings of the columns after the first.
+        rows: builds the rows from the part's figures, or from all figures.
+        pages: pages that contain the table.
+        otherwise: text if there are no figures.
     """
 
     part: str
@@ -39,15 +39,15 @@ class Shown(NamedTuple):
     otherwise: str = ""
 
     def figures(self, result: Result) -> Result:
-        """What it is written from."""
+        """Return the figures that the table is built from."""
         return result[self.part] if self.part else result
 
     def is_in(self, result: Result) -> bool:
-        """Whether what it is about was measured."""
+        """Return whether the table's part was measured."""
         return not self.part or self.part in result
 
     def for_terminal(self, result: Result) -> Table | str:
-        """As people read it who ran it."""
+        """Return the table for the terminal."""
         if not self.figures(result):
             return f"{self.title}: {self.otherwise}"
         table = Table(title=self.title, title_justify="left")
@@ -58,7 +58,7 @@ class Shown(NamedTuple):
         return table
 
     def as_markdown(self, result: Result) -> str:
-        """As it stands in a page."""
+        """Return the table as Markdown."""
         if not self.figures(result):
             return f"{self.otherwise}\n"
         lines = ["| | " + " | ".join(self.headings) + " |", "|---|" + "---:|" * len(self.headings)]
@@ -67,7 +67,7 @@ class Shown(NamedTuple):
 
 
 def hot_path_rows(part: Result) -> list[Row]:
-    """An operation, under those who share an environment with us."""
+    """One operation under the tracers that share our environment."""
     return [
         [
             name,
@@ -85,7 +85,7 @@ _PEERS = ("cpu_us", "trajectory_us", "process_us", "beside_busy_thread_wall_us_p
 
 
 def peers_rows(part: Result) -> list[Row]:
-    """An operation, under everybody in a process of his own: ours, and others' as ratios to it."""
+    """One operation under every tracer: ours, and the others' ratios to ours."""
     ours = next(iter(part["tracers"].values()))
     return [
         [
@@ -117,7 +117,7 @@ def operations_rows(part: Result) -> list[Row]:
 
 
 def ray_rows(part: Result) -> list[Row]:
-    """µs that propagation adds to a call of Ray's, and what Ray's own tracing adds."""
+    """µs that propagation adds to a Ray call, and that Ray's own tracing adds."""
     ours, theirs = part["ours"]["over_plain"], part["rays_own_tracing"]["active"]
     plain, submits = part["ours"]["plain"], ("submit_method", "submit_task")
     return [
@@ -163,7 +163,7 @@ def stall_rows(part: Result) -> list[Row]:
 
 
 def delivery_rows(part: Result) -> list[Row]:
-    """Spans into each server, by us and by those who use it today."""
+    """Spans into each server, by us and by the tracers in use today."""
     rows = []
     for server, contestants in part["servers"].items():
         ours = next(iter(contestants.values()))["spans_per_second"]
@@ -184,7 +184,7 @@ def delivery_rows(part: Result) -> list[Row]:
 
 
 def weave_rows(part: Result) -> list[Row]:
-    """Of them, those of Weave's servers."""
+    """The delivery rows of Weave's servers."""
     return [row for row in delivery_rows(part) if row[0].startswith("Weave")]
 
 
@@ -202,7 +202,7 @@ def otlp_rows(part: Result) -> list[Row]:
 
 
 def outage_rows(part: Result) -> list[Row]:
-    """The thirds of a rollout whose target is gone in the second of them."""
+    """The thirds of a rollout whose target is unreachable in the second third."""
 
     def microseconds(value: float | None) -> str:
         return "–" if value is None else f"{value:,.0f}"
@@ -229,7 +229,7 @@ _GROWN = {
 
 
 def growth_rows(part: Result) -> list[Row]:
-    """Cost of a span as there are more of them, beside that of a bare SDK span in the same moments."""
+    """CPU per span as spans increase, beside a bare SDK span at the same moments."""
     rows = []
     for kind, named in _GROWN.items():
         first = next(iter(part[kind].values()))["share_of_sdk_span"]
@@ -265,11 +265,11 @@ def language_model_rows(part: Result) -> list[Row]:
 
 
 TRAJECTORIES, STEPS_PER_DAY = 512, 288
-"""Of a step; a step every five minutes."""
+"""Trajectories of a step and steps of a day; a step every five minutes."""
 
 
 def trajectory_rows(part: Result) -> list[Row]:
-    """What one trajectory takes, on its way from the worker to a backend, and in verl's own."""
+    """Cost of one trajectory from the worker to a backend, ours and verl's."""
     ours, verls = part["ours"], part["verls_own_path_one_trajectory"]
     number = part["trajectories"]
     cost = ours["caller_ns_per_context_token"]
@@ -304,7 +304,7 @@ def trajectory_rows(part: Result) -> list[Row]:
 
 
 def volume_rows(part: Result) -> list[Row]:
-    """A day's bytes, tokens decoded and the training process's time, by us and by verl's own code."""
+    """Bytes, decoded tokens and training CPU of a day, ours and verl's."""
     ours, verls = part["ours"], part["verls_own_path_one_trajectory"]
     steps = STEPS_PER_DAY * TRAJECTORIES / part["trajectories"]
     alone = STEPS_PER_DAY * TRAJECTORIES
@@ -328,7 +328,7 @@ def volume_rows(part: Result) -> list[Row]:
 
 
 def verl_rows(part: Result) -> list[Row]:
-    """A trajectory of verl's tool agent, and what of it arrived."""
+    """A trajectory of verl's tool agent, and its spans that arrived."""
     return [
         [
             name,
@@ -457,7 +457,7 @@ TABLES = {
 
 
 def update(result: Result) -> None:
-    """Write what the result has figures of into the pages, between the marks."""
+    """Write every table with figures into its pages, between the marks."""
     for name, table in TABLES.items():
         if table.is_in(result):
             for page in table.pages:
@@ -465,7 +465,7 @@ def update(result: Result) -> None:
 
 
 def replace(page: Path, name: str, text: str) -> None:
-    """Replace what stands in a page between a name's marks."""
+    """Replace the text between the marks of a name in a page."""
     before, begin, rest = page.read_text().partition(f"<!-- bench:{name} -->\n")
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -1,4 +1,4 @@
-"""The servers that spans go to: real ones, on this machine, each with a way to it that can be shut."""
+"""Start the real servers that spans go to, each behind a proxy that can be shut."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Target(NamedTuple):
     """A server that takes spans.
 
     Attributes:
-        port: where it listens, on the loopback.
-        variables: what points a program at a port where it is to be found.
-        spans: how many it has of the benchmark's project.
-        arrived: much the same, and quick to say.
+        port: its port on the loopback.
+        variables: environment variables that point a program at a given port.
+        spans: returns the number of stored spans of the benchmark's project.
+        arrived: returns about the same number, faster.
     """
 
     port: int
@@ -36,12 +36,12 @@ class Target(NamedTuple):
 
 
 Start = Callable[[Path], contextlib.AbstractContextManager[Target]]
-"""Starts one whose files lie in a directory."""
+"""Starts a server whose files are in a directory."""
 
 
 @contextmanager
 def mlflow(place: Path) -> Iterator[Target]:
-    """``mlflow server`` with one worker, and a SQLite database."""
+    """Start ``mlflow server`` with one worker and a SQLite database."""
     port = free_port()
 
     def spans() -> int:
@@ -52,7 +52,7 @@ def mlflow(place: Path) -> Iterator[Target]:
             )
             return int(number)
 
-    # Without its consumers of jobs, a dozen processes that have nothing to do with traces.
+    # Without its job consumers: a dozen processes that do not handle traces.
     with running_server(f"http://127.0.0.1:{port}", place, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"):
         yield Target(port, lambda port: {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}, spans, spans)
 
@@ -84,7 +84,7 @@ def _weave(store: str) -> Start:
 
 @contextmanager
 def collector(place: Path) -> Iterator[Target]:
-    """An agent Collector, with its queue on disk."""
+    """Start an agent Collector with its queue on disk."""
     running = Collector(place, "agent")
     try:
         yield Target(
@@ -98,13 +98,13 @@ def collector(place: Path) -> Iterator[Target]:
 
 
 TARGETS: dict[str, Start] = {"mlflow": mlflow, "weave": _weave("chdb"), "otlp": collector}
-"""By the names that exporters have."""
+"""Targets by the names of their exporters."""
 WEAVE_THAT_KEEPS_NOTHING = _weave("null")
 
 
 @contextmanager
 def running(start: Start) -> Iterator[tuple[Target, Path]]:
-    """A server, and a place for it and for those who use it, until both are not needed any more."""
+    """Provide a server and a directory until the context ends."""
     with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-", ignore_cleanup_errors=True) as directory:
         place = Path(directory)
         with start(place) as target:
@@ -112,7 +112,10 @@ def running(start: Start) -> Iterator[tuple[Target, Path]]:
 
 
 class Gate:
-    """A way to a server. While it is shut, connections are refused, and those there were are cut."""
+    """A proxy in front of a server.
+
+    While it is shut, it refuses connections and cuts existing ones.
+    """
 
     def __init__(self, port: int) -> None:
         self.port = free_port()
@@ -124,11 +127,11 @@ class Gate:
         self.open()
 
     def open(self) -> None:
-        """Let everybody through."""
+        """Accept connections."""
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
 
     def shut(self) -> None:
-        """Let nobody through."""
+        """Refuse connections."""
         asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result()
 
     def __enter__(self) -> Gate:

@@ -1,8 +1,9 @@
-"""Everybody who traces rollouts, each as its users run it; a rollout of one of them is a process of its own.
+"""Define the compared tracers, each as its users run it.
 
-What is traced is the same for all: ``generate``, with about 2 KB in and 2 KB out, nine times in a trajectory,
-which is a span as well. A tracer is started where it is used, in an environment in which it can be installed,
-and finds its target by the variables its users set (``benchmarks.targets``).
+All tracers trace the same program: ``generate``, with about 2 KB in and 2 KB out, nine times in a trajectory,
+which is a span as well. A tracer starts in the process that uses it, in an environment that satisfies its
+requirements. It finds its target by the variables that its users set (``benchmarks.targets``). A rollout of
+one tracer is a process of its own.
 """
 
 from __future__ import annotations
@@ -34,30 +35,30 @@ PAYLOAD = {
 RESULT = {"text": "A scarf takes two balls of wool, so she needs sixty of them. " * 30, "stop_reason": "stop"}
 TURNS = 9
 SPANS = TURNS + 1
-"""Of a trajectory."""
+"""Spans of a trajectory."""
 PROJECT = "bench"
 _FINISH_SECONDS = 300.0
 _RUN_SECONDS = 900.0
-"""After which something is wrong."""
+"""Seconds after which a process counts as failed."""
 
 Generate = Callable[..., Awaitable[dict[str, Any]]]
 
 
 async def generate(payload: dict[str, Any], seconds: float = 0.0) -> dict[str, Any]:
-    """What is traced: an answer, after so long."""
+    """Answer after a pause; the function that is traced."""
     if seconds:
         await asyncio.sleep(seconds)
     return RESULT
 
 
 class Tracing(NamedTuple):
-    """What a tracer that was started gives to a rollout.
+    """Objects that a started tracer gives to a rollout.
 
     Attributes:
-        generate: the operation, traced.
-        trajectory: entered around a trajectory, given its step and its sample.
-        flush: deliver what there is, as far as the tracer can be asked to.
-        finish: the same, at the end of the process.
+        generate: the traced operation.
+        trajectory: context manager around a trajectory, for its step and sample.
+        flush: delivers the backlog, as far as the tracer supports it.
+        finish: delivers the backlog at the end of the process.
     """
 
     generate: Generate
@@ -67,14 +68,14 @@ class Tracing(NamedTuple):
 
 
 class Tracer(NamedTuple):
-    """Somebody who traces.
+    """A tracer.
 
     Attributes:
-        target: where its spans go, a name of ``benchmarks.targets``.
-        start: what its users do when their program starts.
-        packages: what it is and what it stands on, for their versions.
-        environment: where that is installed.
-        variables: what its users set in the environment, beside where the target is.
+        target: name of its target in ``benchmarks.targets``.
+        start: the code that its users run when their program starts.
+        packages: its packages, whose versions are shown.
+        environment: directory of the environment with these packages.
+        variables: environment variables that its users set, except the target's.
     """
 
     target: str
@@ -85,11 +86,11 @@ class Tracer(NamedTuple):
 
     @property
     def python(self) -> str:
-        """The interpreter of its environment."""
+        """Return the interpreter of its environment."""
         return str(ROOT / self.environment / "bin" / "python")
 
     def versions(self) -> str:
-        """What it is, as a reader has to know; asked in its environment."""
+        """Return its package versions, read in its environment."""
         return " · ".join(f"{package} {version(package)}" for package in self.packages)
 
 
@@ -98,7 +99,7 @@ def _untraced() -> Tracing:
 
 
 def nothing() -> None:
-    """What is to be done where there is nothing to do."""
+    """Do nothing."""
 
 
 def _ours() -> Tracing:
@@ -146,7 +147,7 @@ def _verl(backend: str) -> Callable[[], Tracing]:
 
         @contextmanager
         def within_a_call(step: int, sample: int) -> Iterator[None]:
-            # verl's attributes make no span for Weave; its traced ``run`` does, as this.
+            # verl's attributes make no span for Weave; verl's traced ``run`` does, like this one.
             with trajectory(step, sample):
                 attributes = {"step": step, "sample_index": sample, "rollout_n": 0}
                 call = client.create_call("AgentLoop.run", {}, attributes=attributes)
@@ -193,7 +194,7 @@ def _weave_op() -> Tracing:
 
 
 def _ours_in_a_weave_process() -> Tracing:
-    """Weave's client sets a global provider of OpenTelemetry's SDK, and ours joins it."""
+    """Start Weave's client, which sets a global SDK provider that ours joins."""
     import weave
 
     weave.init(PROJECT)
@@ -220,7 +221,7 @@ def _sdk() -> Tracing:
 
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    # Not the global one: what ours records would be spans of the application's as well.
+    # Not the global provider: our spans would go through it.
     tracer = provider.get_tracer("bench")
 
     async def traced(payload: dict[str, Any], seconds: float = 0.0) -> dict[str, Any]:
@@ -264,11 +265,11 @@ TRACERS = {
 
 
 def environment(name: str, variables: dict[str, str], spool: Path) -> dict[str, str]:
-    """The variables of a process in which somebody traces to a target."""
+    """Return the variables of a process that traces to a target."""
     quiet = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        "WEAVE_PRINT_CALL_LINK": "false",  # a line per trajectory
-        "WANDB_ERROR_REPORTING": "false",  # to a host that is not there
+        "WEAVE_PRINT_CALL_LINK": "false",  # otherwise it prints a line per trajectory
+        "WANDB_ERROR_REPORTING": "false",  # otherwise it reports to a host that does not exist
         "PYTHONWARNINGS": "ignore",
     }
     ours = {
@@ -280,12 +281,15 @@ def environment(name: str, variables: dict[str, str], spool: Path) -> dict[str, 
 
 
 def inherited() -> dict[str, str]:
-    """This process's variables, without those of tracers: MLflow leaves some of its own there."""
+    """Return this process's variables without those of tracers.
+
+    MLflow sets some variables of its own in the process.
+    """
     return {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "MLFLOW_"))}
 
 
 def run(name: str, module: str, arguments: list[str], variables: dict[str, str]) -> dict[str, Any]:
-    """Run a module in the tracer's environment; what it printed last."""
+    """Run a module in the tracer's environment; return its last line of output."""
     ran = subprocess.run(
         [TRACERS[name].python, "-m", module, *arguments],
         env=variables,
@@ -302,9 +306,10 @@ def run(name: str, module: str, arguments: list[str], variables: dict[str, str])
 
 
 class Process:
-    """A module in the tracer's environment that does what it is asked, so that several can take turns.
+    """A module in the tracer's environment that answers questions.
 
-    It begins at once; the first question waits until it has.
+    Several such processes can take turns. The module starts at once; the first question waits until it is
+    ready.
     """
 
     def __init__(self, name: str, module: str, arguments: list[str], variables: dict[str, str]) -> None:
@@ -321,7 +326,7 @@ class Process:
         )
 
     def ask(self, question: str) -> Any:
-        """Its answer."""
+        """Ask a question and return the answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):
@@ -346,9 +351,9 @@ class Process:
 
 
 def answer(start: Callable[[], Mapping[str, Callable[[], Any]]]) -> None:
-    """Be such a process: do what the lines of the standard input name."""
+    """Run as such a process: perform the commands on standard input."""
     logging.disable(logging.ERROR)
-    answers, sys.stdout = sys.stdout, sys.stderr  # clients greet
+    answers, sys.stdout = sys.stdout, sys.stderr  # clients print a greeting
     known = start()
     for line in sys.stdin:
         print(json.dumps(known[line.strip()]()), file=answers, flush=True)

@@ -1,11 +1,11 @@
-"""A trajectory of verl's agent loop, untraced, under its own backends, and under ours.
+"""Measure verl's agent loop untraced, under verl's backends, and under ours.
 
     python -m benchmarks --only verl_agent_loop
 
-Each contestant has a process of its own with a real ``AgentLoopWorker``, tool agent and tool; only the engine
-and the reward are objects of the tests that answer at once. To MLflow both tracers write a SQLite file, to
-Weave they send to its own server on this machine. What arrived is read back from there after each contestant
-has had its time to finish: verl's by flushing its queue, which a job that ends by ``ray.kill`` does not do.
+Each contestant has its own process with a real ``AgentLoopWorker``, tool agent and tool. Engine and reward
+are test objects that answer at once. For MLflow both tracers write a SQLite file; for Weave they send to its
+own server on this machine. Arrived spans are read back after each contestant has had time to finish: verl's
+by flushing its queue, which a job that ends by ``ray.kill`` does not do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONTESTANTS = {
     "verl's weave backend": ("verl", "weave"),
     "otel-rollout, to Weave": ("otel-rollout", "weave"),
 }
-"""Name → who traces, and where to."""
+"""Name → tracer and target."""
 BATCH = 8
 """Trajectories at once, as a worker runs its part of a batch."""
 PROJECT = "bench-verl"
@@ -41,7 +41,7 @@ FINISH_SECONDS = 300.0
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Every contestant, one after the other."""
+    """Measure every contestant in turn."""
     batches = 3 if quick else 12
     contestants = {name: _measured(name, backend, batches) for name, (_, backend) in CONTESTANTS.items()}
     return {"batches": batches, "batch": BATCH, "contestants": contestants}
@@ -59,7 +59,7 @@ def _measured(name: str, backend: str | None, batches: int) -> dict[str, Any]:
         if backend == "weave":
             weave = stack.enter_context(LocalWeave(Path(directory)))
             environment |= weave.environment
-            # A line per trajectory and reports of errors to a host that is not there are no part of it.
+            # Do not measure a line of output per trajectory, or error reports to a host that does not exist.
             environment |= {"WEAVE_PRINT_CALL_LINK": "false", "WANDB_ERROR_REPORTING": "false"}
         python = str(ROOT / VERL / "bin" / "python")
         ran = subprocess.run(
@@ -82,7 +82,7 @@ def _measured(name: str, backend: str | None, batches: int) -> dict[str, Any]:
 
 
 def _counted(parents: list[str | None]) -> dict[str, int]:
-    """Traces and spans, from the ids of all spans' parents."""
+    """Return traces and spans from the parent ids of all spans."""
     return {"traces": parents.count(None), "spans": len(parents)}
 
 
@@ -105,7 +105,7 @@ async def _run(tracer: str | None, backend: str | None, batches: int) -> dict[st
             described = {"step": step, "sample_index": 0, "rollout_n": n, "validate": False}
             await worker._run_agent_loop({"temperature": 1.0}, described, **rows([0], step, False, False)[0])
 
-        await asyncio.gather(*(trajectory(0, n) for n in range(BATCH)))  # connections, caches, databases
+        await asyncio.gather(*(trajectory(0, n) for n in range(BATCH)))  # warm-up
         wall, cpu = [], []
         for step in range(1, batches + 1):
             began, spent = time.perf_counter(), time.process_time()
@@ -122,7 +122,7 @@ async def _run(tracer: str | None, backend: str | None, batches: int) -> dict[st
 
 
 def _finish(tracer: str | None, backend: str | None) -> None:
-    """Give the contestant its time to deliver what it has."""
+    """Give the contestant time to deliver its backlog."""
     if tracer == "otel-rollout":
         import otel_rollout
 

@@ -1,12 +1,12 @@
-"""What trajectories of many turns take: bytes recorded, kept and delivered, tokens decoded, trainer's time.
+"""Measure trajectories of many turns: bytes, decoded tokens and CPU.
 
     python -m benchmarks --only volume [--quick]
 
 The share of one of verl's eight agent workers in a step of 64 samples with 8 siblings each: 64 trajectories
-at once, of 30 turns; each turn resends its context, which grows by 1000 tokens: 700 from a tool, 300 of the
-model's. The text is that of the Python standard library's modules, the tokenizer that of the package
-``anthropic`` 0.38.0 on PyPI (65 000 tokens), which ships it. verl's own path is measured on one trajectory,
-in verl's environment.
+at once, of 30 turns. Each turn resends its context, which grows by 1,000 tokens: 700 from a tool, 300 from
+the model. The text is the source of the Python standard library. The tokenizer is the one that the package
+``anthropic`` 0.38.0 on PyPI ships (65,000 tokens). verl's own path is measured on one trajectory, in verl's
+environment.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from otel_rollout.spool import layout
 ROOT = Path(__file__).parent.parent
 SIBLINGS, SAMPLES, WORKERS = 8, 64, 8
 TURN_SECONDS = 0.5
-"""What model and tool take, on average."""
+"""Average seconds that model and tool take."""
 TOKENIZER_PACKAGE: Final = "anthropic==0.38.0"
 _VERL: Final = (".venv-verl-bench", ".venv-verl")
 _BATCH_CHARACTERS: Final = 1 << 20
@@ -48,7 +48,7 @@ _PLAIN = b'{"key":"output.value","value":{"stringValue":"%b"}}' % (b"no token id
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    """Record, keep and tell the trajectories of a worker, and one as verl does by itself."""
+    """Record, keep and export a worker's trajectories; measure verl's on one."""
     samples = 2 if quick else SAMPLES // WORKERS
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
@@ -68,7 +68,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 
 
 class Agent:
-    """One trajectory: what the model is asked and answers is known before."""
+    """One trajectory, whose prompts and answers are known in advance."""
 
     def __init__(self, tokenizer: Any, ids: list[int]) -> None:
         self.tokenizer = tokenizer
@@ -76,16 +76,16 @@ class Agent:
         self.random = random.Random(ids[-1])
         self.seen = 0
         self.costs: list[float] = []
-        """CPU ns per context token of each model call."""
+        """CPU per context token of each model call, in ns."""
 
     @rollout_trace_op(kind=semconv.KIND_LLM, token2text=True)
     async def generate(self, prompt_ids: list[int], sampling_params: dict[str, Any]) -> dict[str, Any]:
-        """A model call."""
+        """Make a model call."""
         return {"token_ids": self.ids[len(prompt_ids) : len(prompt_ids) + ANSWER], "stop_reason": "completed"}
 
     @rollout_trace_op(kind=semconv.KIND_AGENT, token2text=True)
     async def run(self) -> dict[str, Any]:
-        """An agent loop; others run while it waits for model and tool."""
+        """Run an agent loop; others run while it waits for model and tool."""
         for turn in range(1, TURNS + 1):
             prompt = self.ids[: turn * GROWTH]
             began = time.thread_time_ns()
@@ -140,7 +140,7 @@ def _ours(place: Path, tokenizer_file: Path, trajectories: list[list[int]]) -> d
 
 
 def _told(node_dir: Path, segments: list[Path]) -> dict[str, Any]:
-    """What exporters get, and what that costs the forwarder."""
+    """Measure what exporters get and what it costs the forwarder."""
     rewriter = LineRewriter(node_dir)
     sent = 0
     began = time.thread_time()
@@ -185,7 +185,7 @@ def _tokenizer_file(place: Path) -> Path:
 
 
 def _trajectories(tokenizer_file: Path, samples: int) -> list[list[int]]:
-    """The tokens of each trajectory; siblings have the first thousand in common, as their prompt."""
+    """Return the tokens of each trajectory; siblings share the first thousand."""
     from tokenizers import Tokenizer
 
     tokens = _corpus(Tokenizer.from_file(str(tokenizer_file)))

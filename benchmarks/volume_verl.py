@@ -1,4 +1,7 @@
-"""One trajectory under verl's own mlflow backend with token2text; :mod:`.volume` runs it by verl's Python."""
+"""Measure a trajectory under verl's mlflow backend with token2text.
+
+:mod:`.volume` runs this module with verl's Python.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The unmodified weave client, used as verl uses it: ``python weave_client.py PROJECT SPANS``.
+"""Use the unmodified weave client as verl does.
 
-Runs in ``.venv-weave``. Says when all calls are finished, and then waits instead of flushing.
+    python weave_client.py PROJECT SPANS
+
+Runs in ``.venv-weave``. Prints when all calls are finished, and then waits instead of flushing.
 """
 
 from __future__ import annotations
@@ -9,14 +11,14 @@ import sys
 import time
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 45
-"""About 2 KB."""
+"""Return about 2 KB."""
 
 
 def main() -> None:
     """Make the calls: trajectories of one root and nine operations."""
     import weave
 
-    sys.stdout, answers = sys.stderr, sys.stdout  # the client greets
+    sys.stdout, answers = sys.stderr, sys.stdout  # the client prints a greeting
     client = weave.init(sys.argv[1])
     for trajectory in range(int(sys.argv[2]) // 10):
         attributes = {"step": 1, "sample_index": trajectory, "rollout_n": 0, "experiment_name": "bench"}

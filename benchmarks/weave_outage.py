@@ -1,9 +1,10 @@
-"""Weave's server answers 503 for a while, and the process that delivers is killed in the middle of it.
+"""Measure an outage of Weave's server in which the delivering process is killed.
 
     python -m benchmarks.weave_outage [SECONDS]
 
-Ours: the forwarder is killed; weave's client, used as verl uses it: its process, in which the calls are.
-Prints as JSON how many of 2000 spans are not there afterwards, and how many are there twice.
+The server answers 503 for a while. Ours: the forwarder is killed. weave's client, used as verl uses it: its
+process is killed, which holds the calls. Prints as JSON how many of 2,000 spans are missing afterwards, and
+how many exist twice.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ otel_rollout.shutdown(float(sys.argv[2]))
 
 
 def ours(weave: LocalWeave, seconds: float) -> dict[str, int]:
-    """The forwarder is killed."""
+    """Measure ours; the forwarder is killed."""
     with tempfile.TemporaryDirectory() as spool:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
         variables = {
@@ -52,7 +53,7 @@ def ours(weave: LocalWeave, seconds: float) -> dict[str, int]:
             "OTEL_ROLLOUT_PROJECT": "outage-ours",
             "OTEL_ROLLOUT_SPOOL_DIR": spool,
         }
-        # The first batches are stored and answered 503 all the same: the worst case for duplicates.
+        # The first batches are stored although the answer is 503: the worst case for duplicates.
         weave.fail("calls/complete", 503, times=3, after=True)
         weave.fail("calls/complete", 503, times=1_000_000)
         command = [sys.executable, "-c", RECORD, str(SPANS), str(seconds + _PATIENCE)]
@@ -67,7 +68,7 @@ def ours(weave: LocalWeave, seconds: float) -> dict[str, int]:
 
 
 def theirs(weave: LocalWeave, seconds: float) -> dict[str, int]:
-    """The client's process is killed."""
+    """Measure weave's client; its process is killed."""
     weave.fail("calls/complete", 503, times=1_000_000)
     weave.fail("call/upsert_batch", 503, times=1_000_000)
     command = [str(PYTHON), str(CLIENT), f"{ENTITY}/outage-theirs", str(SPANS)]

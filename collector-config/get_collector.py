@@ -1,10 +1,10 @@
-"""Get a Collector that runs the configurations in this folder, and print its path.
+"""Get a Collector that runs the configurations in this folder.
 
     python collector-config/get_collector.py
 
-In this order: what was built or downloaded before for this ``builder.yaml``; an ``otelcol-contrib`` on the
-PATH that is new enough; a slim one built with Go; the published ``otelcol-contrib``. Needs the standard
-library only.
+Prints its path. Looks in this order: the Collector that was built or downloaded before for this
+``builder.yaml``; an ``otelcol-contrib`` on the PATH that is new enough; a slim Collector built with Go; the
+published ``otelcol-contrib``. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ BUILDER = "go.opentelemetry.io/collector/cmd/builder"
 RELEASES = os.environ.get(
     "OTELCOL_RELEASES", "https://github.com/open-telemetry/opentelemetry-collector-releases/releases/download"
 )
-"""Where releases are downloaded from: ``<it>/v<version>/otelcol-contrib_<version>_<os>_<arch>.tar.gz``."""
+"""URL of the releases: ``<URL>/v<version>/otelcol-contrib_<version>_<os>_<arch>.tar.gz``."""
 _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 class NoCollectorError(Exception):
-    """None could be had; says why and what to do."""
+    """No Collector is available; the message says why and what to do."""
 
 
 def wanted_version() -> str:
-    """The Collector's version that the manifest names."""
+    """Return the Collector's version that the manifest names."""
     found = re.search(r"^ +version: *(\d+\.\d+\.\d+)", MANIFEST.read_text(), re.MULTILINE)
     if not found:
         raise NoCollectorError(f"{MANIFEST} names no version.")
@@ -45,30 +45,32 @@ def wanted_version() -> str:
 
 
 def version_of(binary: Path | str) -> str:
-    """What a Collector says its version is."""
+    """Return the version that a Collector prints."""
     ran = subprocess.run([str(binary), "--version"], capture_output=True, text=True, timeout=60, check=False)
     found = re.search(r"(\d+\.\d+\.\d+)", ran.stdout)
     if ran.returncode or not found:
-        raise NoCollectorError(
-            f"{binary} --version does not answer as a Collector does: {ran.stderr.strip()}"
-        )
+        raise NoCollectorError(f"{binary} --version prints no version of a Collector: {ran.stderr.strip()}")
     return found[1]
 
 
 def verified(binary: Path, version: str) -> Path:
-    """The binary, if it is of this version."""
+    """Return the binary if it has this version.
+
+    Raises:
+        NoCollectorError: it has another version.
+    """
     if version_of(binary) != version:
-        raise NoCollectorError(f"{binary} is version {version_of(binary)}, and {version} was to be had.")
+        raise NoCollectorError(f"{binary} has version {version_of(binary)}, but {version} is required.")
     return binary
 
 
 def cached_path(made_of: bytes) -> Path:
-    """Where the Collector that is made of this is kept."""
+    """Return the path at which the Collector of a manifest is kept."""
     return BUILD / f"collector-{hashlib.sha256(made_of).hexdigest()[:16]}" / "otelcol"
 
 
 def on_path(version: str) -> Path | None:
-    """A published Collector that somebody has installed, if it is not too old."""
+    """Return the installed ``otelcol-contrib``, if there is one that is new enough."""
     found = shutil.which("otelcol-contrib")
     if found is None:
         return None
@@ -81,7 +83,7 @@ def on_path(version: str) -> Path | None:
 def build(version: str, target: Path, manifest: str) -> Path:
     """Build the Collector of a manifest with Go."""
     tools = BUILD / "tools" / version
-    say(f"building the Collector {version} with Go; this takes minutes, once")
+    say(f"Building the Collector {version} with Go. This takes minutes, once.")
     _run(["go", "install", f"{BUILDER}@v{version}"], {"GOBIN": str(tools)})
     with tempfile.TemporaryDirectory(prefix="otel-rollout-collector-") as directory:
         (Path(directory) / MANIFEST.name).write_text(manifest)
@@ -90,13 +92,15 @@ def build(version: str, target: Path, manifest: str) -> Path:
 
 
 def download(version: str, target: Path) -> Path:
-    """Download the published release, and check it against the published checksums."""
+    """Download the published release and check it against the published checksums."""
     system = platform.system().lower()
     architecture = _ARCHITECTURES.get(platform.machine().lower())
     if system not in ("linux", "darwin") or architecture is None:
-        raise NoCollectorError(f"No release for {platform.platform()}: install Go, and run this again.")
+        raise NoCollectorError(
+            f"There is no release for {platform.platform()}: install Go and run this again."
+        )
     name = f"otelcol-contrib_{version}_{system}_{architecture}.tar.gz"
-    say(f"downloading {name}")
+    say(f"Downloading {name}.")
     with tempfile.TemporaryDirectory(prefix="otel-rollout-collector-") as directory:
         archive = Path(directory) / name
         _fetch(f"{RELEASES}/v{version}/{name}", archive)
@@ -116,10 +120,10 @@ def download(version: str, target: Path) -> Path:
 
 
 def get() -> Path:
-    """The Collector.
+    """Return the path of a Collector.
 
     Raises:
-        NoCollectorError: none could be had.
+        NoCollectorError: no Collector is available.
     """
     version, target = wanted_version(), cached_path(MANIFEST.read_bytes())
     if target.exists():
@@ -132,12 +136,12 @@ def get() -> Path:
 
 
 def say(words: str) -> None:
-    """Tell whoever waits."""
+    """Print a message to standard error."""
     print(words, file=sys.stderr, flush=True)
 
 
 def _keep(binary: Path, version: str, target: Path) -> Path:
-    """Put a binary in its place, if it is what it should be."""
+    """Move a binary to its path, if it has the right version."""
     binary.chmod(0o755)
     verified(binary, version)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +164,7 @@ def _fetch(url: str, target: Path) -> None:
             shutil.copyfileobj(answer, out)
     except OSError as error:
         raise NoCollectorError(
-            f"{url} cannot be downloaded ({error}); with Go, it is built instead."
+            f"{url} cannot be downloaded ({error}). Install Go to build the Collector instead."
         ) from error
 
 
