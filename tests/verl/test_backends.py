@@ -15,8 +15,8 @@ from verl.utils.tracking import Tracking
 
 import otel_rollout
 from otel_rollout.account.report import Report
+from tests.conformance.backend import trees
 from tests.conformance.mlflow_adapter import MlflowAdapter
-from tests.conformance.normal import trees
 from tests.conformance.otlp_adapter import receiver
 from tests.local_weave import ENTITY, LocalWeave
 from tests.verl import local
