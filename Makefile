@@ -109,7 +109,7 @@ verl: $(VERL)/.ready $(WEAVE)/.ready  # both trainers of the real verl
 
 verl-older: $(VERL_OLDER)/.ready  ## The same of one trajectory with an older verl: VERL_VERSION=0.8.0
 	$(call part,verl $(VERL_VERSION),VERL_USE_EXTERNAL_MODULES=otel_rollout.integrations.verl \
-		$(VERL_OLDER)/bin/python -m pytest tests/verl/test_worker.py tests/verl/test_surface.py)
+		$(VERL_OLDER)/bin/python -m pytest tests/verl/test_worker.py tests/verl/test_rollout_trace.py)
 
 $(VENV)/.tools: $(SETUP)
 	$(PYTHON) -m venv $(VENV)
