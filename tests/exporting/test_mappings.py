@@ -1,0 +1,82 @@
+"""What MLflow and Weave are sent for spans of every kind, compared with files that were read by a person.
+
+``python -m tests.exporting.test_mappings`` writes the files anew after a change that is meant.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout_mlflow.feedback import feedback_of, is_given_outside
+from otel_rollout_mlflow.mapping import running_trace, to_mlflow
+from otel_rollout_weave.feedback import feedback_of as weave_feedback_of
+from otel_rollout_weave.mapping import to_call, to_marker
+from tests.exporting.mapped_spans import operations, roots
+
+EXPECTED = Path(__file__).with_name("expected")
+
+
+def mlflow_of(span: ReadableSpan) -> dict[str, Any]:
+    """Return what the MLflow exporter makes of a span."""
+    mapped = to_mlflow(span)
+    made: dict[str, Any] = {
+        "attributes": dict(mapped.attributes or {}),
+        "resource": dict(mapped.resource.attributes),
+        "feedback": [
+            {"id": score.id, **vars(score), "metadata": score.metadata, "tag": score.tag_text}
+            for score in feedback_of(span)
+        ],
+        "is_given_outside": is_given_outside(span),
+    }
+    if span.parent is None:
+        made["running"] = vars(running_trace(span))
+    return made
+
+
+def weave_of(span: ReadableSpan) -> dict[str, Any]:
+    """Return what the Weave exporter makes of a span."""
+    call = to_call(span, "entity/project", "entity/project/run")
+    made: dict[str, Any] = {
+        "call": json.loads(call.encoded),
+        "stand_in": json.loads(call.stand_in()),
+        "marker_id": call.marker_id,
+        "end_ns": call.end_ns,
+    }
+    made["feedback"] = [{**score.to_weave("e/p"), "rank": score.rank} for score in weave_feedback_of(span)]
+    if span.parent is None:
+        made["running"] = json.loads(to_marker(span, "entity/project", None))
+    return made
+
+
+MAPPINGS = {"mlflow": mlflow_of, "weave": weave_of}
+
+
+def mapped(name: str) -> dict[str, Any]:
+    """Map all spans, as JSON gives the result back."""
+    spans = {**roots(), **operations()}
+    return json.loads(json.dumps({title: MAPPINGS[name](span) for title, span in spans.items()}))
+
+
+@pytest.mark.parametrize("name", MAPPINGS)
+def test_mapped_spans_are_as_they_were(name: str) -> None:
+    """Every field that a backend is sent is the one in the file."""
+    expected = json.loads((EXPECTED / f"{name}.json").read_text())
+    found = mapped(name)
+    assert list(found) == list(expected)
+    for title, fields in expected.items():
+        assert json.dumps(found[title], sort_keys=True) == json.dumps(fields, sort_keys=True), title
+
+
+def main() -> None:
+    """Write the files."""
+    for name in MAPPINGS:
+        (EXPECTED / f"{name}.json").write_text(json.dumps(mapped(name), indent=1, sort_keys=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
