@@ -11,7 +11,15 @@ TARGETS: Final = {
     "otel_rollout/forwarder/retry.py": "tests/forwarder/test_retry.py",
     "otel_rollout/forwarder/context_diff.py": "tests/forwarder/test_context_diff.py",
     "otel_rollout/forwarder/tail_rules.py": "tests/forwarder/test_tail_sampling.py",
-    "exporters/otel_rollout_otlp/protobuf.py": "tests/otlp_exporter",
+    "exporters/otel_rollout_otlp/protobuf.py": "tests/otlp_exporter/test_protobuf.py",
+    "exporters/otel_rollout_mlflow/feedback.py": "tests/exporting/test_mappings.py",
+    "exporters/otel_rollout_mlflow/mapping.py": "tests/exporting/test_mappings.py",
+    "exporters/otel_rollout_mlflow/payload.py": "tests/exporting/test_mappings.py",
+    "exporters/otel_rollout_mlflow/tags.py": "tests/exporting/test_mappings.py",
+    "exporters/otel_rollout_weave/attributes.py": "tests/exporting/test_mappings.py",
+    "exporters/otel_rollout_weave/content.py": "tests/exporting/test_mappings.py",
+    "exporters/otel_rollout_weave/feedback.py": "tests/exporting/test_mappings.py",
+    "exporters/otel_rollout_weave/mapping.py": "tests/exporting/test_mappings.py",
 }
 """Module → what pytest is given."""
 
