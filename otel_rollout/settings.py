@@ -1,7 +1,7 @@
 """Every setting: its name, environment variable, default and meaning.
 
 The table in docs/configuration.md is generated from here. Settings that OpenTelemetry's specification defines
-have its variables; others begin with ``OTEL_ROLLOUT_``. :mod:`otel_rollout.configuration` reads their values.
+have its variables; others begin with ``OTEL_ROLLOUT_``. :mod:`otel_rollout.settings_reader` reads the values.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from otel_rollout.base import parsers
-from otel_rollout.base.environment import DELIVERY_PREFIXES
+from otel_rollout.base import setting_parsers
+from otel_rollout.base.environment_variables import DELIVERY_PREFIXES
 
 PREFIX: Final = "OTEL_ROLLOUT_"
 """Of the variables of this package."""
@@ -77,83 +77,89 @@ class Settings:
         "Where spans go: names of span exporters, comma separated (`mlflow`, `weave`, `otlp`, or any other "
         "in entry-point group `opentelemetry_traces_exporter`). Unset: tracing is off. `none` switches "
         "it off whatever else is set.",
-        parsers.names,
+        setting_parsers.names,
         dict,
         forwarder="starter",
     )
     sdk_disabled: bool = _setting(
-        "OTEL_SDK_DISABLED", "`true` switches tracing off whatever else is set.", parsers.flag, False
+        "OTEL_SDK_DISABLED", "`true` switches tracing off whatever else is set.", setting_parsers.flag, False
     )
     project_name: str = _setting(
         "OTEL_ROLLOUT_PROJECT",
         "Project of the run: the MLflow experiment or Weave project that traces go to.",
-        parsers.text,
+        setting_parsers.text,
         "otel-rollout",
         forwarder="starter",
     )
     experiment_name: str = _setting(
         "OTEL_ROLLOUT_EXPERIMENT",
         "Name of this training run within the project. Empty: the run id.",
-        parsers.text,
+        setting_parsers.text,
         "",
     )
     service_name: str = _setting(
-        "OTEL_SERVICE_NAME", "Resource attribute `service.name`. Empty: the project name.", parsers.text, ""
+        "OTEL_SERVICE_NAME",
+        "Resource attribute `service.name`. Empty: the project name.",
+        setting_parsers.text,
+        "",
     )
     resource_attributes: Mapping[str, str] = _setting(
-        "OTEL_RESOURCE_ATTRIBUTES", "Further resource attributes, `key=value,key=value`.", parsers.pairs, dict
+        "OTEL_RESOURCE_ATTRIBUTES",
+        "Further resource attributes, `key=value,key=value`.",
+        setting_parsers.pairs,
+        dict,
     )
     sampler: str = _setting(
         "OTEL_TRACES_SAMPLER",
         "Which trajectories are recorded: `always_on`, `always_off`, `traceidratio`, their `parentbased_` "
         "forms, or any other in entry-point group `opentelemetry_traces_sampler`. Asked once for each "
         "trajectory, which is recorded whole or not at all. By groups: `OTEL_ROLLOUT_SAMPLE_RATE`.",
-        parsers.text,
+        setting_parsers.text,
         "parentbased_always_on",
     )
     sampler_arg: str = _setting(
         "OTEL_TRACES_SAMPLER_ARG",
         "The sampler's argument: for `traceidratio` a share from 0 to 1.",
-        parsers.text,
+        setting_parsers.text,
         "",
     )
     sample_rate: float = _setting(
         "OTEL_ROLLOUT_SAMPLE_RATE",
         "Share of groups (the siblings sampled for one dataset row in one step) that are recorded, from 0 to "
         "1. See docs/sampling.md.",
-        parsers.share,
+        setting_parsers.share,
         1.0,
     )
     sample_every: int = _setting(
         "OTEL_ROLLOUT_SAMPLE_EVERY",
         "Record only steps that are a multiple of this number.",
-        parsers.positive,
+        setting_parsers.positive,
         1,
     )
     sample_validation: ValidationSampling = _setting(
         "OTEL_ROLLOUT_SAMPLE_VALIDATION",
         "Which validation trajectories are recorded: `always` all, `never` none, or `sampled` like training.",
-        parsers.choice(*get_args(ValidationSampling)),
+        setting_parsers.choice(*get_args(ValidationSampling)),
         "sampled",
     )
     sample_groups: int = _setting(
         "OTEL_ROLLOUT_SAMPLE_GROUPS",
         "Groups recorded of a step. With verl this is the most of a batch; elsewhere it is an average, which "
         "needs OTEL_ROLLOUT_GROUPS_PER_STEP. 0: no limit.",
-        parsers.count,
+        setting_parsers.count,
         0,
     )
     groups_per_step: int = _setting(
         "OTEL_ROLLOUT_GROUPS_PER_STEP",
         "Number of groups in a step, of which OTEL_ROLLOUT_SAMPLE_GROUPS are recorded. 0: not known.",
-        parsers.count,
+        setting_parsers.count,
         0,
     )
     sample_seed: str = _setting(
         "OTEL_ROLLOUT_SAMPLE_SEED",
         "Any text that selects which groups are recorded. A job that runs again with the same seed and "
         "experiment name records the same groups.",
-        parsers.text,
+        setting_parsers.text,
         "",
         forwarder="founder",
     )
@@ -161,14 +167,14 @@ class Settings:
         "OTEL_ROLLOUT_SPOOL_DIR",
         "Local directory where spans are recorded before they are delivered. Default: "
         "`otel-rollout-<uid>` in the system's temporary directory.",
-        parsers.path,
+        setting_parsers.path,
         _default_spool_dir,
     )
     run_id: str = _setting(
         "OTEL_ROLLOUT_RUN_ID",
         "Name of the run's directory in the spool, which all its processes share. Default: made by the first "
         "process.",
-        parsers.text,
+        setting_parsers.text,
         "",
         forwarder="starter",
     )
@@ -176,7 +182,7 @@ class Settings:
         "OTEL_ROLLOUT_NODE",
         "Name of this machine in the spool, where host name and boot id do not tell machines apart "
         "(containers that share a spool, say).",
-        parsers.text,
+        setting_parsers.text,
         "",
         forwarder="starter",
     )
@@ -184,7 +190,7 @@ class Settings:
         "OTEL_ROLLOUT_HOME_NODE",
         "The only machine that writes to targets that are files, such as `sqlite:///`. Default: the machine "
         "of the run's first process.",
-        parsers.text,
+        setting_parsers.text,
         "",
         forwarder="starter",
     )
@@ -192,7 +198,7 @@ class Settings:
         "OTEL_ROLLOUT_WORKING_DIR",
         "Directory that relative paths in exporter settings (`sqlite:///mlflow.db`) start from. Default: the "
         "working directory of the run's first process.",
-        parsers.path_text,
+        setting_parsers.path_text,
         "",
         forwarder="starter",
     )
@@ -200,28 +206,28 @@ class Settings:
         "OTEL_ROLLOUT_TARGET_VARIABLES",
         "The variables that name the run's target, such as `MLFLOW_TRACKING_URI`, as its first process had "
         "them, `NAME=value,NAME=value`, without credentials. Set by the first of them.",
-        parsers.pairs,
+        setting_parsers.pairs,
         dict,
     )
     identity_hosts: str = _setting(
         "OTEL_ROLLOUT_IDENTITY_HOSTS",
         "Hosts, comma separated, `*` allowed, to which `inject_headers` sends a trajectory's identity in "
         "addition to the W3C headers.",
-        parsers.text,
+        setting_parsers.text,
         "",
     )
     capture_content: CaptureContent = _setting(
         "OTEL_ROLLOUT_CAPTURE_CONTENT",
         "What is recorded of inputs, outputs and exceptions: `full`; `metadata`, names, types and sizes; or "
         "`none`, of exceptions the type alone.",
-        parsers.choice(*get_args(CaptureContent)),
+        setting_parsers.choice(*get_args(CaptureContent)),
         "full",
     )
     redact: str = _setting(
         "OTEL_ROLLOUT_REDACT",
         "What is masked before anything is written: `secrets` (texts that look like keys, tokens or "
         "passwords), `module:function` of your own, or several, comma separated. See docs/security.md.",
-        parsers.text,
+        setting_parsers.text,
         "",
         forwarder="founder",
     )
@@ -229,34 +235,34 @@ class Settings:
         "OTEL_ROLLOUT_TOKEN2TEXT",
         "`true` shows the text of token ids beside the ids, in outputs of operations. The tokenizer is the "
         "attribute `tokenizer` of the operation's object, or `OTEL_ROLLOUT_TOKENIZER`. See docs/tokens.md.",
-        parsers.flag,
+        setting_parsers.flag,
         False,
     )
     tokenizer: str = _setting(
         "OTEL_ROLLOUT_TOKENIZER",
         "The tokenizer of operations whose object has none: a `tokenizer.json`, its directory, or the name "
         "of a model in this machine's Hugging Face cache. Nothing is downloaded.",
-        parsers.path_text,
+        setting_parsers.path_text,
         "",
     )
     turns: ExportedTurns = _setting(
         "OTEL_ROLLOUT_TURNS",
         "How a context that each turn resends is exported. `tokens`: only new token ids, messages in full. "
         "`all`: only new token ids and new messages. `whole`: everything in every turn. See docs/tokens.md.",
-        parsers.choice(*get_args(ExportedTurns)),
+        setting_parsers.choice(*get_args(ExportedTurns)),
         "tokens",
         forwarder="founder",
     )
     value_limit: int = _setting(
         "OTEL_ROLLOUT_VALUE_LIMIT",
         "Bytes of JSON recorded of one input or output. The rest is cut, and its size is recorded.",
-        parsers.positive,
+        setting_parsers.positive,
         1 << 20,
     )
     segment_bytes: int = _setting(
         "OTEL_ROLLOUT_SEGMENT_BYTES",
         "Size at which a process begins a new segment file in the spool.",
-        parsers.positive,
+        setting_parsers.positive,
         64 << 20,
     )
     spool_limit: int = _setting(
@@ -264,7 +270,7 @@ class Settings:
         "Bytes of segments that a run may have on a machine. Spans beyond that are dropped and counted. 0: "
         "half of the free space on the spool's disk when a process begins to record, or 1 GiB where the file "
         "system does not report its free space.",
-        parsers.count,
+        setting_parsers.count,
         0,
     )
     spool_full: SpoolFull = _setting(
@@ -272,13 +278,13 @@ class Settings:
         "What is dropped when the spool fills up. `newest`: spans that end while it is full. `trajectories`: "
         "from half of the limit on, more and more whole groups are not recorded, so that trajectories that "
         "have begun stay complete.",
-        parsers.choice(*get_args(SpoolFull)),
+        setting_parsers.choice(*get_args(SpoolFull)),
         "newest",
     )
     keep: bool = _setting(
         "OTEL_ROLLOUT_KEEP",
         "`true` keeps delivered segments, compressed, in the run's `archive` instead of removing them.",
-        parsers.flag,
+        setting_parsers.flag,
         False,
         forwarder="founder",
     )
@@ -286,41 +292,41 @@ class Settings:
         "OTEL_ROLLOUT_OUTCOME_KEEP",
         "Which groups are delivered, by their outcome: any of `errors`, `validation`, `zero`, "
         "`spread=X`, `slow=X`, `long=X`, `rate=X`, comma separated. Empty: all. See docs/sampling.md.",
-        parsers.tail_rule_text,
+        setting_parsers.tail_rule_text,
         "",
         forwarder="founder",
     )
     outcome_score: str = _setting(
         "OTEL_ROLLOUT_OUTCOME_SCORE",
         "Name of the score that `zero` and `spread` use.",
-        parsers.text,
+        setting_parsers.text,
         "reward",
         forwarder="founder",
     )
     outcome_bytes: int = _setting(
         "OTEL_ROLLOUT_OUTCOME_BYTES",
         "Most bytes of spans that a machine delivers of one step. 0: no limit.",
-        parsers.count,
+        setting_parsers.count,
         0,
         forwarder="founder",
     )
     outcome_deadline: float = _setting(
         "OTEL_ROLLOUT_OUTCOME_DEADLINE",
         "Seconds a group may wait for its siblings to end and for their scores before it is decided.",
-        parsers.seconds,
+        setting_parsers.seconds,
         300.0,
         forwarder="founder",
     )
     shutdown_timeout: float = _setting(
         "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT",
         "Seconds that `shutdown()`, and the exit of the run's first process, wait for delivery.",
-        parsers.seconds,
+        setting_parsers.seconds,
         30.0,
     )
     forwarder_linger: float = _setting(
         "OTEL_ROLLOUT_FORWARDER_LINGER",
         "Seconds a forwarder keeps trying an unreachable target after the last recording process ended.",
-        parsers.seconds,
+        setting_parsers.seconds,
         3600.0,
         forwarder="founder",
     )
@@ -331,7 +337,7 @@ class Settings:
         "exporters. Passed anyway are those that begin with "
         + ", ".join(f"`{prefix}`" for prefix in DELIVERY_PREFIXES[:-1])
         + f" or `{DELIVERY_PREFIXES[-1]}`, and those of proxies and certificates.",
-        parsers.text,
+        setting_parsers.text,
         "",
     )
 
@@ -343,7 +349,7 @@ class Settings:
     @property
     def tail_rules(self) -> dict[str, float]:
         """Tail-sampling rule → its number; empty where all groups are delivered."""
-        return parsers.tail_rules(self.outcome_keep)
+        return setting_parsers.tail_rules(self.outcome_keep)
 
     @property
     def experiment(self) -> str:

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rollout
-from otel_rollout import SettingsError, configuration, rollout_trace_attr, settings
+from otel_rollout import SettingsError, rollout_trace_attr, settings, settings_reader
 from otel_rollout.runs import membership
 
 
 def test_defaults_leave_tracing_off():
     """Without any variable nothing is recorded."""
-    configured, problems = configuration.from_environment({})
+    configured, problems = settings_reader.from_environment({})
     assert not configured.enabled
     assert problems == []
 
@@ -70,7 +70,7 @@ def test_every_setting_is_read_from_its_variable():
     fields = {field.name: field for field in dataclasses.fields(settings.Settings)}
     assert examples.keys() == fields.keys()
     environ = {settings.variable_of(fields[name]): raw for name, (raw, _) in examples.items()}
-    configured, problems = configuration.from_environment(environ)
+    configured, problems = settings_reader.from_environment(environ)
     assert problems == []
     assert {name: getattr(configured, name) for name in examples} == {
         name: value for name, (_, value) in examples.items()
@@ -90,7 +90,7 @@ def test_every_setting_is_read_from_its_variable():
 )
 def test_wrong_variable_is_named_and_its_default_used(variable, value, message):
     """The message has the variable, the mistake and the consequence."""
-    configured, (problem,) = configuration.from_environment({variable: value})
+    configured, (problem,) = settings_reader.from_environment({variable: value})
     assert variable in problem
     assert message in problem
     assert configured == settings.Settings()
@@ -121,7 +121,7 @@ def test_no_variable_stops_a_program(environ, config):
     """Any content of variables gives settings, and a sentence for each value that could not be used."""
     if config is not None:
         environ["OTEL_ROLLOUT_CONFIG"] = config
-    configured, problems = configuration.from_environment(environ)
+    configured, problems = settings_reader.from_environment(environ)
     assert isinstance(configured, settings.Settings)
     assert all(any(name in problem for name in environ) for problem in problems)
 
@@ -181,7 +181,7 @@ def test_argument_of_wrong_type_raises_error_that_names_it(field, value):
     if field.name == "exporters" and value == []:  # no exporters: that is a value
         return
     with pytest.raises(SettingsError, match=rf"^configure\({field.name}="):
-        configuration.checked_arguments({field.name: value})
+        settings_reader.checked_arguments({field.name: value})
 
 
 def test_argument_that_may_be_text_or_number_accepts_both():
@@ -193,7 +193,7 @@ def test_argument_that_may_be_text_or_number_accepts_both():
         "tokenizer": Path("b"),
         "sample_rate": 1,
     }
-    checked = configuration.checked_arguments(given)
+    checked = settings_reader.checked_arguments(given)
     assert checked == {
         "sample_seed": "7",
         "sampler_arg": "0.5",
@@ -201,7 +201,7 @@ def test_argument_that_may_be_text_or_number_accepts_both():
         "tokenizer": "b",
         "sample_rate": 1.0,
     }
-    assert configuration.as_inherited(checked) == checked
+    assert settings_reader.as_inherited(checked) == checked
 
 
 def test_arguments_win_over_the_environment(fresh_process, monkeypatch):
@@ -300,14 +300,14 @@ def test_table_in_docs_is_generated_from_settings():
 )
 def test_misspelt_variable_is_named_with_the_closest_one(variable, meant):
     """Misspelt are unknown names with the prefix, and names that differ from a known one by some letters."""
-    (sentence,) = configuration.unknown_variables({variable: "true"})
+    (sentence,) = settings_reader.unknown_variables({variable: "true"})
     assert variable in sentence
     assert f"Did you mean {meant!r}?" in sentence
 
 
 def test_unknown_variable_with_prefix_is_named():
     """A variable that resembles no known one is named without a suggestion."""
-    (sentence,) = configuration.unknown_variables({"OTEL_ROLLOUT_XYZZY": "1"})
+    (sentence,) = settings_reader.unknown_variables({"OTEL_ROLLOUT_XYZZY": "1"})
     assert sentence == "OTEL_ROLLOUT_XYZZY is not a variable of otel-rollout and has no effect."
 
 
@@ -320,7 +320,7 @@ def test_known_variables_are_not_reported_as_unknown():
     internal = [settings.CONFIG_VARIABLE, settings.WARNED_VARIABLE]
     more = ["OTEL_PYTHON_TRACER_PROVIDER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER", "OTEL_CONFIG_FILE"]
     assert len(others) > 40
-    assert configuration.unknown_variables(dict.fromkeys([*others, *ours, *internal, *more], "x")) == []
+    assert settings_reader.unknown_variables(dict.fromkeys([*others, *ours, *internal, *more], "x")) == []
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -9,15 +9,15 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
 from otel_rollout.exporting.api import ExportFailure
+from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import GuardedExporter
-from otel_rollout.exporting.config import positive_bytes
 from otel_rollout.exporting.projects import by_project
 from otel_rollout_mlflow import settings
+from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.experiments import Experiments
 from otel_rollout_mlflow.mapping import running_trace
 from otel_rollout_mlflow.run_links import RunLinks
-from otel_rollout_mlflow.server import ServerTarget
-from otel_rollout_mlflow.store import StoreTarget
+from otel_rollout_mlflow.server_target import ServerTarget
 from otel_rollout_mlflow.target import Target
 from otel_rollout_mlflow.writer import TraceWriter
 

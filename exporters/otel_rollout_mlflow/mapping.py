@@ -19,7 +19,7 @@ from opentelemetry.util.types import AttributeValue
 from otel_rollout.base import semconv
 from otel_rollout.exporting.encodable import encodable
 from otel_rollout_mlflow.ids import is_root, trace_id_of
-from otel_rollout_mlflow.payload import payload
+from otel_rollout_mlflow.inputs_outputs import payload
 from otel_rollout_mlflow.tags import tag_text, trace_tags, useful_resource
 
 SPAN_INPUTS: Final = "mlflow.spanInputs"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from otel_rollout.exporting.config import basic_auth, given, masked, seconds, without_credentials
+from otel_rollout.exporting.arguments import basic_auth, given, masked, seconds, without_credentials
 
 DEFAULT_EXPERIMENT_ID: Final = "0"
 """Id of MLflow's "Default" experiment: for spans that name no project, where no setting names one."""

@@ -16,11 +16,11 @@ from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout_mlflow import feedback, settings
+from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.ids import PREFIX
 from otel_rollout_mlflow.mapping import SPAN_INPUTS, SPAN_OUTPUTS
 from otel_rollout_mlflow.run_links import quoted
-from otel_rollout_mlflow.server import ServerTarget
-from otel_rollout_mlflow.store import StoreTarget
+from otel_rollout_mlflow.server_target import ServerTarget
 from otel_rollout_mlflow.target import Target
 
 _SPANS_LOCATION: Final = "mlflow.trace.spansLocation"

@@ -15,8 +15,8 @@ from otel_rollout_mlflow.experiments import Experiments
 from otel_rollout_mlflow.feedback import MlflowFeedback, feedback_of, is_given_outside
 from otel_rollout_mlflow.ids import is_root, trace_id_of
 from otel_rollout_mlflow.mapping import to_mlflow
+from otel_rollout_mlflow.newest_scores import changes_of, tags_of
 from otel_rollout_mlflow.run_links import RunLinks
-from otel_rollout_mlflow.scores import changes_of, tags_of
 from otel_rollout_mlflow.tags import TagWarnings
 from otel_rollout_mlflow.target import Target
 

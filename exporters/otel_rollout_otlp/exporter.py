@@ -8,9 +8,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import ExportFailure
+from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import GuardedExporter, rejecting
 from otel_rollout.exporting.batching import halved
-from otel_rollout.exporting.config import positive_bytes
 from otel_rollout_otlp import encoding, settings
 from otel_rollout_otlp.http_transport import HttpTransport
 from otel_rollout_otlp.settings import OtlpSettings, Protocol

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from otel_rollout.exporting.config import Given, given, masked, seconds
+from otel_rollout.exporting.arguments import Given, given, masked, seconds
 
 VARIABLE: Final = "OTEL_EXPORTER_OTLP_"
 TRACES_VARIABLE: Final = "OTEL_EXPORTER_OTLP_TRACES_"

@@ -8,16 +8,16 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
 from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredError
+from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import GuardedExporter, rejecting
-from otel_rollout.exporting.config import positive_bytes
 from otel_rollout.exporting.projects import by_project
 from otel_rollout_weave import mapping, settings
 from otel_rollout_weave.calls import MAX_REQUEST_BYTES, CallWriter
 from otel_rollout_weave.feedback import WeaveFeedback, feedback_of, newest
 from otel_rollout_weave.mapping import WeaveCall
+from otel_rollout_weave.newest_scores import ScoreWriter
 from otel_rollout_weave.projects import Projects
 from otel_rollout_weave.running import RunningMarkers
-from otel_rollout_weave.scores import ScoreWriter
 from otel_rollout_weave.server import Server
 
 

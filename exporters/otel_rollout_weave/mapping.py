@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
-from otel_rollout_weave import content, values
+from otel_rollout_weave import inputs_outputs, values
 from otel_rollout_weave.attributes import attributes_of, kind_of
 from otel_rollout_weave.feedback import WeaveFeedback, iso_time, repeated_by, to_feedback
 from otel_rollout_weave.ids import call_id_of, context_of, marker_id_of, trace_id_of
@@ -82,10 +82,10 @@ def to_call(
         "summary": summary_of(span),
         "wb_run_step_end": None,
     }
-    inputs, output = content.inputs_of(source), content.output_of(source, scores)
+    inputs, output = inputs_outputs.inputs_of(source), inputs_outputs.output_of(source, scores)
     encoded = values.to_json(frame | {"attributes": attributes, "inputs": inputs, "output": output})
     if values.stored_bytes(encoded) > values.MAX_CALL_BYTES:
-        encoded = values.to_json(frame | content.shortened(source, scores, attributes))
+        encoded = values.to_json(frame | inputs_outputs.shortened(source, scores, attributes))
     return WeaveCall(
         id=frame["id"],
         encoded=encoded,
@@ -99,7 +99,7 @@ def to_marker(root: ReadableSpan, project_id: str, wb_run_id: str | None) -> byt
     """Make the call that shows a trajectory while it runs."""
     started = _started(root, project_id, wb_run_id)
     started["id"] = marker_id_of(context_of(root))
-    known = {"attributes": attributes_of(root), "inputs": content.inputs_of(root.attributes or {})}
+    known = {"attributes": attributes_of(root), "inputs": inputs_outputs.inputs_of(root.attributes or {})}
     return values.to_json(started | known)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from otel_rollout.exporting.config import basic_auth, given, masked, seconds, without_credentials
+from otel_rollout.exporting.arguments import basic_auth, given, masked, seconds, without_credentials
 
 HOSTED_BASE_URL: Final = "https://api.wandb.ai"
 HOSTED_APP_URL: Final = "https://wandb.ai"

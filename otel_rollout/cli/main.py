@@ -18,14 +18,14 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from otel_rollout import configuration, settings
+from otel_rollout import settings, settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import report_output, runs
 from otel_rollout.cli import show as show_commands
-from otel_rollout.exporting import registry
+from otel_rollout.exporting import entry_points
 from otel_rollout_demo.cli import demo
 
 _WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -58,7 +58,7 @@ def _check_exporters(to: str | None) -> str | None:
     if to is not None and not names:
         raise typer.BadParameter("names no exporter")
     try:
-        registry.check_names(names)
+        entry_points.check_names(names)
     except settings.SettingsError as error:
         raise typer.BadParameter(str(error)) from error
     return to
@@ -101,8 +101,8 @@ def main(
         typer.echo(VERSION)
         raise typer.Exit
     if context.invoked_subcommand not in (None, "doctor"):  # the doctor reports these as findings
-        _, problems = configuration.from_environment(os.environ)
-        for sentence in (*problems, *configuration.unknown_variables(os.environ)):
+        _, problems = settings_reader.from_environment(os.environ)
+        for sentence in (*problems, *settings_reader.unknown_variables(os.environ)):
             typer.echo(sentence, err=True)
 
 
@@ -119,7 +119,7 @@ def status(
     """Show how many spans this machine has recorded, and how many of them were delivered."""
     if watch and json:
         raise typer.BadParameter("--watch is for people; a program calls `status --json` again and again.")
-    configured, _ = configuration.from_environment(os.environ)
+    configured, _ = settings_reader.from_environment(os.environ)
 
     def reports() -> list[Report]:
         node_dirs = runs.node_directories(spool or configured.spool_dir)
@@ -166,7 +166,7 @@ def forward(
     """Deliver spans that are on disk, and return when all are delivered."""
     _log_to_stderr()
     logging.getLogger("otel_rollout.forwarder").setLevel(logging.INFO)
-    configured, _ = configuration.from_environment(os.environ)
+    configured, _ = settings_reader.from_environment(os.environ)
     directory = spool or configured.spool_dir
     if watch:
         _run_service(directory, configured, to)
@@ -231,7 +231,7 @@ def replay(
 
     _log_to_stderr()
     everything = {"OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}  # no archive, no tail sampling
-    configured, _ = configuration.from_environment({**os.environ, **everything})
+    configured, _ = settings_reader.from_environment({**os.environ, **everything})
     configured = runs.with_exporters(configured, runs.exporter_names(to))
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the copy is removed
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from otel_rollout import configuration
+from otel_rollout import settings_reader
 from otel_rollout.base.suggest import closest
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _source(from_: str | None) -> Source:
     """Open the source that the option ``--from`` names."""
     from otel_rollout.viewer.errors import ViewerError
 
-    configured, _ = configuration.from_environment(os.environ)
+    configured, _ = settings_reader.from_environment(os.environ)
     scheme, _, uri = (from_ or "").partition(":")
     if scheme == "mlflow":
         from otel_rollout.viewer.mlflow_source import MlflowSource

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from otel_rollout import configuration, settings
+from otel_rollout import settings, settings_reader
 from otel_rollout.doctor import filesystem, variables
 from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.exporting.api import Checks, ExportFailure, FailureKind
@@ -28,7 +28,7 @@ _ADVICE: Final = {
 
 def check_this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check the driver's machine in the environment given."""
-    configured, problems = configuration.from_environment(environ)
+    configured, problems = settings_reader.from_environment(environ)
     yield check_tracing(environ, configured, problems)
     yield Finding("library", Verdict.OK, described_versions(versions()))
     yield Finding("python", Verdict.OK, f"{sys.executable} (prefix {sys.prefix})")
@@ -39,7 +39,7 @@ def check_this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 def check_node(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check a node of a cluster, in an environment that has the driver's variables."""
-    configured, _ = configuration.from_environment(environ)
+    configured, _ = settings_reader.from_environment(environ)
     yield from _check_recording_and_delivery(environ, configured, writes_files=False)
 
 
@@ -78,7 +78,7 @@ def described_versions(found: Mapping[str, str]) -> str:
 def check_tracing(environ: Mapping[str, str], configured: settings.Settings, problems: list[str]) -> Finding:
     """Check whether tracing is on, and which variable switches it on or off."""
     check = "tracing"
-    problems = [*problems, *configuration.unknown_variables(environ)]
+    problems = [*problems, *settings_reader.unknown_variables(environ)]
     if problems:
         found = variables.mask(" ".join(problems), environ)
         return Finding(check, Verdict.FAIL, found, "Correct or unset these variables.")
@@ -99,11 +99,11 @@ def _check_exporter(
     name: str, options: Mapping[str, Any], environ: Mapping[str, str], writes_files: bool
 ) -> Iterator[Finding]:
     """Check whether an exporter can be built, and whether its endpoint accepts spans."""
-    from otel_rollout.exporting import registry
+    from otel_rollout.exporting import entry_points
 
     with contextlib.redirect_stdout(sys.stderr):  # libraries may print, and stdout is for JSON
         try:
-            exporter = registry.load(name, options)
+            exporter = entry_points.load(name, options)
         except Exception as error:  # noqa: BLE001 - SettingsError, or any error of the exporter's imports
             is_ours = isinstance(error, settings.SettingsError)
             message = str(error) if is_ours else f"{type(error).__name__}: {error}"

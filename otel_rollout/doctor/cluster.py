@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from otel_rollout import configuration, settings
-from otel_rollout.base.environment import PREFIXES
+from otel_rollout import settings, settings_reader
+from otel_rollout.base.environment_variables import PREFIXES
 from otel_rollout.doctor import checks, variables
 from otel_rollout.doctor.diagnosis import Finding, Row, Verdict
 from otel_rollout.doctor.probe import make_clock, make_probe
@@ -148,7 +148,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 def check_loopback(nodes: Sequence[Node], environ: Mapping[str, str]) -> Finding:
     """Check for endpoints on a loopback address, which other machines cannot reach."""
-    configured, _ = configuration.from_environment(environ)
+    configured, _ = settings_reader.from_environment(environ)
     found = variables.on_loopback(environ, configured.exporters)
     machines = len({node.address for node in nodes})
     if not found:

@@ -26,7 +26,7 @@ def main() -> None:
     """
     node_dir = Path(sys.argv[1])
     os.umask(0o077)  # whatever is written here is for this user alone
-    from otel_rollout.base.environment import access_in
+    from otel_rollout.base.environment_variables import access_in
     from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 
     try:
@@ -41,10 +41,10 @@ def main() -> None:
     if not is_leader:
         return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    from otel_rollout import configuration
+    from otel_rollout import settings_reader
     from otel_rollout.forwarder.forwarder import collect_garbage_rarely, forward
 
-    configured, problems = configuration.from_environment(os.environ)
+    configured, problems = settings_reader.from_environment(os.environ)
     logger = logging.getLogger("otel_rollout.forwarder")
     for problem in problems:
         logger.error("%s", problem)

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.exporting.api import Announces, ExportFailure, Prepares, reads_spool
-from otel_rollout.exporting.registry import destination_of
+from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.forwarder import retry
 from otel_rollout.forwarder.batch_sender import BatchSender
 from otel_rollout.forwarder.dead_letters import DeadLetters

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from otel_rollout.account import progress
 from otel_rollout.account.report import Report, StepCount
-from otel_rollout.exporting import registry
+from otel_rollout.exporting import entry_points
 from otel_rollout.launch import drain, launcher, trackers, transfer
 from otel_rollout.otlp.scan import StepKey
 from otel_rollout.runs.directory import node_directory
@@ -193,7 +193,7 @@ def _drain_here(timeout: float) -> _Answer:
         for field in dataclasses.fields(report)
         if field.name != "count_steps"
     }
-    home_exporters = registry.for_another_machine(configured)
+    home_exporters = entry_points.for_another_machine(configured)
     return _Answer(fields, dict(report.by_step), home_exporters, layout.read_trackers(node_dir))
 
 

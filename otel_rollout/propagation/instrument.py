@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from otel_rollout import configuration
+from otel_rollout import settings_reader
 from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches, when_imported
@@ -78,7 +78,7 @@ def instrument_worker() -> None:
             ray_outgoing_calls.install(names, patches)
             process_pools.install(patches)
             thread_pools.install()
-            ray_later_runs.set_first_run(configuration.inherited(os.environ).get("run_id", ""))
+            ray_later_runs.set_first_run(settings_reader.inherited(os.environ).get("run_id", ""))
         except Exception:
             patches.undo()
             raise

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
 
-from otel_rollout import configuration
+from otel_rollout import settings_reader
 from otel_rollout._state import process
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
@@ -89,7 +89,7 @@ class Application:
         if _AGENT not in sys.modules:
             return False
         variable = {"OTEL_TRACES_EXPORTER": os.environ.get("OTEL_TRACES_EXPORTER", "")}
-        by_agent, _ = configuration.from_environment(variable)
+        by_agent, _ = settings_reader.from_environment(variable)
         shared = set(by_agent.exporters) & set(self._settings.exporters)
         if shared:
             _logger.info(

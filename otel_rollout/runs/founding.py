@@ -7,7 +7,7 @@ import logging
 import os
 from typing import Any, Final
 
-from otel_rollout import configuration
+from otel_rollout import settings_reader
 from otel_rollout._state import process
 from otel_rollout.runs import ray_job, target
 from otel_rollout.runs.directory import absolute, node_directory, working_directory
@@ -29,7 +29,7 @@ def found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
         arguments: arguments of ``configure()`` that the run is founded with.
     """
     if not process.is_root:
-        inherited = configuration.inherited(os.environ) if _is_inherited() else {}
+        inherited = settings_reader.inherited(os.environ) if _is_inherited() else {}
         process.inherited_config = os.environ.get(CONFIG_VARIABLE)
         process.arguments = {name: value for name, value in inherited.items() if name not in _PUBLISHED}
         process.other_nodes = {}
@@ -58,11 +58,11 @@ def publish(configured: Settings) -> Settings:
     if not configured.spool_dir.is_absolute():  # other processes may run elsewhere
         published["spool_dir"] = absolute(configured.spool_dir)
     of_forwarder = {name: getattr(configured, name) for name in given_to_forwarder("founder")}
-    os.environ[CONFIG_VARIABLE] = configuration.to_variable(
-        {**published, configuration.FOUNDER_KEY: of_forwarder}
+    os.environ[CONFIG_VARIABLE] = settings_reader.to_variable(
+        {**published, settings_reader.FOUNDER_KEY: of_forwarder}
     )
     process.is_published_before_ray |= ray_job.current() is None
-    return dataclasses.replace(configured, **configuration.as_inherited(published))
+    return dataclasses.replace(configured, **settings_reader.as_inherited(published))
 
 
 def leave_run() -> None:
@@ -99,7 +99,7 @@ def beside_other_target(configured: Settings) -> Settings:
 
 def _is_inherited() -> bool:
     try:
-        return "run_id" in configuration.inherited(os.environ)
+        return "run_id" in settings_reader.inherited(os.environ)
     except ValueError:  # logged when the settings were read
         return False
 

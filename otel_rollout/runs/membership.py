@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
-from otel_rollout import configuration
+from otel_rollout import settings_reader
 from otel_rollout._state import EndedRun, process
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.runs import founding
@@ -69,7 +69,7 @@ def announce() -> None:
     Never raises: an import must not end a program, whatever machine it runs on.
     """
     try:
-        if CONFIG_VARIABLE in os.environ or configuration.is_enabled(os.environ):
+        if CONFIG_VARIABLE in os.environ or settings_reader.is_enabled(os.environ):
             resolved = resolve({}, joins=False)
             if resolved.settings.enabled and resolved.founds_run:
                 decide()
@@ -92,7 +92,7 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
         SettingsError: for an argument that does not exist, a value that cannot be used, or an exporter that
             is not installed.
     """
-    checked = configuration.as_inherited(configuration.checked_arguments(arguments))
+    checked = settings_reader.as_inherited(settings_reader.checked_arguments(arguments))
     check_exporters(checked.get("exporters", {}))
     if "spool_dir" in checked:
         checked["spool_dir"] = absolute(checked["spool_dir"])
@@ -106,7 +106,7 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
         process.is_configured = True
         _warn_of_unknown_variables()
         _adopt(checked, joins)
-        if configuration.switched_off(os.environ):
+        if settings_reader.switched_off(os.environ):
             _logger.info("otel-rollout: an environment variable switches tracing off, over configure()")
 
 
@@ -117,7 +117,7 @@ def check_exporters(exporters: ExporterOptions) -> None:
         SettingsError: naming what does not exist, and the closest name that does.
     """
     if exporters:
-        from otel_rollout.exporting.registry import check_names, check_options
+        from otel_rollout.exporting.entry_points import check_names, check_options
 
         check_names(exporters)
         for name, options in exporters.items():
@@ -134,7 +134,7 @@ def join(config: str, variables: Mapping[str, str]) -> None:
     """
     with process.lock:
         active, process.runtime = process.runtime, None
-        for name in configuration.inherited(os.environ).get("target_variables", {}):
+        for name in settings_reader.inherited(os.environ).get("target_variables", {}):
             os.environ.pop(name, None)
         os.environ.update(variables)
         os.environ[CONFIG_VARIABLE] = config
@@ -147,7 +147,7 @@ def join(config: str, variables: Mapping[str, str]) -> None:
 
 def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
     """Join the inherited run, or found one, with the settings that environment and arguments resolve to."""
-    for problem in configuration.from_environment(os.environ)[1]:
+    for problem in settings_reader.from_environment(os.environ)[1]:
         _logger.error("otel-rollout: %s", problem)
     configured, founds_run = resolve(arguments, joins)
     if configured.enabled:
@@ -185,7 +185,7 @@ def _warn_of_unknown_variables() -> None:
     """Warn of variables that have no effect, once in a tree of processes."""
     if CONFIG_VARIABLE in os.environ or WARNED_VARIABLE in os.environ:
         return
-    unknown = configuration.unknown_variables(os.environ)
+    unknown = settings_reader.unknown_variables(os.environ)
     for sentence in unknown:
         _logger.warning("otel-rollout: %s", sentence)
     if unknown:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from otel_rollout import configuration
+from otel_rollout import settings_reader
 from otel_rollout._state import process
 from otel_rollout.runs import ray_job, target
 from otel_rollout.settings import CONFIG_VARIABLE, Settings
@@ -32,11 +32,11 @@ def resolve(arguments: dict[str, Any], joins: bool) -> Resolution:
         arguments: checked arguments.
         joins: stay in the inherited run, whatever target the arguments name.
     """
-    inherited, _ = configuration.from_environment(os.environ)
+    inherited, _ = settings_reader.from_environment(os.environ)
     by_variables = target.named_by_variables(_variables_for_this_process(), inherited)
     stated = dataclasses.replace(inherited, **by_variables)
     configured = target.completed(os.environ, stated, arguments)
-    configured = dataclasses.replace(configured, **configuration.switched_off(os.environ))
+    configured = dataclasses.replace(configured, **settings_reader.switched_off(os.environ))
     if CONFIG_VARIABLE not in os.environ or not inherited.run_id or process.is_root:
         return Resolution(configured, True)
     if joins or not (target.is_another(inherited, by_variables) or target.is_another(inherited, arguments)):

@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from otel_rollout import configuration
-from otel_rollout.base.environment import may_be_credential, without_credentials
+from otel_rollout import settings_reader
+from otel_rollout.base.environment_variables import may_be_credential, without_credentials
 from otel_rollout.settings import Settings
 
 _OF_EXPORTER: Final = {
@@ -87,7 +87,9 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
     }
     if not changed:
         return {}
-    stated, _ = configuration.from_environment({name: v for name, v in changed.items() if name in _SETTINGS})
+    stated, _ = settings_reader.from_environment(
+        {name: v for name, v in changed.items() if name in _SETTINGS}
+    )
     named = {_SETTINGS[name]: getattr(stated, _SETTINGS[name]) for name in changed if name in _SETTINGS}
     named["exporters"] = {
         exporter: {
@@ -104,7 +106,7 @@ def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[
 def is_published(environ: Mapping[str, str]) -> bool:
     """Return whether the founder of the run has published its variables."""
     try:
-        return "target_variables" in configuration.inherited(environ)
+        return "target_variables" in settings_reader.inherited(environ)
     except ValueError:  # logged when the settings are read
         return False
 
@@ -199,7 +201,7 @@ def _has_option(run: Settings, exporter: str, option: str, value: object) -> boo
 
 def fingerprint(configured: Settings) -> str:
     """Return a digest of exporters and target, without credentials; it is equal in all processes of a run."""
-    as_inherited = json.loads(configuration.to_variable(configured.exporters))
+    as_inherited = json.loads(settings_reader.to_variable(configured.exporters))
     target = {
         "exporters": {
             exporter: {

@@ -34,7 +34,7 @@ from benchmarks.counts import instructions
 from otel_rollout._state import process
 from otel_rollout.capture import encoding
 from otel_rollout.capture.encoding import size, to_json
-from otel_rollout.capture.encoding.bounded import BoundedEncoder
+from otel_rollout.capture.encoding.in_parts import BoundedEncoder
 from otel_rollout.capture.encoding.work import Work
 
 LIMIT = 1 << 20

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import otel_rollout
-from otel_rollout import configuration, rollout_trace_attr, settings
+from otel_rollout import rollout_trace_attr, settings, settings_reader
 from otel_rollout.cli.forwarding import ForwardingService
 from otel_rollout.launch import launcher
 from otel_rollout.spool import layout
@@ -128,7 +128,7 @@ def test_stopped_service_starts_no_delivery(test_exporters: None, target: Path, 
         layout.create_private(node_dir, tmp_path / "spool")
         layout.write_manifest(node_dir, layout.Manifest(run_id, "project", ("test-file",)))
         (node_dir / layout.SegmentName("1-0123456789abcdef", 1).file).write_text("{}\n")
-    configured, _ = configuration.from_environment({"OTEL_TRACES_EXPORTER": "test-file"})
+    configured, _ = settings_reader.from_environment({"OTEL_TRACES_EXPORTER": "test-file"})
     stop = threading.Event()
 
     def settings_of(node_dir: Path) -> settings.Settings:

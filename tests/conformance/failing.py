@@ -8,7 +8,7 @@ from typing import Any
 
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from otel_rollout.exporting.registry import load
+from otel_rollout.exporting.entry_points import load
 from tests.exporting.page import example
 
 SECRET = "planted-secret"

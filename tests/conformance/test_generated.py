@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import ExportsLines
-from otel_rollout.exporting.registry import load
+from otel_rollout.exporting.entry_points import load
 from otel_rollout.otlp.reader import spans_of
 from tests.conformance.backend import Adapter, Operation, differences, exact, trees
 from tests.conformance.generated import SECRET, plans

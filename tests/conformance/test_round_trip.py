@@ -14,7 +14,7 @@ import orjson
 import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_rollout.exporting.registry import load
+from otel_rollout.exporting.entry_points import load
 from otel_rollout.otlp.reader import spans_of
 from tests.conformance.backend import Adapter, differences, trees
 from tests.conformance.mlflow_adapter import MlflowAdapter

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from otel_rollout import doctor
-from otel_rollout.configuration import to_variable
 from otel_rollout.doctor import variables
 from otel_rollout.doctor.diagnosis import Diagnosis, Row, Verdict
 from otel_rollout.settings import CONFIG_VARIABLE
+from otel_rollout.settings_reader import to_variable
 
 SECRET = "sesame-4711"
 

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, Sp
 from otel_rollout.exporting import api
 from otel_rollout.exporting.api import FailureKind, UndeliveredError, reads_spool
 from otel_rollout.exporting.base import GuardedExporter, needing
-from otel_rollout.exporting.registry import load
+from otel_rollout.exporting.entry_points import load
 from otel_rollout.exporting.spool_exporter import KeptInSpool
 
 ABILITIES = {

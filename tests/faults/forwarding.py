@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from otel_rollout import configuration, settings
+from otel_rollout import settings, settings_reader
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.forwarder.lock import ForwarderLock
@@ -62,7 +62,7 @@ def forward(variables: dict[str, str], node_dir: Path, deaths: Sequence[str] = (
         ended = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False)
         assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     subprocess.run(command, env=environment, timeout=300, check=True)
-    return node_report.report(node_dir, configuration.from_environment(environment)[0])
+    return node_report.report(node_dir, settings_reader.from_environment(environment)[0])
 
 
 def replay(variables: dict[str, str], node_dir: Path, exporter: str) -> None:

@@ -14,7 +14,7 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr
 from otel_rollout.account.ledger_reader import read_ledger
 from otel_rollout.cli import app
-from otel_rollout.exporting.registry import destination_of
+from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.exporting.spool_exporter import KeptInSpool
 from otel_rollout.launch import launcher
 from otel_rollout.spool import layout

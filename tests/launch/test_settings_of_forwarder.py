@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from otel_rollout import configuration
+from otel_rollout import settings_reader
 from otel_rollout.launch import launcher
 from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 
-PACKAGE = Path(configuration.__file__).parent
+PACKAGE = Path(settings_reader.__file__).parent
 FORWARDER = [*(PACKAGE / "forwarder").rglob("*.py"), *(PACKAGE / "exporting").rglob("*.py")]
 """Modules that run in the forwarder's process and are given settings."""
 PROPERTIES = {
@@ -72,13 +72,15 @@ def test_marked_setting_reaches_the_forwarder(name: str) -> None:
     """An argument of configure() does so although no variable has its value."""
     configured = dataclasses.replace(Settings(exporters={"console": {}}), **{name: value_for(name)})
     passed = launcher._forwarder_environment({}, configured)
-    assert getattr(configuration.from_environment(passed)[0], name) == value_for(name)
+    assert getattr(settings_reader.from_environment(passed)[0], name) == value_for(name)
 
 
 @pytest.mark.parametrize("name", sorted(given_to_forwarder("founder")))
 def test_founder_decides_how_a_run_is_delivered(name: str) -> None:
     """A process that records with another value starts a forwarder with that of the run's founder."""
-    founder = configuration.to_variable({"run_id": "run", configuration.FOUNDER_KEY: {name: value_for(name)}})
+    founder = settings_reader.to_variable(
+        {"run_id": "run", settings_reader.FOUNDER_KEY: {name: value_for(name)}}
+    )
     configured = Settings(exporters={"console": {}}, run_id="run")
     passed = launcher._forwarder_environment({CONFIG_VARIABLE: founder}, configured)
-    assert getattr(configuration.from_environment(passed)[0], name) == value_for(name)
+    assert getattr(settings_reader.from_environment(passed)[0], name) == value_for(name)

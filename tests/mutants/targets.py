@@ -14,10 +14,10 @@ TARGETS: Final = {
     "exporters/otel_rollout_otlp/protobuf.py": "tests/otlp_exporter/test_protobuf.py",
     "exporters/otel_rollout_mlflow/feedback.py": "tests/exporting/test_mappings.py",
     "exporters/otel_rollout_mlflow/mapping.py": "tests/exporting/test_mappings.py",
-    "exporters/otel_rollout_mlflow/payload.py": "tests/exporting/test_mappings.py",
+    "exporters/otel_rollout_mlflow/inputs_outputs.py": "tests/exporting/test_mappings.py",
     "exporters/otel_rollout_mlflow/tags.py": "tests/exporting/test_mappings.py",
     "exporters/otel_rollout_weave/attributes.py": "tests/exporting/test_mappings.py",
-    "exporters/otel_rollout_weave/content.py": "tests/exporting/test_mappings.py",
+    "exporters/otel_rollout_weave/inputs_outputs.py": "tests/exporting/test_mappings.py",
     "exporters/otel_rollout_weave/feedback.py": "tests/exporting/test_mappings.py",
     "exporters/otel_rollout_weave/mapping.py": "tests/exporting/test_mappings.py",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_rollout.exporting import registry
+from otel_rollout.exporting import entry_points as registry
 from otel_rollout.settings import SettingsError
 from otel_rollout_otlp import OtlpSpanExporter, settings
 from otel_rollout_otlp.settings import OtlpSettings, Protocol

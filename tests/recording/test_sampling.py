@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import otel_rollout
-from otel_rollout import configuration, rollout_trace_attr, rollout_trace_op, runtime, score, settings
+from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score, settings, settings_reader
 from otel_rollout.base import semconv
 from otel_rollout.propagation import carrier
 from otel_rollout.recording.sampling import Group, GroupSampling, group_hash, with_chosen
@@ -323,7 +323,7 @@ def test_choice_of_rows_travels_with_calls_outside_trajectories(
 )
 def test_invalid_setting_is_warned_of_with_its_variable(variable: str, value: str, problem: str) -> None:
     """One sentence names variable, value and reason; the default is used."""
-    configured, (said,) = configuration.from_environment({variable: value})
+    configured, (said,) = settings_reader.from_environment({variable: value})
     assert said == f"{variable}={value!r} {said.split(' ', 1)[1]}"
     assert problem in said
     assert configured == settings.Settings()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from otel_rollout import configuration
+from otel_rollout import settings_reader
 from otel_rollout.launch import drain, launcher
 from otel_rollout.settings import CONFIG_VARIABLE, Settings
 from otel_rollout.spool import layout
@@ -100,7 +100,7 @@ class Run:
             "shutdown_timeout": 5.0,
             "forwarder_linger": 2.0,
         }
-        self.settings = Settings(**configuration.checked_arguments(self._arguments))
+        self.settings = Settings(**settings_reader.checked_arguments(self._arguments))
         self.node_dir = layout.node_directory(self.settings.spool_dir, self.settings.run_id, "")
         self._directory = directory
         self._disk = directory / "disk"

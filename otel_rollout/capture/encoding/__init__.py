@@ -23,7 +23,7 @@ import orjson
 
 from otel_rollout._state import process
 from otel_rollout.base.interrupts import pass_on
-from otel_rollout.capture.encoding.bounded import encode_in_parts
+from otel_rollout.capture.encoding.in_parts import encode_in_parts
 from otel_rollout.capture.encoding.limits import MAX_CONVERSION_STEPS, MEASURED_AFTER_LARGE
 from otel_rollout.capture.encoding.metadata import outline
 from otel_rollout.capture.encoding.size import is_larger, seems_larger

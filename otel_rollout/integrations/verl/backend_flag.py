@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from otel_rollout import configuration
+from otel_rollout import settings_reader
 from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
 
@@ -33,7 +33,7 @@ def exporters_for(backend: str | None) -> Exporters:
 
     The flag wins over the environment. Logs what is not available, and where the two disagree.
     """
-    configured, _ = configuration.from_environment(os.environ)
+    configured, _ = settings_reader.from_environment(os.environ)
     environment = {name: dict(options) for name, options in configured.exporters.items()}
     if configured.sdk_disabled:
         return {}

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
-from otel_rollout_mlflow import database
+from otel_rollout_mlflow import sqlite_creation
 from otel_rollout_mlflow.feedback import MARK, SOURCE_ID
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
@@ -56,7 +56,7 @@ class StoreTarget:
         try:
             engine = sqlalchemy.create_engine(uri)
             if engine.dialect.name == "sqlite":
-                database.ensure_created(engine)
+                sqlite_creation.ensure_created(engine)
             else:
                 # MLflow would try for 100 s to reach a database that does not answer.
                 engine.connect().close()

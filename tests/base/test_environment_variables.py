@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from otel_rollout.base.environment import DELIVERY_PREFIXES, PREFIXES
+from otel_rollout.base.environment_variables import DELIVERY_PREFIXES, PREFIXES
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +19,7 @@ def test_prefixes_are_listed_in_one_module() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in DELIVERY_PREFIXES
     }
-    assert found == {"otel_rollout/base/environment.py"}
+    assert found == {"otel_rollout/base/environment_variables.py"}
 
 
 def test_exporters_get_at_least_the_variables_of_every_process() -> None:

@@ -6,7 +6,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from otel_rollout.exporting.config import Given, given, masked, positive_bytes, seconds, without_credentials
+from otel_rollout.exporting.arguments import (
+    Given,
+    given,
+    masked,
+    positive_bytes,
+    seconds,
+    without_credentials,
+)
 
 
 def test_argument_wins_over_the_variables_in_their_order(monkeypatch):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from otel_rollout.base import parsers
+from otel_rollout.base import setting_parsers
 from otel_rollout.base.suggest import closest, did_you_mean
 from otel_rollout.settings import (
     CONFIG_VARIABLE,
@@ -49,7 +49,7 @@ def switched_off(environ: Mapping[str, str]) -> dict[str, Any]:
 def is_enabled(environ: Mapping[str, str]) -> bool:
     """Return whether variables switch tracing on; this reads nothing but the variables."""
     is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    return bool(parsers.names(environ.get("OTEL_TRACES_EXPORTER", ""))) and not is_disabled
+    return bool(setting_parsers.names(environ.get("OTEL_TRACES_EXPORTER", ""))) and not is_disabled
 
 
 def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
@@ -169,14 +169,16 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
     """Return the value that an argument gives a field."""
     if field.name == "exporters":
         return _exporter_options(value)
-    if field.metadata["parse"] is parsers.pairs:
+    if field.metadata["parse"] is setting_parsers.pairs:
         if not isinstance(value, Mapping):
             raise TypeError("must be a mapping of names to values")
         if not all(isinstance(key, str) and isinstance(entry, _SIMPLE) for key, entry in value.items()):
             raise TypeError("must map text to text, numbers or booleans")
-        text = str if field.name == "target_variables" else parsers.text  # an environment may hold any bytes
+        text = (
+            str if field.name == "target_variables" else setting_parsers.text
+        )  # an environment may hold any bytes
         return {text(key): text(str(entry)) for key, entry in value.items()}
-    if field.metadata["parse"] is parsers.flag:
+    if field.metadata["parse"] is setting_parsers.flag:
         if isinstance(value, bool):
             return value
         raise TypeError("must be True or False")
@@ -187,7 +189,7 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
 
 def _accepted_types(field: dataclasses.Field[Any]) -> tuple[type, ...]:
     """Return the types that an argument may have; text is parsed as the text of a variable is."""
-    if field.metadata["parse"] in (parsers.path, parsers.path_text):
+    if field.metadata["parse"] in (setting_parsers.path, setting_parsers.path_text):
         return (str, Path)
     if field.type in ("int", "float") or field.name in _TEXT_OR_NUMBER:
         return _SIMPLE
@@ -197,7 +199,7 @@ def _accepted_types(field: dataclasses.Field[Any]) -> tuple[type, ...]:
 def _exporter_options(value: str | Iterable[str] | ExporterOptions) -> dict[str, dict[str, Any]]:
     """Return exporters with their options, from a name, several names, or a mapping of names to options."""
     if isinstance(value, str):
-        return parsers.names(value)
+        return setting_parsers.names(value)
     if isinstance(value, Mapping):
         for name, options in value.items():
             if not isinstance(name, str):
@@ -207,5 +209,5 @@ def _exporter_options(value: str | Iterable[str] | ExporterOptions) -> dict[str,
         return {name: dict(options) for name, options in value.items()}
     names = list(value) if isinstance(value, Iterable) else [value]
     if all(isinstance(name, str) for name in names):
-        return parsers.names(",".join(names))
+        return setting_parsers.names(",".join(names))
     raise TypeError("must be a name, a list of names, or a mapping of names to options")
