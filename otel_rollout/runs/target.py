@@ -15,23 +15,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_rollout import settings_reader
-from otel_rollout.base.environment_variables import may_be_credential, without_credentials
+from otel_rollout.base.environment_variables import KNOWN_EXPORTERS, may_be_credential, without_credentials
 from otel_rollout.settings import Settings
 
-_OF_EXPORTER: Final = {
-    "mlflow": ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID"),
-    "weave": (
-        "WANDB_BASE_URL", "WANDB_PUBLIC_BASE_URL", "WANDB_ENTITY", "WANDB_PROJECT", "WANDB_RUN_ID",
-        "WF_TRACE_SERVER_URL",
-    ),
-}  # fmt: skip
-"""Exporter → variables that name its target."""
 _OF_OTHERS: Final = re.compile(r"OTEL_(?!ROLLOUT_|.*(LOGS|METRICS)_).*(ENDPOINT|FILE|HOST|PATH|URI|URL)")
-"""Variables that name the target of any other exporter."""
-_SET_BY_CLIENTS: Final = frozenset({"MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID", "WANDB_RUN_ID"})
-"""Variables that a tracker's client sets in a process which starts a run; they do not distinguish runs."""
-_REQUIRED: Final = {"mlflow": ("tracking_uri", "MLFLOW_TRACKING_URI")}
-"""Exporter → option and variable, one of which has to name its target."""
+"""Variables that name the target of an exporter that :data:`KNOWN_EXPORTERS` does not list."""
+_SET_BY_CLIENTS: Final = frozenset[str]().union(*(known.set_by_client for known in KNOWN_EXPORTERS.values()))
+"""Variables that name a target and do not distinguish runs."""
 _SETTINGS: Final = {
     "OTEL_TRACES_EXPORTER": "exporters",
     "OTEL_ROLLOUT_PROJECT": "project_name",
@@ -69,8 +59,10 @@ def names_target(name: str, configured: Settings) -> bool:
 
 
 def _names_target_of(exporter: str, name: str) -> bool:
-    known = _OF_EXPORTER.get(exporter)
-    return name in known if known is not None else _OF_OTHERS.fullmatch(name) is not None
+    known = KNOWN_EXPORTERS.get(exporter)
+    if known is None:
+        return _OF_OTHERS.fullmatch(name) is not None
+    return name in known.of_target or name in known.set_by_client
 
 
 def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[str, Any]:
@@ -154,8 +146,11 @@ def _is_of_run(name: str, value: str, run: Settings) -> bool:
 
 def _has_no_target(exporter: str, run: Settings) -> bool:
     """Return whether an exporter has no target yet: a program may name it after importing this package."""
-    option, variable = _REQUIRED.get(exporter, ("", ""))
-    return bool(option) and option not in run.exporters[exporter] and variable not in run.target_variables
+    known = KNOWN_EXPORTERS.get(exporter)
+    if known is None or known.required is None:
+        return False
+    option, variable = known.required
+    return option not in run.exporters[exporter] and variable not in run.target_variables
 
 
 def _is_option(variable: str, option: str) -> bool:

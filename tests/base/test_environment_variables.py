@@ -1,11 +1,14 @@
-"""Prefixes of environment variables."""
+"""Prefixes of environment variables, and the variables of exporters."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
-from otel_rollout.base.environment_variables import DELIVERY_PREFIXES, PREFIXES
+import pytest
+
+from otel_rollout.base.environment_variables import DELIVERY_PREFIXES, KNOWN_EXPORTERS, PREFIXES
+from otel_rollout.exporting.entry_points import installed
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,3 +28,17 @@ def test_prefixes_are_listed_in_one_module() -> None:
 def test_exporters_get_at_least_the_variables_of_every_process() -> None:
     """A forwarder has the variables that Ray's workers have."""
     assert set(PREFIXES) < set(DELIVERY_PREFIXES)
+
+
+@pytest.mark.parametrize("exporter", KNOWN_EXPORTERS)
+def test_variables_of_a_known_exporter_reach_every_process(exporter: str) -> None:
+    """They begin with the exporter's prefixes, and the variable of a required option names the target."""
+    known = KNOWN_EXPORTERS[exporter]
+    assert all(name.startswith(known.prefixes) for name in known.of_target | known.set_by_client)
+    assert not known.of_target & known.set_by_client
+    assert known.required is None or known.required[1] in known.of_target
+
+
+def test_known_exporters_are_installed() -> None:
+    """Each name in the table is the name of an entry point."""
+    assert set(KNOWN_EXPORTERS) <= set(installed())
