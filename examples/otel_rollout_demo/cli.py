@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from otel_rollout import Report, configure, instrument, shutdown
+from otel_rollout.base import semconv
 from otel_rollout_demo.console import print_plain
 from otel_rollout_demo.driver import Batch, Cluster, Plan, RolloutError, schedule
 from otel_rollout_demo.requirements import require_mlflow_uri, require_packages, require_weave_login
@@ -157,5 +158,6 @@ def _print_where_to_look(console: Console, backend: Backend, uri: str, experimen
         print_weave_pages(console, PROJECT_NAME, experiment_name)
     else:
         print_plain(
-            console, f'One step of this run: rollout.experiment_name = "{experiment_name}", rollout.step = 1'
+            console,
+            f'One step of this run: {semconv.EXPERIMENT_NAME} = "{experiment_name}", {semconv.STEP} = 1',
         )

@@ -9,11 +9,16 @@ import sys
 import urllib.request
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from rich.console import Console
 
+from otel_rollout.base import semconv
 from otel_rollout_demo.console import print_plain
+
+_STEP: Final = semconv.short_name(semconv.STEP)
+_EXPERIMENT: Final = semconv.short_name(semconv.EXPERIMENT_NAME)
 
 
 def print_mlflow_pages(console: Console, uri: str, project_name: str, experiment_name: str) -> None:
@@ -38,7 +43,7 @@ def print_mlflow_pages(console: Console, uri: str, project_name: str, experiment
         print_plain(console, f"  {_mlflow_command()} server --backend-store-uri {shown} --port 5000")
     page = f"{address}/#/experiments" + (f"/{experiment_id}/traces" if experiment_id else "")
     print_plain(console, f"  {page}")
-    tags = {"step": "1", "experiment_name": experiment_name}
+    tags = {_STEP: "1", _EXPERIMENT: experiment_name}
     if experiment_id:
         console.print("One step of this run, in the browser (MLflow 3.16 or newer):", style="bold")
         print_plain(console, f"  {page}?{_as_query(tags)}")
@@ -60,7 +65,7 @@ def print_weave_pages(console: Console, project_name: str, experiment_name: str)
     console.print("Look at them:", style="bold")
     print_plain(console, f"  {address or 'in the project ' + project_name}")
     console.print("One step of this run, as filters of that page:", style="bold")
-    print_plain(console, f"  attributes.step = 1, attributes.experiment_name = {experiment_name}")
+    print_plain(console, f"  attributes.{_STEP} = 1, attributes.{_EXPERIMENT} = {experiment_name}")
 
 
 def is_server(uri: str) -> bool:

@@ -30,7 +30,7 @@ class MlflowSpanExporter(GuardedExporter):
 
     Traces are searchable by step, sample, rollout and score.
 
-    Each span goes to the experiment named by its ``rollout.project_name`` (created if missing) unless an
+    Each span goes to the experiment named by its ``semconv.PROJECT_NAME`` (created if missing) unless an
     experiment is given here, and to MLflow's "Default" experiment where neither is known. Sending spans again
     is safe: MLflow overwrites them.
 

@@ -32,9 +32,7 @@ _BOOKKEEPING: Final = "mlflow."
 _IDENTITY_TAGS: Final = tuple(name for name in semconv.IDENTITY if name != semconv.PROJECT_NAME)
 """Identity but for the project, which is the experiment."""
 _TAG_NAME: Final = re.compile(r"[/\w.\- :]+")
-NOT_FOR_SCORES: Final = frozenset(
-    {*RESOURCE_ATTRIBUTES, *(name.removeprefix(semconv.EXTRA_PREFIX) for name in semconv.IDENTITY)}
-)
+NOT_FOR_SCORES: Final = frozenset({*RESOURCE_ATTRIBUTES, *map(semconv.short_name, semconv.IDENTITY)})
 """Tags that identify the trajectory: a score of such a name is feedback only."""
 _MAX_WARNED: Final = 1000
 """Names remembered as warned of; no warning is given of names beyond."""
@@ -45,7 +43,7 @@ _logger = logging.getLogger(__name__)
 def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
     """Return the tags of a root span: its identity, scores and ``rollout.*``.
 
-    Values are ``str(value)``, as verl writes them: ``tags.step = '1'``, ``tags.validate = 'False'``. Identity
+    Values are ``str(value)``, as verl writes them: ``'1'``, ``'False'``. Identity
     wins over other attributes of its names, and an attribute wins over a score of its name.
     """
     return {name: text for name, text in _wanted_tags(attributes).items() if problem_of_tag(name) is None}
@@ -78,10 +76,10 @@ def _wanted_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
             if short not in NOT_FOR_SCORES:
                 tags.setdefault(short, tag_text(value))
         elif name.startswith(semconv.EXTRA_PREFIX) and not _is_no_tag(name):
-            tags[name.removeprefix(semconv.EXTRA_PREFIX)] = tag_text(value)
+            tags[semconv.short_name(name)] = tag_text(value)
     for name in _IDENTITY_TAGS:
         if name in attributes:
-            tags[name.removeprefix(semconv.EXTRA_PREFIX)] = tag_text(attributes[name])
+            tags[semconv.short_name(name)] = tag_text(attributes[name])
     tags.pop("", None)
     return tags
 

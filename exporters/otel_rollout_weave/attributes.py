@@ -51,13 +51,13 @@ def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     """Return a call's attributes: a trajectory's at the top, others nested."""
     source = span.attributes or {}
     attributes = {
-        values.clean(name.removeprefix(semconv.EXTRA_PREFIX)): values.clean(value)
+        values.clean(semconv.short_name(name)): values.clean(value)
         for name, value in source.items()
         if name.startswith(semconv.EXTRA_PREFIX) and not name.startswith(_NOT_EXTRA)
     }
     if semconv.TURN_CONTINUES in source:  # the id of a span of this trace; in Weave that span is a call
         continued = uuid_of(f"{trace_id_of(span)}/{values.clean(source[semconv.TURN_CONTINUES])}")
-        attributes[semconv.TURN_CONTINUES.removeprefix(semconv.EXTRA_PREFIX)] = continued
+        attributes[semconv.short_name(semconv.TURN_CONTINUES)] = continued
     for name in sorted(source):  # "a" before "a.b"
         if name not in _NOT_ATTRIBUTES and not name.startswith(semconv.EXTRA_PREFIX):
             _nest(attributes, values.clean(name), values.clean(source[name]))

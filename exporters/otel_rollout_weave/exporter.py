@@ -26,7 +26,7 @@ class WeaveSpanExporter(GuardedExporter):
 
     Trajectories are searchable by identity and score.
 
-    Each span goes to the Weave project named by its ``rollout.project_name`` (created if missing) unless a
+    Each span goes to the Weave project named by its ``semconv.PROJECT_NAME`` (created if missing) unless a
     project is given here. Scores become feedback and are put into the output of a trajectory's root. A call
     is written once, however often its span is exported.
 

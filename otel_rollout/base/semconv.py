@@ -183,6 +183,11 @@ EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 EXCEPTION_ESCAPED: Final = "exception.escaped"
 
 
+def short_name(name: str) -> str:
+    """Return an attribute's name without ``rollout.``: the name of MLflow's tag and of Weave's attribute."""
+    return name.removeprefix(EXTRA_PREFIX)
+
+
 def name_of_trace(name: str, attributes: Mapping[str, Any]) -> str:
     """Return the name of a trajectory in lists of traces: ``1/29/1`` is its step, sample and rollout.
 

@@ -80,23 +80,23 @@ def _tags(reference: Reference) -> dict[str, str]:
     parts = reference.path.split("/")
     is_validation = parts[0] == VALIDATION
     step, *rest = parts[is_validation:]
-    tags = {"validate": str(is_validation), "step": step}
+    tags = {semconv.VALIDATE: str(is_validation), semconv.STEP: step}
     if len(rest) > 1 and rest[-1]:
-        tags |= {"sample_index": "/".join(rest[:-1]), "rollout_n": rest[-1]}
-    return {name: text for name, text in tags.items() if text not in ("", "-")}
+        tags |= {semconv.SAMPLE_INDEX: "/".join(rest[:-1]), semconv.ROLLOUT_N: rest[-1]}
+    return {semconv.short_name(name): text for name, text in tags.items() if text not in ("", "-")}
 
 
 def _summary(info: Mapping[str, Any]) -> Summary:
     tags: Mapping[str, str] = info.get("tags") or {}
     named = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semconv.VALIDATE)
-    short = {name: name.removeprefix(semconv.EXTRA_PREFIX) for name in named}
+    short = {name: semconv.short_name(name) for name in named}
     usage = read_json((info.get("trace_metadata") or {}).get("mlflow.trace.tokenUsage", "{}"))
     state = _STATES.get(str(info.get("state")), "running")
     duration = str(info.get("execution_duration", "")).removesuffix("s")
     return Summary(
         trace_id=str(info["trace_id"]).removeprefix("tr-"),
         run=tags.get(semconv.RUN_ID, ""),
-        experiment=tags.get("experiment_name", ""),
+        experiment=tags.get(semconv.short_name(semconv.EXPERIMENT_NAME), ""),
         path=path_of({name: tags[key] for name, key in short.items() if key in tags}),
         name=tags.get("mlflow.traceName", ""),
         state=state,

@@ -266,7 +266,7 @@ def _without_content(span: ReadableSpan) -> ReadableSpan:
 
 def _facts(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name.removeprefix(semconv.EXTRA_PREFIX): value
+        semconv.short_name(name): value
         for name, value in attributes.items()
         if name.startswith(semconv.EXTRA_PREFIX)
         and not name.startswith((semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX))

@@ -1,0 +1,25 @@
+"""Names of attributes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from otel_rollout.base import semconv
+
+ROOT = Path(__file__).parents[2]
+SHORT = "|".join(map(semconv.short_name, semconv.IDENTITY))
+NAME = re.compile(rf"\b(rollout|tags|attributes)\.({SHORT})\b")
+
+
+def test_names_of_the_identity_are_written_in_one_module() -> None:
+    """No other module of the product has the name of such an attribute, or of its tag, in a string."""
+    found = {
+        path.relative_to(ROOT).as_posix(): node.value
+        for folder in ("otel_rollout", "exporters", "examples/otel_rollout_demo")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and NAME.search(str(node.value))
+    }
+    assert set(found) == {"otel_rollout/base/semconv.py"}, found
