@@ -42,7 +42,6 @@ class Flusher:
         table: the roots of running trajectories, which gets more slots when few are left.
         segment: what lines are moved to.
         usage: the limit of the directory.
-        segment_bytes: size of a segment file at which the next one is created.
         lock: held during an append to the journal or a change of files.
         counters_lock: held during a change of the journal's counts.
         recreate: makes ``node_dir`` again after somebody removed it.
@@ -65,7 +64,6 @@ class Flusher:
         segment: SegmentFile,
         usage: SpoolUsage,
         *,
-        segment_bytes: int,
         lock: threading.Lock,
         counters_lock: threading.RLock,
         recreate: Callable[[], object],
@@ -79,7 +77,6 @@ class Flusher:
         self._table = table
         self._segment = segment
         self._usage = usage
-        self._segment_bytes = segment_bytes
         self._lock = lock
         self._counters_lock = counters_lock
         self._recreate = recreate
@@ -126,7 +123,7 @@ class Flusher:
                 if (self._is_removed() and not self._begin_anew()) or not self._flush():
                     time.sleep(RETRY_INTERVAL)
                     continue
-                if self._segment.length >= self._segment_bytes:
+                if self._segment.is_full:
                     self._rotate()
                 while self.postponed:
                     self._write(*self.postponed.popleft())

@@ -31,6 +31,7 @@ class SegmentFile:
         node_dir: the directory of its files.
         writer_id: the writer's id.
         resource: attributes of the entity that records.
+        full_bytes: size at which the file is full.
 
     Attributes:
         head: beginning of each line: the resource, with the segment's id.
@@ -39,14 +40,26 @@ class SegmentFile:
         length: bytes in the file.
     """
 
-    def __init__(self, node_dir: Path, writer_id: str, resource: Mapping[str, writer.AttributeInput]) -> None:
+    def __init__(
+        self,
+        node_dir: Path,
+        writer_id: str,
+        resource: Mapping[str, writer.AttributeInput],
+        full_bytes: int,
+    ) -> None:
         self.head = self.short_head = b""
         self.descriptor = -1
         self.length = 0
         self._node_dir = node_dir
         self._writer_id = writer_id
         self._resource = resource
+        self._full_bytes = full_bytes
         self._sequence = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the file has the size at which the next one is created."""
+        return self.length >= self._full_bytes
 
     def prepare_next(self) -> PreparedSegment:
         """Create the file that follows this one.

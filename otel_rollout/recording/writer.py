@@ -86,7 +86,7 @@ class SegmentWriter:
         self._high_water = journal_bytes // 2
         self._is_abandoned = False
         self._lock = threading.Lock()
-        self._segment = SegmentFile(node_dir, self.id, redacted_attributes(redact, resource))
+        self._segment = SegmentFile(node_dir, self.id, redacted_attributes(redact, resource), segment_bytes)
         journal_file = node_dir / (self.id + layout.JOURNAL_SUFFIX)
         table_file = node_dir / (self.id + layout.OPEN_SUFFIX)
         first = self._segment.prepare_next()  # before the journal: a visible one has a locked segment
@@ -109,7 +109,6 @@ class SegmentWriter:
             self._table,
             self._segment,
             self._usage,
-            segment_bytes=segment_bytes,
             lock=self._lock,
             counters_lock=self.counters.lock,
             recreate=found,
