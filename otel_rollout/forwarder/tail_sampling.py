@@ -186,8 +186,13 @@ class TailSampling:
 
     # --- deciding -----------------------------------------------------------------------------------------
 
-    def _decide(self, everything: bool, what_ended: bool) -> None:
-        """Decide what can be decided: ``everything``, or at least ``what_ended``."""
+    def _decide(self, everything: bool, include_ended: bool) -> None:
+        """Decide the groups that are complete.
+
+        Args:
+            everything: decide all other groups, too.
+            include_ended: decide other groups without a running trajectory, too.
+        """
         traces: dict[bytes, bool] = {}
         groups: dict[Group, dict[bytes, TrajectoryOutcome]] = {}
         for trace_id, trajectory in self._undecided.items():
@@ -196,13 +201,13 @@ class TailSampling:
             if group is not None and is_kept is None:
                 groups.setdefault(group, {})[trace_id] = trajectory
             elif is_kept is not None and (
-                everything or what_ended or trajectory.has_ended or self._is_late(trajectory)
+                everything or include_ended or trajectory.has_ended or self._is_late(trajectory)
             ):
                 traces[trace_id] = is_kept  # before its root has come, a trajectory may be of another group
         complete = {
             group: siblings
             for group, siblings in groups.items()
-            if everything or self._is_complete(group, list(siblings.values()), what_ended)
+            if everything or self._is_complete(group, list(siblings.values()), include_ended)
         }
         outcomes = self._outcomes(complete)
         for group, outcome in outcomes.items():
@@ -221,12 +226,12 @@ class TailSampling:
             self._decided_groups[group] = self._ledger.is_group_kept(_name(group))
         return self._decided_groups[group]
 
-    def _is_complete(self, group: Group, siblings: Sequence[TrajectoryOutcome], what_ended: bool) -> bool:
+    def _is_complete(self, group: Group, siblings: Sequence[TrajectoryOutcome], include_ended: bool) -> bool:
         if any(map(self._is_late, siblings)):
             return True
         if group in self._running:
             return False
-        if what_ended:
+        if include_ended:
             return True
         if not all(t.has_ended and (t.is_scored or not self._rules.needs_scores) for t in siblings):
             return False

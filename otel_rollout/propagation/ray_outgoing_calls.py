@@ -45,8 +45,8 @@ class KeywordArguments(dict[str, Any]):
 
 def install(names: RayNames, patches: Patches) -> None:
     """Patch three methods that send calls, and the function that flattens arguments."""
-    jobs = JobFilter(names)
-    patches.replace(names.signature, "flatten_args", functools.partial(_adding_carrier, jobs))
+    support = CarrierSupport(names)
+    patches.replace(names.signature, "flatten_args", functools.partial(_adding_carrier, support))
     patches.replace(
         names.actor_handle,
         "_actor_method_call",
@@ -99,13 +99,13 @@ def _is_cross_language(sender: Any, attribute: str | None) -> Any:
     return getattr(sender, attribute)
 
 
-def _adding_carrier(jobs: JobFilter, original: Call) -> Call:
+def _adding_carrier(support: CarrierSupport, original: Call) -> Call:
     @functools.wraps(original)
     def flatten_args(signature_parameters: Any, args: Any, kwargs: Any) -> Any:
         flat = original(signature_parameters, args, kwargs)
         if type(kwargs) is KeywordArguments:
             try:
-                if jobs.removes_carrier(kwargs.receiver):
+                if support.removes_carrier(kwargs.receiver):
                     carried = carrier_of_call()
                     if carried is not None:
                         flat = [*flat, ARGUMENT, orjson.dumps(carried)]
@@ -116,7 +116,7 @@ def _adding_carrier(jobs: JobFilter, original: Call) -> Call:
     return flatten_args
 
 
-class JobFilter:
+class CarrierSupport:
     """Find out whether a receiver removes the carrier.
 
     Without that the user's function would be called with the carrier.

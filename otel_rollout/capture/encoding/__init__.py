@@ -11,7 +11,7 @@ so that a value found too large is too large: the estimate decides how much time
 recorded.
 
 The event loop waits while a value is encoded. So Python's work is bounded by counts (:mod:`.limits`): of
-values visited, and of steps spent on what orjson refuses. What orjson does is fast and is not counted.
+values visited, and of work units spent on what orjson refuses. What orjson does is fast and is not counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import orjson
 from otel_rollout._state import process
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture.encoding.in_parts import encode_in_parts
-from otel_rollout.capture.encoding.limits import MAX_CONVERSION_STEPS, MEASURED_AFTER_LARGE
+from otel_rollout.capture.encoding.limits import MAX_CONVERSION_UNITS, MEASURED_AFTER_LARGE
 from otel_rollout.capture.encoding.metadata import outline
 from otel_rollout.capture.encoding.size import is_larger, seems_larger
 from otel_rollout.capture.encoding.work import Work
@@ -63,7 +63,7 @@ def to_json(value: Any, limit: int) -> bytes:
 def _with_objects(value: Any, limit: int) -> bytes:
     """Encode a value that holds objects, which are converted for orjson."""
     try:
-        encoded = _dumps(value, Work(steps=MAX_CONVERSION_STEPS).convert)
+        encoded = _dumps(value, Work(units=MAX_CONVERSION_UNITS).convert)
         if len(encoded) <= limit:
             return encoded
         process.values_to_measure = MEASURED_AFTER_LARGE

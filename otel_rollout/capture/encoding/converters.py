@@ -209,7 +209,7 @@ def _tensor(value: Any) -> Any:
     return f"{_shape_and_type('tensor', value)}{where}{gradient}>"
 
 
-def convert_array(value: Any) -> Any:
+def convert_numpy_array(value: Any) -> Any:
     """Return the elements of a numpy array that is not large; describe a large one."""
     is_small = value.size <= MAX_TENSOR_ELEMENTS or (
         value.size <= MAX_ARRAY_NUMBERS and value.dtype.kind in "iufb"
@@ -269,7 +269,7 @@ _CONVERTERS: Final[tuple[tuple[Callable[[type], bool], Converter], ...]] = (
     (_is_a(tuple), lambda v: list(tuple.__iter__(v))),
     (_is_a(bytes, bytearray, memoryview), _bytes),
     (_is_of("torch", "Tensor"), _tensor),
-    (_is_of("numpy", "ndarray"), convert_array),
+    (_is_of("numpy", "ndarray"), convert_numpy_array),
     (_is_of("PIL.Image", "Image"), _image),
     (_is_a(type), _qualified_name),
     (_is_a(BaseException), _exception),
@@ -285,16 +285,16 @@ _CONVERTERS: Final[tuple[tuple[Callable[[type], bool], Converter], ...]] = (
     (_has("__dataclass_fields__"), dataclass_fields),
 )
 """Converters and the types they are for; the first match counts. A type without a match has its ``repr``."""
-STEPS: Final[dict[Converter, int]] = {
+WORK_UNITS: Final[dict[Converter, int]] = {
     safe_repr: 2,
     str: 2,
     _bytes: 3,
-    convert_array: 2,
+    convert_numpy_array: 2,
     _copy_members: 3,
     _tensor: 4,
     _pydantic_fields: 4,
 }
-"""Steps that a call of a converter costs, where that is not one."""
+"""Work units of a call of a converter, where that is not one."""
 _converters: dict[type, Converter] = {}
 """Converters of the types met last."""
 

@@ -53,7 +53,7 @@ class BoundedEncoder:
 
     Args:
         budget: bytes to spend.
-        work: steps and visits to spend.
+        work: work units and visits to spend.
     """
 
     def __init__(self, budget: int, work: Work) -> None:
@@ -68,7 +68,7 @@ class BoundedEncoder:
 
     def encode(self, value: Any, depth: int) -> bytes:
         """Encode a value and the notes on its omissions, with the bytes that are left."""
-        self._work.steps -= 3
+        self._work.units -= 3
         type_ = type(value)
         if issubclass(type_, str) and not issubclass(type_, enum.Enum):
             return self._text(value)
@@ -91,7 +91,7 @@ class BoundedEncoder:
             self._ancestors.discard(id(value))
 
     def _container(self, value: Any, type_: type, depth: int) -> bytes:
-        self._work.steps -= 6
+        self._work.units -= 6
         if issubclass(type_, dict):
             return self._mapping(dict.items(value), dict.__len__(value), depth)
         if issubclass(type_, list):
@@ -108,7 +108,7 @@ class BoundedEncoder:
         if type_ in _ENCODED_BY_ORJSON:
             return self._spend(_dumps(value))
         converter = converters.converter_of(type_)
-        self._work.steps -= converters.STEPS.get(converter, 1)
+        self._work.units -= converters.WORK_UNITS.get(converter, 1)
         return self.encode(converter(value), depth - 1)
 
     def _spend(self, encoded: bytes) -> bytes:
@@ -116,7 +116,7 @@ class BoundedEncoder:
         return encoded
 
     def _is_used_up(self) -> bool:
-        return self._bytes_left <= 0 or self._work.steps <= 0
+        return self._bytes_left <= 0 or self._work.units <= 0
 
     def _text(self, text: str) -> bytes:
         """Encode as much of a string as fits."""
@@ -147,10 +147,10 @@ class BoundedEncoder:
         work = self._work
         try:
             if not SCALARS.issuperset(map(type, members)):
-                work.steps -= len(members) >> 4
-                if work.steps <= 0 or self._may_not_fit(members):
+                work.units -= len(members) >> 4
+                if work.units <= 0 or self._may_not_fit(members):
                     return None
-            work.reserved = max(work.steps - 4 * min(len(members), MAX_CONVERTED_MEMBERS), 0)
+            work.reserved = max(work.units - 4 * min(len(members), MAX_CONVERTED_MEMBERS), 0)
             encoded = _dumps(members, work.convert)
         except Exception as error:  # noqa: BLE001 - the members are encoded in smaller parts instead
             pass_on(error)
@@ -175,7 +175,7 @@ class BoundedEncoder:
             if larger is None:
                 self._is_vast = True
             else:
-                self._work.steps -= MAX_VISITED_AGAIN - last_visits.visits
+                self._work.units -= MAX_VISITED_AGAIN - last_visits.visits
         elif larger is None and not are_few and not self._was_underestimated:
             sample = list(members.values() if type(members) is dict else members)[::SPLIT_PARTS]
             larger = is_larger(sample, size // SPLIT_PARTS, Work())
@@ -231,7 +231,7 @@ class BoundedEncoder:
         if converters.converter_of(type_) is not converters.convert_numpy_scalar:
             return members
         if set(map(type, members)) == {type_} and members[0].dtype.kind in "iufb":
-            self._work.steps -= len(members) >> 3
+            self._work.units -= len(members) >> 3
             return sys.modules["numpy"].array(members).tolist()
         return members
 
@@ -254,7 +254,7 @@ class BoundedEncoder:
                 whole = self._whole(members) if are_distinct and not self._is_used_up() else None
                 if whole is not None:
                     seen.update(members)
-                    self._work.steps -= len(part) >> 2
+                    self._work.units -= len(part) >> 2
                     done += len(part)
                     yield whole
                     continue
@@ -274,7 +274,7 @@ class BoundedEncoder:
         """Return entries as a dict; integer keys, or short tuples as keys, become text."""
         members = self._with_text_keys(dict(entries))
         if set(map(type, members)) == {tuple} and not self._is_used_up() and all(map(is_plain_key, members)):
-            self._work.steps -= len(members)
+            self._work.units -= len(members)
             return dict(zip(map(repr, members), members.values(), strict=True))
         return members
 
@@ -282,7 +282,7 @@ class BoundedEncoder:
         """Return a dict with its keys as text if all keys are integers, else as it is."""
         if set(map(type, entries)) != {int} or self._is_used_up():
             return entries
-        self._work.steps -= 2 + (len(entries) >> 3)
+        self._work.units -= 2 + (len(entries) >> 3)
         return dict(zip(map(str, entries), entries.values(), strict=True))
 
 

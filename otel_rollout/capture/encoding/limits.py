@@ -39,7 +39,7 @@ MAX_ESTIMATED_LEVELS: Final = 12
 MAX_VISITED: Final = 8192
 """Values visited when the size of a value is measured."""
 MAX_VISITED_AGAIN: Final = 128
-"""Values visited for a part of few members after MAX_VISITED is used up. Each costs one step."""
+"""Values visited for a part of few members after MAX_VISITED is used up. Each costs one work unit."""
 TYPED_MEMBERS: Final = 4096
 """First members of a list whose types decide whether it is a list of numbers."""
 MEASURED_AFTER_LARGE: Final = 256
@@ -61,9 +61,9 @@ MAX_CONVERTED_MEMBERS: Final = 64
 """Members of one part that may be converted for orjson before the part is split."""
 MIN_TEXT_CHARS: Final = 4096
 """Characters of a long string that are encoded at once, at the least."""
-MAX_STEPS: Final = 3072
-"""Steps of about 0.5 µs that Python spends on a value that is encoded in parts."""
-MAX_CONVERSION_STEPS: Final = 1024
-"""Such steps spent on objects in a value that orjson encodes whole; then the value is encoded in parts."""
+MAX_WORK_UNITS: Final = 3072
+"""Work units of about 0.5 µs that Python spends on a value that is encoded in parts."""
+MAX_CONVERSION_UNITS: Final = 1024
+"""Work units spent on objects in a value that orjson encodes whole; then the value is encoded in parts."""
 MAX_CACHED_TYPES: Final = 1024
 """Types whose converter is remembered."""

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from otel_rollout.capture.encoding import converters
-from otel_rollout.capture.encoding.limits import MAX_CONVERTED_BYTES, MAX_STEPS, MAX_VISITED
+from otel_rollout.capture.encoding.limits import MAX_CONVERTED_BYTES, MAX_VISITED, MAX_WORK_UNITS
 from otel_rollout.capture.encoding.size import seems_larger
 
 
 class Work:
-    """The steps and visits that are left for one value.
+    """The work units and visits that are left for one value.
 
     Attributes:
-        steps: steps left, see :data:`limits.MAX_STEPS`.
+        units: work units left, see :data:`limits.MAX_WORK_UNITS`.
         visits: values that may still be visited to measure the value.
-        reserved: steps that :meth:`convert` must leave.
+        reserved: work units that :meth:`convert` must leave.
     """
 
-    def __init__(self, steps: int = MAX_STEPS, visits: int = MAX_VISITED) -> None:
-        self.steps = steps
+    def __init__(self, units: int = MAX_WORK_UNITS, visits: int = MAX_VISITED) -> None:
+        self.units = units
         self.visits = visits
         self.reserved = 0
 
@@ -27,17 +27,17 @@ class Work:
         """Convert an object to something nearer to JSON; this is orjson's ``default``.
 
         Raises:
-            TooLarge: when the content is large, or the steps are used up.
+            TooLarge: when the content is large, or the work units are used up.
         """
         try:
-            if self.steps <= self.reserved:
+            if self.units <= self.reserved:
                 raise converters.TooLarge
             converter = converters.converter_of(type(value))
             content = converter(value)
             type_ = type(content)
-            self.steps -= converters.STEPS.get(converter, 1)
+            self.units -= converters.WORK_UNITS.get(converter, 1)
             if type_ is list or type_ is dict:
-                self.steps -= len(content) >> (8 if converter is converters.convert_array else 4)
+                self.units -= len(content) >> (8 if converter is converters.convert_numpy_array else 4)
             if seems_larger(content, MAX_CONVERTED_BYTES):
                 raise converters.TooLarge
             return content
