@@ -154,6 +154,8 @@ _NAME_MEMBER = (
 )
 _VALUE_MEMBER = r"(?<![a-z0-9_])value[\"']?\s{0,16}[:=]\s{0,16}"
 _BETWEEN = r"\s{0,16}[,;]?\s{0,32}[\"']?"
+_PAIR_ENDS = r"\s{0,16},?\s{0,16}(?:[)\]…]|\Z)"
+"""What follows the last quote of a pair, which a limit may have cut."""
 
 
 def _of_group(*names: str | int) -> Callable[[re.Match[str]], TextSpan | None]:
@@ -202,7 +204,7 @@ _KINDS_BY_NAME: Final = {
         _NAME_SIGNS,
         re.compile(
             rf"[(\[]\s{{0,16}}[bru]{{0,2}}{_QUOTED_NAME}\s{{0,16}},\s{{0,16}}[bruf]{{0,2}}(?:"
-            + _STRING % ((r"(?:\"\s{0,16},?\s{0,16}[)\]]|\Z)"), (r"(?:'\s{0,16},?\s{0,16}[)\]]|\Z)"))
+            + _STRING % (rf"(?:\"{_PAIR_ENDS}|\Z)", rf"(?:'{_PAIR_ENDS}|\Z)")
             + r"|[\"'](?P<cut>[^\n\r\"'…]*)(?=…))",
             _FLAGS,
         ),

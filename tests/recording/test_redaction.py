@@ -12,7 +12,7 @@ from typing import NamedTuple
 import orjson
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from otel_rollout.otlp import writer
@@ -238,6 +238,8 @@ IN_A_LINE = [kind for kind in CUTS if kind not in ("element with attributes", "n
     st.booleans(),
     st.lists(st.sampled_from(["object", "orjson", "prose", "lines"]), max_size=3),
 )
+@example("pair in a list", "key: ", 0.875, False, ["orjson"])  # the cut is after the last quote
+@example("pair in a list", "", 0.96, True, [])
 def test_secret_cut_by_a_limit_is_redacted(
     kind: str, before: str, share: float, is_said: bool, nestings: list[str]
 ) -> None:
