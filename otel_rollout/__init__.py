@@ -59,7 +59,7 @@ def configure(
     experiment_name: str | None = None,
     **settings: Any,
 ) -> None:
-    """Set tracing up from code rather than by variables; call it before Ray is started.
+    """Set up tracing from code; call this before Ray is started.
 
     Processes started afterwards inherit the settings through their environment. A call that changes a setting
     while this process records ends the run and begins another one.
@@ -72,8 +72,7 @@ def configure(
         settings: any other field of :class:`otel_rollout.settings.Settings`.
 
     Raises:
-        SettingsError: for a setting that does not exist, a value that cannot be used, or an exporter that is
-            not installed.
+        SettingsError: a setting does not exist, a value cannot be used, or an exporter is not installed.
     """
     _membership.configure(
         {
@@ -86,10 +85,10 @@ def configure(
 
 
 def instrument() -> None:
-    """Let trajectories continue in Ray tasks and actors, and in pools. Call it before ``ray.init``.
+    """Let trajectories continue in Ray and in pools; call this before ``ray.init``.
 
-    Code that calls tasks and actors stays unchanged. ``ray.init`` gives the job's workers the settings of
-    this process. ``ray.shutdown`` first waits until the cluster's other nodes have delivered. A second call
+    Code that calls tasks and actors stays unchanged. ``ray.init`` then gives this process's settings to the
+    job's workers. ``ray.shutdown`` first waits until the cluster's other nodes have delivered. A second call
     has no effect; :func:`uninstrument` undoes the first. Without Ray, pools are instrumented; on a version of
     Ray that is not supported, a warning says what does not work. Never raises.
     """
@@ -99,18 +98,18 @@ def instrument() -> None:
 
 
 def uninstrument() -> None:
-    """Undo :func:`instrument` in this process. The workers of a running job stay as they are."""
+    """Undo :func:`instrument` in this process; a running job's workers do not change."""
     from otel_rollout.propagation import instrument as propagation
 
     propagation.uninstrument()
 
 
 def publish_run(**runs: str) -> None:
-    """Link the rollout's traces to a tracker's run, including traces that were delivered before.
+    """Link the rollout's traces, also delivered ones, to a tracker's run.
 
-    Use it for runs that start after the first trajectory; for a run that starts earlier, set
-    ``MLFLOW_RUN_ID`` or ``WANDB_RUN_ID``. Any process of the rollout may call it, on any Ray node. It neither
-    waits nor raises.
+    Use this for runs that start after the first trajectory; for a run that starts earlier, set
+    ``MLFLOW_RUN_ID`` or ``WANDB_RUN_ID``. Any process of the rollout may call this function, on any Ray node.
+    It neither waits nor raises.
 
     Args:
         runs: exporter and run: ``mlflow="<run id>"``, ``weave="<entity>/<project>/<run>"``. Exporters that
@@ -120,7 +119,7 @@ def publish_run(**runs: str) -> None:
 
 
 def status() -> Report:
-    """Return how many spans this machine has recorded, and how many each exporter has delivered."""
+    """Return this machine's counts of recorded and, per exporter, delivered spans."""
     return _status.status()
 
 
@@ -134,7 +133,7 @@ def shutdown(timeout: float | None = None) -> Report:
         timeout: seconds to wait; by default ``OTEL_ROLLOUT_SHUTDOWN_TIMEOUT`` (30).
 
     Returns:
-        The numbers of spans that were recorded, delivered, rejected and dropped, and of those still pending.
+        The counts of recorded, delivered, rejected, dropped and pending spans.
     """
     return _shutdown.shutdown(timeout)
 

@@ -1,6 +1,6 @@
-"""Every variable that belongs to the process rather than to an object.
+"""Hold every process-wide variable.
 
-Modules hold constants, loggers and context keys; whatever changes during a program is a field of
+Modules hold constants, loggers and context keys; a variable that changes during a program is a field of
 :data:`process`. ``tests/test_process_state.py`` names the few exceptions. ``process.off`` takes as many
 bytecode instructions as a variable of another module does.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class EndedRun:
-    """A run that this process led and ended; ``report`` is None until delivery was waited for."""
+    """A run that this process led and ended; ``report`` is None before the drain."""
 
     settings: Settings
     report: Report | None = None
@@ -48,7 +48,7 @@ class ProcessState:
 
     # --- Recording: otel_rollout.runtime ------------------------------------------------------------------
     off: bool = False
-    """Whether it is certain that this process records nothing. Reading it is all that tracing costs then."""
+    """Whether this process certainly records nothing; then tracing costs only one read of this field."""
     runtime: Runtime | None = field(default=None, metadata=_PER_PROCESS)
     start: Start | None = field(default=None, metadata=_PER_PROCESS)
     """The latest start of a runtime, which may have been interrupted."""
@@ -56,7 +56,7 @@ class ProcessState:
     """The application's tracer providers that have a span processor of this package."""
     metrics_are_offered: bool = False
     sdk_spans: dict[int, Any] = field(default_factory=dict)
-    """Id of an open span of the application's SDK → what this package knows of the span."""
+    """Id of an open span of the application's SDK → this package's data about the span."""
 
     # --- The run that this process belongs to: otel_rollout.runs, otel_rollout.launch ---------------------
     lock: threading.RLock = field(default_factory=threading.RLock, metadata=_PER_PROCESS)
@@ -71,7 +71,7 @@ class ProcessState:
     is_configured: bool = False
     """Whether configure() was called."""
     has_made_id: bool = field(default=False, metadata=_PER_PROCESS)
-    """Whether this process made the run's id up, because nobody has given one."""
+    """Whether this process made up the run's id, because none was given."""
     is_published_before_ray: bool = False
     """Whether a run was published before Ray was started: workers of a cluster started here know the run."""
     inherited_config: str | None = None
@@ -83,7 +83,7 @@ class ProcessState:
     other_nodes: dict[str, OtherNode] = field(default_factory=dict)
     """Node directory → machine of the Ray cluster that was drained."""
     register_exit: Callable[[], None] = field(default=_nothing, metadata=_WIRED)
-    """Registers what this process does at its exit, for rooms below :mod:`otel_rollout.launch.at_exit`."""
+    """Registers this process's exit handler; for rooms below :mod:`otel_rollout.launch.at_exit`."""
     ended_run: EndedRun | None = field(default=None, metadata=_PER_PROCESS)
     successor_starts: dict[Path, list[float]] = field(default_factory=dict, metadata=_PER_PROCESS)
     """Node directory → monotonic times at which this process started a successor of its forwarder."""
@@ -93,11 +93,11 @@ class ProcessState:
 
     # --- Encoding: otel_rollout.capture -------------------------------------------------------------------
     values_to_measure: int = 0
-    """Values that are still measured before they are encoded, since one was larger than its limit."""
+    """Number of next values to measure before encoding, after a value was larger than its limit."""
 
     # --- Delivery: otel_rollout.account, otel_rollout.forwarder -------------------------------------------
     ledger_lock: threading.RLock = field(default_factory=threading.RLock, metadata=_PER_PROCESS)
-    """Held while a ledger is changed or put back, so that no thread writes to one that is gone."""
+    """Held while a ledger is changed or replaced, so that no thread writes to a removed file."""
     replaced_ledgers: dict[Path, os.stat_result] = field(default_factory=dict, metadata=_PER_PROCESS)
 
     # --- Propagation: otel_rollout.propagation ------------------------------------------------------------
@@ -107,7 +107,7 @@ class ProcessState:
     thread_patches: Patches | None = None
     """What instrument() has replaced in pools of threads."""
     flushing_pool_process: int = 0
-    """Id of the pool process that is known to flush when it exits; a forked child has another."""
+    """Id of this pool process, once it is set to flush at exit; a forked child has another id."""
     run_of_workers: str = ""
     """Id of the run that the Ray job's workers were started with."""
     published_runs: set[str] = field(default_factory=set)
@@ -120,7 +120,7 @@ class ProcessState:
     """Name of a framework's function that an integration has replaced → that function."""
 
     def __reduce__(self) -> str:
-        """Pickle the reference: a decorated function that is pickled by value uses its receiver's state."""
+        """Pickle a reference: a function pickled by value uses the state of its receiver."""
         return "process"
 
 
@@ -128,7 +128,7 @@ process = ProcessState()
 
 
 def reset(*, after_fork: bool = False) -> None:
-    """Give every field its initial value, or only those that a forked child does not take over."""
+    """Reset every field; after a fork, only fields that a child does not take over."""
     initial = ProcessState()
     for variable in fields(ProcessState):
         if "is_wired" in variable.metadata:

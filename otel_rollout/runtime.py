@@ -1,4 +1,4 @@
-"""What this process records with: set up at the first span, from the rooms below.
+"""Set up what this process records with, at its first span.
 
 ``capture`` asks :func:`current` for the :class:`Runtime`; None means that tracing is off.
 """
@@ -34,14 +34,14 @@ _logger = logging.getLogger("otel_rollout")
 
 
 class Runtime:
-    """What a process records with: a writer, a tracer, and a keeper of the forwarder.
+    """The objects that a process records with: writer, tracer, forwarder supervisor.
 
     Args:
         configured: settings with tracing enabled and a run id.
-        redact: what lines go through before they are written anywhere.
+        redact: redacts lines before they are written.
 
     Raises:
-        OSError: when the spool cannot be used.
+        OSError: the spool cannot be used.
     """
 
     def __init__(self, configured: Settings, redact: Redaction | None) -> None:
@@ -65,7 +65,7 @@ class Runtime:
         self.application_tracer = Application(configured, _current_writer).tracer
         if "console" in configured.exporters and process.is_root:
             _logger.warning(
-                "otel-rollout: the exporter console prints into %s, since another process delivers.",
+                "otel-rollout: the exporter console prints into %s, because the forwarder process delivers.",
                 node_dir / layout.FORWARDER_LOG,
             )
         self.keeper = launcher.ForwarderSupervisor(node_dir, configured, found)
@@ -81,10 +81,10 @@ class Runtime:
 
 
 class Start:
-    """The creation of a runtime in a thread, so that the exception of a signal handler leaves no half of it.
+    """Creates a runtime in a thread, where no signal handler can interrupt it.
 
-    Python runs signal handlers in the main thread. A caller that is interrupted while it waits leaves a start
-    that goes on; the next caller waits for that start.
+    Python runs signal handlers in the main thread. If a handler's exception interrupts a waiting caller, the
+    start goes on, and the next caller waits for it.
     """
 
     def __init__(self, configured: Settings) -> None:
@@ -99,7 +99,7 @@ class Start:
         """Wait for the runtime.
 
         Raises:
-            OSError: when the spool cannot be used.
+            OSError: the spool cannot be used.
         """
         if not self._is_over.is_set():
             threading.Thread(target=self._run, name="otel-rollout-start", daemon=True).start()
@@ -121,7 +121,10 @@ class Start:
 
 
 def current() -> Runtime | None:
-    """Return the runtime of this process, set up on first use; None when tracing is off. Never raises."""
+    """Return this process's runtime, set up at first use; None without tracing.
+
+    Never raises.
+    """
     active = process.runtime
     if active is not None or process.off:
         return active
@@ -130,13 +133,13 @@ def current() -> Runtime | None:
             _set_up()
         active = process.runtime
     if active is not None and not process.metrics_are_offered:
-        process.metrics_are_offered = True  # once in a process: instruments follow its runs
+        process.metrics_are_offered = True  # once per process: the instruments serve all its runs
         metrics.offer(present_writer, delivered_here)  # without the lock: a reader of metrics may wait for it
     return active
 
 
 def _set_up() -> None:
-    """Set ``process.runtime``, or ``process.off`` if this process is not to record, or cannot."""
+    """Set ``process.runtime``; set ``process.off`` if this process does not record."""
     try:
         if process.is_over and not _may_begin_again():
             process.off = True
@@ -146,7 +149,7 @@ def _set_up() -> None:
             process.runtime = _started(configured)
             return
     except OSError as error:
-        pass_on(error)  # TimeoutError, what time limits usually raise, is one
+        pass_on(error)  # TimeoutError, which time limits usually raise, is an OSError
         _logger.error(
             "otel-rollout: tracing is OFF in this process: cannot record in %s: %s. Set "
             "OTEL_ROLLOUT_SPOOL_DIR to a local directory of your own with some room.",
@@ -160,7 +163,7 @@ def _set_up() -> None:
 
 
 def _started(configured: Settings) -> Runtime:
-    """Return a runtime with these settings: one whose start was interrupted, or a new one."""
+    """Return a runtime with these settings, from an interrupted start or a new one."""
     start = process.start
     if start is None or start.settings != configured or (start.runtime and start.runtime.is_closed):
         if start is not None and start.runtime is not None:
@@ -174,12 +177,15 @@ def _started(configured: Settings) -> Runtime:
 
 
 def _may_begin_again() -> bool:
-    """Return whether a span after shutdown() begins another run; after configure() it does not."""
+    """Return whether a span after shutdown() begins another run.
+
+    It does not if the program called configure(): then the program begins runs.
+    """
     if not process.is_configured:
         return True
     _logger.warning(
-        "otel-rollout: shutdown() has ended recording, and what is called from now on is not recorded. Call "
-        "configure() again to begin another run."
+        "otel-rollout: shutdown() has ended recording; later spans are not recorded. Call configure() again "
+        "to begin another run."
     )
     return False
 
@@ -200,13 +206,13 @@ def _sampler_decision(configured: Settings) -> Decision | None:
 def _resource(configured: Settings) -> dict[str, str]:
     """Return the resource attributes of this process's spans."""
     resource = {semconv.SERVICE_NAME: configured.project_name, **configured.resource_attributes}
-    if configured.service_name:  # wins over OTEL_RESOURCE_ATTRIBUTES (OTel specification)
+    if configured.service_name:  # takes precedence over OTEL_RESOURCE_ATTRIBUTES (OTel specification)
         resource[semconv.SERVICE_NAME] = configured.service_name
     return {**resource, semconv.RUN_ID: configured.run_id, semconv.PROJECT_NAME: configured.project_name}
 
 
 def _after_fork_in_child() -> None:
-    """Let a forked child record on its own, without the writer, threads and exit duties of its parent."""
+    """Let a forked child record without the parent's writer, threads, exit handler."""
     inherited = process.runtime or (process.start.runtime if process.start else None)
     _state.reset(after_fork=True)
     if inherited is not None:

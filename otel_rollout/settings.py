@@ -1,4 +1,4 @@
-"""Every setting: its name, environment variable, default and meaning.
+"""Declare every setting: name, environment variable, default and meaning.
 
 The table in docs/configuration.md is generated from here. Settings that OpenTelemetry's specification defines
 have its variables; others begin with ``OTEL_ROLLOUT_``. :mod:`otel_rollout.settings_reader` reads the values.
@@ -17,35 +17,35 @@ from otel_rollout.base import setting_parsers
 from otel_rollout.base.environment_variables import DELIVERY_PREFIXES
 
 PREFIX: Final = "OTEL_ROLLOUT_"
-"""Of the variables of this package."""
+"""Prefix of this package's variables."""
 CONFIG_VARIABLE: Final = "OTEL_ROLLOUT_CONFIG"
-"""Variable by which the founder of a run hands its arguments and target to child processes, as JSON."""
+"""Variable in which a run's founder passes its arguments and target to child processes, as JSON."""
 WARNED_VARIABLE: Final = "OTEL_ROLLOUT_WARNED"
-"""Variable that is set once a process has warned of unknown variables, so that its children do not."""
+"""Variable set after a process has warned of unknown variables, so that its children do not warn."""
 
 ExporterOptions: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Exporter name → keyword arguments of its constructor."""
 ValidationSampling: TypeAlias = Literal["sampled", "always", "never"]
 """Which validation trajectories are recorded."""
 CaptureContent: TypeAlias = Literal["full", "metadata", "none"]
-"""What is recorded of inputs, outputs and exceptions."""
+"""How much of inputs, outputs and exceptions is recorded."""
 ExportedTurns: TypeAlias = Literal["tokens", "all", "whole"]
-"""How a context that each turn resends is exported."""
+"""How the context that each turn resends is exported."""
 SpoolFull: TypeAlias = Literal["newest", "trajectories"]
 """What is dropped when the spool fills up."""
 Giver: TypeAlias = Literal["founder", "starter"]
-"""Whose value the forwarder gets: of the process that founded the run, or that starts the forwarder."""
+"""The process whose value the forwarder gets: the run's founder, or the starter of the forwarder."""
 
 
 class SettingsError(ValueError):
-    """A setting that does not exist, or a value that cannot be used; the message says how to correct it."""
+    """A setting does not exist, or its value cannot be used; says how to fix it."""
 
 
 def _default_spool_dir() -> Path:
-    """Return a local temporary directory of this user: the home directory is often on NFS."""
+    """Return a local temporary directory of this user; home is often on NFS."""
     try:
         parent = tempfile.gettempdir()
-    except OSError:  # nothing can be written anywhere: recording says so, if it is asked for
+    except OSError:  # no directory is writable: recording reports it later
         parent = "/tmp"  # noqa: S108
     return Path(parent) / f"otel-rollout-{os.getuid()}"
 
@@ -56,11 +56,11 @@ def _setting(
     """Declare a field of :class:`Settings`.
 
     Args:
-        variable: its environment variable.
-        meaning: its text in docs/configuration.md.
-        parse: makes a value of the variable's text.
-        default: the value, or what makes it.
-        forwarder: whose value the forwarder gets; None if the forwarder does not need the setting.
+        variable: the field's environment variable.
+        meaning: the field's text in docs/configuration.md.
+        parse: makes a value from the variable's text.
+        default: the default value, or a function that makes it.
+        forwarder: the process whose value the forwarder gets; None if the forwarder does not need it.
     """
     metadata = {"variable": variable, "meaning": meaning, "parse": parse, "forwarder": forwarder}
     if callable(default):
@@ -348,12 +348,12 @@ class Settings:
 
     @property
     def tail_rules(self) -> dict[str, float]:
-        """Tail-sampling rule → its number; empty where all groups are delivered."""
+        """Tail-sampling rule → its number; empty if all groups are delivered."""
         return setting_parsers.tail_rules(self.outcome_keep)
 
     @property
     def experiment(self) -> str:
-        """The name of the experiment; the run's id where the experiment has no name."""
+        """The name of the experiment, or the run's id if the experiment has no name."""
         return self.experiment_name or self.run_id
 
 
@@ -363,7 +363,7 @@ def variable_of(field: dataclasses.Field[Any]) -> str:
 
 
 def given_to_forwarder(giver: Giver) -> list[str]:
-    """Return the names of the settings that a forwarder gets from this process of the run."""
+    """Return the names of the settings that ``giver`` passes to the forwarder."""
     return [field.name for field in dataclasses.fields(Settings) if field.metadata["forwarder"] == giver]
 
 

@@ -1,6 +1,7 @@
-"""Read the settings of a process, from arguments, from the founder of its run and from variables.
+"""Read a process's settings from arguments, its run's founder and variables.
 
-Arguments win over inherited settings, these over variables, and variables over defaults.
+Arguments take precedence over settings inherited from the founder. Inherited settings take precedence over
+variables, and variables over defaults.
 
 The process that founds a run passes its arguments and its target to child processes in one variable,
 :data:`otel_rollout.settings.CONFIG_VARIABLE`.
@@ -29,16 +30,16 @@ from otel_rollout.settings import (
 FOUNDER_KEY: Final = "delivery"
 """Entry of :data:`CONFIG_VARIABLE` with the founder's settings for the forwarder."""
 _MIN_SIMILARITY: Final = 0.9
-"""Similarity, from 0 to 1, from which a variable without the prefix counts as misspelt."""
+"""Minimum similarity, from 0 to 1, at which a variable without the prefix counts as misspelt."""
 _SIMPLE: Final = (str, int, float)
 _TEXT_OR_NUMBER: Final = ("sampler_arg", "sample_seed")
-"""Settings with text as their value for which an argument may be a number."""
+"""Text settings whose argument may be a number."""
 _EXPECTED: Final = {"int": "a whole number", "float": "a number", "Path": "text or a Path"}
-"""Type of a field → what an argument of ``configure()`` must be; text for any other type."""
+"""Type of a field → expected argument of ``configure()``, for error messages; else text."""
 
 
 def switched_off(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings by which variables switch tracing off; arguments cannot switch it on again."""
+    """Return settings that switch tracing off by variables, over all arguments."""
     if environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
         return {"exporters": {}}
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -47,15 +48,15 @@ def switched_off(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def is_enabled(environ: Mapping[str, str]) -> bool:
-    """Return whether variables switch tracing on; this reads nothing but the variables."""
+    """Return whether variables switch tracing on."""
     is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     return bool(setting_parsers.names(environ.get("OTEL_TRACES_EXPORTER", ""))) and not is_disabled
 
 
 def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
-    """Read the settings of a process whose program has called no ``configure()``.
+    """Read the settings of a process that has not called ``configure()``.
 
-    A wrong value stops no training run: the default is used.
+    A wrong value does not stop training: the default is used.
 
     Returns:
         The settings, and one sentence for each value that could not be used.
@@ -69,9 +70,7 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
         try:
             values[field.name] = field.metadata["parse"](value)
         except ValueError as error:
-            shown = (
-                "" if field.name == "resource_attributes" else f"={value!r}"
-            )  # attributes may hold a secret
+            shown = "" if field.name == "resource_attributes" else f"={value!r}"  # may hold a secret
             problems.append(f"{variable_of(field)}{shown} {error}; the default is used.")
     try:
         values |= inherited(environ)
@@ -81,9 +80,9 @@ def from_environment(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return one sentence for each variable that was probably meant for this package but has no effect.
+    """Return a sentence for each variable that is unknown or probably misspelt.
 
-    These are unknown variables with the prefix ``OTEL_ROLLOUT_``, and variables that differ from one in
+    The variables are unknown ones with the prefix ``OTEL_ROLLOUT_``, and variables that differ from one in
     :class:`Settings` by a letter or two (``OTEL_TRACE_EXPORTER``).
     """
     known = [variable_of(field) for field in dataclasses.fields(Settings)]
@@ -103,7 +102,7 @@ def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that this process inherits from the founder of its run.
 
     Raises:
-        ValueError: when the variable cannot be read.
+        ValueError: ``CONFIG_VARIABLE`` cannot be read.
     """
     value = environ.get(CONFIG_VARIABLE)
     if not value:
@@ -119,7 +118,7 @@ def inherited(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def from_founder(run_id: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the forwarder's settings that the founder of a run has published; empty where it has not."""
+    """Return the forwarder settings that a run's founder published; empty if none."""
     try:
         published = json.loads(environ.get(CONFIG_VARIABLE, ""))
         return checked_arguments(published[FOUNDER_KEY]) if published["run_id"] == run_id else {}
@@ -130,22 +129,22 @@ def from_founder(run_id: str, environ: Mapping[str, str]) -> dict[str, Any]:
 def to_variable(arguments: Mapping[str, Any]) -> str:
     """Encode checked arguments for :data:`CONFIG_VARIABLE`.
 
-    The text is ASCII: paths may hold bytes that are no text, and not every process can put other characters
-    into its environment.
+    The text is ASCII: paths may hold bytes that are no text, and some processes cannot put other characters
+    into their environment.
     """
     return json.dumps(dict(arguments), default=str)
 
 
 def as_inherited(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return checked arguments as child processes read them from :data:`CONFIG_VARIABLE`."""
+    """Return checked arguments as child processes read them from the variable."""
     return checked_arguments(json.loads(to_variable(arguments)))
 
 
 def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Check and convert arguments of ``configure()``; None means that an argument is not given.
+    """Check and convert arguments of ``configure()``; ignore arguments that are None.
 
     Raises:
-        SettingsError: for an argument that does not exist, or a value that cannot be used.
+        SettingsError: an argument does not exist, or a value cannot be used.
     """
     fields = {field.name: field for field in dataclasses.fields(Settings)}
     checked: dict[str, Any] = {}
@@ -166,7 +165,7 @@ def checked_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
-    """Return the value that an argument gives a field."""
+    """Check an argument, and return the value of its field."""
     if field.name == "exporters":
         return _exporter_options(value)
     if field.metadata["parse"] is setting_parsers.pairs:
@@ -174,9 +173,8 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
             raise TypeError("must be a mapping of names to values")
         if not all(isinstance(key, str) and isinstance(entry, _SIMPLE) for key, entry in value.items()):
             raise TypeError("must map text to text, numbers or booleans")
-        text = (
-            str if field.name == "target_variables" else setting_parsers.text
-        )  # an environment may hold any bytes
+        # An environment may hold any bytes.
+        text = str if field.name == "target_variables" else setting_parsers.text
         return {text(key): text(str(entry)) for key, entry in value.items()}
     if field.metadata["parse"] is setting_parsers.flag:
         if isinstance(value, bool):
@@ -188,7 +186,7 @@ def _checked(field: dataclasses.Field[Any], value: Any) -> Any:
 
 
 def _accepted_types(field: dataclasses.Field[Any]) -> tuple[type, ...]:
-    """Return the types that an argument may have; text is parsed as the text of a variable is."""
+    """Return the types that an argument may have; text is parsed like a variable's."""
     if field.metadata["parse"] in (setting_parsers.path, setting_parsers.path_text):
         return (str, Path)
     if field.type in ("int", "float") or field.name in _TEXT_OR_NUMBER:
@@ -197,7 +195,7 @@ def _accepted_types(field: dataclasses.Field[Any]) -> tuple[type, ...]:
 
 
 def _exporter_options(value: str | Iterable[str] | ExporterOptions) -> dict[str, dict[str, Any]]:
-    """Return exporters with their options, from a name, several names, or a mapping of names to options."""
+    """Return exporters with options, from a name, names, or a mapping to options."""
     if isinstance(value, str):
         return setting_parsers.names(value)
     if isinstance(value, Mapping):

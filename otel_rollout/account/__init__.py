@@ -1,1 +1,1 @@
-"""Count what was recorded and delivered."""
+"""Count recorded and delivered spans."""

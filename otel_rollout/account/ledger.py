@@ -1,10 +1,10 @@
-"""Record what was delivered, in an SQLite file that only the forwarder writes.
+"""Record delivery in the ledger, an SQLite file that only the forwarder writes.
 
-The ledger has a cursor per exporter and segment, and counts per step. With tail sampling it also has the
-groups that are decided, and the traces that are delivered for them.
+The ledger has a cursor per exporter and segment, and counts per step. With tail sampling, it also has the
+decided groups, and for each of their traces whether it is delivered.
 
-A cursor moves in one transaction with the counts, after the target has answered. A forwarder that is killed
-between answer and transaction sends the batch again; counts always agree with cursors.
+Cursors and counts change in one transaction, after the target has answered, so that they always agree. A
+forwarder that is killed between answer and transaction sends the batch again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
         step: name of the group's step.
         size: bytes of the group's spans.
         kept: whether the group is delivered.
-        reason: why it is delivered, or why not.
+        reason: why the group is delivered, or why not.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Ledger(LedgerFile):
     ) -> None:
         super().__init__(node_dir, is_ours, restore)
         self.destinations: dict[str, str] = {}
-        """Exporter → where to find what it delivers; written with the exporter's next batch or failure."""
+        """Exporter → where to find its spans; written with the exporter's next batch or failure."""
 
     def cursors(self, exporter: str) -> dict[str, int]:
         """Return segment → bytes that ``exporter`` is done with."""
@@ -90,7 +90,7 @@ class Ledger(LedgerFile):
             self._note_destination(exporter)
 
     def note_failure(self, exporter: str, failure: ExportFailure, is_retry: bool = True) -> None:
-        """Record why ``exporter`` cannot deliver; count it if a batch is sent again."""
+        """Record why an exporter cannot deliver; with ``is_retry`` count the retry too."""
         with self._change():
             self._db.execute(
                 "INSERT INTO attempt VALUES (?, ?, ?, ?) ON CONFLICT (exporter) DO UPDATE SET "

@@ -1,4 +1,4 @@
-"""Open the ledger's SQLite file, and make it again if it is removed or damaged."""
+"""Open the ledger's SQLite file, and replace it if it is removed or damaged."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class LedgerFile:
 
     Args:
         node_dir: the node directory that the ledger lies in.
-        is_ours: returns whether this process is the directory's forwarder, which replaces the file if
-            necessary.
-        restore: called with the ledger to write what the caller knows, after another file has replaced it.
+        is_ours: returns whether this process is the directory's forwarder; only the forwarder replaces the
+            file.
+        restore: called with the ledger after its file was replaced, to write back what the caller knows.
 
     Raises:
         ForeignFileError: one of the ledger's files may belong to another user.
@@ -101,7 +101,7 @@ class LedgerFile:
         db = connect(self._path)
         try:
             db.execute("PRAGMA journal_mode=WAL")
-            # Survives the death of the process; the death of the machine would take the spool as well.
+            # Commits survive the process's death. The machine's death may lose the spool too.
             db.execute("PRAGMA synchronous=OFF")
             if version_of(db) == 0:
                 db.executescript(_SCHEMA)
@@ -113,7 +113,7 @@ class LedgerFile:
         self._db = db
 
     def keep(self) -> None:
-        """Make the file again: with all it held if it was removed, empty if it was cut."""
+        """Restore the file with its content if it was removed; replace it if it was cut."""
         with process.ledger_lock:
             if self._is_ours() and self._is_replaced():
                 removed = self._db
@@ -152,7 +152,7 @@ class LedgerFile:
         """Write the removed file again, from the connection that is still open.
 
         Returns:
-            Whether that was possible; if not, it is tried again at the next change.
+            Whether the file was written; if not, the next change tries again.
         """
         fresh = self._path.with_name("put-back." + FILE)
         try:
@@ -186,8 +186,8 @@ class LedgerFile:
 def set_aside_unreadable(node_dir: Path) -> None:
     """Rename a ledger that cannot be read, so that delivery starts with an empty one.
 
-    Spans in segments are then delivered again: rather twice than never. Only the holder of the forwarder's
-    lock may call this, before it delivers.
+    Spans that are still in segments are then delivered again. Only the holder of the forwarder's lock may
+    call this, before delivery begins.
     """
     problem = read_ledger(node_dir).problem
     if problem is not None:
@@ -198,9 +198,9 @@ def set_aside_unreadable(node_dir: Path) -> None:
 def replace_unreadable(node_dir: Path) -> None:
     """Replace a ledger that cannot be read by an empty one, while deliveries go on.
 
-    Deliveries write what they know into the new file, and deliver nothing twice. The holder of the
-    forwarder's lock calls this from time to time, because an open connection may not notice damage while it
-    reads from memory.
+    Deliveries write their cursors and counts into the new file, and deliver nothing twice. The holder of the
+    forwarder's lock calls this regularly, because an open connection that reads from memory may not notice
+    damage.
     """
     with process.ledger_lock:
         try:

@@ -22,7 +22,7 @@ VERSION = 1
 _BUSY_TIMEOUT = 10.0
 """Seconds that SQLite waits for another process's lock."""
 _TEMPORARY_ERRORS = ("locked", "busy", "disk I/O error", "unable to open", "disk is full")
-"""Parts of SQLite's errors that do not say that the file is damaged."""
+"""Parts of SQLite error messages that do not mean a damaged file."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Tally:
 
     @property
     def done(self) -> int:
-        """Their total number."""
+        """Total number of these spans."""
         return self.delivered + self.rejected + self.sampled_out
 
     def __add__(self, other: Tally) -> Tally:
@@ -54,13 +54,12 @@ class LedgerState:
     Attributes:
         cursors: exporter → segment → bytes that the exporter is done with.
         steps: exporter → step → spans that the exporter is done with.
-        failures: exporter → why it cannot deliver at present.
-        retries: exporter → batches that had to be sent again.
-        links: exporter → the tracker's run that its traces belong to, and why they are not linked to it, or
-            None.
-        groups: whether groups are delivered, and for what reason → number of groups decided by tail sampling.
+        failures: exporter → its present failure.
+        retries: exporter → number of batches sent again.
+        links: exporter → the tracker's run, and why traces are not linked to the run, or None.
+        groups: (whether delivered, reason) → number of groups that tail sampling has decided so.
         problem: why the ledger cannot be read, or None.
-        destinations: exporter → where to find what it delivers.
+        destinations: exporter → where to find its spans.
     """
 
     cursors: dict[str, dict[str, int]]
@@ -139,7 +138,7 @@ def version_of(db: sqlite3.Connection) -> int:
 def _read(path: Path, state: LedgerState) -> None:
     uri = path.absolute().as_uri() + "?mode=rw"  # never creates a file, in case this one is being removed
     with closing(connect(uri, uri=True)) as db:
-        db.execute("BEGIN")  # so that all tables are read as of one moment
+        db.execute("BEGIN")  # one transaction reads all tables in one state
         if db.execute("SELECT 1 FROM sqlite_master").fetchone() is None:  # tables are being created
             return
         if (version := version_of(db)) != VERSION:

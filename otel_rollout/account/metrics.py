@@ -1,7 +1,8 @@
 """Offer the counts of the delivery report as OpenTelemetry metrics.
 
-An application that has set a MeterProvider gets them. Each process reports what it has recorded; the run's
-first process also reports what its machine has delivered. Counts are computed only when a reader asks.
+An application that has set a MeterProvider gets these metrics. Each process reports the spans that it has
+recorded. The run's first process also reports the spans that its machine has delivered. Counts are computed
+only when a reader asks.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def offer(
     Call this once per process, without holding a lock that ``writer`` or ``delivered`` takes.
 
     Args:
-        writer: returns the writer that this process records with at present.
+        writer: returns the present writer of this process, or None.
         delivered: returns exporter → counts of this machine; empty in processes that do not report them.
     """
     meter = metrics.get_meter("otel_rollout", VERSION)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from otel_rollout.settings import Settings
 
 _MAX_COUNTS = 5
-"""Times that pending lines are counted again because cursors moved meanwhile."""
+"""Maximum counts of pending lines; a count is repeated if cursors moved during it."""
 _logger = logging.getLogger("otel_rollout")
 
 
@@ -33,8 +33,8 @@ def report(node_dir: Path, configured: Settings, at_once: bool = False) -> Repor
     Args:
         node_dir: the node directory.
         configured: settings of the run.
-        at_once: count every recorded span that is not delivered as pending, without reading segments, which
-            may take gigabytes. Lost spans do not show then.
+        at_once: whether to count every undelivered span as pending, without reading segments, which may have
+            gigabytes. Lost spans are then counted as pending too.
     """
     try:
         return _report(node_dir, configured, at_once)
@@ -46,7 +46,7 @@ def report(node_dir: Path, configured: Settings, at_once: bool = False) -> Repor
 
 
 def _described(node_dir: Path, error: Exception) -> str:
-    """Return what is wrong with a directory, in one sentence that names it."""
+    """Describe an error in one sentence that names the directory."""
     if isinstance(error, ForeignFileError):
         return str(error)
     why = error.strerror if isinstance(error, OSError) else None
@@ -110,8 +110,8 @@ def _ledger_and_difference(
 def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[LedgerState, dict[str, int]]:
     """Read the ledger and count each exporter's pending lines, both as of one moment.
 
-    A line that is delivered during the count would count twice, and a line in a segment that is removed
-    meanwhile not at all. So the count is repeated until no cursor has moved.
+    A line that is delivered during the count would be counted twice, and a line of a segment that is removed
+    would not be counted. So the count is repeated until no cursor has moved.
     """
     from otel_rollout.account.ledger_reader import read_ledger
 
@@ -178,7 +178,7 @@ def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> Exporte
 
 
 def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
-    """Yield what lies beyond an exporter's cursors, in segments and journals."""
+    """Yield the bytes after an exporter's cursors, from segments and journals."""
     for name in layout.segments(node_dir):
         size = cursors.get(name.stem, 0)
         try:
@@ -193,7 +193,7 @@ def _pending(node_dir: Path, cursors: Mapping[str, int]) -> Iterator[bytes]:
 
 
 def _owed(node_dir: Path, name: layout.SegmentName, size: int) -> bytes:
-    """Return what the writer's journal has beyond ``size`` bytes of its last segment."""
+    """Return the journal's bytes that follow ``size`` bytes of the last segment."""
     path = node_dir / (name.writer + layout.JOURNAL_SUFFIX)
     state = journal.read_state(path)
     return journal.owed_bytes(path, state, size) if state and state.sequence == name.sequence else b""
@@ -257,12 +257,12 @@ def _not_ended_by_step(node_dir: Path) -> _NotEnded:
 def _by_step(node_dir: Path, writer: str, number: int) -> Counter[StepKey]:
     """Attribute ``number`` spans of a writer that have not ended to steps.
 
-    Trajectories are in the root table, with their steps. Operations count to the step of the trajectories if
-    all of these belong to one step, else to "other steps".
+    The root table has the trajectories with their steps. Operations count as of the trajectories' step if
+    all trajectories have the same step, else as of "other steps".
     """
 
     closing = _content(node_dir / layout.SegmentName(writer, layout.CLOSING_SEQUENCE).file)
-    if closing:  # the forwarder has ended the trajectories, and not the operations in them
+    if closing:  # the forwarder has ended the trajectories, but not their operations
         roots = Counter[StepKey]()
         steps = {step_of(line) for line in closing.splitlines()}
     else:

@@ -1,4 +1,4 @@
-"""Show the progress of a delivery that a program or command waits for."""
+"""Show progress while a program or command waits for delivery."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ _POLL_INTERVAL = 0.5
 _CLEAR_LINE = "\r\x1b[K"
 
 Show = Callable[[int, int], None]
-"""Takes the number of spans that are done, and of all spans."""
+"""Function of two numbers: spans done, and spans in total."""
 
 
 @contextlib.contextmanager
 def progress(hint: str = "") -> Iterator[Show]:
-    """Show a line that is updated on a terminal; elsewhere print one ever less often.
+    """Update one line on a terminal; elsewhere print lines after 1, 2, 4, 8, … s.
 
-    Elsewhere a line is printed after 1, 2, 4, 8, … s. The line is written by hand, because a library that is
-    imported while Python exits makes Python forget that Ctrl-C ended the program, and exit with another
-    status.
+    No library writes the line: importing one while Python exits makes Python forget that Ctrl-C ended the
+    program, and exit with another status.
 
     Args:
-        hint: what the person who waits can do; shown in brackets.
+        hint: advice for the person who waits, shown in brackets.
     """
     start = time.monotonic()
     next_time = DELAY
@@ -63,10 +62,10 @@ def progress(hint: str = "") -> Iterator[Show]:
 
 @contextlib.contextmanager
 def polled_progress(count: Callable[[], tuple[int, int]]) -> Iterator[None]:
-    """Show on a terminal how far delivery is while the block delivers.
+    """Show progress on a terminal while the block delivers.
 
     Args:
-        count: returns the number of spans that are done, and of all spans; called by another thread.
+        count: returns the numbers of spans done and in total; another thread calls it.
     """
     if not _is_on_a_terminal():
         yield
@@ -104,9 +103,8 @@ def clear_line() -> None:
 
 def write(text: str) -> None:
     """Write to standard error; do nothing where it is missing, closed or broken."""
-    with contextlib.suppress(
-        Exception
-    ):  # None, a closed stream, a pipe without reader, an object of the user's
+    # Standard error may be None, a closed stream, a pipe without reader, or the user's own object.
+    with contextlib.suppress(Exception):
         sys.stderr.write(text)
         sys.stderr.flush()
 
@@ -114,9 +112,9 @@ def write(text: str) -> None:
 def _is_on_a_terminal() -> bool:
     """Return whether a line on standard error can be cleared.
 
-    A stream that wraps it, such as rich's, may show control characters as text.
+    A stream that wraps standard error, such as rich's, may show control characters as text.
     """
     try:
         return isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.isatty()
-    except Exception:  # noqa: BLE001 - the stream may be an object of the user's
+    except Exception:  # noqa: BLE001 - the stream may be the user's own object
         return False

@@ -1,4 +1,4 @@
-"""Define the delivery report: what was recorded, and what was delivered where.
+"""Define the delivery report: counts of recorded spans, and of delivered ones.
 
 The counts add up: started = recorded + dropped + open + unfinished, and for each exporter
 recorded = delivered + rejected + sampled out + pending + lost. Pending spans are counted on disk, so a
@@ -27,7 +27,7 @@ class DeliveryCount(NamedTuple):
 
 @dataclass(frozen=True)
 class ExporterCount:
-    """Count the recorded spans at one exporter, by what became of them.
+    """Counts of the recorded spans at one exporter, by result.
 
     Attributes:
         delivered: spans that the target has acknowledged.
@@ -73,7 +73,7 @@ class ExporterCount:
 
 @dataclass(frozen=True)
 class StepCount:
-    """Count the spans of one step.
+    """Counts of the spans of one step.
 
     ``delivered``, ``rejected`` and ``sampled_out`` are counts of the exporter that has delivered least.
 
@@ -108,9 +108,9 @@ class StepCount:
 
 @dataclass(frozen=True)
 class Report:
-    """Report what all processes of a run have recorded, and what was delivered.
+    """Counts of spans that all processes of a run recorded, and of delivered spans.
 
-    A report is about one machine, or about several whose reports were merged.
+    A report covers one machine, or several machines whose reports were merged.
 
     Attributes:
         started: spans that have started.
@@ -181,12 +181,12 @@ class Report:
 
     @property
     def lost(self) -> int:
-        """Recorded spans that are in no count of the exporter that has lost most."""
+        """Recorded spans that are in no other count, at the exporter that lost most."""
         return max((e.lost_of(self.recorded) for e in self.exporters.values()), default=0)
 
     @property
     def undelivered(self) -> int:
-        """Spans dropped, rejected or pending: those that may need a person."""
+        """Spans dropped, rejected or pending: a person may have to act."""
         waiting = max((e.rejected + e.pending for e in self.exporters.values()), default=0)
         return waiting + sum(self.dropped.values())
 

@@ -2,8 +2,8 @@
 
     python -m otel_rollout.forwarder NODE_DIRECTORY
 
-The lock is taken before anything heavy is imported: of eight forwarders started at once, seven exit in
-milliseconds.
+The process takes the lock before it imports anything heavy: of eight forwarders started at once, seven exit
+within milliseconds.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Final
 
 _TAKE_OVER_TIMEOUT: Final = 120.0
-"""Seconds a successor waits for the lock: longer than a request may take."""
+"""Seconds that a successor waits for the lock: longer than one export may take."""
 
 
 def main() -> None:
     """Run the forwarder of the directory given as the first argument.
 
     Raises:
-        SystemExit: when the directory may be another user's, or its lock cannot be opened.
+        SystemExit: the directory may belong to another user, or its lock file cannot be opened.
     """
     node_dir = Path(sys.argv[1])
-    os.umask(0o077)  # whatever is written here is for this user alone
+    os.umask(0o077)  # only this user may read the files written here
     from otel_rollout.base.environment_variables import access_in
     from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 

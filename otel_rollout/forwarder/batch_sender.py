@@ -16,7 +16,7 @@ from otel_rollout.forwarder.retry import RetryPolicy, is_worth_logging
 from otel_rollout.otlp.reader import UnreadableLineError
 
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
-"""What an exporter raises over a value that it cannot encode: it will raise that every time."""
+"""Exceptions that an exporter raises for a value that it cannot encode."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
@@ -25,10 +25,10 @@ class BatchSender:
 
     Args:
         name: the exporter's name.
-        exporter: where lines go.
+        exporter: exports the lines.
         policy: when a failed export is tried again.
-        stop: set when nothing is to be sent any more; what is not sent then stays pending.
-        on_done: called with lines that are done with, and the reasons of those that were rejected.
+        stop: when set, sending ends, and unsent lines stay pending.
+        on_done: called with lines that are exported or rejected, and the reason of each rejection.
         on_failure: called with each failure after which lines are sent again.
     """
 
@@ -42,7 +42,7 @@ class BatchSender:
         on_failure: Callable[[ExportFailure], None],
     ) -> None:
         self.is_refused = False
-        """Whether the target refuses us at present."""
+        """Whether the target refused the latest export: a person has to act."""
         self._name = name
         self._exporter = exporter
         self._policy = policy
@@ -53,9 +53,9 @@ class BatchSender:
         self._reads_spool = reads_spool(exporter)
 
     def send(self, lines: Sequence[Line], attempts: int = 0) -> None:
-        """Export lines until they are done with, or until ``stop`` is set.
+        """Export lines until each is exported or rejected, or ``stop`` is set.
 
-        A target that is unavailable for long may just be too slow for so much: it is sent less and less.
+        After several failed attempts the batch is halved: a slow target may accept smaller batches.
         """
         while not self._stop.is_set():
             failure, unreadable = self._export(lines)
@@ -77,7 +77,7 @@ class BatchSender:
                 return
 
     def _isolate(self, lines: Sequence[Line], reason: str) -> None:
-        """Halve a rejected batch down to the span at fault: the other spans shall arrive."""
+        """Halve a rejected batch until only the span at fault is left; export the others."""
         if len(lines) == 1:
             self._on_done(lines, {lines[0]: reason})
         else:
@@ -89,7 +89,7 @@ class BatchSender:
         self.send(lines[middle:])
 
     def _export(self, lines: Sequence[Line]) -> tuple[ExportFailure | None, dict[Line, str]]:
-        """Call the exporter once; return its failure, and why lines are unreadable."""
+        """Export once; return the failure, and unreadable lines with their reasons."""
         sent = [line for line in lines if not line.is_sampled_out]
         if not sent:
             return None, {}
@@ -106,7 +106,7 @@ class BatchSender:
             result = export(batch)
         except Exception as error:
             _logger.exception("exporter %s raised", self._name)
-            # What is wrong with a value is wrong with it every time; anything else may pass.
+            # These errors recur for the batch's data; any other error may be temporary.
             kind = FailureKind.REJECTED if isinstance(error, _BAD_VALUE) else FailureKind.UNAVAILABLE
             return ExportFailure(kind, f"the exporter raised {type(error).__name__}: {error}")
         if result is SpanExportResult.SUCCESS:
@@ -118,7 +118,7 @@ class BatchSender:
 
 
 def _decoded(lines: Sequence[Line]) -> tuple[list[ReadableSpan], dict[Line, str]]:
-    """Return the spans of lines, and why further lines are unreadable."""
+    """Return the spans of readable lines, and unreadable lines with their reasons."""
     spans: list[ReadableSpan] = []
     unreadable: dict[Line, str] = {}
     for line in lines:

@@ -11,30 +11,30 @@ from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import open_private
 
 MINIMUM_AGE = 60.0
-"""Seconds since the last line of a segment after which it is removed while the run goes on."""
+"""Seconds since a segment's last write before it is removed while the run goes on."""
 _ZSTD_LEVEL = 9
-"""Level of compression: resent text is found at any level, new text is smaller than at the fastest."""
+"""zstd level: any level finds resent text; this one makes new text smaller than the fastest level does."""
 _ZSTD_WINDOW_LOG = 27
-"""The window's size as a power of two, 128 MiB: resent text is found again in the whole segment."""
+"""log2 of the zstd window in bytes (128 MiB): resent text is found anywhere in a segment."""
 
 
 def retire(node_dir: Path, is_done: Callable[[SegmentName, int], bool], keep: bool, at_end: bool) -> None:
     """Remove or archive segments that every exporter is done with.
 
-    A segment that may still grow stays. Segments in which crash recovery ended trajectories stay: the
-    delivery report counts their few lines. To be called by the holder of the forwarder's lock.
+    A segment that may still grow stays. A segment that crash recovery wrote stays too: the delivery report
+    counts its few lines. Call this only while holding the forwarder's lock.
 
     Args:
         node_dir: holds the segments.
-        is_done: whether every exporter is done with a segment of that many bytes.
-        keep: whether segments are compressed into the archive before they are removed.
-        at_end: whether no writer lives and everything is complete.
+        is_done: returns whether every exporter is done with a segment, given its name and its size in bytes.
+        keep: whether to compress segments into the archive before removal.
+        at_end: whether no writer lives and all segments are complete.
     """
     for name in layout.segments(node_dir):
         if name.sequence == layout.CLOSING_SEQUENCE:
             continue
         path = node_dir / name.file
-        if at_end and segments.is_being_written(path):  # by a writer that has just started
+        if at_end and segments.is_being_written(path):  # a writer has just started
             continue
         state = path.stat()
         is_old = time.time() - state.st_mtime > MINIMUM_AGE
@@ -45,9 +45,9 @@ def retire(node_dir: Path, is_done: Callable[[SegmentName, int], bool], keep: bo
 
 
 def _is_past(node_dir: Path, name: SegmentName) -> bool:
-    """Return whether a segment is none of its writer's last two.
+    """Return whether a segment is older than its writer's last two.
 
-    Crash recovery may still have to end trajectories whose spans lie in those.
+    The last two may hold spans of open trajectories, which crash recovery reads.
     """
     state = journal.read_state(node_dir / (name.writer + layout.JOURNAL_SUFFIX))
     return state is not None and state.sequence - name.sequence >= 2

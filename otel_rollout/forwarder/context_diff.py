@@ -1,9 +1,9 @@
-"""Find what is new in a turn: a model call resends its context, and adds to it.
+"""Find the new part of a turn: a model call resends its context and adds to it.
 
-A turn is a sequence of token ids or of messages, here as bytes of a fixed width for each item. A turn may
-continue any earlier turn of its trajectory: most turns append to the last one, a branch goes back to an
-earlier one, and where a context was edited or cut, the shared prefix ends there. A turn is exported as the
-turn that it continues, the length of the shared prefix, and the rest; :func:`restored` gives back the whole.
+A turn is a sequence of token ids or of messages, encoded as bytes with a fixed width per item. A turn may
+continue any earlier turn of its trajectory. Most turns append to the last one. A branch returns to an earlier
+one. Where a context was edited or cut, the shared prefix ends. A turn is exported as three parts: the id of
+the turn that it continues, the length of the shared prefix, and the new items. :func:`restored` joins them.
 
 Whether a turn is found depends on when turns began and ended, not on the order in which they were added.
 """
@@ -20,9 +20,9 @@ import orjson
 TOKEN_BYTES: Final = 4
 MESSAGE_BYTES: Final = 16
 MAX_BRANCHES: Final = 16
-"""Sequences of one trajectory that are remembered; of more sequences, those that were continued last."""
+"""Sequences remembered per trajectory; beyond that, the least recently continued one is forgotten."""
 _MARK_BYTES: Final = 256
-"""Bytes of memory that a turn takes, apart from its sequence."""
+"""Bytes of memory counted per turn, in addition to its sequence."""
 
 Item = TypeVar("Item")
 
@@ -33,11 +33,11 @@ class Shared(NamedTuple):
     turn: str
     """Id of the earlier turn."""
     length: int
-    """Tokens or messages of the earlier turn, and of its answer, that are shared."""
+    """Number of tokens or messages shared with the earlier turn and its answer."""
 
 
 class Mark(NamedTuple):
-    """Where the sequence of a turn ends on a branch."""
+    """The position at which a turn ends on a branch."""
 
     length: int
     end: int
@@ -47,12 +47,12 @@ class Mark(NamedTuple):
 
 
 class Branch:
-    """A sequence, and the turns that it consists of.
+    """A sequence of items, and the turns that end in it.
 
     Attributes:
-        data: the sequence.
-        marks: where turns end.
-        pieces: the text of the sequence, if it was decoded (:mod:`otel_rollout.forwarder.turn_text`).
+        data: the encoded sequence.
+        marks: the positions at which turns end.
+        pieces: decoded text of the sequence, if any (:mod:`otel_rollout.forwarder.turn_text`).
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Turns:
     """The turns of one trajectory.
 
     Args:
-        width: bytes of a token or message.
-        min_shared: items of a prefix that is worth sharing.
+        width: bytes per token or message.
+        min_shared: minimum length of a shared prefix, in items.
     """
 
     def __init__(self, width: int, min_shared: int = 1) -> None:
@@ -78,7 +78,7 @@ class Turns:
 
     @property
     def size(self) -> int:
-        """Bytes of memory, about."""
+        """Approximate memory, in bytes."""
         return sum(len(branch.data) + _MARK_BYTES * len(branch.marks) for branch in self.branches)
 
     def shared(self, turn: str, items: bytes, start: int) -> Shared | None:
@@ -87,9 +87,9 @@ class Turns:
         for branch in self.branches:
             common = _common_prefix(items, branch.data, self._width)
             for mark in branch.marks:
-                # Truly before: else two turns could each be exported as what continues the other.
+                # Strictly before: else each of two turns could be exported as continuing the other.
                 if mark.can_be_continued and mark.end < start and mark.turn != turn:
-                    # The longest prefix; then the turn with the least besides, and of these the last.
+                    # Prefer the longest prefix, then the shortest turn, then the one that ended last.
                     rank = (min(common, mark.length), -mark.length, mark.end, mark.turn)
                     best = rank if best is None else max(best, rank)
         if best is None or best[0] < self._min_shared:
@@ -97,7 +97,7 @@ class Turns:
         return Shared(best[3], best[0])
 
     def add(self, turn: str, items: bytes, end: int, can_be_continued: bool = True) -> Branch:
-        """Remember a turn with its answer; return the branch that begins with both."""
+        """Add a turn with its answer; return the branch that begins with ``items``."""
         length = len(items) // self._width
         branch, common = self._longest(items)
         if common < length:
@@ -110,7 +110,7 @@ class Turns:
         return branch
 
     def knows(self, turn: str, items: bytes, end: int) -> bool:
-        """Return whether another turn, ended by ``end``, had all of ``items``."""
+        """Return whether another turn, ended by ``end``, begins with ``items``."""
         length = len(items) // self._width
         return any(
             mark.turn != turn and mark.end <= end and mark.length >= length
@@ -136,7 +136,7 @@ class Turns:
 
 
 def tokens(ids: Sequence[int]) -> bytes | None:
-    """Return token ids as :class:`Turns` takes them; None for anything else."""
+    """Encode token ids for :class:`Turns`; return None for any other value."""
     if type(ids) is not list or not set(map(type, ids)) <= {int}:
         return None
     try:
@@ -146,18 +146,18 @@ def tokens(ids: Sequence[int]) -> bytes | None:
 
 
 def messages(conversation: Sequence[Any]) -> bytes:
-    """Return messages as :class:`Turns` takes them: a digest of each."""
+    """Encode messages for :class:`Turns`, as one digest per message."""
     digests = (hashlib.blake2b(orjson.dumps(message), digest_size=MESSAGE_BYTES) for message in conversation)
     return b"".join(digest.digest() for digest in digests)
 
 
 def restored(continued: Sequence[Item], shared: int, new: Sequence[Item]) -> list[Item]:
-    """Return the whole of a turn from the turn it continues, and what is new."""
+    """Return a whole turn from the turn that it continues and its new items."""
     return [*continued[:shared], *new]
 
 
 def _common_prefix(one: bytes, other: bytearray, width: int) -> int:
-    """Return how many items two sequences have in common at their beginning."""
+    """Return the number of leading items that two sequences share."""
     high = min(len(one), len(other)) // width
     if one[: high * width] == other[: high * width]:
         return high

@@ -1,7 +1,7 @@
-"""Complete what dead processes recorded; end their open trajectories as errors.
+"""Complete the segments of dead processes; end their open trajectories as errors.
 
-The lines of ended trajectories go into one more segment of the dead writer. So every exporter delivers them
-as it delivers the rest.
+Ended trajectories are written to one more segment of the dead writer, so every exporter delivers them like
+other lines.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class Writers(NamedTuple):
-    """The state of the writers of a node directory."""
+    """The state of a node directory's writers."""
 
     any_alive: bool
     dead_are_complete: bool
-    """Whether everything is in segments that dead writers recorded."""
+    """Whether segments hold everything that dead writers recorded."""
 
 
 class CrashRecovery:
-    """Recovers what dead writers left in a node directory.
+    """Recovers the records of dead writers in a node directory.
 
     Args:
         node_dir: the node directory, whose lock the caller holds.
@@ -44,7 +44,7 @@ class CrashRecovery:
         self._reported: set[str] = set()
 
     def run(self) -> Writers:
-        """Recover what those writers left that died since the last call."""
+        """Recover every dead writer that is not recovered yet."""
         any_alive, dead_are_complete = False, True
         for writer in segments.writers(self._node_dir) - self._recovered:
             try:
@@ -55,7 +55,7 @@ class CrashRecovery:
                     self._recovered.add(writer)
                 else:
                     any_alive = True
-            except Exception as error:  # noqa: BLE001 - a full disk, say; it is tried again
+            except Exception as error:  # noqa: BLE001 - for example a full disk; the next call tries again
                 self._report(writer, error)
                 dead_are_complete = False
         return Writers(any_alive, dead_are_complete)
@@ -63,15 +63,17 @@ class CrashRecovery:
     def _report(self, writer: str, error: Exception) -> None:
         if writer not in self._reported:
             unforeseen = not isinstance(error, OSError)
-            _logger.warning("cannot complete what %s recorded: %s", writer, error, exc_info=unforeseen)
+            _logger.warning(
+                "cannot complete the segments of writer %s: %s", writer, error, exc_info=unforeseen
+            )
         self._reported.add(writer)
 
 
 def end_open_trajectories(node_dir: Path, writer: str) -> None:
     """End the open trajectories of a dead writer.
 
-    A trajectory ends when the last span ended that the writer recorded of it. To be called after the writer's
-    segments are repaired. Idempotent.
+    A trajectory gets the end time of its last recorded span. Call this after the writer's segments are
+    repaired. Idempotent.
     """
     name = SegmentName(writer, layout.CLOSING_SEQUENCE)
     if name in layout.segments(node_dir):
@@ -92,10 +94,10 @@ def end_open_trajectories(node_dir: Path, writer: str) -> None:
 
 
 def _last_ends(node_dir: Path, writer: str, open_roots: dict[tuple[bytes, bytes], bytes]) -> dict[bytes, int]:
-    """Return trace id → end of the trace's last recorded span.
+    """Return trace id → end time of the trace's last recorded span, in ns.
 
-    Roots that did end are removed from ``open_roots``: a process can die after it has recorded the end of a
-    trajectory and before it has cleared the root's slot.
+    Ended roots are removed from ``open_roots``: a process may die after it has recorded a trajectory's end,
+    and before it has cleared the root's slot.
     """
     traces = {trace_id for trace_id, _ in open_roots}
     last: dict[bytes, int] = {}
@@ -112,7 +114,7 @@ def _last_ends(node_dir: Path, writer: str, open_roots: dict[tuple[bytes, bytes]
 
 
 def _is_readable(line: bytes) -> bool:
-    """Return whether a line of the root table can be ended; a damaged one cannot."""
+    """Return whether a line of the root table is intact."""
     try:
         (root,) = spans_of(_ended(line, 0, ""))
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -121,7 +123,7 @@ def _is_readable(line: bytes) -> bool:
 
 
 def _ended(line: bytes, end_ns: int, segment: str) -> bytes:
-    """Give a line of the root table an end time, and the name of its new segment."""
+    """Return a line of the root table with an end time and its new segment's name."""
     data: dict[str, Any] = orjson.loads(line)
     (of_resource,) = data["resourceSpans"]
     of_resource["resource"]["attributes"][0]["value"] = {"stringValue": segment}

@@ -11,7 +11,7 @@ from otel_rollout.forwarder.lines import Line
 from otel_rollout.spool import layout, segments
 
 _MAX_LOGGED = 10
-"""Rejected spans that a forwarder logs, per exporter. The dead-letter file has the reason of each."""
+"""Rejected spans logged per exporter at most; the dead-letter file has the reason of every one."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 

@@ -26,20 +26,20 @@ from otel_rollout.spool import layout, segments
 from otel_rollout.spool.layout import SegmentName
 
 BATCH_SPANS = 500
-"""Lines that are exported at once at most."""
+"""Maximum lines per batch."""
 BATCH_BYTES = 8 << 20
-"""Bytes of lines that are exported at once at most; a larger line goes alone."""
+"""Maximum bytes of lines per batch; a larger line is exported alone."""
 POLL_INTERVAL = 0.2
-"""Seconds between looks for new lines while there are none."""
+"""Seconds between checks for new lines while none arrive."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
 @dataclass(frozen=True)
 class DeliveryOptions:
-    """How a delivery is done.
+    """Options of a delivery.
 
     Attributes:
-        project: the run's project, for which the exporter names its destination.
+        project: the run's project, from which the exporter derives its destination.
         is_tail_sampled: whether tail sampling decides which traces are exported
             (:class:`~otel_rollout.forwarder.tail_sampling.TailSampling`).
     """
@@ -52,12 +52,12 @@ class Delivery:
     """Delivers the lines of a node directory to one exporter, in a thread of its own.
 
     Args:
-        name: the exporter's name, under which its cursor is kept.
-        exporter: where lines go.
+        name: the exporter's name, which identifies its cursors in the ledger.
+        exporter: exports the lines.
         node_dir: holds the segments and the ledger.
-        is_ours: whether this process still forwards the directory: somebody may replace the directory.
-        lines: the lines that the exporters of a forwarder share.
-        options: how the delivery is done.
+        is_ours: returns whether this process still forwards the directory, which somebody may replace.
+        lines: the line cache that the forwarder's exporters share.
+        options: options of the delivery.
     """
 
     def __init__(
@@ -83,42 +83,42 @@ class Delivery:
         self._dead_letters = DeadLetters(node_dir, name)
         self._policy = retry.policy_of(name)
         self._sender = BatchSender(name, exporter, self._policy, self._stop, self._advance, self._failed)
-        # A trajectory that tail sampling decides against would be shown as running for ever.
+        # A trajectory that tail sampling discards would be shown as running forever.
         is_shown = isinstance(exporter, Announces) and not options.is_tail_sampled
         self._live = LiveTrajectories(node_dir) if is_shown else None
         self._link = TrackerRunLink(node_dir, name, exporter)
 
     def start(self) -> None:
-        """Begin delivering."""
+        """Start the delivery's thread."""
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Stop after the batch under way, and close the exporter."""
+        """Stop after the current batch, and shut the exporter down."""
         self._stop.set()
         self._thread.join(timeout)
         self._exporter.shutdown()
 
     @property
     def is_refused(self) -> bool:
-        """Whether the target refuses us at present."""
+        """Whether the target refused the latest export: a person has to act."""
         return self._sender.is_refused
 
     def is_done_with(self, name: SegmentName, size: int) -> bool:
-        """Return whether nobody needs a segment of that many bytes any more."""
+        """Return whether this exporter no longer needs a segment of ``size`` bytes."""
         return self._positions.get(name.stem, 0) >= size and not reads_spool(self._exporter)
 
     def is_caught_up(self) -> bool:
-        """Return whether every complete line is delivered, and linked to its run."""
+        """Return whether all complete lines are delivered and linked to the run."""
         if not self._link.is_complete():
             return False
         for name in layout.segments(self._node_dir):
             position = self._positions.get(name.stem, 0)
             if any(True for _ in segments.complete_lines(self._node_dir / name.file, position, 1)):
                 return False
-        return True  # half a line is not delivered: crash recovery cuts it off, or more of a copy will come
+        return True  # a partial line does not count: crash recovery cuts it off, or a copy completes it
 
     def _run(self) -> None:
-        """Deliver until stopped, whatever happens: nobody else does."""
+        """Deliver until stopped; after an error, pause and begin again."""
         self._prepare()
         interruptions = 0
         while not self._stop.is_set():
@@ -137,32 +137,32 @@ class Delivery:
                 interruptions += 1
 
     def _resume(self, ledger: Ledger) -> None:
-        """Go on from the cursors of a ledger.
+        """Continue from the cursors of a ledger.
 
-        A ledger that had to be begun anew has no cursors: it gets ours, or everything would be delivered
-        again.
+        A ledger that was replaced has no cursors. It gets the cursors of this delivery; without them every
+        line would be delivered again.
         """
         cursors = ledger.cursors(self.name)
         if cursors or not self._positions:
             self._positions, self._tallies = cursors, ledger.tallies(self.name)
             return
         ledger.advance(self.name, self._positions, self._tallies)
-        # The new ledger does not know about the link either: it is made once more, and noted.
+        # The new ledger lacks the link too: make and record the link again.
         self._link = TrackerRunLink(self._node_dir, self.name, self._exporter)
 
     def _prepare(self) -> None:
-        """Have the exporter connect early; ``export`` reports what does not work."""
+        """Let the exporter connect early; ``export`` reports any failure."""
         try:
             if isinstance(self._exporter, Prepares):
                 self._exporter.prepare()
-        except Exception:  # somebody else's exporter
+        except Exception:  # a third-party exporter may raise anything
             _logger.exception("exporter %s raised", self.name)
 
     def _name_destination(self) -> None:
-        """Have the ledger note where people find the spans, as far as is known by now."""
+        """Give the ledger the exporter's destination, as far as it is known."""
         try:
             self._ledger.destinations[self.name] = destination_of(self._exporter, self._options.project)
-        except Exception:  # somebody else's exporter
+        except Exception:  # a third-party exporter may raise anything
             _logger.exception("exporter %s raised", self.name)
 
     def _deliver_next_batch(self) -> None:
@@ -173,7 +173,7 @@ class Delivery:
                 self._announce(self._live)
             if not self.is_refused and (self._link.is_new() or self._is_last_link(batch)):
                 self._link.make(self._ledger)
-        except Exception:  # somebody else's exporter; it is not to keep spans from being delivered
+        except Exception:  # a third-party exporter may raise anything; spans are still delivered
             _logger.exception("exporter %s raised", self.name)
         if batch:
             self._sender.send(batch)
@@ -186,33 +186,33 @@ class Delivery:
         return is_idle and not segments.living_writers(self._node_dir)
 
     def _announce(self, live: LiveTrajectories) -> None:
-        """Show running trajectories; in this thread, so before their roots are exported."""
+        """Show running trajectories, in this thread: before their roots are exported."""
         roots = live.new_roots()
         if roots and isinstance(self._exporter, Announces):
             self._exporter.announce(roots)
 
     def _next_batch(self) -> list[Line]:
-        """Return undelivered lines, from as many segments as it takes to fill a batch."""
+        """Return undelivered lines of one or more segments, up to a full batch."""
         batch: list[Line] = []
         size = 0
         for name in layout.segments(self._node_dir):
             position = self._positions.get(name.stem, 0)
             try:
                 for line in self._lines.read(name, position, BATCH_BYTES - size):
-                    if not self._is_decided(line):  # the lines after it wait as well
+                    if not self._is_decided(line):  # later lines of the segment wait too
                         break
                     size += len(line.recorded)
                     batch.append(line)
                     if len(batch) >= BATCH_SPANS:
                         return batch
-            except OSError as error:  # a bad block, say; lines of other segments are delivered all the same
+            except OSError as error:  # for example a bad block; other segments are still delivered
                 self._log_unreadable(name, error)
             if size >= BATCH_BYTES:
                 break
         return batch
 
     def _is_decided(self, line: Line) -> bool:
-        """Note on a line whether it is sampled out; return False while that is undecided."""
+        """Set whether a line is sampled out; return False while that is undecided."""
         trace_id = trace_id_of(line.recorded) if self._options.is_tail_sampled else None
         if trace_id is None:
             return True
@@ -222,7 +222,7 @@ class Delivery:
 
     def _log_unreadable(self, name: SegmentName, error: OSError) -> None:
         if name not in self._unreadable:
-            _logger.error("cannot read %s: %s; what it holds stays where it is", name.file, error)
+            _logger.error("cannot read %s: %s; the file stays where it is", name.file, error)
         self._unreadable.add(name)
 
     def _failed(self, failure: ExportFailure) -> None:
@@ -230,7 +230,7 @@ class Delivery:
         self._ledger.note_failure(self.name, failure)
 
     def _advance(self, lines: Sequence[Line], rejected: Mapping[Line, str]) -> None:
-        """Count lines as exported, sampled out or rejected, and move the cursors."""
+        """Count lines as delivered, sampled out or rejected, and move the cursors."""
         tallies: dict[StepKey, Tally] = {}
         for line in lines:
             tally = tallies.setdefault(line.step, Tally())
@@ -250,13 +250,13 @@ class Delivery:
         self._link.delivered()
 
     def _note(self, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
-        """Write cursors and counts, and retry: without them lines would be sent again."""
+        """Write cursors and counts, with retries: else lines would be sent again."""
         attempt = 0
         while True:
             try:
                 return self._ledger.advance(self.name, positions, tallies)
-            except sqlite3.Error as error:  # a full disk, say
-                _logger.warning("what %s took cannot be noted: %s", self.name, error)
+            except sqlite3.Error as error:  # for example a full disk
+                _logger.warning("cannot record the progress of %s in the ledger: %s", self.name, error)
                 self._ledger.replace_if_damaged(error)
                 if self._stop.wait(self._policy.pause(attempt)):
                     raise

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _CONTEXT_TOKENS: Final = 4
-"""Tokens before a part that are decoded with it: to some tokenizers the first token of a text is special."""
+"""Tokens decoded ahead of a part: some tokenizers treat the first token of a text specially."""
 _MAX_CHARACTER_TOKENS: Final = 4
-"""Tokens that one character can consist of: as many as the longest character has bytes."""
+"""Maximum tokens of one character: the longest character has this many bytes in UTF-8."""
 _MAX_LOOKBACK: Final = 32
-"""Tokens before a position among which a border between characters is looked for."""
+"""Tokens before a position that are searched for a border between characters."""
 UNFINISHED: Final = "\ufffd"
-"""The character that stands for bytes which are no character, or not yet."""
+"""Replacement character: stands for bytes that are not a complete character."""
 _UNFINISHED_TOKENS: Final = (UNFINISHED, "ï¿½", "<0xEF><0xBF><0xBD>")
-"""How vocabularies write ``UNFINISHED`` where it is part of a text: as itself, as GPT's bytes, as Llama's."""
+"""Spellings of ``UNFINISHED`` itself in vocabularies: plain, as bytes of GPT, as bytes of Llama."""
 
 
 class Detokenizer:
@@ -42,11 +42,11 @@ class Detokenizer:
 
     @classmethod
     def stored(cls, node_dir: Path, name: str) -> Detokenizer | None:
-        """Load the tokenizer that a run calls ``name``; return None without its file.
+        """Load the run's tokenizer ``name``; return None if its file is missing.
 
         Raises:
-            ImportError: without the library ``tokenizers``.
-            Exception: when the file holds no tokenizer.
+            ImportError: the library ``tokenizers`` is not installed.
+            Exception: the file holds no tokenizer.
         """
         from tokenizers import Tokenizer
 
@@ -54,15 +54,14 @@ class Detokenizer:
         return cls(Tokenizer.from_str(read_beside(path).decode())) if path.exists() else None
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids; an id that the tokenizer does not know is named."""
+        """Return the text of token ids, with ``<unknown token ID>`` for unknown ids."""
         return self.part(ids, 0, len(ids))
 
     def part(self, ids: Sequence[int], start: int, end: int) -> str:
-        """Return what ``ids[start:end]`` adds to the text of the tokens before it.
+        """Return the text that ``ids[start:end]`` adds to the text of earlier tokens.
 
-        A character whose tokens lie in two parts belongs to the part in which the character ends. So all
-        parts of a text together are the text. Bytes at the end of ``ids`` that are no character yet belong to
-        the last part.
+        A character whose tokens lie in two parts belongs to the part in which the character ends, so that the
+        parts join to the whole text. An incomplete character at the end of ``ids`` belongs to the last part.
         """
         if start >= end:
             return ""
@@ -73,14 +72,17 @@ class Detokenizer:
         return text.removeprefix(in_part_before)
 
     def border(self, ids: Sequence[int], position: int) -> int:
-        """Return the last border of characters up to ``position``, or it if none is near."""
+        """Return the last border between characters at or before ``position``.
+
+        If the last 32 tokens have no border, return ``position``, or 0 near the beginning of the text.
+        """
         for candidate in range(position, max(0, position - _MAX_LOOKBACK), -1):
             if self._is_border_after(tuple(ids[max(0, candidate - _MAX_CHARACTER_TOKENS) : candidate])):
                 return candidate
         return 0 if position <= _MAX_LOOKBACK else position
 
     def _ends_a_character(self, ids: tuple[int, ...]) -> bool:
-        # Tokenizers of single bytes decode all of them to nothing if the first are the end of a character.
+        # A byte-level tokenizer may decode no byte if the first byte continues a character: try each suffix.
         if any(not self._decoded(ids[start:]).endswith(UNFINISHED) for start in reversed(range(len(ids)))):
             return True
         return "".join(self._tokenizer.id_to_token(i) or "" for i in ids).endswith(_UNFINISHED_TOKENS)

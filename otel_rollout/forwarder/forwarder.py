@@ -1,4 +1,4 @@
-"""Follow a node directory until its writers are gone and all is delivered."""
+"""Forward a node directory until its writers end and all lines are delivered."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
 
 _SCAN_INTERVAL = 0.2
-"""Seconds between looks at which writers live."""
+"""Seconds between checks for living writers."""
 _CLEANUP_INTERVAL = 2.0
-"""Seconds between looks at which segments can be removed, and whether the ledger can still be read."""
+"""Seconds between clean-ups of segments; each time the ledger is checked for damage."""
 _STOP_TIMEOUT = 30.0
-"""Seconds for which a delivery is waited for when it is stopped."""
+"""Seconds to wait for a delivery to stop."""
 _COLLECTION_THRESHOLDS = (20_000, 20, 50)
-"""Thresholds of the garbage collector: collections ten times as rare as by default."""
+"""Thresholds of the garbage collector: collections are at least ten times as rare as by default."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
 def collect_garbage_rarely() -> None:
-    """Make this process, which exists to forward, visit its objects rarely.
+    """Make garbage collections rare in this process, which only forwards.
 
-    Decoded spans live as long as a batch and have no cycles. To visit them, and what was imported, costs a
-    tenth of the forwarder's CPU.
+    Decoded spans live as long as a batch and have no reference cycles. Visiting them, and the imported
+    modules, takes a tenth of the forwarder's CPU time.
     """
     gc.freeze()
     gc.set_threshold(*_COLLECTION_THRESHOLDS)
 
 
 def forward(node_dir: Path, configured: Settings, lock: ForwarderLock) -> None:
-    """Deliver until nothing is left to do. The caller holds the lock."""
+    """Forward a directory until nothing is left to do. The caller holds the lock."""
     Forwarder(node_dir, configured, lock).run()
 
 
@@ -62,7 +62,7 @@ class Forwarder:
     """Forwards a node directory.
 
     Args:
-        node_dir: holds what is delivered.
+        node_dir: the node directory.
         configured: settings of the run.
         lock: the lock of the directory, which the caller holds.
     """
@@ -79,7 +79,7 @@ class Forwarder:
         """Deliver until nothing is left to do, or another forwarder takes over."""
         while True:
             is_finished = self._deliver()
-            # Release the lock; then look once more: a writer that saw the lock held just now relies on us.
+            # Check for work after the release: a writer that has just seen the lock held starts no forwarder.
             is_requested = self._lock.is_requested()
             self._lock.release()
             if is_requested or not is_finished or not self._lock.is_current() or not self._has_work():
@@ -88,7 +88,7 @@ class Forwarder:
                 return
 
     def _deliver(self) -> bool:
-        """Run deliveries to their end; return False if they were given up."""
+        """Run deliveries to their end; return False if a target stayed unavailable."""
         self._deliveries = self._started_deliveries()
         if self._settings.outcome_keep and self._deliveries:
             self._tail_sampling = TailSampling(self._node_dir, self._settings, self._lock.is_current)
@@ -133,18 +133,19 @@ class Forwarder:
         exporter = load(name, options)
         if is_for_another_machine(exporter, self._settings):
             raise SettingsError(
-                f"{name} writes to a file of the machine {self._settings.home_node}, and this is another "
-                "one. What is recorded here travels there when the job ends through Ray; else give all "
-                "machines a server as target, or copy the spool there and run `otel-rollout forward`."
+                f"{name} writes to a file of the machine {self._settings.home_node}, which is not this "
+                "machine. In a Ray job, spans recorded here are copied there when the job ends. Elsewhere, "
+                "use a server as the target, or copy the spool there and run `otel-rollout forward`."
             )
         check_absent_or_own(rejected_file(self._node_dir, name))
         return exporter
 
     def _follow(self) -> bool:
-        """Watch until no writer lives and all is delivered, or the lock is lost.
+        """Wait until no writer lives and all is delivered, or the lock is lost.
 
         Returns:
-            False when a target has been unavailable for too long after the last writer.
+            False if lines are still undelivered ``OTEL_ROLLOUT_FORWARDER_LINGER`` seconds after the last
+            writer ended.
         """
         last_alive = last_cleanup = time.monotonic()
         while self._lock.is_current() and not self._lock.is_requested():
@@ -162,7 +163,9 @@ class Forwarder:
                 return True
             elif time.monotonic() - last_alive > self._settings.forwarder_linger:
                 _logger.warning(
-                    "the last writer is gone for long; what is pending stays in %s", self._node_dir
+                    "the last writer ended more than OTEL_ROLLOUT_FORWARDER_LINGER ago; undelivered spans "
+                    "stay in %s: deliver them with `otel-rollout forward`",
+                    self._node_dir,
                 )
                 return False
             time.sleep(_SCAN_INTERVAL)
@@ -171,15 +174,15 @@ class Forwarder:
     def _clean_up(self, at_end: bool) -> None:
         """Remove or archive segments that every exporter is done with."""
         if len(self._deliveries) < len(self._settings.exporters):
-            return  # an exporter that could not be set up has had nothing yet
+            return  # an exporter that could not be set up still needs every segment
 
         def is_done(name: SegmentName, size: int) -> bool:
             return all(delivery.is_done_with(name, size) for delivery in self._deliveries)
 
         try:
             compaction.retire(self._node_dir, is_done, self._settings.keep, at_end)
-        except OSError as error:  # nothing depends on it, and it is tried every few seconds
-            warn_once(f"cannot clear up {self._node_dir}: {error}", logger=_logger)
+        except OSError as error:  # delivery does not depend on it, and it is tried again every few seconds
+            warn_once(f"cannot remove or archive segments in {self._node_dir}: {error}", logger=_logger)
 
     def _is_settled(self) -> bool:
         """Return whether every delivery has caught up, or is refused."""
@@ -192,11 +195,14 @@ class Forwarder:
 
 
 def _line_cache(node_dir: Path, configured: Settings) -> LineCache:
-    """Return the lines that the exporters share, rewritten as the settings say."""
+    """Return the exporters' line cache, which rewrites lines as the settings say."""
     try:
         redact = redaction_of(configured.redact)
-    except Exception as error:  # noqa: BLE001 - a user's module, which may need variables that we do not have
-        # Text that is decoded here would not be redacted.
-        _logger.warning("token ids stay without their text, and turns are exported in full: %r", error)
+    except Exception as error:  # noqa: BLE001 - a user's module may need variables that this process lacks
+        # Without the user's function, text that is decoded here would not be redacted.
+        _logger.warning(
+            "OTEL_ROLLOUT_REDACT cannot be loaded: token ids stay undecoded, turns are exported in full: %r",
+            error,
+        )
         return LineCache(node_dir)
     return LineCache(node_dir, LineRewriter(node_dir, configured.turns, redact).rewrite)

@@ -1,13 +1,13 @@
-"""Make the lines that exporters get: with decoded text, without repeated content.
+"""Rewrite lines for exporters: add decoded text, remove repeated content.
 
-A line with neither token ids, messages nor images stays as it is. In other lines the JSON of a span's input
-and output changes; docs/tokens.md says what does. The recorded line stays in its segment. A failure here
-costs the change of one line and nothing else.
+A line without token ids, messages and images stays as recorded. In other lines the JSON of a span's input and
+output changes; see docs/tokens.md. Segments keep the recorded lines. A line that cannot be rewritten is
+exported as recorded.
 
-All exporters of a forwarder share one rewriter. What a line becomes depends on the turns that had ended when
-its own turn began, and not on the lines that were read before: so exporters may read lines at any pace, and
-again. What is remembered of a trace is bounded, and gone when a forwarder starts. Then a turn is exported in
-full, and the answer that a root shows is read from the segment.
+All exporters of a forwarder share one rewriter. The result for a line depends on the turns that had ended
+when its own turn began, and not on the order in which lines are read. So exporters may read lines at any
+pace, and repeatedly. The memory of traces is bounded, and empty when a forwarder starts. Without the memory,
+a turn is exported in full, and the answer that a root shows is read from the segment.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SEGMENT_SUFFIX, SegmentName
 
 MEMORY_BYTES: Final = 256 << 20
-"""Bytes that a forwarder remembers of all traces together; the traces not seen for longest are forgotten."""
+"""Maximum bytes of memory for all traces; the traces not seen for longest are forgotten first."""
 _TRACE_SHARE: Final = 4
-"""One trace may take this part of the memory; a trace that needs more is forgotten and begun anew."""
+"""Divisor: a trace that takes more than this part (a quarter) of the memory is forgotten."""
 _MAX_LOGGED_PROBLEMS: Final = 100
 _TOKENIZER = b'{"key":"%b","value":' % semconv.TOKENIZER.encode()
 _TEXT_OF = b'{"key":"%b","value":' % semconv.TEXT_OF.encode()
@@ -43,15 +43,15 @@ _logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class LineRewriter:
-    """Rewrites recorded lines, from several threads.
+    """Rewrites recorded lines; several threads may use it.
 
     Args:
         node_dir: holds the tokenizers and the segments.
-        turns: which turns are exported as what is new in them: those of ``tokens``, ``all``, or none
-            (``whole``).
-        redact: redacts text that was decoded here, and so never was in a recorded line.
-        detokenizers: those of the run; by default new ones.
-        memory: bytes that may be remembered of all traces.
+        turns: which turns are exported without their shared prefix: turns of token ids (``tokens``), ``all``,
+            or none (``whole``).
+        redact: redacts decoded text, which the recorder has not redacted.
+        detokenizers: the run's detokenizers; by default a new cache.
+        memory: maximum bytes of memory for all traces; by default ``MEMORY_BYTES``.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LineRewriter:
         self._problems: set[str] = set()
 
     def rewrite(self, line: bytes) -> TraceLine:
-        """Return what exporters get of a recorded line. Never raises."""
+        """Return the line that exporters get for a recorded line. Never raises."""
         has_text = _TOKENIZER in line or _TEXT_OF in line
         if not has_text and (self._turns == "whole" or not _may_repeat(line)):
             return TraceLine(line)
@@ -85,15 +85,15 @@ class LineRewriter:
             if not any(changed):
                 return TraceLine(line, parsed)
             return self._redacted(TraceLine(parsed=parsed)) if has_text else TraceLine(parsed=parsed)
-        # Nothing may keep a line from being exported; a panic of the tokenizers' library is no Exception.
+        # No failure may stop the export of a line; a panic of the library tokenizers is no Exception.
         except BaseException as error:  # noqa: BLE001
             if str(error) not in self._problems and len(self._problems) < _MAX_LOGGED_PROBLEMS:
                 self._problems.add(str(error))
-                _logger.warning("spans are delivered as they were recorded: %r", error)
+                _logger.warning("a span cannot be rewritten and is exported as recorded: %r", error)
             return TraceLine(line)
 
     def rewritten(self, line: bytes) -> bytes:
-        """Return what exporters get of a recorded line, as bytes. Never raises."""
+        """Return the line that exporters get, as bytes. Never raises."""
         return self.rewrite(line).encoded
 
     @property
@@ -125,10 +125,10 @@ class LineRewriter:
                 self._size -= self._traces.popitem(last=False)[1].size
 
     def _recorded_text(self, root: dict[str, Any], span_id: str) -> str | None:
-        """Read the text of the answer that a root shows from its segment.
+        """Read a span's answer text from the segment of the root that shows it.
 
-        The process that recorded the root has written that line before, not long ago. None where the line is
-        gone.
+        The process that recorded the root wrote the span's line shortly before. Return None if that line was
+        removed.
         """
         name = _segment_of(root)
         if name is None:
@@ -149,7 +149,7 @@ class LineRewriter:
 
 
 def _may_repeat(line: bytes) -> bool:
-    """Return whether a line may have content in common with other spans."""
+    """Return whether a line may hold content that other spans hold too."""
     return b'prompt_ids\\":[' in line or b'messages\\":[' in line or _IMAGE in line
 
 

@@ -1,6 +1,6 @@
 """Share recorded lines: read, rewrite and decode each once for all exporters.
 
-Exporters move at their own pace. So lines wait in a bounded cache, by their position in a segment, for the
+Exporters advance at their own pace. A bounded cache keeps lines, by their position in a segment, for the
 exporters that are close behind. An exporter that is further behind reads the segment itself.
 """
 
@@ -19,9 +19,9 @@ from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SegmentName
 
 CACHE_BYTES: Final = 32 << 20
-"""Bytes of recorded lines that wait for exporters; in memory lines take about three times as much."""
+"""Bytes of recorded lines kept for exporters; lines take about three times as much memory."""
 _LINE_BYTES: Final = 2048
-"""Bytes counted for a cached line beyond its length: the objects that its spans consist of."""
+"""Bytes counted per cached line in addition to its length, for the objects of its spans."""
 
 
 class Line:
@@ -29,7 +29,7 @@ class Line:
 
     Attributes:
         segment: stem of the segment that holds the line.
-        end: byte of the segment at which the next line begins.
+        end: byte offset in the segment at which the next line begins.
         recorded: the line as it was recorded.
         is_sampled_out: whether tail sampling decided against the line's group.
     """
@@ -56,19 +56,19 @@ class Line:
 
     @property
     def exported(self) -> TraceLine:
-        """The line as exporters get it."""
+        """The line as exporters get it, rewritten at first use."""
         if self._exported is None:
             self._exported = self._rewrite(self.recorded)
         return self._exported
 
 
 class LineCache:
-    """The lines of a node directory, for any number of readers in threads.
+    """Caches the lines of a node directory for readers in several threads.
 
     Args:
         node_dir: holds the segments.
-        rewrite: makes the exported line of a recorded one; by default the line stays as it is.
-        max_bytes: bytes of lines that wait for readers.
+        rewrite: makes the exported line from a recorded line; by default lines are exported as recorded.
+        max_bytes: maximum bytes of cached lines.
     """
 
     def __init__(
@@ -84,17 +84,17 @@ class LineCache:
         self._lines: BoundedDict[tuple[str, int], Line] = BoundedDict(max_bytes, _size_of)
 
     def reader(self) -> LineReader:
-        """Return a reader that lines are kept for."""
+        """Return a new reader, for which the cache keeps lines."""
         reader = LineReader(self, self._node_dir)
         self._readers.append(reader)
         return reader
 
     def get(self, segment: str, start: int) -> Line | None:
-        """Return the line that begins at a byte of a segment, if the line waits here."""
+        """Return the cached line that begins at byte ``start`` of a segment, or None."""
         return self._lines.get((segment, start))
 
     def add(self, start: int, recorded: bytes, end: int, reader: LineReader, segment: str) -> Line:
-        """Return a line that a reader has read, and keep it for the readers behind."""
+        """Return the line that a reader has read; cache it for readers behind."""
         line = Line(segment, end, recorded, self._rewrite)
         with self._lock:
             known = self._lines.get((segment, start))
@@ -105,7 +105,7 @@ class LineCache:
         return line
 
     def release(self, segment: str, start: int) -> None:
-        """Drop a line that every reader has passed."""
+        """Remove a line from the cache if every reader has passed it."""
         with self._lock:
             line = self._lines.get((segment, start))
             if line is not None and not any(r.awaits(segment, line.end) for r in self._readers):
@@ -117,11 +117,11 @@ def _size_of(line: Line) -> int:
 
 
 class LineReader:
-    """One exporter's way through the segments.
+    """Reads segments for one exporter, through the cache.
 
     Attributes:
-        is_waiting: whether the exporter waits for a target that is unavailable; no lines are kept for it
-            then.
+        is_waiting: whether the exporter waits for an unavailable target; meanwhile the cache keeps no lines
+            for it.
     """
 
     def __init__(self, cache: LineCache, node_dir: Path) -> None:
@@ -131,11 +131,14 @@ class LineReader:
         self._positions: dict[str, int] = {}
 
     def awaits(self, segment: str, end: int) -> bool:
-        """Return whether this reader has not passed a byte of a segment."""
+        """Return whether this reader has yet to pass byte ``end`` of a segment."""
         return not self.is_waiting and self._positions.get(segment, 0) < end
 
     def read(self, name: SegmentName, position: int, limit: int) -> Iterator[Line]:
-        """Yield complete lines from a byte on: up to ``limit`` bytes, at least one line."""
+        """Yield complete lines from byte ``position`` on.
+
+        The lines have at most ``limit`` bytes together, except that a longer first line is yielded alone.
+        """
         segment, start = name.stem, position
         unread: Iterator[tuple[bytes, int]] | None = None
         self._positions[segment] = position

@@ -1,4 +1,4 @@
-"""Find the trajectories that are running, for exporters that can show them."""
+"""Find running trajectories, for exporters that can show them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from otel_rollout.spool import layout, segments
 from otel_rollout.spool.root_table import read_open
 
 LOOK_INTERVAL = 2.0
-"""Seconds between looks at which trajectories are running."""
+"""Seconds between checks for running trajectories."""
 MINIMUM_AGE = 3.0
-"""Seconds for which a trajectory has run when it is shown: most end sooner, and cost no request."""
+"""Seconds that a trajectory must have run to be shown: most end sooner, and cost no request."""
 
 
 class LiveTrajectories:
-    """Finds running trajectories, and returns each of them once.
+    """Finds running trajectories and returns each of them once.
 
     Args:
         node_dir: holds the root tables of the recording processes.
@@ -30,7 +30,7 @@ class LiveTrajectories:
         self._known: set[int] = set()
 
     def new_roots(self) -> list[ReadableSpan]:
-        """Return the roots, without an end, that began to run a while ago."""
+        """Return open roots older than ``MINIMUM_AGE`` that are new since the last call."""
         if time.monotonic() < self._next_look:
             return []
         self._next_look = time.monotonic() + LOOK_INTERVAL
@@ -45,7 +45,7 @@ class LiveTrajectories:
                 try:
                     roots += spans_of(line)
                 except UnreadableLineError:
-                    continue  # the slot was just being written
+                    continue  # the slot is being written
         return roots
 
 

@@ -1,9 +1,8 @@
 """The lock of a node directory: its holder is the directory's forwarder.
 
-The lock file says which variables the holder has for access to targets (credentials, certificates, proxies):
-the variables' names, and fingerprints of their values with a salt. A process that has more of them starts a
-successor. The successor asks for the lock by a file of its own, and gets the lock when the forwarder has
-delivered the batches under way.
+The lock file records the holder's access variables (credentials, certificates, proxies): their names, and
+salted fingerprints of their values. A process with more access variables starts a successor. The successor
+creates a file to request the lock, and gets the lock when the holder has delivered its current batches.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from otel_rollout.spool.private_files import open_private
 LOCK_FILE = "forwarder.lock"
 SUCCESSOR_FILE = "forwarder.successor"
 SUCCESSOR = "--succeed"
-"""Argument of a forwarder that takes the lock over from the present holder."""
+"""Command-line argument of a forwarder that takes over the lock from its holder."""
 _POLL_INTERVAL = 0.05
 _ATTEMPTS, _ATTEMPT_INTERVAL = 100, 0.005
-"""Attempts to get the lock while other processes look whether it is held, and seconds between attempts."""
+"""Attempts to get the lock while other processes test it, and seconds between attempts."""
 _MAX_FILE_BYTES = 1 << 20
-"""Bytes read of a lock file."""
+"""Maximum bytes read from a lock file."""
 
 
 def fingerprints(access: Mapping[str, str], salt: str) -> dict[str, str]:
-    """Return variables with fingerprints in place of their values."""
+    """Return variables with salted fingerprints in place of their values."""
     return {
         name: hashlib.sha256(f"{salt} {value}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
         for name, value in access.items()
@@ -43,8 +42,8 @@ class ForwarderLock:
     """The forwarder's lock: at most one process forwards a node directory.
 
     Raises:
-        OSError: when the lock file cannot be opened.
-        ForeignFileError: when the directory or the file may be another user's.
+        OSError: the lock file cannot be opened.
+        ForeignFileError: the directory or the file may belong to another user.
     """
 
     def __init__(self, node_dir: Path) -> None:
@@ -59,13 +58,13 @@ class ForwarderLock:
             except BlockingIOError:
                 if self.is_held():
                     return False
-                time.sleep(_ATTEMPT_INTERVAL)  # another process was just looking whether the lock is held
+                time.sleep(_ATTEMPT_INTERVAL)  # another process was testing the lock
             else:
                 return True
         return False
 
     def is_held(self) -> bool:
-        """Return whether another process is the forwarder, and not just looking."""
+        """Return whether another process holds the lock, rather than testing it."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -74,7 +73,7 @@ class ForwarderLock:
         return False
 
     def take_over(self, timeout: float) -> bool:
-        """Ask the holder for the lock; return False if it does not come in time."""
+        """Request the lock from its holder; return False after ``timeout`` seconds."""
         os.close(open_private(self._path.parent / SUCCESSOR_FILE, os.O_WRONLY | os.O_CREAT))
         deadline = time.monotonic() + timeout
         while not self.acquire():
@@ -84,7 +83,7 @@ class ForwarderLock:
         return True
 
     def publish_access(self, access: Mapping[str, str]) -> None:
-        """Write our access to targets into the lock file, as its holder."""
+        """Write the holder's access variables into the lock file; drop the request."""
         salt = os.urandom(8).hex()
         described = orjson.dumps({"salt": salt, "access": fingerprints(access, salt)})
         os.pwrite(self._descriptor, described, 0)
@@ -93,7 +92,7 @@ class ForwarderLock:
             (self._path.parent / SUCCESSOR_FILE).unlink()
 
     def lacks_access(self, access: Mapping[str, str]) -> bool:
-        """Return whether ``access`` has the holder's variables, and further ones."""
+        """Return whether ``access`` has all of the holder's variables, and more."""
         published, _ = self._published_access()
         return published is not None and published.keys() < access.keys()
 
@@ -108,15 +107,15 @@ class ForwarderLock:
         try:
             described = orjson.loads(os.pread(self._descriptor, _MAX_FILE_BYTES, 0))
             return dict(described["access"]), str(described["salt"])
-        except (ValueError, KeyError, TypeError):  # nothing is written yet, or half of it
+        except (ValueError, KeyError, TypeError):  # the file is empty, or partly written
             return None, ""
 
     def is_requested(self) -> bool:
-        """Return whether a successor asks for the lock."""
+        """Return whether a successor requests the lock."""
         return (self._path.parent / SUCCESSOR_FILE).exists()
 
     def is_current(self) -> bool:
-        """Return whether our lock file is still the one in the directory."""
+        """Return whether the directory still holds the lock file that was opened."""
         try:
             found = os.stat(self._path)
         except FileNotFoundError:

@@ -14,18 +14,18 @@ from otel_rollout.forwarder.detokenizer import Detokenizer
 class ModelCall:
     """The prompt and the answer of a model call, or of a whole conversation.
 
-    Either may have been cut when it was recorded.
+    The recorder may have cut either.
 
     Attributes:
         prompt: token ids of the prompt.
         answer: token ids of the answer.
         ids: both, one after the other.
-        rest_of_prompt: the note that stands for ids which were cut off when they were recorded.
-        rest_of_answer: the note for the answer.
-        encoded_prompt: the prompt as bytes; None where it was cut, or is no list of token ids.
-        encoded: prompt and answer as bytes; None where either has none.
+        rest_of_prompt: the recorder's note in place of prompt ids that it cut off; empty if it cut none.
+        rest_of_answer: the recorder's note in place of answer ids.
+        encoded_prompt: the prompt as bytes; None if it was cut, or is no list of token ids.
+        encoded: prompt and answer as bytes; None if either was cut, or is no list of token ids.
         has_answer: whether the answer is a list of token ids, which may be cut or empty.
-        branch: the trace's sequence that begins with ``ids``; None where no other call can continue them.
+        branch: the trace's branch that begins with ``ids``; None until the call is added to one.
     """
 
     def __init__(self, prompt: Any, answer: list[Any]) -> None:
@@ -38,12 +38,12 @@ class ModelCall:
         self.branch: Branch | None = None
 
     def decode(self, shown_from: int, detokenizer: Detokenizer) -> None:
-        """Decode what the branch has no text of; a piece may end at ``shown_from``."""
+        """Decode ids without text in the branch; a piece may end at ``shown_from``."""
         if self.branch is not None:
             turn_text.decode(self.branch, self.ids, [shown_from, len(self.prompt)], detokenizer)
 
     def prompt_text(self, start: int, detokenizer: Detokenizer) -> str:
-        """Return the text of the prompt from a token on."""
+        """Return the text of the prompt from token ``start`` on."""
         return self._text(start, len(self.prompt), detokenizer) + self.rest_of_prompt
 
     def answer_text(self, detokenizer: Detokenizer) -> str:
@@ -66,19 +66,19 @@ class ModelCall:
         ]
 
     def _text(self, start: int, end: int, detokenizer: Detokenizer) -> str:
-        """Return the text of ``ids[start:end]``, which lie in prompt or answer."""
+        """Return the text of ``ids[start:end]``, all in the prompt or all in the answer."""
         if self.branch is not None:
             return turn_text.text(self.branch, self.ids, start, end, detokenizer)
         if self.encoded_prompt is not None:
             return detokenizer.part(self.ids, start, end)
-        first = len(self.prompt)  # what is between prompt and answer is not known
+        first = len(self.prompt)  # ids between prompt and answer may be missing
         if end <= first:
             return detokenizer.part(self.prompt, start, end)
         return detokenizer.part(self.answer, start - first, end - first)
 
 
 def prompt_of(holders: Sequence[dict[str, Any]]) -> Any:
-    """Return the prompt that several objects have; None where they differ."""
+    """Return the prompt that all objects share; None if their prompts differ."""
     prompts = [holder["prompt_ids"] for holder in holders]
     if len({context_diff.tokens(prompt) for prompt in prompts}) > 1:
         return None
@@ -86,10 +86,10 @@ def prompt_of(holders: Sequence[dict[str, Any]]) -> Any:
 
 
 def _ids(value: Any) -> tuple[list[int], str, bytes | None]:
-    """Return token ids, the note that stands for further ids, and the ids as bytes.
+    """Return token ids, the note in place of cut-off ids, and the ids as bytes.
 
-    The note was left when ids were cut off. The bytes are None where ids were cut off. A value that is no
-    list of token ids (a list with placeholders of images, say, or a nested one) has no ids.
+    The bytes are None if the recorder cut ids off. A value that is no list of token ids (for example a nested
+    list, or one with placeholders of images) has no ids, no note and no bytes.
     """
     if not isinstance(value, list):
         return [], "", None

@@ -12,19 +12,19 @@ from otel_rollout.exporting.api import ExportFailure, FailureKind
 
 _MAX_DOUBLINGS: Final = 16
 _JITTER: Final = 0.25
-"""Part of a pause by which it is made shorter or longer at random, so that nodes do not retry in step."""
+"""Fraction by which a pause varies at random, so that nodes do not retry in step."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How one exporter's failed batches are tried again.
+    """When one exporter's failed batches are sent again.
 
     Attributes:
         first_pause: seconds before the second attempt; each further pause is twice as long.
-        longest_pause: seconds between attempts at most.
-        refused_pause: seconds before a target that refused us is asked again: a person may have put it right.
-        whole_attempts: attempts to send a batch as it is while the target is unavailable. Then the batch is
-            halved: the target may just be too slow for so much.
+        longest_pause: maximum seconds between attempts.
+        refused_pause: seconds after a refusal before the next attempt: a person may correct the cause.
+        whole_attempts: attempts to send a whole batch while the target is unavailable. Then the batch is
+            halved: a slow target may accept smaller batches.
     """
 
     first_pause: float = 0.5
@@ -44,13 +44,13 @@ class RetryPolicy:
         return failure.retry_after or self.pause(attempt)
 
     def is_halved(self, failure: ExportFailure, attempts: int, lines: int) -> bool:
-        """Return whether a batch of some lines is halved after some attempts."""
+        """Return whether to halve a batch of ``lines`` lines after ``attempts`` attempts."""
         return lines > 1 and attempts >= self.whole_attempts and failure.kind is not FailureKind.REFUSED
 
 
 DEFAULT_POLICY: Final = RetryPolicy()
 POLICIES: Final[Mapping[str, RetryPolicy]] = MappingProxyType({})
-"""Policies of exporters that need another one than ``DEFAULT_POLICY``, by the exporter's name."""
+"""Exporter name → its policy, for exporters that do not use ``DEFAULT_POLICY``."""
 
 
 def policy_of(exporter: str) -> RetryPolicy:
@@ -59,5 +59,5 @@ def policy_of(exporter: str) -> RetryPolicy:
 
 
 def is_worth_logging(attempts: int) -> bool:
-    """Return whether attempts are 1, 2, 4, 8 …: an outage may last for days."""
+    """Return whether ``attempts`` is 1, 2, 4, 8 …: an outage may last for days."""
     return attempts & (attempts - 1) == 0

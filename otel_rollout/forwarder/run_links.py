@@ -1,6 +1,6 @@
-"""Link what an exporter delivers to the published run of its tracker.
+"""Link an exporter's traces to the tracker run that training publishes.
 
-A training framework starts its run after its workers, and so after the first spans.
+A training framework starts the tracker's run after its workers, and so after the first spans.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class TrackerRunLink:
-    """The link between what one exporter delivers and a run of its tracker.
+    """The link between one exporter's traces and a run of its tracker.
 
     Args:
         node_dir: the node directory in which a run may be published.
         exporter_name: the exporter's name, under which the run is published.
-        exporter: nothing is linked for an exporter without :class:`~otel_rollout.exporting.api.LinksRuns`.
+        exporter: links traces if it implements :class:`~otel_rollout.exporting.api.LinksRuns`.
     """
 
     def __init__(self, node_dir: Path, exporter_name: str, exporter: object) -> None:
@@ -38,11 +38,11 @@ class TrackerRunLink:
         self._is_complete = True
 
     def delivered(self) -> None:
-        """Note that something was delivered after the link was made."""
+        """Record that lines were delivered after the link was made."""
         self._is_complete = False
 
     def is_new(self) -> bool:
-        """Return whether a run was published that the exporter is not linked to."""
+        """Return whether a published run is not linked yet, and may be linked now."""
         run = self._published()
         return run is not None and run != self._linked and self.may_retry()
 
@@ -51,16 +51,16 @@ class TrackerRunLink:
         return time.monotonic() >= self._next_attempt
 
     def is_complete(self) -> bool:
-        """Return whether nothing was delivered after the published run was linked."""
+        """Return whether all delivered traces are linked to the published run, if any."""
         run = self._published()
         return run is None or (run == self._linked and self._is_complete)
 
     def make(self, ledger: Ledger) -> None:
-        """Have the exporter link everything to the published run; note the outcome."""
+        """Link all delivered traces to the published run; record the result."""
         run = self._published() or ""
         failure = self._link(run, self._rollout)
         if failure is not None:
-            _logger.warning("%s: not linked to the run %s: %s", self._name, run, failure.message)
+            _logger.warning("%s: traces are not linked to the run %s: %s", self._name, run, failure.message)
         if failure is not None and failure.kind is FailureKind.UNAVAILABLE:
             self._next_attempt = time.monotonic() + _RETRY_INTERVAL
             return

@@ -1,4 +1,4 @@
-"""Rewrite one span: add decoded text, refer to what other spans already have."""
+"""Rewrite one span: add decoded text, replace repeated content by references."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from otel_rollout.forwarder.model_call import ModelCall, prompt_of
 from otel_rollout.forwarder.tokenizer_cache import DetokenizerCache
 
 _MIN_SHARED_TOKENS: Final = 16
-"""Tokens of a prompt's prefix that are worth a reference to the turn that has them."""
+"""Minimum length of a shared prompt prefix, in tokens, to be replaced by a reference."""
 _MIN_IMAGE_CHARACTERS: Final = 1024
-"""Length of an image's data URL that is worth a reference to the span that has the image."""
+"""Minimum length of an image's data URL to be replaced by a reference."""
 _MAX_DEPTH: Final = 6
-"""Levels of input and output in which token ids, messages and images are looked for."""
+"""Levels of input and output that are searched for token ids, messages and images."""
 _MAX_TEXTS: Final = 64
-"""Answers of a trace whose text is remembered for roots that show it; of more answers, the latest."""
+"""Answers per trace whose text is remembered for roots that show it: the latest ones."""
 _TRACE_BYTES: Final = 256
-"""Bytes of memory that a trace takes, and as many for each of its images."""
+"""Bytes of memory counted for a trace, and for each of its images."""
 _ANSWERS: Final = ("response_ids", "token_ids")
 _LOGPROBS: Final = ("response_logprobs", "log_probs", "logprobs")
 
 
 class TraceMemory:
-    """What is remembered of a trace.
+    """The turns, images and answers of a trace that later spans may repeat.
 
     Attributes:
-        tokens: the turns of token ids, by the name of their tokenizer.
+        tokens: tokenizer name → turns of token ids.
         messages: the turns of messages.
-        images: digest of an image → id of the span that was the first to have the image.
-        texts: span id → text of the span's answer, if that was decoded.
+        images: digest of an image → id of the first span with the image.
+        texts: span id → decoded text of the span's answer.
         size: bytes of memory, as last measured.
     """
 
@@ -50,7 +50,7 @@ class TraceMemory:
         self.size = 0
 
     def measure(self) -> None:
-        """Set ``size``."""
+        """Measure the memory, and set ``size``."""
         turns = [self.messages, *self.tokens.values()]
         pieces = sum(len(p.text) for t in turns for b in t.branches for p in b.pieces)
         texts = sum(map(len, self.texts.values()))
@@ -58,7 +58,7 @@ class TraceMemory:
 
 
 class Contents(NamedTuple):
-    """What the input and output of a line may hold, and has to be looked for."""
+    """Which contents to look for in the inputs and outputs of a line."""
 
     tokens: bool
     images: bool
@@ -68,12 +68,12 @@ class SpanRewriter:
     """Rewrites a span.
 
     Args:
-        span: the span's JSON, which is changed.
-        trace: what is remembered of the span's trace.
-        turns: which turns are exported as what is new in them (``tokens``, ``all`` or ``whole``).
-        contents: what the span's input and output may hold.
-        detokenizers: decode token ids.
-        recorded_text: returns the text of another span's answer, by its id, from the line of that span.
+        span: the span's JSON, which :meth:`rewrite` changes.
+        trace: the memory of the span's trace.
+        turns: which turns are exported without their shared prefix (``tokens``, ``all`` or none: ``whole``).
+        contents: which contents to look for.
+        detokenizers: the run's detokenizers.
+        recorded_text: takes the id of another span; returns the text of its answer from its recorded line.
     """
 
     def __init__(
@@ -99,12 +99,14 @@ class SpanRewriter:
         self._changed = False
 
     def rewrite(self) -> bool:
-        """Change the span; return False if the span stays as it was recorded."""
+        """Rewrite the span; return False if it stays as recorded."""
         name = self._attributes.get(semconv.TOKENIZER, {}).get("stringValue")
         detokenizer = self._detokenizers.get(name, self._end / 1e9) if name else None
         turn = self._rewrite_tokens(str(name), detokenizer) if self._contents.tokens else None
         conversation = self._conversation()
-        if conversation is not None:  # token ids hold their reference themselves
+        if (
+            conversation is not None
+        ):  # replaces the turn of token ids, whose reference also stands in place of the ids
             turn = self._rewrite_messages(conversation)
         if turn is not None:
             self._note_turn(turn)
@@ -148,7 +150,7 @@ class SpanRewriter:
         if not (answers or prompts):
             return None
         turns = self._trace.tokens.setdefault(tokenizer, Turns(context_diff.TOKEN_BYTES, _MIN_SHARED_TOKENS))
-        if len(answers) > 1:  # no turn: the next one continues one of the answers, or none
+        if len(answers) > 1:  # several answers are no turn: a later turn continues at most one of them
             for holder, key in answers:
                 call = ModelCall(holder.get("prompt_ids", []), holder[key])
                 self._remember(call, turns, can_be_continued=False)
@@ -168,7 +170,7 @@ class SpanRewriter:
         return _Turn(shared, len(call.prompt))
 
     def _shared_prefix(self, call: ModelCall, turns: Turns, holder: dict[str, Any]) -> Shared | None:
-        # A conversation as an agent loop returns it is no turn, and is exported in full.
+        # An agent loop may return the whole conversation: that is no turn, and is exported in full.
         is_summary = (
             "prompt_ids" in holder
             and call.encoded is not None
@@ -185,7 +187,7 @@ class SpanRewriter:
     def _show(
         self, holder: dict[str, Any], call: ModelCall, detokenizer: Detokenizer | None, start: int = 0
     ) -> None:
-        """Put decoded text beside a call's ids; the prompt's text from ``start`` on."""
+        """Add a call's decoded text to ``holder``; the prompt's text from ``start`` on."""
         if detokenizer is None or not call.ids:
             return
         call.decode(start, detokenizer)
@@ -206,7 +208,7 @@ class SpanRewriter:
     # --- messages, images, and the answer on the root -----------------------------------------------------
 
     def _conversation(self) -> dict[str, Any] | None:
-        """Return the object with the span's messages; None if they are not rewritten."""
+        """Return the object with the span's messages; None if they stay as recorded."""
         if self._turns == "whole":
             return None
         return next((h for h in _holders(self._input, "messages") if _is_conversation(h["messages"])), None)
@@ -227,7 +229,7 @@ class SpanRewriter:
         return kind == semconv.KIND_LLM or semconv.GEN_AI_OPERATION_NAME in self._attributes
 
     def _without_repeated(self, value: Any, depth: int) -> Any:
-        """Return ``value`` with a reference for each image that another span has."""
+        """Return ``value`` with images of earlier spans replaced by references."""
         if depth and isinstance(value, dict):
             return {key: self._without_repeated(entry, depth - 1) for key, entry in value.items()}
         if depth and isinstance(value, list):
@@ -248,7 +250,7 @@ class SpanRewriter:
         return f"<{type_} of {size} bytes, sha256 of its base64 {digest[:16]}, is in span {owner}>"
 
     def _show_answer_of_another(self) -> None:
-        """Put the answer of another span into the output, where the span names one."""
+        """Add to the output the answer text of another span, if this span names one."""
         other = self._attributes.get(semconv.TEXT_OF, {}).get("stringValue")
         if other is None:
             return
@@ -272,7 +274,7 @@ class _Turn(NamedTuple):
 
 
 def _reference(shared: Shared, prompt: list[int]) -> dict[str, Any]:
-    """Return what takes the place of a prompt's ids."""
+    """Return the reference that replaces a prompt's ids."""
     return {
         "continues": shared.turn,
         "shared": shared.length,
@@ -306,9 +308,9 @@ def _summarize_logprobs(output: dict[str, Any]) -> None:
 
 
 def _summary(values: Any) -> dict[str, float] | None:
-    """Return number, mean and least of log probabilities; None for anything else.
+    """Return count, mean and minimum of log probabilities; None for other values.
 
-    NaN is null in a line, and counted as missing.
+    A line has null in place of NaN; these values are counted as missing.
     """
     if not isinstance(values, list) or not set(map(type, values)) <= {int, float, type(None)}:
         return None

@@ -1,4 +1,4 @@
-"""Rules of tail sampling: which groups are exported, by what came of them."""
+"""Apply the rules of tail sampling: which groups are exported, by their outcome."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from otel_rollout.recording.sampling import Group, group_hash
 
 _STATUS_ERROR: Final = 2
 _USUAL_TRAJECTORIES: Final = 1000
-"""Number of the latest trajectories whose median says what is usual."""
+"""Latest trajectories whose median duration and token count are the usual ones."""
 _MIN_USUAL_TRAJECTORIES: Final = 20
-"""Number of trajectories below which nothing counts as unusual."""
+"""Minimum trajectories for a median; with fewer, no trajectory counts as slow or long."""
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 class TrajectoryOutcome:
-    """What is known of a trace so far.
+    """The outcome of a trajectory, as far as its trace has been read.
 
     Args:
-        score: name of the score that counts.
+        score: name of the score that rules use.
 
     Attributes:
-        first_seen: when the first line came, by the monotonic clock.
-        last_seen: when the last line came.
-        group: the trajectory's group; None while no line has named one, and for a trajectory of none.
-        group_size: number of trajectories in the group, if the root says so; else 0.
-        has_ended: whether the root is there.
-        has_failed: whether any span is an error.
-        size: bytes of the lines.
-        tokens: tokens that models gave in the trajectory.
-        seconds: duration of the root.
+        first_seen: monotonic time of the first line.
+        last_seen: monotonic time of the last line.
+        group: the trajectory's group; None if it has no group, or no line has named one yet.
+        group_size: number of trajectories in the group; 0 if the root is missing or does not say.
+        has_ended: whether the root has been read.
+        has_failed: whether any span has the status error.
+        size: bytes of the trace's lines.
+        tokens: output tokens of the trajectory's model calls.
+        seconds: duration of the root; 0 until it has been read.
     """
 
     def __init__(self, score: str) -> None:
@@ -53,22 +53,22 @@ class TrajectoryOutcome:
         self.tokens = 0
         self.seconds = 0.0
         self._root_id = ""
-        # Id of the scored span → its newest score. The score of a sub-trajectory is not the trajectory's own.
+        # Id of the scored span → its newest score. The score of a sub-trajectory does not count here.
         self._scores: dict[str, Evaluation] = {}
 
     @property
     def is_scored(self) -> bool:
-        """Whether the trajectory has the score that counts."""
+        """Whether the trajectory has the score that rules use."""
         return self._newest_score() is not None
 
     @property
     def score(self) -> float | None:
-        """The newest score, infinities included; None if the score is no number."""
+        """The newest score, infinities included; None if it is missing or no number."""
         newest = self._newest_score()
         return None if newest is None else evaluations.number_of(newest.value)
 
     def add(self, line: bytes) -> None:
-        """Learn from a line of the trace; an unreadable line counts by its size alone."""
+        """Add a line of the trace; of an unreadable line only the size counts."""
         self.last_seen = time.monotonic()
         self.size += len(line)
         try:
@@ -103,7 +103,7 @@ class TrajectoryOutcome:
     def _add_evaluation(self, span: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         score = evaluations.recorded_in(attributes, int(span["startTimeUnixNano"]))
         if score is not None:
-            # A score given inside lies below the span that ran then, which need not be the root.
+            # A score given inside the trajectory is a child of the active span, not always of the root.
             is_inside = score.origin == semconv.ORIGIN_PROCESS
             self._add_score("" if is_inside else str(span.get("parentSpanId", "")), score)
 
@@ -124,7 +124,7 @@ def _group_of(attributes: Mapping[str, Any]) -> Group | None:
 
 
 def _scalar(value: Any) -> Any:
-    """Return an attribute's value, an integer as such; None for a list."""
+    """Return the scalar in an OTLP attribute value; None for a list or no value."""
     for type_, content in (value or {}).items():
         scalar = int(content) if type_ == "intValue" else content
         return scalar if isinstance(scalar, (bool, int, float, str)) else None
@@ -139,40 +139,40 @@ class Decision(NamedTuple):
 
 
 class TailRules:
-    """Decides about groups by what came of their trajectories.
+    """Decides which groups are exported, by the outcome of their trajectories.
 
     Args:
-        reasons: reason to keep a group → its number, as ``Settings.tail_rules`` gives them.
-        budget: bytes of a step's spans that are exported at most; 0: any number.
-        seed: chooses the share that is kept whatever came of it.
+        reasons: rule → its number, from ``Settings.tail_rules``; a rule is a reason to keep a group.
+        budget: maximum bytes of spans exported per step; 0: no limit.
+        seed: selects the groups that rule ``rate`` keeps, whatever their outcome.
 
     Attributes:
-        spent: step → bytes of the step's groups that are kept already.
-        needs_scores: whether any of the reasons is about scores.
+        spent: step → bytes of the groups kept so far.
+        needs_scores: whether any rule uses scores.
     """
 
     SHARE_FOR_ERRORS: Final = 0.25
-    """Part of a step's bytes that only groups with errors may take: errors are not known beforehand."""
+    """Fraction of a step's budget reserved for groups with errors, which may come late in the step."""
 
     def __init__(self, reasons: Mapping[str, float], budget: int, seed: str) -> None:
         self._reasons = reasons
         self._budget = budget
         self._seed = f"outcome {seed}"
         self.spent: dict[str, int] = {}
-        # Validation and training each have a median of their own.
+        # Training and validation (the key) have separate medians.
         self._seconds: dict[bool, deque[float]] = _latest_values()
         self._tokens: dict[bool, deque[float]] = _latest_values()
         self.needs_scores = not reasons.keys().isdisjoint({"zero", "spread"})
 
     def learn(self, group: Group, trajectories: Collection[TrajectoryOutcome]) -> None:
-        """Let trajectories that have ended count for what is usual."""
+        """Add ended trajectories to the latest durations and token counts."""
         for trajectory in trajectories:
             if trajectory.has_ended:
                 self._seconds[bool(group.validate)].append(trajectory.seconds)
                 self._tokens[bool(group.validate)].append(trajectory.tokens)
 
     def decide(self, group: Group, trajectories: Sequence[TrajectoryOutcome]) -> Decision:
-        """Decide by what is known of the group, without regard to the budget."""
+        """Decide by the group's trajectories, without regard to the budget."""
         reason = self._reason(group, trajectories)
         if reason is not None:
             return Decision(True, reason)
@@ -183,7 +183,7 @@ class TailRules:
         return Decision(False, "ordinary")
 
     def _reason(self, group: Group, trajectories: Sequence[TrajectoryOutcome]) -> str | None:
-        """Return the first reason to keep the group, in the order below."""
+        """Return the first rule below that keeps the group; None if none does."""
         reasons, is_validation = self._reasons, bool(group.validate)
         scored = [t for t in trajectories if t.is_scored]
         scores = [t.score for t in scored if t.score is not None]
@@ -200,7 +200,7 @@ class TailRules:
         return next((name for name, does_hold in holds.items() if does_hold and name in reasons), None)
 
     def admit(self, step: str, decision: Decision, size: int) -> Decision:
-        """Return the decision that the step's budget allows, and spend the budget."""
+        """Return the decision that the step's budget allows; charge the budget."""
         if not decision.is_kept or not self._budget:
             return decision
         share = 1.0 if decision.reason == "errors" else 1.0 - self.SHARE_FOR_ERRORS
@@ -215,7 +215,7 @@ def _latest_values() -> dict[bool, deque[float]]:
 
 
 def _is_beyond(values: Sequence[float], usual: Sequence[float], factor: float | None) -> bool:
-    """Return whether the greatest value is more than ``factor`` times the usual one."""
+    """Return whether the greatest value exceeds ``factor`` times the usual median."""
     if factor is None or len(usual) < _MIN_USUAL_TRAJECTORIES or not values:
         return False
     middle = median(usual)

@@ -1,10 +1,9 @@
 """Decide by their outcome which groups are exported, ahead of the deliveries.
 
-Decisions go into the ledger, for each trace of a group. A delivery goes no further in a segment than traces
-are decided. A group is decided when it is complete: its trajectories have ended, as many as the group says it
-has, or none has come for a while; and their scores are there, if scores count. A group is decided by what is
-known of it when its deadline is over, when no writer lives, or when a process waits for everything to be
-delivered.
+The ledger has a decision for each trace of a group. A delivery stops at the first line whose trace is
+undecided. A group is decided when it is complete: all its trajectories have ended, and have scores if a rule
+uses scores. A group of unknown size is complete when no sibling has come for a while. An incomplete group is
+decided when its deadline is over, when no writer lives, or when a process waits for delivery.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from otel_rollout.spool import layout, segments
 from otel_rollout.spool.root_table import read_open
 
 POLL_INTERVAL = 0.2
-"""Seconds between looks for new lines while there are none."""
+"""Seconds between checks for new lines while none arrive."""
 RUNNING_INTERVAL = 1.0
-"""Seconds between looks at which trajectories are running."""
+"""Seconds between checks for running trajectories."""
 QUIET = 5.0
-"""Seconds without a new sibling after which a group is complete that does not say how many it has."""
+"""Seconds without a new sibling after which a group of unknown size is complete."""
 DRAINING = 2.0
-"""Seconds in which ended groups are decided at once, after a process has begun to wait for all of them."""
+"""Seconds in which ended groups are decided at once, after a process has begun to wait for delivery."""
 READ_BYTES = 8 << 20
-"""Bytes of a segment that are read at once at most."""
+"""Maximum bytes read from a segment at once."""
 _MAX_REMEMBERED = 1 << 16
-"""Traces and groups whose decision is remembered; of other traces and groups the ledger is asked."""
+"""Traces, and groups, whose decision is kept in memory; the ledger has all decisions."""
 _ERROR_PAUSE = 2.0
 """Seconds before another attempt after an error."""
 _logger = logging.getLogger("otel_rollout.forwarder")
@@ -49,11 +48,11 @@ class TailSampling:
 
     Args:
         node_dir: holds the segments and the ledger.
-        configured: by which outcomes groups are kept, and to which exporters they go.
-        is_ours: whether this process still forwards the directory.
+        configured: settings of the run.
+        is_ours: returns whether this process still forwards the directory.
 
     Attributes:
-        is_over: to be set when no writer lives and everything is complete: no line comes any more.
+        is_over: set by the forwarder when no writer lives and segments are complete: no more lines come.
     """
 
     def __init__(self, node_dir: Path, configured: Settings, is_ours: Callable[[], bool]) -> None:
@@ -74,11 +73,11 @@ class TailSampling:
         self._draining_until = 0.0
 
     def start(self) -> None:
-        """Begin deciding."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Stop; the next forwarder reads undecided groups again."""
+        """Stop the thread; the next forwarder reads undecided groups again."""
         self._stop.set()
         self._thread.join(timeout)
 
@@ -87,7 +86,7 @@ class TailSampling:
             try:
                 with Ledger(self._node_dir, self._is_ours, self._resume) as self._ledger:
                     self._resume(self._ledger)
-                    self._decided_groups.clear()  # a decision that was interrupted may have been written
+                    self._decided_groups.clear()  # an interrupted decision may be in the ledger
                     while not self._stop.is_set():
                         self._ledger.keep()
                         if not self._is_ours() or not self._look():
@@ -98,18 +97,18 @@ class TailSampling:
                 self._stop.wait(_ERROR_PAUSE)
 
     def _resume(self, ledger: Ledger) -> None:
-        """Go on from a ledger; write our decisions into one that was begun anew."""
+        """Continue from a ledger; write remembered decisions into a replaced one."""
         latest = [*self._decided][-1:]
         if not latest or ledger.is_kept(latest[0]) is not None:
             self._rules.spent = ledger.kept_bytes()
             return
         ledger.decide((), self._decided)
-        self._positions = None  # decisions that are no longer remembered have to be made again
+        self._positions = None  # decisions that are no longer in memory have to be made again
         self._undecided.clear()
 
     def _look(self) -> bool:
-        """Read on, and decide what can be decided; return whether lines were new."""
-        is_over = self.is_over  # before reading: what is read afterwards is everything
+        """Read new lines and decide groups; return whether there were new lines."""
+        is_over = self.is_over  # checked before reading: if set, no line comes after those read below
         is_drained = self._is_drained()
         self._look_at_running()
         is_new = self._read()
@@ -124,8 +123,10 @@ class TailSampling:
             return
         self._next_running_look = time.monotonic() + RUNNING_INTERVAL
         self._running = set()
-        for writer in layout.journals(self._node_dir):  # dead writers too: their trajectories are being ended
-            with contextlib.suppress(OSError):  # a root table that cannot be read costs its own groups only
+        for writer in layout.journals(
+            self._node_dir
+        ):  # dead writers too: crash recovery may not have ended their trajectories yet
+            with contextlib.suppress(OSError):  # an unreadable root table affects only its own groups
                 self._running.update(self._running_groups(writer))
 
     def _running_groups(self, writer: str) -> Iterator[Group]:
@@ -136,7 +137,7 @@ class TailSampling:
                 yield running.group
 
     def _is_drained(self) -> bool:
-        """Return whether a process has just begun to wait for everything."""
+        """Return whether a process has just begun to wait for delivery."""
         try:
             touched = (self._node_dir / layout.DRAINING).stat().st_mtime_ns
         except FileNotFoundError:
@@ -161,12 +162,12 @@ class TailSampling:
                     is_new = True
                     self._add(line)
                     self._positions[name.stem] = end
-            except OSError:  # deliveries log it; the lines stay where they are
+            except OSError:  # deliveries log the error; the file stays where it is
                 continue
         return is_new
 
     def _first_positions(self) -> dict[str, int]:
-        """Return where to begin: where the exporter that is furthest behind is."""
+        """Return segment → the position of the exporter that is furthest behind."""
         cursors = [self._ledger.cursors(name) for name in self._settings.exporters]
         stems = {stem for positions in cursors for stem in positions}
         return {stem: min(positions.get(stem, 0) for positions in cursors) for stem in stems}
@@ -187,23 +188,26 @@ class TailSampling:
     # --- deciding -----------------------------------------------------------------------------------------
 
     def _decide(self, everything: bool, include_ended: bool) -> None:
-        """Decide the groups that are complete.
+        """Decide all complete groups, and record the decisions in the ledger.
 
         Args:
-            everything: decide all other groups, too.
-            include_ended: decide other groups without a running trajectory, too.
+            everything: whether to decide all other groups too.
+            include_ended: whether to decide other groups without a running trajectory too.
         """
         traces: dict[bytes, bool] = {}
         groups: dict[Group, dict[bytes, TrajectoryOutcome]] = {}
         for trace_id, trajectory in self._undecided.items():
             group = trajectory.group
-            is_kept = True if group is None else self._earlier_decision(group)  # no group: always exported
+            is_kept = (
+                True if group is None else self._earlier_decision(group)
+            )  # a trace without group is always exported
             if group is not None and is_kept is None:
                 groups.setdefault(group, {})[trace_id] = trajectory
             elif is_kept is not None and (
                 everything or include_ended or trajectory.has_ended or self._is_late(trajectory)
             ):
-                traces[trace_id] = is_kept  # before its root has come, a trajectory may be of another group
+                # Not before the root has been read: until then the trajectory's group may change.
+                traces[trace_id] = is_kept
         complete = {
             group: siblings
             for group, siblings in groups.items()
@@ -217,11 +221,11 @@ class TailSampling:
         for group, outcome in outcomes.items():
             self._decided_groups[group] = outcome.kept
         for trace_id, is_kept in traces.items():
-            self._undecided.pop(trace_id, None)  # a new ledger may have cleared it meanwhile
+            self._undecided.pop(trace_id, None)  # _resume() may have cleared it, for a replaced ledger
             self._decided[trace_id] = is_kept
 
     def _earlier_decision(self, group: Group) -> bool | None:
-        """Return what was decided about the group before these traces of it came."""
+        """Return the earlier decision about a group; None if there is none."""
         if group not in self._decided_groups:
             self._decided_groups[group] = self._ledger.is_group_kept(_name(group))
         return self._decided_groups[group]
@@ -258,7 +262,7 @@ class TailSampling:
 
 
 def _step(group: Group) -> Group:
-    """Return the step of a group, as a group of its own."""
+    """Return a group that stands for the whole step: without sample index."""
     return group._replace(sample_index=None)
 
 

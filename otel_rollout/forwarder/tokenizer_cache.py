@@ -1,4 +1,4 @@
-"""Load a run's tokenizers once, and wait for one that is still being written."""
+"""Load a run's tokenizers once; wait for a tokenizer that is still being written."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.spool import layout
 
 PATIENCE: Final = 10.0
-"""Seconds after the end of a span for which its tokenizer is waited for."""
+"""Seconds after a span's end for which the forwarder waits for the span's tokenizer."""
 _RETRY_INTERVAL: Final = 5.0
-"""Seconds before a tokenizer that was missing is looked for again."""
+"""Seconds before another look for a missing tokenizer."""
 _POLL_INTERVAL: Final = 0.1
 _MAX_DETOKENIZERS: Final = 8
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
 class DetokenizerCache:
-    """Detokenizers by the names that spans give. May be used from several threads.
+    """Caches detokenizers by name. Several threads may use it.
 
     Args:
         node_dir: holds the tokenizers.
@@ -43,7 +43,7 @@ class DetokenizerCache:
     def get(self, name: str, end: float) -> Detokenizer | None:
         """Return the detokenizer named by a span that ended at Unix time ``end``.
 
-        None, and a warning, if there is none.
+        Return None, with a warning, if the tokenizer is missing or cannot be used.
         """
         with self._lock:
             return self._get(name, end)
@@ -53,7 +53,7 @@ class DetokenizerCache:
             return self._loaded[name]
         if time.monotonic() < self._next_look.get(name, -math.inf):
             return None
-        # Clocks are set, and a span may claim to end next year: nobody waits for longer than from now on.
+        # A wrong clock may put a span's end into the future: wait no longer than PATIENCE from now.
         deadline = min(end, time.time()) + PATIENCE
         detokenizer = self._load(name, 0.0 if name in self._next_look else deadline)
         if detokenizer is None:
@@ -70,7 +70,7 @@ class DetokenizerCache:
         path = layout.tokenizer_file(self._node_dir, name)
         while not path.exists() and time.time() < deadline:
             time.sleep(_POLL_INTERVAL)
-        problem: object = f"{path} is not there"
+        problem: object = f"{path} does not exist"
         try:
             detokenizer = Detokenizer.stored(self._node_dir, name)
             if detokenizer is not None:
@@ -80,5 +80,5 @@ class DetokenizerCache:
         except Exception as error:  # noqa: BLE001 - a file that holds no tokenizer
             problem = error
         if name not in self._next_look:
-            _logger.warning("token ids stay without their text: %s", problem)
+            _logger.warning("token ids are exported without their text: %s", problem)
         return None

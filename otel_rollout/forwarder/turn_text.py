@@ -1,6 +1,6 @@
 """Decode a trajectory's turns to text, each token once.
 
-A branch keeps the text of its beginning in pieces, which end where turns end, between two characters.
+A branch keeps decoded text in pieces. Each piece ends where a turn ends, at a border between characters.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from otel_rollout.forwarder.detokenizer import Detokenizer
 
 
 class Piece(NamedTuple):
-    """The text of a branch's tokens from the piece before up to ``end``."""
+    """The text of a branch's tokens from the end of the previous piece to ``end``."""
 
     end: int
     text: str
 
 
 def decode(branch: Branch, ids: Sequence[int], ends: Iterable[int], detokenizer: Detokenizer) -> None:
-    """Decode those of ``ids`` that the branch has no text of yet.
+    """Decode the ids that the branch has no text for yet.
 
     Args:
-        branch: gets the pieces.
-        ids: the branch's tokens, or those of its beginning.
-        ends: where pieces may end.
-        detokenizer: decodes.
+        branch: receives the pieces.
+        ids: token ids of the branch, from the first on.
+        ends: positions at which pieces may end, besides the end of ``ids``.
+        detokenizer: decodes the ids.
     """
     pieces = branch.pieces
     covered = pieces[-1].end if pieces else 0
@@ -37,7 +37,7 @@ def decode(branch: Branch, ids: Sequence[int], ends: Iterable[int], detokenizer:
 
 
 def text(branch: Branch, ids: Sequence[int], start: int, end: int, detokenizer: Detokenizer) -> str:
-    """Return the text of ``ids[start:end]``, from pieces that end there if any do."""
+    """Return the text of ``ids[start:end]``, from pieces if they fit exactly."""
     ends = [0, *(piece.end for piece in branch.pieces)]
     if start in ends and end in ends:
         return "".join(piece.text for piece in branch.pieces[ends.index(start) : ends.index(end)])

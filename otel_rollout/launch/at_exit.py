@@ -19,7 +19,7 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def register() -> None:
-    """Have :func:`run` run at exit, before earlier exit handlers such as Ray's."""
+    """Register :func:`run` to run at exit, before earlier handlers such as Ray's."""
     _import_what_exit_needs()
     atexit.unregister(run)
     atexit.register(run)
@@ -28,8 +28,8 @@ def register() -> None:
 def _import_what_exit_needs() -> None:
     """Import the modules that :func:`shutdown` needs before the exit.
 
-    A module with dataclasses that is imported while Python exits makes CPython forget that Ctrl-C ended the
-    program: it would exit with status 1 rather than by SIGINT.
+    Importing a module with dataclasses while Python exits makes CPython forget that Ctrl-C ended the program.
+    The program would then exit with status 1 rather than by SIGINT.
     """
     from otel_rollout.account import ledger_reader  # noqa: F401
 
@@ -54,7 +54,7 @@ def run() -> None:
         pass
     except Exception as error:  # noqa: BLE001 - an exiting process must exit
         _logger.error("otel-rollout: could not finish delivery at exit: %s", error)
-    process.off = True  # exit handlers that run later begin no other run
+    process.off = True  # exit handlers that run later must not begin another run
 
 
 def close() -> None:
@@ -65,7 +65,7 @@ def close() -> None:
 
 
 def _drain_earlier_runs() -> None:
-    """Wait until the runs that configure() has ended are delivered."""
+    """Wait for delivery of the runs that configure() has ended."""
     timeouts = [ended.settings.shutdown_timeout for ended in process.earlier_runs]
     deadline = time.monotonic() + max(timeouts, default=0.0)
     for ended in process.earlier_runs:
@@ -78,6 +78,8 @@ def _log_delivery(ended: EndedRun) -> None:
     """Log how much of a run was delivered, and where to look at it."""
     node_dir = node_directory(ended.settings)
     report = ended.report
-    if report is None or (report.undelivered and not process.other_nodes):  # interrupted, or out of date
+    if report is None or (
+        report.undelivered and not process.other_nodes
+    ):  # the wait was interrupted, or the report is out of date
         report = node_report.report(node_dir, ended.settings, at_once=report is None)
     exit_message.say(report, node_dir)

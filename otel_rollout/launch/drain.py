@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from otel_rollout.settings import Settings
 
 _POLL_INTERVAL = 0.05
-"""Seconds between checks of what is delivered."""
+"""Seconds between checks for delivery."""
 _START_INTERVAL = 2.0
-"""Seconds between attempts to start a forwarder; one that cannot start would be started in a loop."""
+"""Seconds between attempts to start a forwarder, one of which may fail at once."""
 _logger = logging.getLogger("otel_rollout")
 
 
 def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: bool = False) -> Report:
     """Wait until the spans recorded so far are delivered, and return the report.
 
-    The wait ends early when every exporter that is behind is refused until a person acts.
+    The wait ends early if every exporter with undelivered spans is refused: a person has to act.
 
     Args:
         node_dir: the directory to wait for.
@@ -54,15 +54,15 @@ def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: 
             while True:
                 target = _drain_once(node_dir, configured, deadline, show)
                 report = node_report.report(node_dir, configured)
-                # A killed process seems to live while a child that it was starting holds its locks; its spans
-                # are completed after that. Living writers may record without end, and are not waited for.
+                # A killed process seems to live while a child that it was starting holds its locks; its
+                # segments are completed later. Living writers may record forever: only dead ones are awaited.
                 if (
                     report.recorded <= target
                     or segments.living_writers(node_dir)
                     or time.monotonic() >= deadline
                 ):
                     return report
-    except Exception as error:  # noqa: BLE001 - the program goes on, with the report as far as it is known
+    except Exception as error:  # noqa: BLE001 - the program goes on, with the counts known so far
         pass_on(error)
         report = node_report.report(node_dir, configured)
         if report.directory and report.problem is None:  # the directory exists and can be read
@@ -71,7 +71,7 @@ def drain(node_dir: Path, configured: Settings, timeout: float, shows_progress: 
 
 
 def _drain_once(node_dir: Path, configured: Settings, deadline: float, show: Show) -> int:
-    """Wait for the spans recorded at this moment; return their number."""
+    """Wait for delivery of the spans recorded so far; return their number."""
     # Spans of dead writers can be counted only after the forwarder has completed them.
     _wait(node_dir, configured, deadline, lambda: not _is_incomplete(node_dir))
     target = node_report.report(node_dir, configured).recorded
@@ -80,7 +80,7 @@ def _drain_once(node_dir: Path, configured: Settings, deadline: float, show: Sho
 
 
 def _wait(node_dir: Path, configured: Settings, deadline: float, is_over: Callable[[], bool]) -> None:
-    """Wait for something that the forwarder does, and keep a forwarder running."""
+    """Wait until ``is_over()`` or the deadline, and keep a forwarder running."""
     next_start = time.monotonic()
     while not is_over() and time.monotonic() < deadline:
         if time.monotonic() >= next_start:
@@ -121,6 +121,6 @@ def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> b
 
 
 def _is_linked(node_dir: Path, exporter: str, ledger: LedgerState) -> bool:
-    """Return whether delivered traces are linked to the tracker's published run."""
+    """Return whether delivered traces are linked to the published run, if any."""
     published = layout.read_trackers(node_dir).get(exporter)
     return published is None or ledger.links.get(exporter, ("", None))[0] == published

@@ -1,4 +1,4 @@
-"""Compose the last line of a program: what was delivered, and what is left."""
+"""Compose the line that a program logs at exit: delivered and undelivered spans."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Start the forwarder beside training, and keep it running.
 
-Training processes import this module, so it imports nothing heavy. The forwarder is started through a shell
-that exits at once, in a session of its own. So it is no child of a training process, and survives
-``ray.kill``, ``ray.shutdown`` and the driver's exit, which end a worker's children.
+Training processes import this module, so it imports nothing heavy. A shell starts the forwarder in a session
+of its own, and exits at once. So the forwarder is no child of a training process. It survives ``ray.kill``,
+``ray.shutdown`` and the driver's exit, which end a worker's children.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST_CHECK_INTERVAL = 0.5
 _FIRST_CHECKS = 20
 """Number of first checks."""
 _MAX_REPORTED = 100
-"""Different problems that a process logs; further ones are not logged."""
+"""Maximum number of different problems that a process logs."""
 
 _PASSED_VARIABLES = frozenset(
     {
@@ -42,7 +42,7 @@ _PASSED_VARIABLES = frozenset(
         "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV",
     }
 )  # fmt: skip
-"""Variables that the forwarder gets, besides those of exporters."""
+"""Variables that the forwarder gets in addition to those of exporters."""
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -59,9 +59,9 @@ def forwarder_runs(node_dir: Path) -> bool:
 def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
     """Start a forwarder for this directory unless one runs. Starting takes 2 ms.
 
-    Several processes may start forwarders at once: one of these takes the lock, and the others exit. A
-    successor is started for a running forwarder that lacks credentials, or other access to targets, that this
-    process has.
+    Several processes may start forwarders at once: one forwarder takes the lock, and the others exit. If the
+    running forwarder lacks access variables (credentials, certificates, proxies) of this process, start a
+    successor.
     """
     environ = _forwarder_environment(os.environ, configured)
     lock = ForwarderLock(node_dir)
@@ -91,13 +91,13 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
 
 
 _MAX_SUCCESSORS = 3
-"""Successors that a process starts for a directory; two processes could take turns forever."""
+"""Maximum successors per process and directory: two processes could replace theirs in turns forever."""
 _SUCCESSION_INTERVAL = 5.0
-"""Seconds after the start of a successor in which no other is started."""
+"""Seconds after the start of a successor in which the process starts no other."""
 
 
 def would_successor_help(node_dir: Path, configured: Settings) -> bool:
-    """Return whether this process's access to targets could help the forwarder."""
+    """Return whether a successor with this process's variables could deliver more."""
     lock = ForwarderLock(node_dir)
     try:
         return _would_successor_help(
@@ -140,7 +140,7 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
         or name.startswith(DELIVERY_PREFIXES)
         or any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
     }
-    # The run's target wins over that of this process's variables.
+    # The run's target takes precedence over the target that this process's variables name.
     of_run = configured.target_variables
     has_target = bool(of_run) or is_published(environ)
     for name in [name for name in passed if has_target and names_target(name, configured)]:
@@ -151,7 +151,7 @@ def _forwarder_environment(environ: Mapping[str, str], configured: Settings) -> 
     passed[CONFIG_VARIABLE] = to_variable(
         {name: getattr(configured, name) for name in names} | from_founder(configured.run_id, environ)
     )
-    # So that a package that is on sys.path but not installed is found.
+    # Lets the forwarder find this package where it is on sys.path but not installed.
     package_root = str(Path(__file__).resolve().parents[2])
     if "site-packages" not in package_root:
         passed["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, passed.get("PYTHONPATH")]))
@@ -165,7 +165,7 @@ class ForwarderSupervisor:
     Args:
         node_dir: the node directory to forward.
         configured: settings of the run.
-        found: creates the node directory and its manifest, as far as they are missing.
+        found: creates the node directory and its manifest unless they exist.
     """
 
     def __init__(self, node_dir: Path, configured: Settings, found: Callable[[], object]) -> None:
@@ -177,7 +177,7 @@ class ForwarderSupervisor:
         self._thread = threading.Thread(target=self._run, name="otel-rollout-keep", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which starts the forwarder: no user code waits for that."""
+        """Start the thread; it starts the forwarder, so that user code does not wait."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -198,10 +198,10 @@ class ForwarderSupervisor:
                 return
 
     def _restore_manifest(self) -> None:
-        """Write a removed manifest again: commands find no directory without one.
+        """Write a removed manifest again: without it, commands find no directory.
 
-        Cleaners of temporary directories remove the manifest first, because it is never written to. Where the
-        journals are gone too, the directory is being removed, and its writers create another.
+        Cleaners of temporary directories remove the manifest first, because it is never written to. If the
+        journals are gone too, the directory is being removed, and its writers create another directory.
         """
         if not (self._node_dir / layout.MANIFEST).exists() and layout.journals(self._node_dir):
             self._found()

@@ -23,7 +23,7 @@ from otel_rollout.spool import layout
 
 _logger = logging.getLogger("otel_rollout")
 _GRACE = 5.0
-"""Seconds that a node may take to answer beyond the timeout of its own wait."""
+"""Seconds that a node has to answer after the timeout of its own wait."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class OtherNode:
 
     Attributes:
         report: the machine's delivery report.
-        copied: settings of the run, with those exporters only that deliver on this machine.
-        copy: the copy of the node directory from which they deliver; None if there are no such exporters, or
-            if copying failed.
+        copied: settings of the run, with only the exporters that must deliver from this machine.
+        copy: the local copy of the other machine's node directory; None if no exporter needs the copy, or if
+            copying failed.
     """
 
     report: Report
@@ -42,7 +42,7 @@ class OtherNode:
     copy: Path | None
 
     def final_report(self, timeout: float) -> Report:
-        """Return the machine's report, after waiting for deliveries from its copy."""
+        """Wait for delivery from the copy, and return the machine's report."""
         if self.copy is None:
             return self.report
         here = drain.drain(self.copy, self.copied, timeout, shows_progress=True)
@@ -61,7 +61,7 @@ def drain_others(
     """Have every other node of the cluster deliver the spans it has recorded.
 
     Args:
-        known: node directory → machine, of machines drained before; those that have left the cluster stay.
+        known: node directory → machine drained before; a machine that has left the cluster stays.
         configured: settings of the run.
         own_directory: this machine's node directory.
         timeout: seconds to wait for all nodes together.
@@ -90,7 +90,7 @@ def drain_others(
             report = Report(**answer.report, count_steps=functools.partial(dict, answer.steps))
             # Several Ray nodes on one machine share its node directory.
             if report.directory not in ("", str(own_directory)):
-                if answer.trackers and own_directory.is_dir():  # published there, perhaps a moment ago
+                if answer.trackers and own_directory.is_dir():  # the run may have been published there only
                     layout.publish_trackers(own_directory, answer.trackers)
                 copied = _with_exporters(configured, answer.home_exporters)
                 copy = (
@@ -99,13 +99,13 @@ def drain_others(
                     else None
                 )
                 found[report.directory] = OtherNode(report, copied, copy)
-        except Exception as error:  # noqa: BLE001 - a node without our package, or dying right now
+        except Exception as error:  # noqa: BLE001 - the node may lack this package, or be dying
             _logger.warning("otel-rollout: node %s could not be drained: %s", asked[reference], error)
     return found
 
 
 def _answers(ray: Any, asked: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
-    """Wait for nodes; return those that answered, and the others."""
+    """Wait for nodes; return the tasks of nodes that answered, and the others."""
     first_wait = min(progress.DELAY, timeout)
     answered, silent = ray.wait(asked, num_returns=len(asked), timeout=first_wait)
     if silent:
@@ -163,7 +163,7 @@ def _copy(ray: Any, node: str, node_dir: str, copied: Settings, deadline: float)
 
 
 def _publish_here(runs: dict[str, str]) -> None:
-    """Publish the trackers' runs on this node; runs as a task on the other node."""
+    """Publish the trackers' runs on the node that executes this Ray task."""
     trackers.publish_run_here(runs)
 
 
@@ -184,7 +184,7 @@ class _Answer(NamedTuple):
 
 
 def _drain_here(timeout: float) -> _Answer:
-    """Drain this node; runs as a task on the other node."""
+    """Drain the node that executes this Ray task."""
     configured = decide()
     node_dir = node_directory(configured)
     report = drain.drain(node_dir, configured, timeout)
@@ -198,5 +198,5 @@ def _drain_here(timeout: float) -> _Answer:
 
 
 def _piece_of_here(copied: dict[str, int]) -> transfer.Piece:
-    """Return the next piece of this node's directory; runs on the other node."""
+    """Return the next piece of the directory of the node that executes this task."""
     return transfer.next_piece(node_directory(decide()), copied)

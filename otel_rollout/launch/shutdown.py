@@ -1,4 +1,4 @@
-"""End recording, and wait until what the run recorded is delivered."""
+"""End recording, and wait until the run's spans are delivered."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _logger = logging.getLogger("otel_rollout")
 def shutdown(timeout: float | None) -> Report:
     """End recording in this process, and wait until the run's spans are delivered.
 
-    Spans after that begin another run, if the environment switches tracing on or configure() is called again.
+    A later span begins another run if the environment switches tracing on, or configure() is called again.
 
     Args:
         timeout: seconds to wait; by default the setting ``shutdown_timeout``.
@@ -41,7 +41,7 @@ def shutdown(timeout: float | None) -> Report:
             active.close(deadline - time.monotonic())
         try:
             drain_other_nodes(_left(deadline))
-        except Exception as error:  # noqa: BLE001 - Ray may be half gone; this machine is still to be drained
+        except Exception as error:  # noqa: BLE001 - Ray may be ending; this machine must still be drained
             _logger.warning("otel-rollout: the cluster's other nodes could not be drained: %s", error)
         if leads:
             leave_run()
@@ -49,7 +49,7 @@ def shutdown(timeout: float | None) -> Report:
         process.is_over, process.off = True, process.is_exiting
     node_dir = node_directory(configured)
     here = drain.drain(node_dir, configured, _left(deadline), shows_progress=leads)
-    if active is not None or os.path.lexists(node_dir):  # else nothing was recorded, and nothing is missing
+    if active is not None or os.path.lexists(node_dir):  # else nothing was recorded
         here = complete(here, active.writer if active is not None else None)
     others = [node.final_report(_left(deadline)) for node in process.other_nodes.values()]
     report = Report.merged([here, *others])
@@ -59,7 +59,7 @@ def shutdown(timeout: float | None) -> Report:
 
 
 def drain_other_nodes(timeout: float | None = None) -> None:
-    """Wait until the cluster's other machines have delivered what they recorded.
+    """Wait until the cluster's other machines have delivered their spans.
 
     The founder of the run calls this while Ray still runs, since forwarders may not outlive their machines.
     """

@@ -1,4 +1,4 @@
-"""What this machine has recorded and delivered, as this process sees it."""
+"""Report what this machine has recorded and delivered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def complete(report: Report, writer: SegmentWriter | None) -> Report:
     """Add this process's counts to the report of an unreadable spool, with a warning."""
     if report.problem is None:
         return report
-    warn_once(f"what was recorded and delivered is not known: {report.problem}")
+    warn_once(f"the counts of recorded and delivered spans are not known: {report.problem}")
     if writer is None:
         return report
     counts = writer.counts()
@@ -41,12 +41,12 @@ def complete(report: Report, writer: SegmentWriter | None) -> Report:
 
 
 def present_writer() -> SegmentWriter | None:
-    """Return the writer; None before the first span, and where tracing is off."""
+    """Return this process's writer; None before the first span, or without tracing."""
     return process.runtime.writer if process.runtime is not None else None
 
 
 def delivered_here() -> dict[str, DeliveryCount]:
-    """Return each exporter's counts of this machine, in the founder's process only.
+    """Return this machine's counts per exporter; empty except in the founder.
 
     Takes no lock: readers of metrics may call it at any moment.
     """

@@ -33,13 +33,13 @@ def publish_run(runs: Mapping[str, str]) -> None:
             from otel_rollout.launch import ray_nodes
 
             ray_nodes.publish_run(known)
-    except Exception as error:  # noqa: BLE001 - training goes on, and the user learns what is not linked
+    except Exception as error:  # noqa: BLE001 - training goes on, and the log says what is not linked
         pass_on(error)
         _logger.warning("otel-rollout: the run %s could not be published: %s", dict(runs), error)
 
 
 def publish_run_here(runs: Mapping[str, str]) -> None:
-    """Publish runs of trackers on this machine, and have delivered traces linked."""
+    """Publish runs of trackers on this machine; the forwarder links traces to them."""
     configured = settle()
     node_dir = create_node_directory(configured)
     layout.publish_trackers(node_dir, runs)

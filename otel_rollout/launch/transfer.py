@@ -2,7 +2,7 @@
 
 A target that is a file, such as ``sqlite:///``, is written only by the run's home machine. Node directories
 of other machines are copied there piece by piece, and each copy is delivered like any node directory. Writers
-may still record during the copy; it holds all spans that their journals' headers count in its last piece.
+may record during the copy. The copy holds every span that the journal headers in its last piece count.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Piece(NamedTuple):
     """A part of a node directory.
 
     Attributes:
-        segments: segment file → bytes that follow those in the copy. Empty in the last piece.
-        others: other file → its bytes. Root tables and journal headers, which count spans, come with the last
-            piece, so that an incomplete copy counts no span that it does not hold.
+        segments: segment file → bytes to append to the copy's file. Empty in the last piece.
+        others: other file → its content. Root tables and journal headers count spans: they are only in the
+            last piece, so that an incomplete copy counts no span that it lacks.
     """
 
     segments: dict[str, bytes]
@@ -40,7 +40,7 @@ def copy_directory(spool_dir: Path, run_id: str, node_dir: str) -> Path:
 
 def next_piece(node_dir: Path, copied: Mapping[str, int]) -> Piece:
     """Return the next piece for a copy with ``copied`` bytes of each segment file."""
-    counts = _counts(node_dir)  # before the segments, which then hold every span counted
+    counts = _counts(node_dir)  # read before the segments, so that these hold every counted span
     states = {writer: _state(node_dir, writer) for writer in layout.journals(node_dir)}
     missing: dict[str, bytes] = {}
     room = PIECE_BYTES
@@ -61,9 +61,9 @@ def add_piece(copy_dir: Path, piece: Piece) -> None:
     Raises:
         OSError: the directory cannot be written to.
     """
-    for file, data in piece.others.items():  # before segments, whose readers need the tokenizers
+    for file, data in piece.others.items():  # tokenizers before segments: readers of segments need them
         (copy_dir / file).parent.mkdir(mode=0o700, exist_ok=True)
-        layout.write_whole(copy_dir / file, data)  # at once: a forwarder may be reading the copy
+        layout.write_whole(copy_dir / file, data)  # atomically: a forwarder may be reading the copy
     for file, data in piece.segments.items():
         with open(copy_dir / file, "ab", opener=open_private) as segment:
             segment.write(data)
@@ -100,8 +100,8 @@ def _bytes_from(
 ) -> bytes:
     """Read whole lines of a segment from byte ``start``, up to ``limit`` bytes.
 
-    The last lines may still be in the writer's journal. Lines are whole, because a forwarder that reads the
-    copy takes half a line for damage.
+    The last lines may still be in the writer's journal. Only whole lines are read, because a forwarder takes
+    half a line in the copy for damage.
     """
     path = node_dir / name.file
     with open(path, "rb", opener=open_private) as file:
@@ -111,7 +111,7 @@ def _bytes_from(
     end = start + len(data)
     if state is not None and name.sequence == state.sequence and end >= size:
         owed = journal.owed_bytes(node_dir / (name.writer + layout.JOURNAL_SUFFIX), state, size)
-        data += owed[end - size :]  # the copy may have some of these bytes as well
+        data += owed[end - size :]  # the copy may already have some of these bytes
     whole = data[: data.rfind(b"\n") + 1]
     return whole or (data if len(data) >= limit else b"")  # a line longer than a piece is sent in parts
 

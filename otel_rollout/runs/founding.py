@@ -1,4 +1,4 @@
-"""Found a run: name it, and publish it to the processes that are started from here."""
+"""Found a run: name it, and publish it to the processes that this process starts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _PUBLISHED: Final = (
 
 
 def found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
-    """Found a run, or go on with the one that this process has founded; return its settings.
+    """Found a run, or continue this process's own run; return its settings.
 
     Args:
-        configured: settings of the run, whose id may be missing.
-        arguments: arguments of ``configure()`` that the run is founded with.
+        configured: settings of the run; an empty run id is replaced by a new one.
+        arguments: arguments of ``configure()`` for the run.
     """
     if not process.is_root:
         inherited = settings_reader.inherited(os.environ) if _is_inherited() else {}
@@ -50,12 +50,12 @@ def found_run(configured: Settings, arguments: dict[str, Any]) -> Settings:
 
 
 def publish(configured: Settings) -> Settings:
-    """Publish the run and its target to child processes; return the settings as they read them."""
+    """Publish the run and its target to child processes; return their settings."""
     configured = dataclasses.replace(
         configured, target_variables=target.published_variables(os.environ, configured)
     )
     published = process.arguments | {name: getattr(configured, name) for name in _PUBLISHED}
-    if not configured.spool_dir.is_absolute():  # other processes may run elsewhere
+    if not configured.spool_dir.is_absolute():  # other processes may have other working directories
         published["spool_dir"] = absolute(configured.spool_dir)
     of_forwarder = {name: getattr(configured, name) for name in given_to_forwarder("founder")}
     os.environ[CONFIG_VARIABLE] = settings_reader.to_variable(
@@ -66,7 +66,7 @@ def publish(configured: Settings) -> Settings:
 
 
 def leave_run() -> None:
-    """Leave the run that this process has founded: what it records from here on is another run."""
+    """Leave the run that this process founded; later spans belong to another run."""
     if process.inherited_config is None:
         os.environ.pop(CONFIG_VARIABLE, None)
     else:
@@ -75,7 +75,7 @@ def leave_run() -> None:
 
 
 def with_id_of_ray_job(configured: Settings) -> Settings:
-    """Replace an id that this process has made up by the one that the Ray job's processes agree on."""
+    """Replace a run id that this process made up by the id of its Ray job."""
     job = ray_job.current() if process.has_made_id else None
     if job is None or job.is_prepared or (job.owns_cluster and process.is_published_before_ray):
         return configured
@@ -84,13 +84,14 @@ def with_id_of_ray_job(configured: Settings) -> Settings:
 
 
 def beside_other_target(configured: Settings) -> Settings:
-    """Found a run of this process's own where processes with another target record under its run id."""
+    """Found a run of its own if processes with another target use this run id."""
     manifest = layout.read_manifest(node_directory(configured))
     if manifest is None or manifest.target in ("", target.fingerprint(configured)):
         return configured
     own_id = target.own_run_id(configured.run_id, configured)
     _logger.warning(
-        "otel-rollout: the run %s delivers to another target than this process names, which records %s.",
+        "otel-rollout: run %s delivers to another target than this process names; this process records run "
+        "%s instead.",
         configured.run_id,
         own_id,
     )

@@ -1,4 +1,4 @@
-"""The run that this process belongs to: decide, configure, join, leave.
+"""Manage the run that this process belongs to: decide, configure, join, leave.
 
 The first process of a run, its founder, names the run and publishes it in an environment variable, so that
 the processes it starts join. The founder also waits for delivery when it exits.
@@ -22,11 +22,11 @@ from otel_rollout.settings import CONFIG_VARIABLE, WARNED_VARIABLE, ExporterOpti
 
 _logger = logging.getLogger("otel_rollout")
 CLOSE_TIMEOUT: Final = 2.0
-"""Seconds a process spends on flushing where nobody waits for delivery."""
+"""Seconds that a process flushes its spans where nobody waits for delivery."""
 
 
 def decide() -> Settings:
-    """Return this process's settings; decide them by its environment, unless they are decided."""
+    """Return this process's settings; at first use, read them from the environment."""
     with process.lock:
         if process.settings is None:
             _warn_of_unknown_variables()
@@ -36,7 +36,7 @@ def decide() -> Settings:
 
 
 def settle() -> Settings:
-    """Decide the run that this process records into, before it records or Ray starts processes that do."""
+    """Decide this process's run, before it records or Ray starts workers that do."""
     with process.lock:
         if process.is_over and not process.is_configured:
             process.is_over, process.settings = False, None
@@ -50,7 +50,7 @@ def settle() -> Settings:
 
 
 def settle_for_workers() -> Settings:
-    """Decide the run that this process records into for good, because Ray's workers are given its id."""
+    """Fix this process's run until it ends: Ray's workers are given the run's id."""
     with process.lock:
         configured = settle()
         process.has_made_id = False
@@ -58,15 +58,15 @@ def settle_for_workers() -> Settings:
 
 
 def run_id() -> str:
-    """Return the id of the run that this process records into; empty while there is none."""
+    """Return the id of the run that this process records; empty if there is none."""
     configured = process.settings
     return configured.run_id if configured is not None and configured.enabled and not process.is_over else ""
 
 
 def announce() -> None:
-    """Found the run at import, where the environment switches tracing on, for processes started from here.
+    """Found the run at import, if the environment switches tracing on.
 
-    Never raises: an import must not end a program, whatever machine it runs on.
+    Processes that this process starts then join the run. Never raises: an import must not end a program.
     """
     try:
         if CONFIG_VARIABLE in os.environ or settings_reader.is_enabled(os.environ):
@@ -79,18 +79,17 @@ def announce() -> None:
 
 
 def configure(arguments: dict[str, Any], joins: bool = False) -> None:
-    """Decide this process's settings by arguments, over its environment.
+    """Set this process's settings; arguments take precedence over the environment.
 
     Arguments that change nothing have no effect. Otherwise recording ends, and with it the run if this
     process has founded it; delivery of that run goes on.
 
     Args:
         arguments: arguments by name; None means that an argument is not given.
-        joins: stay in the inherited run, whatever arguments name: they add to what its founder did not know.
+        joins: whether to stay in the inherited run, whatever run or target the arguments name.
 
     Raises:
-        SettingsError: for an argument that does not exist, a value that cannot be used, or an exporter that
-            is not installed.
+        SettingsError: an argument does not exist, a value cannot be used, or an exporter is not installed.
     """
     checked = settings_reader.as_inherited(settings_reader.checked_arguments(arguments))
     check_exporters(checked.get("exporters", {}))
@@ -107,14 +106,14 @@ def configure(arguments: dict[str, Any], joins: bool = False) -> None:
         _warn_of_unknown_variables()
         _adopt(checked, joins)
         if settings_reader.switched_off(os.environ):
-            _logger.info("otel-rollout: an environment variable switches tracing off, over configure()")
+            _logger.info("otel-rollout: an environment variable switches tracing off, despite configure()")
 
 
 def check_exporters(exporters: ExporterOptions) -> None:
-    """Check that exporters and their options exist; this imports the exporters that are given options.
+    """Check that exporters and their options exist; import exporters with options.
 
     Raises:
-        SettingsError: naming what does not exist, and the closest name that does.
+        SettingsError: an exporter or option does not exist; the message suggests the closest name.
     """
     if exporters:
         from otel_rollout.exporting.entry_points import check_names, check_options
@@ -126,11 +125,11 @@ def check_exporters(exporters: ExporterOptions) -> None:
 
 
 def join(config: str, variables: Mapping[str, str]) -> None:
-    """Leave the present run and record into another one.
+    """Leave the present run, and record another run.
 
     Args:
-        config: value of ``OTEL_ROLLOUT_CONFIG`` in the processes of that run.
-        variables: further variables of the founder of that run.
+        config: value of ``OTEL_ROLLOUT_CONFIG`` in the processes of the other run.
+        variables: further variables of the other run's founder.
     """
     with process.lock:
         active, process.runtime = process.runtime, None
@@ -141,12 +140,12 @@ def join(config: str, variables: Mapping[str, str]) -> None:
         process.is_root = process.is_over = process.off = False
         process.settings = None
         decide()
-    if active is not None:  # in a thread: a call waits for this one, and nobody for what was recorded
+    if active is not None:  # in a thread: the caller of join() must not wait for the flush
         threading.Thread(target=active.close, args=(CLOSE_TIMEOUT,), daemon=True).start()
 
 
 def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
-    """Join the inherited run, or found one, with the settings that environment and arguments resolve to."""
+    """Resolve the settings, and join the inherited run or found one."""
     for problem in settings_reader.from_environment(os.environ)[1]:
         _logger.error("otel-rollout: %s", problem)
     configured, founds_run = resolve(arguments, joins)
@@ -158,20 +157,20 @@ def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
 
 
 def _has_begun() -> bool:
-    """Return whether this process records, or another process in the run that this one has founded."""
+    """Return whether this process records, or any process in the run it founded."""
     if process.runtime is not None:
         return True
     is_id_given = "run_id" in process.arguments or bool(os.environ.get("OTEL_ROLLOUT_RUN_ID"))
     return (
         process.settings is not None
         and process.is_root
-        and not is_id_given  # or its directory may be that of an earlier job
+        and not is_id_given  # a given id may name the directory of an earlier job
         and node_directory(process.settings).exists()
     )
 
 
 def _end_run() -> None:
-    """End recording, and the run if this process has founded it, without waiting for delivery."""
+    """End recording, and the run if this process founded it; do not wait."""
     if process.runtime is not None:
         process.runtime.close(CLOSE_TIMEOUT)
         process.runtime = None
@@ -182,7 +181,7 @@ def _end_run() -> None:
 
 
 def _warn_of_unknown_variables() -> None:
-    """Warn of variables that have no effect, once in a tree of processes."""
+    """Warn of variables without effect, once in a tree of processes."""
     if CONFIG_VARIABLE in os.environ or WARNED_VARIABLE in os.environ:
         return
     unknown = settings_reader.unknown_variables(os.environ)

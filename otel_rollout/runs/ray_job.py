@@ -1,4 +1,4 @@
-"""The Ray job of this process, by which processes that inherit no run agree on one.
+"""Identify this process's Ray job, from which its processes derive a common run.
 
 Nothing here starts Ray.
 """
@@ -22,10 +22,10 @@ class RayJob(NamedTuple):
     """A job of a Ray cluster.
 
     Attributes:
-        run_id: id of the run on which the job's processes agree; made of the cluster's and the job's ids.
+        run_id: id of the run on which the job's processes agree, derived from the ids of cluster and job.
         in_worker: whether this process is a worker of the job, rather than its driver.
         is_prepared: whether the job's workers inherit a run, and receive trajectories.
-        owns_cluster: whether this process has started the cluster; then workers inherit its environment.
+        owns_cluster: whether this process has started the cluster; if so, workers inherit its environment.
     """
 
     run_id: str
@@ -35,40 +35,40 @@ class RayJob(NamedTuple):
 
 
 def current() -> RayJob | None:
-    """Return the job of this process; None if Ray is not connected, or of an unknown version."""
+    """Return this process's job; None if Ray is not connected or not supported."""
     ray: Any = sys.modules.get("ray")
     try:
         if ray is None or not ray.is_initialized():
             return None
         worker = ray._private.worker.global_worker
         cluster, job = worker.current_cluster_and_job
-        if job.is_nil():  # a worker that has no task yet
+        if job.is_nil():  # a worker without a task yet
             return None
         digest = hashlib.sha256(f"{cluster.hex()} {job.hex()}".encode()).hexdigest()
         in_worker = worker.mode == ray.WORKER_MODE
         owns_cluster = not in_worker and bool(worker.node.head)
-        # Ray crashes when it is asked for the runtime_env of a worker that it is just setting up.
+        # Ray crashes when asked for the runtime_env of a worker that it is setting up.
         prepared = RECEIVER_MARK in os.environ if in_worker else is_prepared()
         return RayJob(f"run-{digest[:12]}", in_worker, prepared, owns_cluster)
-    except Exception as error:  # noqa: BLE001 - a Ray that is half imported, or another version
+    except Exception as error:  # noqa: BLE001 - Ray may be half imported, or of another version
         pass_on(error)
         return None
 
 
 def variables_given_to_worker(environ: Mapping[str, str]) -> set[str] | None:
-    """Return the names of the variables that a job gives this worker; None where no prepared job does.
+    """Return names of variables that a job gives this worker; None if it gives none.
 
-    Other variables of a worker are those of its machine; they say nothing about the job.
+    A worker's other variables come from its machine, and say nothing about the job.
     """
     given = environ.get(RECEIVER_MARK)
     return None if given is None else {*given.split(","), *_variables_of_its_own(environ)}
 
 
 def _variables_of_its_own(environ: Mapping[str, str]) -> set[str]:
-    """Return the names of the variables that this process has not inherited from its parent.
+    """Return names of variables that this process has not inherited from its parent.
 
-    A worker gets them from the runtime_env of its task or actor, which the job's mark does not list. Ray's
-    raylet, which starts workers, has the variables of the machine.
+    A worker gets such variables from the runtime_env of its task or actor; the job's mark does not list them.
+    The parent of a worker is Ray's raylet, which has the variables of the machine.
     """
     parent = Path(f"/proc/{os.getppid()}")
     try:
@@ -77,9 +77,7 @@ def _variables_of_its_own(environ: Mapping[str, str]) -> set[str]:
     except OSError:  # the parent is gone, or another user's
         return set()
     mark = os.fsencode(f"{RECEIVER_MARK}={environ[RECEIVER_MARK]}")
-    if (
-        name != "raylet" and mark not in variables
-    ):  # the process that started it is gone, and another one its parent
+    if name != "raylet" and mark not in variables:  # the first parent is gone, and another took its place
         return set()
     return {name for name, value in environ.items() if os.fsencode(f"{name}={value}") not in variables}
 
@@ -87,7 +85,7 @@ def _variables_of_its_own(environ: Mapping[str, str]) -> set[str]:
 def is_prepared() -> bool:
     """Return whether this job's workers receive trajectories.
 
-    Ray is asked, in the driver and in workers: so it does not matter who has prepared the job, and how.
+    Ray knows this in the driver and in workers, however the job was prepared.
     """
     import ray
 

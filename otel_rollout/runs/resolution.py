@@ -1,4 +1,4 @@
-"""Resolve environment and arguments to settings, and decide whether they mean a run of their own."""
+"""Resolve environment and arguments to settings; decide whether to found a run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from otel_rollout.settings import CONFIG_VARIABLE, Settings
 
 
 class Resolution(NamedTuple):
-    """What environment and arguments amount to.
+    """The result of resolving environment and arguments.
 
     Attributes:
         settings: the settings of this process.
-        founds_run: whether this process founds a run: the first one, or one beside the inherited run.
+        founds_run: whether this process founds a run: because it inherits none, or beside the inherited run.
     """
 
     settings: Settings
@@ -30,7 +30,7 @@ def resolve(arguments: dict[str, Any], joins: bool) -> Resolution:
 
     Args:
         arguments: checked arguments.
-        joins: stay in the inherited run, whatever target the arguments name.
+        joins: whether to stay in the inherited run, whatever target the arguments name.
     """
     inherited, _ = settings_reader.from_environment(os.environ)
     by_variables = target.named_by_variables(_variables_for_this_process(), inherited)
@@ -43,13 +43,13 @@ def resolve(arguments: dict[str, Any], joins: bool) -> Resolution:
         return Resolution(dataclasses.replace(configured, exporters=inherited.exporters), False)
     if configured.run_id == inherited.run_id:
         configured = dataclasses.replace(configured, run_id=target.own_run_id(inherited.run_id, configured))
-    # Directory and machine are those of the process that founds a run, unless that process says otherwise.
+    # The founder of a run uses its own directory and machine, unless its arguments name others.
     own = {name: arguments.get(name, "") for name in ("working_dir", "home_node")}
     return Resolution(dataclasses.replace(configured, **own), True)
 
 
 def _variables_for_this_process() -> Mapping[str, str]:
-    """Return the variables that were set for this process, rather than for its machine."""
+    """Return the variables set for this process, rather than for its machine."""
     if not target.is_published(os.environ):  # there is nothing to compare variables with
         return {}
     given = ray_job.variables_given_to_worker(os.environ)

@@ -1,4 +1,4 @@
-"""The target of a run, and whether a process names another one than the run it inherits.
+"""Compare the target that a process names with the target of the run it inherits.
 
 The founder of a run publishes the target to the processes that it starts: exporters with options, project,
 and the variables that name a target (in :data:`otel_rollout.settings.CONFIG_VARIABLE`).
@@ -21,7 +21,7 @@ from otel_rollout.settings import Settings
 _OF_OTHERS: Final = re.compile(r"OTEL_(?!ROLLOUT_|.*(LOGS|METRICS)_).*(ENDPOINT|FILE|HOST|PATH|URI|URL)")
 """Variables that name the target of an exporter that :data:`KNOWN_EXPORTERS` does not list."""
 _SET_BY_CLIENTS: Final = frozenset[str]().union(*(known.set_by_client for known in KNOWN_EXPORTERS.values()))
-"""Variables that name a target and do not distinguish runs."""
+"""Variables that name a target, but that a tracker's client sets itself; they do not distinguish runs."""
 _SETTINGS: Final = {
     "OTEL_TRACES_EXPORTER": "exporters",
     "OTEL_ROLLOUT_PROJECT": "project_name",
@@ -32,7 +32,7 @@ _SETTINGS: Final = {
 
 
 def variables(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
-    """Return the variables that name the target of these settings, without credentials."""
+    """Return variables that name the target of settings, without credentials."""
     return {
         name: without_credentials(value.strip())
         for name, value in environ.items()
@@ -41,7 +41,7 @@ def variables(environ: Mapping[str, str], configured: Settings) -> dict[str, str
 
 
 def published_variables(environ: Mapping[str, str], configured: Settings) -> dict[str, str]:
-    """Return the variables that a founder publishes: its own, and inherited ones that it lacks."""
+    """Return variables that a founder publishes: its own, and further inherited ones."""
     inherited = {
         name: value
         for name, value in configured.target_variables.items()
@@ -66,7 +66,7 @@ def _names_target_of(exporter: str, name: str) -> bool:
 
 
 def named_by_variables(environ: Mapping[str, str], inherited: Settings) -> dict[str, Any]:
-    """Return the variables that were changed since the run was founded, as arguments of ``configure()``.
+    """Return variables changed since the run began, as arguments of ``configure()``.
 
     Args:
         environ: this process's environment.
@@ -104,7 +104,7 @@ def is_published(environ: Mapping[str, str]) -> bool:
 
 
 def _is_replaced(exporter: str, option: str, changed: Mapping[str, str]) -> bool:
-    """Return whether variables replace an inherited option; credentials do not go to another target."""
+    """Return whether variables replace an option: credentials stay with their target."""
     of_exporter = [name for name in changed if _names_target_of(exporter, name)]
     return any(_is_option(name, option) for name in of_exporter) or (
         bool(of_exporter) and may_be_credential(option, "")
@@ -112,9 +112,10 @@ def _is_replaced(exporter: str, option: str, changed: Mapping[str, str]) -> bool
 
 
 def completed(environ: Mapping[str, str], inherited: Settings, named: Mapping[str, Any]) -> Settings:
-    """Return inherited settings with arguments added; exporters given without options keep theirs.
+    """Return inherited settings changed by arguments.
 
-    A run whose exporter has no target yet takes the target that this process names.
+    An exporter given without options keeps its inherited options. An exporter without a target takes the
+    target that this process's variables name.
     """
     exporters = {
         exporter: options or inherited.exporters.get(exporter, {})
@@ -130,7 +131,7 @@ def completed(environ: Mapping[str, str], inherited: Settings, named: Mapping[st
 
 
 def _is_of_run(name: str, value: str, run: Settings) -> bool:
-    """Return whether a variable has the value of the run's founder, or is the first to name a target."""
+    """Return whether a variable agrees with ``run``, or first names its target."""
     if _same(value, run.target_variables.get(name)):
         return True
     if name == "OTEL_TRACES_EXPORTER":
@@ -145,7 +146,7 @@ def _is_of_run(name: str, value: str, run: Settings) -> bool:
 
 
 def _has_no_target(exporter: str, run: Settings) -> bool:
-    """Return whether an exporter has no target yet: a program may name it after importing this package."""
+    """Return whether an exporter has no target yet; a program may name it later."""
     known = KNOWN_EXPORTERS.get(exporter)
     if known is None or known.required is None:
         return False
@@ -154,19 +155,19 @@ def _has_no_target(exporter: str, run: Settings) -> bool:
 
 
 def _is_option(variable: str, option: str) -> bool:
-    """Return whether a variable and an exporter's option have one meaning, by their names."""
+    """Return whether a variable's name ends with an option's name."""
     return variable.endswith("_" + option.upper())
 
 
 def _same(first: object, second: object) -> bool:
-    """Return whether two values name one target; neither does if it is missing."""
+    """Return whether both values are given and name one target."""
     if first is None or second is None:
         return False
     return without_credentials(str(first)).rstrip("/") == without_credentials(str(second)).rstrip("/")
 
 
 def is_another(run: Settings, named: Mapping[str, Any]) -> bool:
-    """Return whether arguments name another run, target, project or exporter than ``run`` has."""
+    """Return whether arguments name another run, target, project or exporter."""
     if any(
         name in named and named[name] != getattr(run, name)
         for name in ("project_name", "run_id", "spool_dir")
@@ -195,7 +196,10 @@ def _has_option(run: Settings, exporter: str, option: str, value: object) -> boo
 
 
 def fingerprint(configured: Settings) -> str:
-    """Return a digest of exporters and target, without credentials; it is equal in all processes of a run."""
+    """Return a digest of exporters and target, equal in all processes of a run.
+
+    Credentials do not enter the digest.
+    """
     as_inherited = json.loads(settings_reader.to_variable(configured.exporters))
     target = {
         "exporters": {
@@ -216,6 +220,6 @@ def fingerprint(configured: Settings) -> str:
 
 
 def own_run_id(inherited_id: str, configured: Settings) -> str:
-    """Return the id of a run beside the inherited one, equal in all processes that name one target."""
+    """Return the id of a run beside the inherited one, derived from the target."""
     digest = hashlib.sha256(f"{fingerprint(configured)} {configured.project_name}".encode()).hexdigest()
     return f"{inherited_id}-{digest[:8]}"
