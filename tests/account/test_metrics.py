@@ -1,4 +1,4 @@
-"""Counts of the delivery report as OpenTelemetry metrics."""
+"""Test the counts of the delivery report as OpenTelemetry metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def test_meter_provider_gets_the_counts_of_the_report(test_exporters: None, tmp_path, monkeypatch) -> None:
-    """Counts are offered to a provider that is set late, and again for a second run."""
+    """A provider that is set late gets the counts, also those of a second run."""
     monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "delivered"))
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.programs.meter_provider"],

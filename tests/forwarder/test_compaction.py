@@ -1,4 +1,4 @@
-"""Retention: delivered segments are removed or archived, and the report stays right."""
+"""Test retention: delivered segments are removed or archived; counts stay right."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def segments_of(tmp_path: Path) -> list[layout.SegmentName]:
 
 
 def test_delivered_segments_are_removed_at_the_end(removing: None, tmp_path: Path) -> None:
-    """Only the counts of a finished run stay, and the delivery report does not change."""
+    """A finished run keeps only its counts; the delivery report does not change."""
     record(200)
     report = otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
@@ -65,7 +65,7 @@ with rollout_trace_attr(step=1):
 def test_trajectory_of_a_killed_process_stays_counted_without_its_segments(
     removing: None, tmp_path: Path
 ) -> None:
-    """Crash recovery's segment stays, so that the report goes on counting the trajectory."""
+    """Crash recovery's segment stays, so that the report still counts the trajectory."""
     membership.decide()
     subprocess.run([sys.executable, "-c", KILLED], check=False)
     report = otel_rollout.shutdown(30)
@@ -97,7 +97,7 @@ def test_delivered_segments_are_removed_while_the_run_goes_on(
 
 
 def test_undelivered_segments_are_not_removed(removing: None, tmp_path: Path) -> None:
-    """A target that is away, or refuses us, keeps its segments from being removed."""
+    """Segments stay while a target is unavailable or refuses exports."""
     Path(tmp_path / "delivered.fault").write_text("refused")
     record(200)
     report = otel_rollout.shutdown(10)
@@ -107,7 +107,7 @@ def test_undelivered_segments_are_not_removed(removing: None, tmp_path: Path) ->
 
 
 def test_kept_segments_are_compressed(fresh_process: None, test_exporters: None, tmp_path: Path) -> None:
-    """With OTEL_ROLLOUT_KEEP any zstd that allows the window reads every line from the archive."""
+    """With OTEL_ROLLOUT_KEEP the archive holds every line."""
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, segment_bytes=20_000)
     record(200)
     otel_rollout.shutdown(30)
@@ -119,7 +119,7 @@ def test_kept_segments_are_compressed(fresh_process: None, test_exporters: None,
 
 
 def test_a_resent_context_is_stored_about_once(tmp_path: Path) -> None:
-    """The compressor's long window finds what a conversation resends turn by turn."""
+    """The compressor's long window finds text that each turn of a conversation resends."""
     path = tmp_path / "1-0123456789abcdef.000001.jsonl"
     context = b""
     with path.open("wb") as segment:
@@ -145,7 +145,7 @@ print(otel_rollout.status().dropped)
 def test_spool_at_its_limit_drops_and_counts_spans(
     fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While no target takes spans, spans beyond the limit are dropped at once under ``spool_limit``."""
+    """Spans beyond the limit are dropped at once, and counted as ``spool_limit``."""
     (tmp_path / "delivered.fault").write_text("unavailable")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-faulty")
     monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "delivered"))
@@ -190,12 +190,12 @@ def test_spool_that_fills_up_skips_whole_groups(tmp_path: Path, monkeypatch: pyt
     everything = set(range(300))
     assert taken(0.4) == [everything, everything]
     some, others = taken(0.6)
-    assert some == others, "every process decides alike"
+    assert some == others, "all processes decide alike"
     assert 0.4 < len(some) / 300 < 0.8
     fewer, _ = taken(0.7)
-    assert fewer < some, "who was left out stays left out while it gets fuller"
+    assert fewer < some, "a skipped group stays skipped while the spool fills up"
     assert taken(0.8) == [set(), set()]
-    fill(tmp_path, 0)  # delivered; and nobody records anything
+    fill(tmp_path, 0)  # everything is delivered, and nothing is recorded
     wait_for(lambda: all(writer.has_room_for(identity_of(0)) for writer in writers), what="room")
     for writer in writers:
         writer.close(10)
@@ -204,7 +204,7 @@ def test_spool_that_fills_up_skips_whole_groups(tmp_path: Path, monkeypatch: pyt
 def test_trajectories_recorded_in_a_full_spool_are_whole(
     fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With OTEL_ROLLOUT_SPOOL_FULL=trajectories each trajectory and group is recorded whole or not at all."""
+    """With SPOOL_FULL=trajectories a group is recorded whole or not at all."""
     monkeypatch.setattr(spool_usage, "CHECK_INTERVAL", 1e9)  # once
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_FULL", "trajectories")
     node_dir = layout.node_directory(tmp_path / "spool", "run", "")
@@ -226,7 +226,7 @@ def test_trajectories_recorded_in_a_full_spool_are_whole(
     assert 0 < len(found) < 160
     assert set(found.values()) == {2}, "root and operation"
     groups = Counter(row for row, _ in found)
-    # What is recorded here is 1/100 of what the share of groups goes by: it passes that of one at most.
+    # These spans change the used share by at most 1/100: at most one group crosses the threshold.
     assert len([row for row, siblings in groups.items() if siblings < 4]) <= 1
     assert report.sampled_out["spool_full"] == 160 - len(found)
     assert (report.dropped, report.open) == ({}, 0)
@@ -234,7 +234,7 @@ def test_trajectories_recorded_in_a_full_spool_are_whole(
 
 
 def test_the_empty_segment_of_a_living_writer_stays(tmp_path: Path) -> None:
-    """A process that began to record while the forwarder was ending keeps its locked segment."""
+    """A process that begins to record while the forwarder ends keeps its segment."""
     layout.write_manifest(tmp_path, layout.Manifest("run", "project", ()))
     writer = SegmentWriter(tmp_path, {}, segment_bytes=1 << 20)
     compaction.retire(tmp_path, lambda name, size: True, keep=False, at_end=True)

@@ -1,4 +1,4 @@
-"""The context diff: what is new in a turn is found, and the whole turn is restored from it."""
+"""Test the context diff: it finds the new part of a turn, and restores the turn."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ids_of_any_size = st.lists(st.integers(0, (1 << 32) - 1), max_size=30)
 def histories(draw: st.DrawFn) -> list[tuple[list[int], list[int], int, int]]:
     """Draw the model calls of a trajectory: prompt, answer, start and end.
 
-    Each prompt is new, or made of the sequence of an earlier call: with more behind it, an edit in the
-    middle, the beginning or the end cut off. Calls may run at the same time.
+    Each prompt is new, or derived from the sequence of an earlier call: items are appended or edited, or the
+    beginning or the end is cut off. Calls may run at the same time.
     """
     calls: list[tuple[list[int], list[int], int, int]] = []
     for number in range(draw(st.integers(1, 12))):
@@ -51,7 +51,7 @@ def histories(draw: st.DrawFn) -> list[tuple[list[int], list[int], int, int]]:
 
 @pytest.mark.parametrize(("start", "is_shared"), [(99, False), (100, False), (101, True)])
 def test_a_turn_continues_only_turns_that_ended_before_it_started(start: int, is_shared: bool) -> None:
-    """Two turns at one moment continue neither each other, whichever the exporter reads first."""
+    """Of two simultaneous turns, neither continues the other, in any reading order."""
     rewriter = LineRewriter(Path())
     prompt = list(range(40))
     rewriter.rewritten(line(1, {"prompt_ids": prompt}, {"token_ids": [7]}, span=(1, 100)))
@@ -62,7 +62,7 @@ def test_a_turn_continues_only_turns_that_ended_before_it_started(start: int, is
 @settings(max_examples=200)
 @given(histories=st.lists(histories(), min_size=1, max_size=2), order=st.randoms(use_true_random=False))
 def test_prompts_are_restored_from_what_exporters_get(histories: list[Any], order: Any) -> None:
-    """Each prompt is restored exactly, however contexts were edited and lines were ordered."""
+    """Each prompt is restored exactly, for any edits and any order of lines."""
     recorded = [
         (trace, line(number, {"prompt_ids": call[0]}, {"token_ids": call[1]}, span=call[2:], trace=trace))
         for trace, calls in enumerate(histories, start=1)
@@ -103,7 +103,7 @@ SHAPES = {
 @settings(max_examples=300)
 @given(data=st.data(), history=histories())
 def test_prompts_of_any_shape_are_restored(data: st.DataObject, history: Any) -> None:
-    """A prompt that is no list of token ids, or was cut, is continued by no other turn."""
+    """No turn continues a prompt that was cut or is no list of token ids."""
     shapes = st.sampled_from(list(SHAPES.values())) | st.just(SHAPES["as it is"])
     start = data.draw(st.lists(st.integers(1, 3), max_size=20))
     recorded, rewriter = [], LineRewriter(Path())
@@ -139,14 +139,14 @@ def test_prompts_of_any_shape_are_restored(data: st.DataObject, history: Any) ->
 
 
 def _prompts(*values: Any) -> Iterator[list[int]]:
-    """Find the values under ``prompt_ids``."""
+    """Yield the lists under ``prompt_ids``, also those of batches."""
     for value in values:
         yield from [value["prompt_ids"]] if isinstance(value.get("prompt_ids"), list) else []
         yield from _prompts(*value.get("batch", ()))
 
 
 def test_prompt_with_a_placeholder_is_continued_by_no_turn() -> None:
-    """A turn that begins as the answer did does not refer to a prompt that was read as empty."""
+    """A prompt with a placeholder does not count as empty: its answer is no prefix."""
     answer = list(range(20, 60))
     rewriter = LineRewriter(Path())
     rewriter.rewritten(line(1, {"prompt_ids": [1, {"image": 0}, 2]}, {"token_ids": answer}))
@@ -155,7 +155,7 @@ def test_prompt_with_a_placeholder_is_continued_by_no_turn() -> None:
 
 
 def test_turn_is_exported_as_what_is_new_in_it() -> None:
-    """The turn names the call it continues, the length of the shared prefix, and its own length."""
+    """The turn has the id of the call it continues, the shared and the full length."""
     rewriter = LineRewriter(Path())
     first = rewriter.rewritten(line(1, {"prompt_ids": list(range(100))}, {"token_ids": [7, 8]}))
     given = {"prompt_ids": [*range(100), 7, 8, 9]}
@@ -194,7 +194,7 @@ def test_messages_stay_whole_unless_turns_is_all() -> None:
 
 
 def test_span_that_is_no_model_call_is_continued_by_no_turn() -> None:
-    """After a span that only prepared a prompt, the first model call is exported in full."""
+    """A model call after a span that only prepared its prompt is exported in full."""
     rewriter = LineRewriter(Path())
     prompt, said = list(range(40)), [{"role": "user", "content": "a"}]
     for number, made in ((1, {"prompt_ids": prompt}), (2, {"messages": said})):
@@ -207,7 +207,7 @@ def test_span_that_is_no_model_call_is_continued_by_no_turn() -> None:
 
 @pytest.mark.parametrize("turns", ["tokens", "all"])
 def test_attributes_of_a_span_with_messages_and_ids_count_messages(turns: str) -> None:
-    """Token ids hold their reference in themselves."""
+    """Token ids have their own reference, in place of the ids."""
     said = [{"role": "user", "content": "a"}]
     ids = list(range(40))
     rewriter = LineRewriter(Path(), turns)
@@ -225,7 +225,7 @@ def test_attributes_of_a_span_with_messages_and_ids_count_messages(turns: str) -
 
 
 def test_rewritten_line_that_is_read_again_stays_as_it_is() -> None:
-    """A line that comes back from an exporter's file keeps the attributes that the line got."""
+    """A line that was exported to a file, and is read again, does not change."""
     said = [{"role": "user", "content": "a"}]
     more = {"messages": [*said, {"role": "user", "content": "c"}]}
     first, second = line(1, {"messages": said}, {"content": "b"}), line(2, more, {"content": "d"})
@@ -260,7 +260,7 @@ def test_line_without_repeated_content_is_exported_unchanged() -> None:
 
 
 def test_memory_of_traces_is_bounded(monkeypatch: Any) -> None:
-    """The traces that were not seen for longest are forgotten, and their next turn is exported in full."""
+    """Traces not seen for longest are forgotten; their next turn is exported in full."""
     monkeypatch.setattr("otel_rollout.forwarder.line_rewriter.MEMORY_BYTES", 50_000)
     rewriter = LineRewriter(Path())
     prompt = list(range(1000))
@@ -299,7 +299,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 @settings(max_examples=200)
 @given(spans=st.lists(st.tuples(anything, anything, st.booleans()), min_size=1, max_size=4))
 def test_span_with_values_of_any_shape_is_exported(spans: list[Any], node: tuple[Path, str]) -> None:
-    """Values of any shape under meaningful names raise nothing, and the other values stay."""
+    """Values of any shape under known names raise nothing; other values stay."""
     node_dir, name = node
     rewriter = LineRewriter(node_dir, "all")
     for number, (asked, answered, shows_text) in enumerate(spans, start=1):

@@ -1,4 +1,4 @@
-"""A few fixed schedules of the randomized crash test; `make soak` plays many more."""
+"""Run a few fixed schedules of the randomized crash test; `make soak` runs more."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.soak import crash
 
 @pytest.mark.parametrize("seed", [13, 30, 42])
 def test_whatever_is_killed_and_fails_nothing_is_lost(test_exporters: None, seed: int) -> None:
-    """Spans that ended arrive, none twice without need, and no process of ours keeps running."""
+    """Ended spans arrive, duplicates only where allowed, and all processes end."""
     crash.play(seed)

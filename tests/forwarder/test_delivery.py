@@ -1,4 +1,4 @@
-"""Delivery: every recorded span reaches the exporter once, whatever fails on the way."""
+"""Test delivery: each recorded span reaches the exporter once, despite failures."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ def target(tmp_path) -> Path:
 
 @pytest.fixture
 def faulty(fresh_process, test_exporters, target):
-    """Switch tracing on, with an exporter that fails as a file says."""
+    """Switch tracing on, with an exporter that fails as the file ``*.fault`` says."""
     otel_rollout.configure({"test-faulty": {"path": str(target)}}, project_name="p", forwarder_linger=60)
 
 
@@ -65,7 +65,7 @@ def record(count: int, step: int = 1, name: str = "op") -> None:
 
 
 def test_recorded_spans_are_delivered_once_and_counts_add_up(tracing, tmp_path):
-    """shutdown() returns when everything is delivered, with counts that add up in total and per step."""
+    """shutdown() waits for delivery; counts add up in total and per step."""
     record(5, step=1)
     record(7, step=2)
     report = otel_rollout.shutdown(30)
@@ -102,7 +102,7 @@ def test_configure_after_shutdown_begins_another_run(tracing, target):
 
 
 def test_spans_wait_for_a_target_that_is_down(faulty, target, tmp_path, caplog):
-    """Spans are pending and a warning says why; when the target is back, each arrives once."""
+    """Spans are pending, with a warning; when the target is back, each arrives once."""
     fault = Path(f"{target}.fault")
     fault.write_text("unavailable")
     with caplog.at_level(logging.WARNING, "otel_rollout"):
@@ -121,15 +121,15 @@ def test_spans_wait_for_a_target_that_is_down(faulty, target, tmp_path, caplog):
 
 
 def test_failed_set_up_of_an_exporter_is_no_retry(fresh_process, test_exporters):
-    """Each forwarder tries once to set the exporter up, and sends no request."""
-    otel_rollout.configure({"test-file": {}})  # of which it wants to know where the file is
+    """A forwarder sets the exporter up once, and a failure counts as no retry."""
+    otel_rollout.configure({"test-file": {}})  # the exporter's required option is missing
     record(1)
     wait_for(lambda: otel_rollout.status().exporters["test-file"].is_refused, what="the refusal")
     assert otel_rollout.shutdown(1).exporters["test-file"].retried == 0
 
 
 def test_a_target_that_is_too_slow_for_a_batch_is_given_less(faulty, target):
-    """A target that never takes five hundred spans in time gets fewer, and so all of them in the end."""
+    """A target that is too slow for 500 spans gets smaller batches, and all spans."""
     Path(f"{target}.fault").write_text("unavailable 7")
     record(200)
     report = otel_rollout.shutdown(60)
@@ -139,7 +139,7 @@ def test_a_target_that_is_too_slow_for_a_batch_is_given_less(faulty, target):
 
 
 def test_rejected_span_goes_to_the_dead_letter_file_and_others_arrive(faulty, target, tmp_path):
-    """A rejected batch is halved down to the span at fault, which is kept with the target's reason."""
+    """A rejected batch is halved; the span at fault is kept with the target's reason."""
     record(40)
     record(1, name="poison")
     record(40)
@@ -153,7 +153,7 @@ def test_rejected_span_goes_to_the_dead_letter_file_and_others_arrive(faulty, ta
 
 
 def test_dead_letter_file_holds_no_secret(faulty, target, tmp_path):
-    """A rejected span is kept as it was recorded: every part of the span is redacted."""
+    """A rejected span is kept as recorded, with every part redacted."""
     secret = "ghp_" + "a1B2" * 9
     otel_rollout.configure(redact="secrets")
     with rollout_trace_attr(step=1), contextlib.suppress(ValueError):
@@ -218,7 +218,7 @@ with rollout_trace_attr(step=1):
 
 
 def test_spans_of_killed_processes_arrive(faulty, target, tmp_path):
-    """SIGKILL of writers, which runs no exit handler, loses no span that had ended."""
+    """SIGKILL of writers loses no ended span, although no exit handler runs."""
     membership.decide()
     workers = [
         subprocess.Popen([sys.executable, "-c", WORKER, "100"], stdout=subprocess.PIPE) for _ in range(3)
@@ -238,7 +238,7 @@ def test_spans_of_killed_processes_arrive(faulty, target, tmp_path):
 
 
 def test_trajectory_of_a_killed_process_ends_as_an_error(faulty, target, tmp_path):
-    """The root has its identity, says what happened, and ends with the last recorded span."""
+    """The root has its identity and a reason, and ends with the last recorded span."""
     membership.decide()
     worker = subprocess.Popen([sys.executable, "-c", WORKER, "3"], stdout=subprocess.PIPE)
     with worker.stdout:
@@ -308,7 +308,7 @@ def test_of_many_forwarders_one_gets_the_lock(faulty, target, tmp_path):
 
 
 def test_forwarder_exits_when_everything_is_delivered(faulty, tmp_path):
-    """When no writer lives and nothing is pending, no process of ours keeps running."""
+    """When no writer lives and nothing is pending, the forwarder exits."""
     record(1)
     assert otel_rollout.shutdown(30).undelivered == 0
     node_dir = node_directory(tmp_path)
@@ -317,7 +317,7 @@ def test_forwarder_exits_when_everything_is_delivered(faulty, tmp_path):
 
 
 def test_forwarder_exits_after_its_linger_time(fresh_process, test_exporters, target, tmp_path):
-    """With the target unavailable the forwarder stays as long as was set, after the last writer."""
+    """The forwarder tries an unavailable target for ``forwarder_linger`` seconds."""
     Path(f"{target}.fault").write_text("unavailable")
     otel_rollout.configure({"test-faulty": {"path": str(target)}}, forwarder_linger=1)
     record(1)
@@ -349,7 +349,7 @@ def test_delivery_survives_a_locked_ledger(tracing, tmp_path, monkeypatch):
 
 
 def test_exiting_program_waits_for_delivery(fresh_process, test_exporters, target, tmp_path):
-    """A program that is configured by environment alone, and never calls shutdown(), loses nothing."""
+    """A program configured by variables, without shutdown(), loses nothing."""
     code = WORKER.replace("time.sleep(60)", "pass")
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(target)}
     command = [sys.executable, "-c", code, "10"]
@@ -360,7 +360,7 @@ def test_exiting_program_waits_for_delivery(fresh_process, test_exporters, targe
 def test_credentials_are_not_written_to_the_spool(
     fresh_process, test_exporters, target, tmp_path, monkeypatch
 ):
-    """Options and variables of exporters reach the forwarder, and no file of the spool holds them."""
+    """Options and variables reach the forwarder, and no spool file holds them."""
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "planted-secret-1")
     options = {"path": str(target), "token": "planted-secret-2"}
     otel_rollout.configure({"test-file": options})
@@ -373,7 +373,7 @@ def test_credentials_are_not_written_to_the_spool(
 
 
 def test_spool_directory_of_another_user_is_refused(tmp_path, monkeypatch):
-    """The owner could read or replace what is recorded."""
+    """The directory's owner could read or replace recorded spans."""
     (tmp_path / "run").mkdir()
     monkeypatch.setattr(layout.os, "geteuid", lambda: 12345)
     with pytest.raises(PermissionError, match="OTEL_ROLLOUT_SPOOL_DIR"):
@@ -381,7 +381,7 @@ def test_spool_directory_of_another_user_is_refused(tmp_path, monkeypatch):
 
 
 def test_node_directory_of_another_user_is_left_alone(tracing, tmp_path, monkeypatch, caplog):
-    """Another user cannot have spans delivered in our name."""
+    """Another user cannot have spans delivered with this user's credentials."""
     record(1)
     otel_rollout.shutdown(30)
     assert layout.node_directories(tmp_path / "spool") == [node_directory(tmp_path)]
@@ -400,7 +400,7 @@ print(sum(launcher.forwarder_runs(Path(sys.argv[1])) for _ in range(3000)))
 
 
 def test_processes_that_look_for_a_forwarder_keep_none_from_starting(tmp_path):
-    """A process that looks takes no other such process for a forwarder, and a forwarder gets the lock."""
+    """Processes that test the lock do not look like forwarders, and do not block one."""
     tmp_path.chmod(0o700)
     command = [sys.executable, "-c", LOOKS, str(tmp_path)]
 
@@ -458,7 +458,7 @@ def refuse_step_2(text: str) -> str:
 
 
 def test_dropped_spans_are_shown_by_step(tracing, monkeypatch):
-    """The report of a step says what was recorded, delivered and dropped, and why."""
+    """The report of a step counts recorded, delivered and dropped spans, by reason."""
     otel_rollout.configure(redact="tests.forwarder.test_delivery:refuse_step_2")
     record(2, step=1)
     record(3, step=2)
@@ -478,7 +478,7 @@ def test_dropped_spans_are_shown_by_step(tracing, monkeypatch):
 
 
 def within(*steps: int, then: Callable[[], object]) -> None:
-    """Call ``then`` in nested trajectories, one for each step, each with an operation."""
+    """Call ``then`` in nested trajectories, one per step, each with an operation."""
     with rollout_trace_attr(step=steps[0]):
         inside = (lambda: within(*steps[1:], then=then)) if len(steps) > 1 else then
         rollout_trace_op(name="under way")(inside)()
@@ -493,10 +493,10 @@ def test_open_and_unfinished_spans_are_counted_by_step(tracing, tmp_path):
         else:
             within(*steps, then=lambda: os.kill(os.getpid(), signal.SIGKILL))
 
-    record(1, step=1)  # whoever records sees to it that there is a forwarder; who is killed may not get to it
+    record(1, step=1)  # starts a forwarder: a killed process may not get to that
     killed(2)
     killed(3, 4)
-    # The forwarder ends the trajectories of the dead; they are recorded then.
+    # The forwarder ends the trajectories of dead processes; these then count as recorded.
     wait_for(lambda: otel_rollout.status().exporters["test-file"].delivered == 5, what="ended trajectories")
     reports: list[Report] = []
     within(1, then=lambda: reports.append(otel_rollout.status()) or reports[0].by_step)

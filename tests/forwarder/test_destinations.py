@@ -1,4 +1,4 @@
-"""Destinations: one phrase for each exporter says where spans are, without credentials."""
+"""Test destinations: each exporter names where spans are, without credentials."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ def test_relative_sqlite_path_is_shown_in_full(tmp_path, monkeypatch):
 
 
 def test_weave_names_its_project_before_it_connects():
-    """The page's address is known only after W&B was asked for the entity."""
+    """The page's address needs the entity, which only W&B knows."""
     exporter = WeaveSpanExporter(api_key=SECRET, base_url="http://127.0.0.1:1", trace_server_url="http://t")
     assert destination_of(exporter, "p").startswith("W&B Weave project 'p' at http")
     named = WeaveSpanExporter(api_key=SECRET, entity="team", base_url="http://127.0.0.1:1")
@@ -113,7 +113,7 @@ def test_command_suggests_the_exporter_for_a_misspelled_name(arguments, meant):
 
 
 def test_forward_by_hand_names_the_project_of_the_run(fresh_process, test_exporters, tmp_path, monkeypatch):
-    """The ledger notes the experiment that has the spans, whatever project the shell's variables name."""
+    """The ledger has the run's experiment, whatever project the shell's variables name."""
     target = tmp_path / "away"
     Path(f"{target}.fault").write_text("unavailable")
     otel_rollout.configure(

@@ -1,4 +1,4 @@
-"""Detokenizing in parts (segments, turns, partial rollouts) loses no character at a border."""
+"""Test decoding in parts (segments, turns): no character is lost at a border."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CORPUS: Final = Path(__file__).parents[2] / "LICENSE"
 
 
 def _with_bytes(decoder: Any) -> Tokenizer:
-    """A tokenizer whose vocabulary is ASCII: everything else is bytes, as what is rare is in Llama's."""
+    """Return a tokenizer with an ASCII vocabulary; other characters become bytes."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoder
@@ -40,19 +40,19 @@ def _with_bytes(decoder: Any) -> Tokenizer:
 
 
 def llama() -> Tokenizer:
-    """As Llama 2 and Mistral decode: the blank before the first word is taken away."""
+    """Return a tokenizer like Llama 2: decoding strips the blank before the first word."""
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     return _with_bytes(decoders.Sequence(steps))
 
 
 def gemma() -> Tokenizer:
-    """As Gemma decodes: nothing is taken away."""
+    """Return a tokenizer like Gemma: decoding strips nothing."""
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     return _with_bytes(decoders.Sequence(steps))
 
 
 def byte_level() -> Tokenizer:
-    """As GPT and Qwen have one, with few merges, some of which reach from one character into the next."""
+    """Return a tokenizer like GPT; some of its merges join bytes of two characters."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -82,7 +82,7 @@ def whole(kind: str, ids: list[int]) -> str:
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_two_parts_of_a_text_are_the_text(kind: str, text: str) -> None:
-    """A text may be parted between characters or within one."""
+    """A text may be split between characters or within one."""
     ids = tokenizer_of(kind).encode(text).ids
     expected = whole(kind, ids)
     for border in range(len(ids) + 1):
@@ -111,7 +111,7 @@ def test_any_number_of_parts_of_a_text_are_the_text(kind: str, data: st.DataObje
 @given(data=st.data())
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_any_token_ids_have_a_text(kind: str, data: st.DataObject) -> None:
-    """Ids that are invalid bytes have a text as well, wherever they are parted."""
+    """Ids of invalid bytes have a text too, wherever they are split."""
     size = tokenizer_of(kind).get_vocab_size()
     ids = data.draw(st.lists(st.integers(0, size + 2), max_size=40))
     borders = sorted(data.draw(st.lists(st.integers(0, len(ids)), min_size=1, max_size=6)))
@@ -123,7 +123,7 @@ def test_any_token_ids_have_a_text(kind: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("kind", ["llama", "byte level"])
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_segments_and_turns_of_an_answer_are_its_text(kind: str, text: str, tmp_path: Path) -> None:
-    """Exporters get an answer split by its mask, and a partial rollout that continues the answer."""
+    """Segments by mask join to the answer, also over a partial rollout."""
     tokenizer = tokenizer_of(kind)
     name, ids = stored(tmp_path, tokenizer), tokenizer.encode(text).ids
     expected = whole(kind, ids)
@@ -146,14 +146,14 @@ def test_segments_and_turns_of_an_answer_are_its_text(kind: str, text: str, tmp_
             rewriter.rewritten(line(2, *resumed, tokenizer=name, trace=1000 + border))
         ).output
         assert second["prompt_text_begins_at_token"] == len(asked) + border
-        # An answer that ends within a character says so; the rest is the next turn's.
+        # An answer that ends within a character ends with U+FFFD; the next turn has the character.
         finished = decoder_of(kind).part([*asked, *ids], len(asked), len(asked) + border)
         assert first["response_text"].rstrip(UNFINISHED) == finished.rstrip(UNFINISHED)
         assert finished + second["prompt_text"] + second["response_text"] == exported["response_text"]
 
 
 def test_answer_cut_within_a_character_keeps_the_characters_before() -> None:
-    """A limit of tokens adds no replacement characters before the cut."""
+    """A cut answer has no replacement characters before the cut."""
     ids = tokenizer_of("llama").encode("答案").ids
     assert decoder_of("llama").part(ids, 0, len(ids) - 1) == "答"
     assert decoder_of("llama").text(ids[:-1]) == "答" + 2 * UNFINISHED

@@ -1,4 +1,4 @@
-"""The lines that exporters share: each is read, rewritten and decoded once, in bounded memory."""
+"""Test shared lines: each is read, rewritten and decoded once, in bounded memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def node_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_lines_of_exporters_at_one_pace_are_read_rewritten_and_decoded_once(node_dir, monkeypatch):
-    """Three exporters in turn take batches of all lines; every step is done once for each line."""
+    """Three exporters take turns; each line is read, rewritten and decoded once."""
     counts = {"read": 0, "rewritten": 0, "decoded": 0}
     read, decode = segments.complete_lines, otlp_reader._decoded
 
@@ -66,7 +66,7 @@ def test_lines_of_exporters_at_one_pace_are_read_rewritten_and_decoded_once(node
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), max_bytes=st.sampled_from([0, 5_000, 50_000, 1 << 20]))
 def test_readers_at_any_pace_get_every_line_within_the_bound(node_dir, data, max_bytes):
-    """Whatever positions and limits readers ask for, they get the lines of the segment, in bounded memory."""
+    """Readers get every line for any positions and limits, in bounded memory."""
     cache = LineCache(node_dir, max_bytes=max_bytes)
     readers = [cache.reader() for _ in range(3)]
     ends = {
@@ -97,7 +97,7 @@ def test_no_line_is_cached_for_an_exporter_that_waits(node_dir):
 
 
 def test_no_line_is_cached_for_an_only_exporter(node_dir):
-    """Lines are cached for readers that are behind."""
+    """Lines are cached only for readers that are behind."""
     cache = LineCache(node_dir)
     assert len(list(cache.reader().read(SEGMENTS[0], 0, sys.maxsize))) == LINES
     assert not cache._lines

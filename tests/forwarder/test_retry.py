@@ -1,4 +1,4 @@
-"""The retry policy: how long a failed export waits, and when its batch is halved."""
+"""Test the retry policy: pauses after failed exports, and halved batches."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ REFUSED = ExportFailure(FailureKind.REFUSED, "401", retry_after=5)
 
 @pytest.mark.parametrize(("attempt", "seconds"), [(0, 1), (1, 2), (2, 4), (3, 8), (4, 10), (10_000, 10)])
 def test_pauses_double_up_to_the_longest(attempt, seconds):
-    """A pause is spread by a quarter in both directions, so that nodes do not retry in step."""
+    """A pause varies by a quarter, so that nodes do not retry in step."""
     pauses = [POLICY.pause(attempt) for _ in range(500)]
     assert 0.75 * seconds <= min(pauses) < 0.8 * seconds
     assert 1.2 * seconds < max(pauses) <= 1.25 * seconds
 
 
 def test_a_failure_says_how_long_its_export_waits():
-    """``Retry-After`` wins over doubling; a refusal has a pause of its own."""
+    """``Retry-After`` takes precedence over doubling; a refusal has its own pause."""
     assert POLICY.pause_after(ExportFailure(FailureKind.UNAVAILABLE, "429", retry_after=17.0), 0) == 17
     assert POLICY.pause_after(REFUSED, 5) == 70
     assert 3 <= POLICY.pause_after(UNAVAILABLE, 2) <= 5
 
 
 def test_a_batch_is_halved_after_its_whole_attempts():
-    """A single line and a batch that is refused stay as they are."""
+    """A single line is not halved, and neither is a refused batch."""
     assert [POLICY.is_halved(UNAVAILABLE, attempts, 2) for attempts in (2, 3, 4)] == [False, True, True]
     assert not POLICY.is_halved(UNAVAILABLE, 9, 1)
     assert not POLICY.is_halved(REFUSED, 9, 2)
 
 
 def test_attempts_are_logged_ever_more_rarely():
-    """The 1st, 2nd, 4th, 8th and 16th of sixteen failures are worth a line in the log."""
+    """Of sixteen failures, the 1st, 2nd, 4th, 8th and 16th are logged."""
     assert [number for number in range(1, 17) if retry.is_worth_logging(number)] == [1, 2, 4, 8, 16]
 
 

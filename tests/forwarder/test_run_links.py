@@ -1,4 +1,4 @@
-"""Links to a tracker's run that is published after delivery has begun."""
+"""Test links to a tracker's run that is published after delivery has begun."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def target(tmp_path: Path) -> Path:
 
 
 def links(target: Path) -> list[Any]:
-    """Read run, rollout and forwarder's process of each call of ``link_run``."""
+    """Read run, rollout and forwarder pid of each call of ``link_run``."""
     path = Path(f"{target}.links")
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def test_run_published_after_delivery_is_linked(tracing: None, target: Path) -> None:
-    """Spans that were delivered before are linked, and shutdown() waits for that."""
+    """Spans delivered before are linked, and shutdown() waits for the link."""
     record(2)
     wait_for(lambda: target.exists(), what="delivery")
     assert links(target) == []
@@ -68,7 +68,7 @@ def test_run_published_after_the_forwarder_exited_is_linked(tracing: None, targe
 
 
 def test_run_that_does_not_exist_is_reported_and_delivery_goes_on(tracing: None, target: Path) -> None:
-    """The report names the problem, and nobody waits for the link."""
+    """The report names the problem, and shutdown() does not wait for the link."""
     Path(f"{target}.link-fault").write_text("refused")
     otel_rollout.publish_run(**RUN)
     record(2)
@@ -88,7 +88,7 @@ def test_link_is_retried_while_the_tracker_is_away(tracing: None, target: Path) 
 
 
 def test_publish_run_raises_nothing(fresh_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tracing may be off, the exporter unused, the disk full."""
+    """Nothing is raised without tracing, for an unused exporter, or on a full disk."""
     otel_rollout.publish_run(mlflow="run")
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", os.devnull)
     process.settings = None
@@ -99,7 +99,7 @@ def test_publish_run_raises_nothing(fresh_process: None, monkeypatch: pytest.Mon
 
 
 def test_publish_run_warns_of_a_misspelled_exporter(tracing, caplog):
-    """The warning suggests an exporter of the run; other unused exporters are ignored."""
+    """The warning suggests an exporter; other unused exporters cause no warning."""
     otel_rollout.publish_run(weave="entity/project/run")
     assert [record.getMessage() for record in caplog.records] == []
     otel_rollout.publish_run(**{"test-fil": "run"})

@@ -1,4 +1,4 @@
-"""Tail sampling: groups are exported whole or not at all, and counts add up."""
+"""Test tail sampling: groups are exported whole or not at all; counts add up."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Begin = Callable[..., None]
 
 @pytest.fixture
 def begin(fresh_process: None, test_exporters: None, tmp_path: Path) -> Begin:
-    """Return a function that switches tracing on, with two exporters and outcomes."""
+    """Return a function that switches tracing on, with two exporters and tail rules."""
 
     def configure(outcome_keep: str, **arguments: Any) -> None:
         targets = {name: {"path": str(tmp_path / name)} for name in ("test-file", "test-faulty")}
@@ -94,14 +94,14 @@ def assert_adds_up(report: Report) -> None:
 
 
 def test_groups_are_kept_whole_for_their_outcome(begin: Begin, tmp_path: Path) -> None:
-    """Groups with errors, a spread of scores or only zeros are kept; other groups are sampled out."""
+    """Groups with errors, a spread of scores or only zeros are kept; others are not."""
     begin("errors,spread=0.5,zero")
     group("wide", [0.0, 1.0, 0.0])
     group("narrow", [0.5, 1.0, 0.75])
     group("zeros", [0.0, 0.0])
     for number in range(3):
         sibling("failed", number, 1.0, fails=number == 1)
-    answer()  # outside any trajectory: of no group
+    answer()  # outside any trajectory, and so without group
     sibling(None, 0)
     report = otel_rollout.shutdown(30)
     expected = {"wide": 9, "zeros": 6, "failed": 9, None: 3}
@@ -117,7 +117,7 @@ def test_groups_are_kept_whole_for_their_outcome(begin: Begin, tmp_path: Path) -
 
 
 def test_group_is_decided_when_complete_and_scored(begin: Begin, tmp_path: Path) -> None:
-    """Undecided groups wait on disk, and a late score follows the decision of its trajectory."""
+    """Undecided groups wait on disk; a late score follows its trajectory's decision."""
     begin("spread=0.5")
     first = sibling("slow", 0, 1.0, group_size=2)
     group("done", [0.0, 1.0])
@@ -136,7 +136,7 @@ def test_group_is_decided_when_complete_and_scored(begin: Begin, tmp_path: Path)
 
 
 def test_late_score_of_a_sampled_out_group_is_sampled_out(begin: Begin, tmp_path: Path) -> None:
-    """A sibling that comes late is sampled out as well."""
+    """A late sibling is sampled out too."""
     begin("errors")
     scored = sibling("row", 0, 1.0, group_size=1)
     wait_for(lambda: otel_rollout.status().groups_sampled_out == {"ordinary": 1}, what="the verdict")
@@ -162,7 +162,7 @@ def test_deadline_decides_incomplete_groups(begin: Begin, tmp_path: Path) -> Non
 
 
 def test_drain_decides_ended_groups_before_their_deadline(begin: Begin) -> None:
-    """Other processes may go on recording."""
+    """Ended groups are decided while other processes still record."""
     begin("spread=0.5", outcome_deadline=3600)
     membership.decide()
     fork = multiprocessing.get_context("fork")
@@ -207,7 +207,7 @@ def test_sample_index_of_a_wrong_type_delays_no_group(begin: Begin) -> None:
 def test_group_without_size_waits_for_running_siblings_and_quiet(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sibling that is still running, or about to begin, may be the one that fails."""
+    """The group waits, because a running or later sibling may still fail."""
     monkeypatch.setattr(tail_sampling, "RUNNING_INTERVAL", 0)
     begin("errors")
     membership.decide()
@@ -275,7 +275,7 @@ def test_unfinished_trajectory_counts_as_an_error(begin: Begin, tmp_path: Path) 
 
 
 def test_exporters_get_equal_groups_at_their_own_pace(begin: Begin, tmp_path: Path) -> None:
-    """An exporter that was away while groups were decided gets them later, and nothing twice."""
+    """An exporter that was away gets the kept groups later, and nothing twice."""
     begin("spread=0.5", shutdown_timeout=1)
     (tmp_path / "test-faulty.fault").write_text("refused")
     for row in range(30):
@@ -316,7 +316,7 @@ def test_configure_refuses_wrong_outcomes() -> None:
         otel_rollout.configure("spool", outcome_keep="often")
 
 
-# --- the verdict, without processes ------------------------------------------------------------------------
+# --- decisions, without processes --------------------------------------------------------------------------
 
 
 def trajectory(**known: Any) -> TrajectoryOutcome:
@@ -354,7 +354,7 @@ def noted(*lines: bytes) -> TrajectoryOutcome:
 
 
 def test_newest_score_counts_in_any_order_of_lines() -> None:
-    """Scores by id, given inside, and repeated by the root are compared by the time they were given."""
+    """The newest score counts, whether given by id, inside, or on the root."""
     root = line_of({"rollout.score.reward": 0.1, "rollout.score_time.reward": 10}, 0)
     lines = [scored(0.1, 10), scored(0.9, 20, "outside"), scored(0.5, 15, "process", "worker"), root]
     for order in itertools.permutations(lines):
@@ -365,7 +365,7 @@ def test_newest_score_counts_in_any_order_of_lines() -> None:
 
 
 def test_score_of_a_sub_trajectory_is_not_its_callers() -> None:
-    """A later score of the opponent does not replace the debate's."""
+    """A later score of a sub-trajectory does not replace its caller's score."""
     root = line_of({"rollout.score.reward": 1.0, "rollout.score_time.reward": 10}, 0)
     assert noted(scored(1.0, 10), scored(0.0, 20, parent_id="opponent"), root).score == 1.0
 
@@ -385,14 +385,14 @@ def test_score_of_a_sub_trajectory_is_not_its_callers() -> None:
     ],
 )
 def test_scores_of_every_type_are_decided(rewards: list[Any], verdict: tuple[bool, str]) -> None:
-    """True counts as 1, infinities as numbers; NaN and text are scores that are not 0."""
+    """True counts as 1, infinities as numbers; NaN and text are scores but not 0."""
     rules = TailRules(tail_rules("zero,spread=0.5"), 0, "")
     siblings = [noted(scored(reward, 10), line_of({}, 0)) for reward in rewards]
     assert rules.decide(Group("e", 1, 1, False), siblings) == verdict
 
 
 def test_unusually_slow_or_long_group_is_kept() -> None:
-    """A group is compared with the median of the latest trajectories, once there are enough of them."""
+    """A group is compared with the median of enough latest trajectories."""
     rules = TailRules(tail_rules("slow=3,long=4"), 0, "")
     name = Group("e", 1, 1, False)
     slow, long = trajectory(seconds=3.1, tokens=100), trajectory(seconds=1.0, tokens=401)
@@ -402,11 +402,11 @@ def test_unusually_slow_or_long_group_is_kept() -> None:
     assert rules.decide(name, [long]) == (True, "long")
     assert rules.decide(name, [trajectory(seconds=2.9, tokens=399)]) == (False, "ordinary")
     validation = name._replace(validate=True)
-    assert rules.decide(validation, [slow]) == (False, "ordinary"), "validation has a measure of its own"
+    assert rules.decide(validation, [slow]) == (False, "ordinary"), "validation has its own median"
 
 
 def test_base_rate_chooses_equal_groups_on_every_node() -> None:
-    """The choice depends on the group's name, and not on what head sampling chose."""
+    """The choice depends on the group's name, and not on head sampling."""
     rules = TailRules(tail_rules("rate=0.3"), 0, "seed")
     again = TailRules(tail_rules("rate=0.3"), 0, "seed")
     groups = [Group("e", 1, row, False) for row in range(500)]
@@ -420,7 +420,7 @@ def test_base_rate_chooses_equal_groups_on_every_node() -> None:
     st.integers(1, 1000),
 )
 def test_budget_is_never_exceeded(groups: list[tuple[bool, int]], budget: int) -> None:
-    """Groups without errors leave errors their share."""
+    """Groups without errors leave the share reserved for errors."""
     rules = TailRules({}, budget, "")
     spent = Counter[bool]()
     for is_error, size in groups:
@@ -432,5 +432,5 @@ def test_budget_is_never_exceeded(groups: list[tuple[bool, int]], budget: int) -
 
 @given(st.binary(max_size=400))
 def test_outcome_takes_any_line(line: bytes) -> None:
-    """An unreadable line counts by its size and raises nothing."""
+    """An unreadable line adds its size, and raises nothing."""
     assert noted(line).size == len(line)

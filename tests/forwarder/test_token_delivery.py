@@ -1,4 +1,4 @@
-"""Decoded text: what a forwarder exports, archives and replays."""
+"""Test what a forwarder exports, archives and replays of decoded text."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_archive_holds_what_was_recorded_and_replay_decodes_again(
 
 
 def test_token2text_of_trajectory_and_operation_override_the_setting(tracing: None, tmp_path: Path) -> None:
-    """An operation's value wins over its trajectory's."""
+    """An operation's value takes precedence over its trajectory's."""
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered.jsonl")}}, token2text=True)
     model = Model()
     model.tokenizer = demo_tokenizer()
@@ -113,7 +113,7 @@ def test_token2text_of_trajectory_and_operation_override_the_setting(tracing: No
 
 
 def test_tokenizers_are_copied_before_segments(tmp_path: Path) -> None:
-    """The copy of a node directory has private tokenizers before it has a segment that names them."""
+    """A copy gets tokenizers, as private files, before segments that name them."""
     origin, copy = tmp_path / "origin", tmp_path / "copy"
     origin.mkdir()
     copy.mkdir()
@@ -127,7 +127,7 @@ def test_tokenizers_are_copied_before_segments(tmp_path: Path) -> None:
 
 
 def test_replay_ignores_a_linked_tokenizer(tmp_path: Path) -> None:
-    """Anybody may put a link into a temporary directory."""
+    """A link could lead to any file: it is not followed."""
     place = tmp_path / "place"
     place.mkdir()
     ours, theirs = stored(tmp_path, demo_tokenizer()), "f" * 32

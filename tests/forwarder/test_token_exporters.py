@@ -1,4 +1,4 @@
-"""Exporters of one forwarder: the lines of one depend on no other, and on no restart."""
+"""Test that an exporter's lines depend on no other exporter and no restart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IMAGE: Final = "data:image/png;base64," + "iVBORw0KGgo" * 200
 
 
 def trajectories(tokenizer: str, count: int) -> list[bytes]:
-    """Make the lines of a trace with several trajectories: calls side by side, then roots."""
+    """Make lines of a trace with several trajectories: parallel calls, then roots."""
     encoded = demo_tokenizer().encode
     calls, roots = [], []
     for number in range(1, count + 1):
@@ -48,7 +48,7 @@ def trajectories(tokenizer: str, count: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes], list[bytes]]:
-    """A node directory, the lines in its segment, and the lines that a forwarder's only exporter gets."""
+    """Return a node directory, its lines, and the lines that an only exporter gets."""
     node_dir = tmp_path_factory.mktemp("node")
     lines = trajectories(stored(node_dir, demo_tokenizer()), 5)
     (node_dir / SEGMENT.file).write_bytes(b"".join(lines))
@@ -61,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes], li
 def test_exporters_at_any_pace_get_the_lines_of_an_only_exporter(
     data: st.DataObject, max_bytes: int, run: Any
 ) -> None:
-    """An exporter that is ahead, behind, or reads lines again gets the bytes that it would get alone."""
+    """An exporter ahead, behind or reading again gets the bytes it would get alone."""
     node_dir, lines, expected = run
     cache = LineCache(node_dir, LineRewriter(node_dir).rewrite, max_bytes)
     readers, positions = [cache.reader() for _ in range(3)], [0] * 3
@@ -71,7 +71,9 @@ def test_exporters_at_any_pace_get_the_lines_of_an_only_exporter(
             (line,) = itertools.islice(readers[reader].read(SEGMENT, starts[positions[reader]], 1), 1)
             assert line.exported.encoded == expected[positions[reader]]
             positions[reader] += 1
-        if data.draw(st.booleans()) and positions[reader]:  # delivery was interrupted: the lines again
+        if (
+            data.draw(st.booleans()) and positions[reader]
+        ):  # after an interruption the exporter reads lines again
             positions[reader] -= data.draw(st.integers(0, min(3, positions[reader])))
     for reader, position in zip(readers, positions, strict=True):
         rest = reader.read(SEGMENT, starts[position], sys.maxsize)
@@ -95,7 +97,7 @@ def test_root_shows_its_answer_after_a_restart(data: st.DataObject, run: Any) ->
 
 
 def test_root_whose_answer_is_gone_has_no_text(run: Any, tmp_path: Path) -> None:
-    """When the answer's segment is removed, the root is exported as it was recorded."""
+    """If the answer's segment was removed, the root is exported as recorded."""
     _, lines, _ = run
     exported = exported_by(LineRewriter(tmp_path), lines[-1])
     assert exported.output == ExportedSpan(lines[-1]).output
@@ -103,7 +105,7 @@ def test_root_whose_answer_is_gone_has_no_text(run: Any, tmp_path: Path) -> None
 
 
 def test_one_trace_takes_a_quarter_of_the_memory_at_most(tmp_path: Path) -> None:
-    """A trace without end is forgotten and begun anew; it does not use up the memory of other traces."""
+    """A growing trace is forgotten and started again; other traces keep their memory."""
     rewriter = LineRewriter(tmp_path, memory=100_000)
     other = line(1, {"prompt_ids": list(range(30))}, {"token_ids": [1]}, trace=2)
     rewriter.rewritten(other)
@@ -118,7 +120,7 @@ def test_one_trace_takes_a_quarter_of_the_memory_at_most(tmp_path: Path) -> None
 def test_exporter_that_was_away_gets_equal_lines(
     fresh_process: None, test_exporters: None, tmp_path: Path
 ) -> None:
-    """One target takes every span at once; the other none until later, and one span never."""
+    """One target takes all spans at once; the other later, and rejects one span."""
     ahead, behind = tmp_path / "ahead", tmp_path / "behind"
     fault = Path(f"{behind}.fault")
     fault.write_text("unavailable")

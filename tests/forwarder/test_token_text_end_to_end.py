@@ -1,4 +1,4 @@
-"""Thirty turns as text in a real MLflow server and in Weave's own server."""
+"""Show thirty turns as text in a real MLflow server and in Weave's own server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINES = [said for said in (Path(__file__).parents[2] / "LICENSE").read_text().sp
 
 
 class Undecoding(PreTrainedTokenizerFast):
-    """A tokenizer that decodes nothing in this process."""
+    """A tokenizer that fails when this process decodes with it."""
 
     def decode(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("decoded in the training process")
@@ -33,14 +33,14 @@ class Undecoding(PreTrainedTokenizerFast):
 
 @dataclass
 class Answer:
-    """What a model call gives."""
+    """The result of a model call."""
 
     token_ids: list[int]
     log_probs: list[float]
 
 
 class Conversation(BaseModel):
-    """What an agent loop gives."""
+    """The result of an agent loop."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -92,9 +92,9 @@ def agent(
     return Agent()
 
 
-@pytest.mark.filterwarnings("default")  # what MLflow's own imports warn about is not ours to fix
+@pytest.mark.filterwarnings("default")  # MLflow's own imports may warn
 async def test_thirty_turns_are_shown_as_text(agent: Agent, server_uri: str, local_weave: LocalWeave) -> None:
-    """Each turn shows its new text, and every prompt can be restored, in MLflow and in Weave."""
+    """MLflow and Weave show each turn's new text, and every prompt can be restored."""
     with rollout_trace_attr(step=1, token2text=True):
         agent.several()
         agent.untold()

@@ -1,4 +1,4 @@
-"""The text of token ids is decoded in the forwarder, each token once."""
+"""Test that the forwarder decodes token ids to text, each token once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXT = LICENSE + "é 你好 🙂 ŵ \u200b<|im_end|>"
 
 
 def sentencepiece_like() -> Tokenizer:
-    """A tokenizer as Llama 2 has one: words begin with a mark, unknown characters become bytes."""
+    """Return a tokenizer like Llama 2: words begin with a mark; bytes as fallback."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence(
@@ -45,7 +45,7 @@ def sentencepiece_like() -> Tokenizer:
 
 
 def wordpiece() -> Tokenizer:
-    """A tokenizer as BERT has one: pieces within a word are marked, words joined by spaces."""
+    """Return a tokenizer like BERT: inner pieces are marked, spaces join words."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(cleanup=False)
@@ -81,7 +81,7 @@ def test_stored_tokenizer_decodes_as_the_original(tokenizer: Tokenizer, tmp_path
 
 
 def test_changed_tokenizer_has_another_name(tmp_path: Path) -> None:
-    """A tokenizer that is loaded twice has one name; a further token gives it another name."""
+    """A tokenizer loaded twice has one name; an added token changes the name."""
     tokenizers, other = Tokenizers(tmp_path), demo_tokenizer()
     other.add_tokens(["<call>"])
     first, again, changed = map(tokenizers.name_of, (demo_tokenizer(), demo_tokenizer(), other))
@@ -90,7 +90,7 @@ def test_changed_tokenizer_has_another_name(tmp_path: Path) -> None:
 
 
 def test_tokenizer_is_found_in_objects_of_every_kind(tmp_path: Path) -> None:
-    """The object may be a tokenizer of transformers or tokenizers, a processor, or a file."""
+    """The object may be a tokenizer of either library, a processor, or a file."""
     from transformers import PreTrainedTokenizerFast
 
     fast = PreTrainedTokenizerFast(tokenizer_object=demo_tokenizer())
@@ -111,7 +111,7 @@ def test_tokenizer_is_found_in_objects_of_every_kind(tmp_path: Path) -> None:
 
 
 class Raising:
-    """A tokenizer that does not work."""
+    """A tokenizer that raises."""
 
     @property
     def backend_tokenizer(self) -> Any:
@@ -124,7 +124,7 @@ class Raising:
 def test_tokenizer_that_cannot_be_written_is_warned_of_once(
     broken: Any, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A slow-only or raising tokenizer has no name, and the caller notices nothing."""
+    """A slow-only or raising tokenizer has no name, and nothing is raised."""
     tokenizers = Tokenizers(tmp_path)
     assert [tokenizers.name_of(broken) for _ in range(3)] == [None] * 3
     (record,) = caplog.records
@@ -180,7 +180,7 @@ def _shared(kind: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokeni
 
 
 def test_turn_shows_its_new_text(tmp_path: Path) -> None:
-    """Each token of thirty turns is decoded once; the agent loop and the root show the whole conversation."""
+    """Each token of 30 turns is decoded once; agent loop and root show all text."""
     tokenizer = demo_tokenizer()
     name = stored(tmp_path, tokenizer)
     whole = tokenizer.encode(LICENSE * 3).ids
@@ -231,7 +231,7 @@ def test_turn_shows_its_new_text(tmp_path: Path) -> None:
 def test_log_probability_that_is_nan_counts_as_missing(
     recorded: list[float], summary: Any, tmp_path: Path
 ) -> None:
-    """NaN is recorded as null; the summary is of the numbers, and says how many are missing."""
+    """NaN is recorded as null; the summary counts such values as missing."""
     tokenizer = demo_tokenizer()
     name, ids = stored(tmp_path, tokenizer), tokenizer.encode(TEXT).ids
     output = orjson.loads(encoding.to_json({"token_ids": ids[4:6], "log_probs": recorded}, 1 << 10))
@@ -275,7 +275,7 @@ def test_answer_that_is_no_list_of_token_ids_gets_no_text(answer: list[Any], tmp
 def test_lines_without_a_usable_tokenizer_stay_as_recorded(
     content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning says why the tokenizer's file cannot be used."""
+    """One warning gives the reason why the tokenizer's file cannot be used."""
     monkeypatch.setattr(decoders_of_runs, "_RETRY_INTERVAL", 0.0)
     name = "0" * 32
     path = layout.tokenizer_file(tmp_path, name)
@@ -289,7 +289,7 @@ def test_lines_without_a_usable_tokenizer_stay_as_recorded(
 
 
 def test_tokenizer_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
-    """The first spans of a process arrive before all of a large tokenizer is written."""
+    """A process's first spans may arrive while its tokenizer is being written."""
     name = stored(tmp_path, demo_tokenizer())
     path = layout.tokenizer_file(tmp_path, name)
     content = path.read_bytes()
@@ -305,7 +305,7 @@ def test_tokenizer_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
 def test_span_that_ends_in_the_future_extends_no_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clock that was set back does not delay delivery."""
+    """A clock that is set back does not delay delivery."""
     monkeypatch.setattr(decoders_of_runs, "PATIENCE", 0.2)
     later = time.time_ns() + 60 * 10**9
     raw = line(1, {}, {"token_ids": [6]}, tokenizer="0" * 32, span=(later - 1, later))
@@ -315,7 +315,7 @@ def test_span_that_ends_in_the_future_extends_no_wait(
 
 
 def test_tokenizer_that_panics_costs_the_text_alone(tmp_path: Path) -> None:
-    """A panic of the library is no Exception, and the line is exported."""
+    """A panic of the library, which is no Exception, does not stop the export."""
     tokenizer = Tokenizer(models.WordLevel({" ": 0}, unk_token=" "))
     tokenizer.decoder = decoders.Strip(" ", 0, 3)
     raw = line(1, {}, {"token_ids": [0]}, tokenizer=stored(tmp_path, tokenizer))
@@ -325,7 +325,7 @@ def test_tokenizer_that_panics_costs_the_text_alone(tmp_path: Path) -> None:
 def test_default_tokenizer_is_waited_for_by_other_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread does not go without the default tokenizer while another thread loads it."""
+    """A thread waits for the default tokenizer while another thread loads it."""
     begun, over = threading.Event(), threading.Event()
     look = tokenizers_of_processes._local_file
 
@@ -351,7 +351,7 @@ def test_default_tokenizer_is_waited_for_by_other_threads(
 def test_process_that_cannot_start_a_thread_records_without_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No exception reaches the program, then or at its end."""
+    """No exception reaches the program, neither at once nor at exit."""
 
     def no_room(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -377,7 +377,7 @@ def test_foreign_tokenizer_file_is_not_used(tmp_path: Path, caplog: pytest.LogCa
 
 @pytest.mark.parametrize("before", ["the key ", "the key:\n", "the key:\t", '{"key": "', "{'key': '\\n"])
 def test_decoded_text_is_redacted(tmp_path: Path, before: str) -> None:
-    """A secret in token ids, where the recorder's redaction cannot find it, is not in their text."""
+    """A secret in token ids, which the recorder cannot see, is not in their text."""
     tokenizer = demo_tokenizer()
     name, secret = stored(tmp_path, tokenizer), "sk-" + "a1B2" * 8
     raw = line(1, {}, {"token_ids": tokenizer.encode(f"{before}{secret} is").ids}, tokenizer=name)

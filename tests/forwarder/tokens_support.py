@@ -1,4 +1,4 @@
-"""Make lines of model calls as the recorder writes them, and restore prompts from exported spans."""
+"""Make lines of model calls like the recorder's; restore prompts from spans."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def line(
     kind: str = semconv.KIND_LLM,
     text_of: int | None = None,
 ) -> bytes:
-    """Make a line of span ``number``, which ends before the span of the next number starts."""
+    """Make a line of span ``number``, which ends before span ``number + 1`` starts."""
     attributes = {
         semconv.SPAN_KIND: kind,
         semconv.INPUT_MIME_TYPE: semconv.JSON_MIME_TYPE,
@@ -66,7 +66,7 @@ def line(
 
 
 class ExportedSpan:
-    """The span of a line that an exporter gets."""
+    """The span of a line, as an exporter gets it."""
 
     def __init__(self, line: bytes) -> None:
         data = orjson.loads(line)

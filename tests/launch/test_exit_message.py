@@ -1,4 +1,4 @@
-"""The last line of a program: how much was delivered, where to look, and what happens to the rest."""
+"""Test the line at a program's end: counts, destination and undelivered spans."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ end = time.monotonic() + 60
 while not otel_rollout.status().exporters['test-faulty'].retried:
     time.sleep(0.01); assert time.monotonic() < end
 """
-"""Part of a program that waits until the forwarder has met the target's failure."""
+"""Part of a program: waits until the forwarder has recorded the target's failure."""
 
 
 class Terminal:
@@ -113,7 +113,7 @@ def target(test_exporters, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def away(target: Path) -> dict[str, dict[str, str]]:
-    """Return an exporter whose target does not answer."""
+    """Return exporters whose target is unavailable."""
     Path(f"{target}.fault").write_text("unavailable")
     return {"test-faulty": {"path": str(target)}}
 
@@ -139,7 +139,7 @@ def test_configured_logging_gets_the_line(target):
 
 
 def test_level_of_the_librarys_logger_silences_the_line(target):
-    """A level set on the logger ``otel_rollout`` holds for the line."""
+    """The level of the logger ``otel_rollout`` applies to the line."""
     quiet = "import logging; logging.getLogger('otel_rollout').setLevel('ERROR')\n"
     ended = run(quiet + program({"test-file": {"path": str(target)}}))
     assert "delivered" not in ended.stderr.replace("delivering", "")
@@ -185,7 +185,7 @@ def test_program_with_all_trajectories_sampled_out_says_so(target):
 
 
 def test_child_process_ends_without_a_line(target):
-    """Only the process that leads a run reports it, not its children, forked ones included."""
+    """Only the run's founder prints the line, not its children, also forked ones."""
     rest = "import os\nif os.fork() == 0:\n    sys.exit()\nos.wait()\n"
     rest += "import subprocess; subprocess.run([sys.executable, '-c', 'import otel_rollout'])"
     ended = run(program({"test-file": {"path": str(target)}}, rest=rest))
@@ -193,7 +193,7 @@ def test_child_process_ends_without_a_line(target):
 
 
 def test_wait_on_a_terminal_shows_progress_and_ends_by_ctrl_c(away, tmp_path):
-    """Ctrl-C ends the wait without traceback, with the program's exit status and a line about the rest."""
+    """Ctrl-C ends the wait without traceback; exit status and line stay."""
     terminal = Terminal(tmp_path, program(away, rest=UNTIL_RETRIED))
     terminal.read_until("delivering spans")
     start = time.monotonic()
@@ -208,7 +208,7 @@ def test_wait_on_a_terminal_shows_progress_and_ends_by_ctrl_c(away, tmp_path):
 
 
 def test_delivery_within_a_second_shows_no_progress(target, tmp_path):
-    """A short wait does not flash a line of progress."""
+    """A short wait shows no line of progress."""
     Path(f"{target}.fault").write_text("unavailable")
     wait = "import pathlib\n" + UNTIL_RETRIED
     wait += f"pathlib.Path({str(target) + '.fault'!r}).unlink()\n"
@@ -234,7 +234,7 @@ def test_program_ended_by_ctrl_c_keeps_its_exit_status(target, tmp_path):
 
 
 def test_progress_inside_a_display_of_rich_prints_few_lines(away, tmp_path):
-    """rich removes the control characters that update a line, so lines are printed ever less often."""
+    """rich removes control characters, so lines are printed ever less often."""
     rest = "import rich.console\nwith rich.console.Console().status('busy'):\n    otel_rollout.shutdown()"
     terminal = Terminal(tmp_path, program(away, timeout=4.5, rest=rest))
     assert terminal.finish() == 0
@@ -242,7 +242,7 @@ def test_progress_inside_a_display_of_rich_prints_few_lines(away, tmp_path):
 
 
 def test_ctrl_c_in_an_explicit_shutdown_raises_in_the_program(away, tmp_path):
-    """shutdown() raises KeyboardInterrupt like any call; the exit prints the line without another wait."""
+    """shutdown() raises KeyboardInterrupt; the exit prints the line without waiting."""
     rest = "try:\n    otel_rollout.shutdown()\nexcept KeyboardInterrupt:\n    print('interrupted')"
     terminal = Terminal(tmp_path, program(away, rest=rest))
     terminal.read_until("delivering spans")
@@ -255,7 +255,7 @@ def test_ctrl_c_in_an_explicit_shutdown_raises_in_the_program(away, tmp_path):
 
 
 def test_repeated_ctrl_c_shows_no_traceback_of_the_library(away, tmp_path):
-    """Only Python's own last steps may report a late Ctrl-C."""
+    """A traceback, if any, comes from Python's own exit."""
     terminal = Terminal(tmp_path, program(away))
     terminal.read_until("delivering spans")
     for _ in range(5):
@@ -265,7 +265,7 @@ def test_repeated_ctrl_c_shows_no_traceback_of_the_library(away, tmp_path):
 
 
 def test_unreachable_mlflow_is_named_without_credentials():
-    """The line names target, state and the command to watch it, and shows no credentials."""
+    """The line names target, state and the command to watch, but no credentials."""
     uri = f"http://user:hunter2@127.0.0.1:{free_port()}"
     ended = run(program("mlflow", timeout=3), MLFLOW_TRACKING_URI=uri)
     assert ended.returncode == 0
@@ -280,7 +280,7 @@ def test_unreachable_mlflow_is_named_without_credentials():
 
 
 def test_refusing_target_is_named_with_what_to_correct(target):
-    """The line says what to correct, and which command delivers then."""
+    """The line says what to correct, and which command then delivers."""
     Path(f"{target}.fault").write_text("refused")
     ended = run(program({"test-faulty": {"path": str(target)}}))
     line = ended.stderr.splitlines()[-1]
@@ -289,7 +289,7 @@ def test_refusing_target_is_named_with_what_to_correct(target):
 
 
 def test_program_ended_by_sigterm_or_sigkill_has_its_spans_delivered(target, tmp_path):
-    """Without exit handlers there is no line, and the forwarder delivers the spans."""
+    """No exit handler prints a line, but the forwarder delivers the spans."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         goes_on = program(
             {"test-file": {"path": str(target)}}, rest="print('READY')\nwhile True: time.sleep(0.1)"
@@ -304,7 +304,7 @@ def test_program_ended_by_sigterm_or_sigkill_has_its_spans_delivered(target, tmp
 
 
 def test_console_exporter_names_the_log_it_prints_to(tmp_path):
-    """The forwarder prints into its log; the program names that file at its start and its end."""
+    """The program names the forwarder's log at its start and its end."""
     ended = run(program("console"))
     log = node_directory(tmp_path) / "forwarder.log"
     assert f"the exporter console prints into {log}" in ended.stderr
@@ -319,7 +319,7 @@ def report_of(count: ExporterCount, recorded: int, **others: object) -> Report:
 
 
 def test_line_counts_every_span(tmp_path):
-    """Delivered, rejected, sampled out, pending, dropped and lost spans each have their number."""
+    """The line has the number of spans of each kind, from delivered to lost."""
     count = ExporterCount(delivered=5, rejected=2, pending=3, sampled_out=4, destination="T")
     said = exit_message.text(report_of(count, 15, dropped={"spool_limit": 6}), tmp_path)
     assert said.startswith("5 of 15 spans delivered to T.")
@@ -335,7 +335,7 @@ def test_line_counts_every_span(tmp_path):
 
 @pytest.mark.parametrize("name", ["console", "e"])
 def test_spans_without_a_forwarder_are_reported_with_its_log(name, tmp_path):
-    """Where no forwarder runs, the line names its log; an unknown target is named by its exporter."""
+    """Without a forwarder, the line names its log; the exporter stands for the target."""
     tmp_path.chmod(0o700)
     (tmp_path / layout.FORWARDER_LOG).write_text("Permission denied")
     said = exit_message.text(
@@ -346,7 +346,7 @@ def test_spans_without_a_forwarder_are_reported_with_its_log(name, tmp_path):
 
 
 def test_progress_on_a_narrow_terminal_is_one_line(away, tmp_path):
-    """A line wider than the terminal is cut, because a wrapped line could not be cleared."""
+    """A line wider than the terminal is cut: a wrapped line could not be cleared."""
     terminal = Terminal(tmp_path, program(away), columns=40)
     terminal.read_until("delivering")
     terminal.press_ctrl_c()

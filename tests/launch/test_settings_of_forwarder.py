@@ -1,4 +1,4 @@
-"""The forwarder gets the settings it needs: those that Settings marks as such."""
+"""Test that the forwarder gets every setting that it reads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from otel_rollout.settings import CONFIG_VARIABLE, Settings, given_to_forwarder
 
 PACKAGE = Path(settings_reader.__file__).parent
 FORWARDER = [*(PACKAGE / "forwarder").rglob("*.py"), *(PACKAGE / "exporting").rglob("*.py")]
-"""Modules that run in the forwarder's process and are given settings."""
+"""Modules that run in the forwarder and read settings."""
 PROPERTIES = {
     "enabled": {"exporters"},
     "tail_rules": {"outcome_keep"},
     "experiment": {"experiment_name", "run_id"},
 }
-"""Property of Settings → the settings it is made of."""
+"""Property of Settings → the settings from which it is computed."""
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 MARKED = {*given_to_forwarder("founder"), *given_to_forwarder("starter")}
 VALUES = {
@@ -29,7 +29,7 @@ VALUES = {
     "redact": "secrets",
     "outcome_keep": "errors,spread=0.5",
 }
-"""Values of settings that not every text can be."""
+"""Valid values of settings that do not accept every text."""
 
 
 def value_for(name: str) -> object:
@@ -47,7 +47,7 @@ def value_for(name: str) -> object:
 
 
 def test_settings_that_the_forwarder_reads_are_marked() -> None:
-    """A setting that the forwarder reads, but is not given, would have its default there."""
+    """A setting that is read but not passed would have its default in the forwarder."""
     read = {
         node.attr
         for path in FORWARDER
@@ -56,12 +56,12 @@ def test_settings_that_the_forwarder_reads_are_marked() -> None:
         and ast.unparse(node.value) in ("configured", "settings", "self._settings", "self._configured")
     }
     needed = (read & FIELDS.keys()).union(*(PROPERTIES[name] for name in read & PROPERTIES.keys()))
-    assert {"turns", "keep", "outcome_keep"} <= needed, "the scan finds what is read"
+    assert {"turns", "keep", "outcome_keep"} <= needed, "the scan finds settings that are read"
     assert needed <= MARKED
 
 
 def test_every_property_of_settings_is_known_here() -> None:
-    """The scan above knows what each property is made of."""
+    """The test above knows the settings of each property."""
     assert {
         name for name, value in vars(Settings).items() if isinstance(value, property)
     } == PROPERTIES.keys()
@@ -69,7 +69,7 @@ def test_every_property_of_settings_is_known_here() -> None:
 
 @pytest.mark.parametrize("name", sorted(MARKED))
 def test_marked_setting_reaches_the_forwarder(name: str) -> None:
-    """An argument of configure() does so although no variable has its value."""
+    """An argument of configure() reaches the forwarder, although no variable has it."""
     configured = dataclasses.replace(Settings(exporters={"console": {}}), **{name: value_for(name)})
     passed = launcher._forwarder_environment({}, configured)
     assert getattr(settings_reader.from_environment(passed)[0], name) == value_for(name)
@@ -77,7 +77,7 @@ def test_marked_setting_reaches_the_forwarder(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(given_to_forwarder("founder")))
 def test_founder_decides_how_a_run_is_delivered(name: str) -> None:
-    """A process that records with another value starts a forwarder with that of the run's founder."""
+    """A process with another value starts a forwarder with the founder's value."""
     founder = settings_reader.to_variable(
         {"run_id": "run", settings_reader.FOUNDER_KEY: {name: value_for(name)}}
     )

@@ -1,4 +1,4 @@
-"""Copies of node directories, made piece by piece while writers write, hold every span counted."""
+"""Test copies of node directories, made while writers write: no span is missing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lines_in(directory: Path) -> list[bytes]:
 def test_copy_made_while_a_writer_writes_holds_every_line(
     bursts: list[int], piece_bytes: int, flushed: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """However pieces and lines interleave, the copy has every line, and a header that counts them."""
+    """For any order of pieces and lines, the copy has all lines and their count."""
     origin, copy = tmp_path_factory.mktemp("origin"), tmp_path_factory.mktemp("copy")
     writer = node_with_writer(origin)
     written = 0
@@ -59,7 +59,7 @@ def test_copy_made_while_a_writer_writes_holds_every_line(
 
 
 def test_incomplete_copy_counts_no_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy that was broken off is delivered like any directory, and counts only its own lines."""
+    """An interrupted copy is delivered like any directory, and counts its own lines."""
     origin, copy = tmp_path / "origin", tmp_path / "copy"
     origin.mkdir()
     copy.mkdir()
@@ -74,7 +74,7 @@ def test_incomplete_copy_counts_no_spans(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_trajectory_open_during_the_copy_is_in_its_root_table(tmp_path: Path) -> None:
-    """A trajectory that runs while its node is copied is open in the copy, whose writer is dead."""
+    """A trajectory that runs during the copy is open in the copy."""
     origin, copy = tmp_path / "origin", tmp_path / "copy"
     origin.mkdir()
     copy.mkdir()
