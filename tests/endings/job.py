@@ -1,6 +1,6 @@
-"""A small training job on Ray that ends in the given way: ``python -m tests.endings.job ENDING``.
+"""Run a small training job on Ray: ``python -m tests.endings.job ENDING``.
 
-Before it ends, it writes to standard output how many spans have ended for certain.
+The job ends in the given way. Before that, it prints how many spans have certainly ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ACTORS, TRAJECTORIES, OPERATIONS = 2, 5, 20
 
 @rollout_trace_op(name="op")
 def operation(number: int) -> str:
-    """Stand for a turn, with enough text for the journal to matter."""
+    """Simulate a turn, with enough text for the journal to matter."""
     return "word " * (number % 200)
 
 
@@ -44,7 +44,7 @@ class Worker:
             os._exit(0)
 
     def hang_in_a_trajectory(self, path: str) -> None:
-        """Record without pause inside a trajectory, and write the number of ended spans to a file."""
+        """Record without pause in a trajectory; write the count of ended spans to a file."""
         acknowledged = os.open(path, os.O_WRONLY | os.O_CREAT)
         with rollout_trace_attr(step=2):
             for number in itertools.count():
@@ -62,18 +62,18 @@ class Worker:
 
 @ray.remote(max_retries=0)
 def endless_task(path: str) -> None:
-    """Record without pause in a task, which is to be cancelled."""
+    """Record without pause, until the task is cancelled."""
     Worker().hang_in_a_trajectory(path)
 
 
 def say(ended: int, unfinished: int = 0) -> None:
-    """Tell the test how many spans have ended for certain, how many trajectories never will, and when."""
+    """Print the numbers of ended spans and unfinished trajectories, and the time."""
     # A line of its own, in one piece: Ray prints to the same place from another thread.
     print(f"\nENDED {ended} {unfinished} {time.time():.0f}\n", end="", flush=True)
 
 
 def ended_according_to(path: str) -> int:
-    """Return how many spans an endless worker has ended, once there are more than 1000."""
+    """Wait until an endless worker has ended 1000 spans; return their number."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
@@ -111,7 +111,7 @@ def shut_down(workers: list[Any], ended: int, path: str) -> None:
 
 
 def driver_returns(workers: list[Any], ended: int, path: str) -> None:
-    """Reach the driver's last line while everything lives."""
+    """Reach the driver's last line while the workers live."""
     say(ended)
 
 
@@ -129,7 +129,7 @@ def driver_killed(workers: list[Any], ended: int, path: str) -> None:
 
 
 def worker_killed(workers: list[Any], ended: int, path: str) -> None:
-    """Send SIGKILL to a worker that records without pause, perhaps in the middle of a line."""
+    """Send SIGKILL to a worker that records without pause, maybe inside a line."""
     pid = ray.get(workers[0].pid.remote())
     workers[0].hang_in_a_trajectory.remote(path)
     ended_according_to(path)

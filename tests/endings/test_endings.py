@@ -1,6 +1,6 @@
-"""However a job on Ray ends, every span that has ended arrives once: in a file and in MLflow.
+"""Test that every ended span arrives once, however a job on Ray ends.
 
-The processes, the kills and the MLflow server are real.
+The spans arrive in a file and in MLflow. The processes, the kills and the MLflow server are real.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from tests.mlflow_server import stored
 JOB_SECONDS = 180
 EXPORTERS = ("test-file", "mlflow")
 SEEN_WITHIN = 30.0
-"""Seconds from the kill until a killed trajectory stands in MLflow as an error."""
+"""Maximum seconds from the kill until MLflow shows the trajectory as an error."""
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
 
 
 class Ended(NamedTuple):
-    """What a job says at its end.
+    """The numbers that a job prints at its end.
 
     Attributes:
-        spans: number of spans that have ended for certain.
+        spans: number of spans that have certainly ended.
         unfinished: number of trajectories that never end.
         at: time of the end.
     """
@@ -52,7 +52,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture
 def project() -> str:
-    """Return the name of a project, and so of an experiment, of this test alone."""
+    """Return the name of a project that only this test uses."""
     return f"endings-{uuid.uuid4().hex[:12]}"
 
 
@@ -65,7 +65,7 @@ def mlflow(server_uri: str, project: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @contextmanager
 def running_job(ending: str, tmp_path: Path, **variables: str) -> Iterator[Ended]:
-    """Run a job until it says that it ends, and after the block to its end."""
+    """Run a job until it is about to end, yield, then wait for its end."""
     environment = {
         **os.environ,
         "OTEL_TRACES_EXPORTER": ",".join(EXPORTERS),
@@ -99,13 +99,13 @@ def running_job(ending: str, tmp_path: Path, **variables: str) -> Iterator[Ended
 
 
 def account_when_done(tmp_path: Path) -> Report:
-    """Return the delivery report, once everything is delivered and the forwarder has left."""
+    """Wait until everything is delivered and the forwarder ended; return the report."""
     (node_dir,) = layout.node_directories(tmp_path / "spool")
     configured = settings.Settings(exporters={name: {} for name in EXPORTERS})
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         report = node_report.report(node_dir, configured)
-        # It may not have begun yet: a job can end sooner than a process starts.
+        # The forwarder may not run yet: a job can end before its forwarder has started.
         pending = sum(count.pending for count in report.exporters.values())
         if not pending and not launcher.forwarder_runs(node_dir):
             return node_report.report(node_dir, configured)
@@ -123,7 +123,7 @@ def in_mlflow(uri: str, project: str) -> Counter[tuple[str, str]]:
 
 
 def seen_as_error(uri: str, project: str) -> float:
-    """Wait until the killed trajectory, that of step 2, is an error in MLflow; return the time."""
+    """Wait until MLflow shows the trajectory of step 2 as an error; return the time."""
     deadline = time.monotonic() + SEEN_WITHIN
     while time.monotonic() < deadline:
         if stored(uri, project, "tags.step = '2' AND trace.status = 'ERROR'"):
@@ -135,7 +135,7 @@ def seen_as_error(uri: str, project: str) -> float:
 @pytest.mark.usefixtures("test_exporters")
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_every_ended_span_arrives_once(ending: str, tmp_path: Path, server_uri: str, project: str) -> None:
-    """Spans that ended before the job did are delivered once, and killed trajectories end as errors."""
+    """Ended spans are delivered once, and killed trajectories end as errors."""
     with running_job(ending, tmp_path) as (ended, unfinished, at):
         if unfinished:
             assert seen_as_error(server_uri, project) - at < SEEN_WITHIN
@@ -145,7 +145,7 @@ def test_every_ended_span_arrives_once(ending: str, tmp_path: Path, server_uri: 
     assert in_mlflow(server_uri, project) == counts
     for name in EXPORTERS:
         assert len(counts) == report.recorded == report.exporters[name].delivered
-    # A worker killed at work may have ended one more span than it could tell of.
+    # A killed worker may have ended one more span than it wrote to its file.
     assert ended + unfinished <= len(counts) <= ended + 2 * unfinished
     assert (report.lost, report.dropped, report.open) == (0, {}, 0)
     names = Counter(name for _, name in counts)
@@ -156,7 +156,7 @@ def test_every_ended_span_arrives_once(ending: str, tmp_path: Path, server_uri: 
 def test_every_ended_span_arrives_once_under_rays_subreaper(
     tmp_path: Path, server_uri: str, project: str
 ) -> None:
-    """Ray kills everything that a worker has started, and the driver starts another forwarder at the end."""
+    """Ray kills a worker's forwarder; the driver starts another one at the end."""
     with running_job("kill", tmp_path, **{SUBREAPER: "true"}) as ended:
         pass
     report = account_when_done(tmp_path)

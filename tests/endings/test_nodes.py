@@ -1,4 +1,4 @@
-"""Jobs on several nodes: each node is drained before Ray ends, and one report covers all nodes."""
+"""Test jobs on several nodes: all are drained before Ray ends, in one report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 
 def run_job(tmp_path: Path, **variables: str) -> dict[str, Any]:
-    """Run the job on two nodes, each with a spool of its own; return the counts that it prints."""
+    """Run the job on two nodes with separate spools; return the counts it prints."""
     places = {"TMPDIR": tmp_path / "here", "OTHER_TMPDIR": tmp_path / "other"}
     for place in places.values():
         place.mkdir()
@@ -45,7 +45,7 @@ def run_job(tmp_path: Path, **variables: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("test_exporters")
 def test_ray_shutdown_waits_until_all_nodes_have_delivered(tmp_path: Path) -> None:
-    """After ray.shutdown the spans of both nodes are delivered and linked, and one report covers both."""
+    """After ray.shutdown the spans of both nodes are delivered, linked and counted."""
     target = tmp_path / "delivered.jsonl"
     account = run_job(tmp_path, OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(target))
     assert account["recorded"] == account["ended"] == 66
@@ -56,11 +56,13 @@ def test_ray_shutdown_waits_until_all_nodes_have_delivered(tmp_path: Path) -> No
     assert len(target.read_text().splitlines()) == 66
     links = [json.loads(line) for line in Path(f"{target}.links").read_text().splitlines()]
     assert {run for run, _, _ in links} == {"run-7"}
-    assert len({forwarder for _, _, forwarder in links}) == 2, "published on one node, told on both"
+    assert len({forwarder for _, _, forwarder in links}) == 2, (
+        "published on one node, linked by both nodes' forwarders"
+    )
 
 
 def test_spans_of_other_nodes_are_copied_to_the_node_with_the_target_file(tmp_path: Path) -> None:
-    """Only the driver's node writes to SQLite; a run published on the other node has the traces of both."""
+    """Only the driver's node writes to SQLite, also traces of the other node."""
     database = f"sqlite:///{tmp_path}/mlflow.db"
     trainer = [sys.executable, "-c", "import mlflow; print(mlflow.start_run().info.run_id)"]
     environment = {**os.environ, "MLFLOW_TRACKING_URI": database}
@@ -86,7 +88,7 @@ def test_spans_of_other_nodes_are_copied_to_the_node_with_the_target_file(tmp_pa
 
 
 def test_spans_that_cannot_be_copied_stay_pending_with_the_reason(tmp_path: Path) -> None:
-    """The other node's spans stay pending if the copy fails, and the report says where they are."""
+    """If the copy fails, spans stay pending, and the report says where they are."""
     run = tmp_path / "here" / f"otel-rollout-{os.getuid()}" / "run"
     account = run_job(
         tmp_path,

@@ -1,4 +1,7 @@
-"""A job on two Ray nodes: ``python -m tests.endings.two_nodes``. Prints the counts of the whole job."""
+"""Run a job on two Ray nodes, and print the counts of the whole job.
+
+Usage: ``python -m tests.endings.two_nodes``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def main() -> None:
     other = ray.remote(Worker).options(num_cpus=0, resources={"other": 1}).remote()
     ended = sum(ray.get([worker.trajectories.remote(3, 10) for worker in (here, other)]))
     if blocked := os.environ.get("BLOCK"):
-        Path(blocked).touch()  # a file where a directory would have to be made
+        Path(blocked).touch()  # a file in place of a directory: copying fails
     ray.get(other.publish.remote(os.environ.get("TRACKERS_RUN", "run-7")))
     ray.shutdown()
     cluster.shutdown()

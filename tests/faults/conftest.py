@@ -1,4 +1,4 @@
-"""An OTLP receiver that counts, variables of processes that deliver to it, a directory for every user."""
+"""Fixtures: a counting OTLP receiver, its senders' variables, a public directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import wait_for
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """Yield a receiver that takes everything, to begin with."""
+    """Yield a receiver that at first accepts everything."""
     with receiving() as receiver:
         yield receiver
 

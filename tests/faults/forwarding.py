@@ -1,4 +1,4 @@
-"""Forward node directories when a test wants it, with the forwarder process of the product."""
+"""Run the product's forwarder on a node directory, under a test's control."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.faults.job import PATH, Job, names
 
 
 def node_directory(variables: dict[str, str], node: str = "node") -> Path:
-    """Make the directory in which a job with these variables will record, and add its name to them."""
+    """Create the node directory of a job, and name it in the job's variables."""
     variables |= {"OTEL_ROLLOUT_RUN_ID": "run", "OTEL_ROLLOUT_NODE": node}
     spool_dir = Path(variables["OTEL_ROLLOUT_SPOOL_DIR"])
     directory = layout.node_directory(spool_dir, "run", node)
@@ -28,7 +28,7 @@ def node_directory(variables: dict[str, str], node: str = "node") -> Path:
 
 @contextmanager
 def nobody_forwards(node_dir: Path) -> Iterator[None]:
-    """Hold the forwarder's lock, so that forwarders that are started leave again."""
+    """Hold the forwarder's lock, so that started forwarders exit."""
     lock = ForwarderLock(node_dir)
     assert lock.acquire()
     try:
@@ -38,7 +38,10 @@ def nobody_forwards(node_dir: Path) -> Iterator[None]:
 
 
 def record_and_die(variables: dict[str, str], node_dir: Path, count: int = 3) -> list[str]:
-    """Record two trajectories and one that does not end, in a process that is killed; nobody forwards."""
+    """Record two trajectories and an open one, in a process that is killed.
+
+    No forwarder runs meanwhile.
+    """
     with nobody_forwards(node_dir), Job(variables) as job:
         recorded = [*job.record("first", count), *job.record("second", count)]
         job.ask("open", "unended")
@@ -46,10 +49,10 @@ def record_and_die(variables: dict[str, str], node_dir: Path, count: int = 3) ->
 
 
 def forward(variables: dict[str, str], node_dir: Path, deaths: Sequence[str] = ()) -> Report:
-    """Run forwarders: each dies at one of the given points, and the last ends by itself.
+    """Run forwarders: each dies at one of the points, the last one ends normally.
 
     Returns:
-        The delivery report after that.
+        The delivery report after the last forwarder.
     """
     directory = node_dir.parent.parent.parent / "deaths"
     directory.mkdir(exist_ok=True)
@@ -57,8 +60,8 @@ def forward(variables: dict[str, str], node_dir: Path, deaths: Sequence[str] = (
         (directory / point).touch()
     command = [sys.executable, "-m", "otel_rollout.forwarder", str(node_dir)]
     environment = {**variables, "PYTHONPATH": PATH, "OTEL_TEST_DEATHS": str(directory)}
-    environment[settings.CONFIG_VARIABLE] = "{}"  # as from the run's first process, which it is not itself
-    while any(directory.iterdir()):  # two threads may come to a point each at the same instant
+    environment[settings.CONFIG_VARIABLE] = "{}"  # as passed by the run's founder, which is another process
+    while any(directory.iterdir()):  # two threads may each reach a point at the same instant
         ended = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False)
         assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     subprocess.run(command, env=environment, timeout=300, check=True)
@@ -66,7 +69,7 @@ def forward(variables: dict[str, str], node_dir: Path, deaths: Sequence[str] = (
 
 
 def replay(variables: dict[str, str], node_dir: Path, exporter: str) -> None:
-    """Deliver what a directory keeps once more, with the command ``replay``."""
+    """Deliver a directory's lines once more, with the command ``replay``."""
     command = [sys.executable, "-c", "from otel_rollout.cli import app; app()"]
     command += ["replay", str(node_dir), "--to", exporter]
     subprocess.run(command, env={**variables, "PYTHONPATH": PATH}, timeout=300, check=True)

@@ -1,4 +1,4 @@
-"""Node directories as an attacker makes them who wants files of others read, written or waited for."""
+"""Make node directories like an attacker who targets other users' files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plant_link(path: Path, secret: Path) -> None:
 
 
 def plant_dangling_link(path: Path, secret: Path) -> None:
-    """Plant a symbolic link to a missing file in a directory that is not the attacker's."""
+    """Plant a symbolic link to a missing file in another user's directory."""
     path.symlink_to(secret.parent / "created")
 
 
@@ -34,7 +34,7 @@ def plant_hard_link(path: Path, secret: Path) -> None:
 
 
 def plant_pipe(path: Path, secret: Path) -> None:
-    """Plant a pipe at whose other end there is no process."""
+    """Plant a pipe that no process has opened."""
     os.mkfifo(path)
 
 
@@ -70,7 +70,10 @@ def node_directory(spool_dir: Path, exporter: str = "test-file") -> Path:
 
 
 def forge_journal(node_dir: Path, target: Path) -> None:
-    """Make a dead writer's journal by which its segment, a link to ``target``, lacks an attacker's line."""
+    """Make a dead writer's journal that would append a line to ``target``.
+
+    The writer's segment is a link to ``target``.
+    """
     journal = Journal(node_dir / (WRITER + layout.JOURNAL_SUFFIX), 4096)
     journal.append(b"", ATTACK)
     journal.begin_segment(1)
@@ -80,7 +83,7 @@ def forge_journal(node_dir: Path, target: Path) -> None:
 
 
 def give_away(directory: Path, owner: int = NOBODY) -> None:
-    """Give a directory and everything below it to another user; links themselves, not their targets."""
+    """Give a directory with its content to another user, without following links."""
     os.chown(directory, owner, owner, follow_symlinks=False)
     for path in directory.rglob("*"):
         if path.is_symlink() or path.stat().st_nlink == 1 or path.is_dir():

@@ -1,12 +1,12 @@
-"""Change the processes that tests start: the speed of waiting, the clock, the moment of death.
+"""Change processes that tests start: shorter pauses, another clock, deaths.
 
-``site/sitecustomize.py`` calls :func:`arrange`, so that recording processes and forwarders are the product's
-own, started by the product's own command.
+``site/sitecustomize.py`` calls :func:`arrange`. So recording processes and forwarders run the product's own
+code, started by the product's own command.
 
 Variables:
-    OTEL_TEST_HASTE   factor by which pauses of forwarders are shorter
-    OTEL_TEST_CLOCK   file with the seconds that the machine's clock is ahead; it may change at any time
-    OTEL_TEST_DEATHS  directory with a file for each point at which a forwarder is to die, and removes it
+    OTEL_TEST_HASTE   factor by which forwarders' pauses are shorter
+    OTEL_TEST_CLOCK   file with the seconds by which the clock is ahead; its content may change at any time
+    OTEL_TEST_DEATHS  directory with a file for each point at which a forwarder dies; the forwarder removes it
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def arrange() -> None:
 
 
 def _step_clock(clock: Path) -> None:
-    """Set the time of day, as when somebody sets the machine's clock; the monotonic clock goes on."""
+    """Set the time of day, like a change of the clock, but not the monotonic clock."""
     real_time, real_time_ns = time.time, time.time_ns
 
     def ahead() -> float:
@@ -68,16 +68,16 @@ DEATHS = (
     "archiving a segment",
     "removing a segment",
 )
-"""Where a forwarder can be made to die, by SIGKILL."""
+"""Points at which tests kill a forwarder by SIGKILL."""
 DEATHS_DECIDING = ("before the verdict", "in the verdict's transaction", "after the verdict")
-"""Where a forwarder can be made to die while it decides which groups are delivered."""
+"""Points at which tests kill a forwarder while it decides about groups."""
 
 
 class _Deaths:
     """Kills this process at points for which the directory has a file.
 
     Args:
-        directory: directory of files that are named like points; one that was reached is removed.
+        directory: has a file named like each point; the file of a reached point is removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -87,7 +87,7 @@ class _Deaths:
         """Die if the point has a file."""
         try:
             (self._directory / point).unlink()
-        except FileNotFoundError:  # not wanted, or another forwarder has died of it
+        except FileNotFoundError:  # the test did not choose the point, or another forwarder died there
             return
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,13 +1,13 @@
-"""A recording program that does what lines on its standard input say, and answers each with a line of JSON.
+"""Record as lines on standard input say, and answer each line with JSON.
 
     record NAME COUNT [ROW]  a trajectory with operations NAME.0, …; answers once it is on disk
     open NAME                a trajectory that does not end, with one operation
-    huge NAME BYTES          a trajectory with an attribute of that size, and nothing else
+    huge NAME BYTES          a trajectory with one attribute of that size, and no operations
     across NAME CLOCK        a trajectory and an operation, in which the clock (a file) is set back by an hour
     status                   the delivery report
     shutdown SECONDS         the delivery report at the end
 
-OTEL_TEST_EXPORTERS has the exporters, as JSON, with which the program calls ``configure()``.
+OTEL_TEST_EXPORTERS has the exporters for ``configure()``, as JSON.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def names(name: str, count: int) -> list[str]:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Return the parts of a report that these tests look at."""
+    """Return the parts of a report that these tests check."""
     return {
         "directory": report.directory,
         "started": report.started,
@@ -145,7 +145,7 @@ class Job:
         return json.loads(self._process.stdout.readline())
 
     def record(self, name: str, count: int, row: int = 0) -> list[str]:
-        """Record a trajectory; the names of its spans, which are on disk."""
+        """Record a trajectory; return the names of its spans, once they are on disk."""
         assert self.ask("record", name, count, row)
         return names(name, count)
 

@@ -1,4 +1,4 @@
-"""Run a program in a process of its own, after commands of a shell."""
+"""Run a program in another process, after shell commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(
     redirect: str = "",
     cwd: Path | None = None,
 ) -> Ran:
-    """Run a program in a process of its own, after commands of a shell."""
+    """Run a program in another process, after shell commands."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'exporters'}", **(variables or {})}
     for name in without:
         environment.pop(name, None)

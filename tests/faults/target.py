@@ -1,4 +1,4 @@
-"""Failing targets: a proxy on the loopback that fails in a given way, and an OTLP receiver that counts."""
+"""Failing targets: a proxy with chosen faults, and a counting OTLP receiver."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 HOST = "localhost"
 TOO_LATE = 10.0
-"""Seconds a slow target takes: longer than the exporters of these tests wait."""
+"""Seconds that a slow target takes: longer than these tests' exporters wait."""
 
 
 class Certificates:
-    """Server certificates of an authority that the exporters trust, and of another authority."""
+    """Server certificates of a trusted and of an untrusted authority."""
 
     def __init__(self, directory: Path) -> None:
         authority = trustme.CA()
@@ -74,7 +74,7 @@ class FaultyProxy:
         self._listen()
 
     def fail(self, fault: str | int, times: int = 1 << 30) -> None:
-        """Fail from now on, for that many requests."""
+        """Fail the next ``times`` requests."""
         self._healed.clear()
         with self._lock:
             self._fault, self._left = fault, times
@@ -213,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
         self.wfile.flush()
         if cut:
-            # A reset rather than a farewell; also over TLS.
+            # Reset the connection instead of closing it; also over TLS.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def log_message(self, *_: Any) -> None:
@@ -221,18 +221,18 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Receiver:
-    """An OTLP receiver (HTTP, protobuf) that counts what it took.
+    """An OTLP receiver (HTTP, protobuf) that counts received spans.
 
     Attributes:
         url: its address, without the path.
-        names: name of a span → number of times it came.
+        names: name of a span → number of times the span was received.
         credentials: name of a span → the ``Authorization`` of its request.
         sizes: name of a span → bytes of its request.
         backwards: names of spans that end before they start.
-        poison: name of spans that make it answer 400 to the whole request.
+        poison: name of spans for which the receiver answers 400 to the whole request.
         limit: bytes beyond which a request is answered with 413.
         required: the ``Authorization`` without which a request is answered with 401.
-        refusals: number of requests without it.
+        refusals: number of requests without the required ``Authorization``.
     """
 
     def __init__(self) -> None:
@@ -282,7 +282,7 @@ class Receiver:
         return 200
 
     def close(self) -> None:
-        """End."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""Forwarders that are killed: nothing is lost, and little arrives twice."""
+"""Test killed forwarders: nothing is lost, and little arrives twice."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.mlflow_server import stored
 
 
 def test_forwarder_killed_at_every_point_loses_nothing(variables: dict[str, str], receiver: Receiver) -> None:
-    """Kill -9 strikes around request and cursor's write, and wherever a dead writer's files are completed.
+    """SIGKILL comes around requests, cursor writes and crash recovery.
 
-    Lost: nothing. Doubled: each time at most the batch whose answer came and whose cursor was not written. A
-    forwarder that dies while it completes a dead writer's files may be delivering in another thread.
+    Lost: nothing. Doubled: per kill at most the batch that was answered without its cursor being written. A
+    forwarder that dies during crash recovery may be delivering in another thread.
     """
     variables["OTEL_ROLLOUT_KEEP"] = "true"
     node_dir = node_directory(variables)
@@ -34,9 +34,9 @@ def test_forwarder_killed_at_every_point_loses_nothing(variables: dict[str, str]
 def test_forwarder_killed_during_tail_sampling_decides_each_group_once(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """Kill -9 strikes around the decision, the request and the cursor's write.
+    """SIGKILL comes around the decision, the request and the cursor write.
 
-    Lost: nothing. Doubled: each time at most the batch whose answer came and whose cursor was not written.
+    Lost: nothing. Doubled: per kill at most the batch that was answered without its cursor being written.
     """
     variables |= {"OTEL_ROLLOUT_OUTCOME_KEEP": "rate=0.5", "OTEL_ROLLOUT_EXPERIMENT": "e"}
     node_dir = node_directory(variables)
@@ -60,9 +60,9 @@ def test_forwarder_killed_during_tail_sampling_decides_each_group_once(
 
 
 def test_spans_sent_twice_are_in_mlflow_once(variables: dict[str, str], server_uri: str) -> None:
-    """A forwarder dies between MLflow's answer and its cursor's write, and the next sends all spans again.
+    """A forwarder dies after MLflow's answer; the next one sends all spans again.
 
-    Lost: nothing. Doubled: nothing that can be seen, also after a replay of everything.
+    Lost: nothing. Doubled: nothing visible, also after a replay of all spans.
     """
     project = f"killed-{uuid.uuid4().hex[:12]}"
     variables |= {
@@ -82,9 +82,9 @@ def test_spans_sent_twice_are_in_mlflow_once(variables: dict[str, str], server_u
 def test_spans_whose_answer_was_lost_are_in_weave_once(
     variables: dict[str, str], local_weave: LocalWeave
 ) -> None:
-    """A forwarder dies between Weave's answer and its cursor's write; the next asks Weave what it has.
+    """A forwarder dies after Weave's answer; the next asks Weave which spans it has.
 
-    Lost: nothing. Doubled: nothing, also after a replay of everything.
+    Lost: nothing. Doubled: nothing, also after a replay of all spans.
     """
     project = f"killed-{uuid.uuid4().hex[:12]}"
     variables |= {

@@ -1,6 +1,6 @@
-"""A spool that another user has made or changed: files of others are neither read, written nor awaited.
+"""Test spools that another user made: files of others are not read or written.
 
-These tests run as root, whom the system's permissions do not hold back.
+These tests run as root, which no file permission restricts. Pipes of others are not waited for.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def secret(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """Return a directory like /tmp: everybody may create files, nobody may remove those of others."""
+    """Return a directory like /tmp: users create files, and remove only their own."""
     path = tmp_path / "shared"
     path.mkdir()
     path.chmod(0o1777)
@@ -59,7 +59,7 @@ def target(test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def assert_untouched(secret: Path, *places: Path) -> None:
-    """Check that the secret is unchanged, has no new neighbour, and was copied nowhere."""
+    """Check that the secret is unchanged, was not copied, and has no new neighbour."""
     assert secret.read_bytes() == hostile.SECRET
     assert os.listdir(secret.parent) == [secret.name]
     for place in places:
@@ -69,7 +69,7 @@ def assert_untouched(secret: Path, *places: Path) -> None:
 
 
 def of_nobody(shared: Path, secret: Path) -> Path:
-    """Return another user's node directory: a segment that is a link, open permissions, a forged journal."""
+    """Return a node directory of another user, with a linked segment, forged journal."""
     node_dir = hostile.node_directory(shared / "spool")
     (node_dir / SegmentName("3-00000000000000cc", 1).file).symlink_to(secret)
     (node_dir / "rejected.test-file.jsonl").touch()
@@ -93,7 +93,7 @@ def of_nobody(shared: Path, secret: Path) -> Path:
 def test_root_reads_and_writes_nothing_in_spool_of_another_user(
     command: list[str], shared: Path, secret: Path, target: Path
 ) -> None:
-    """Commands and forwarder leave everything as it is, and one line says whose the directory is."""
+    """Commands and forwarder change nothing; one line names the directory's owner."""
     node_dir = of_nobody(shared, secret)
     before = {path.name: path.lstat().st_mtime_ns for path in node_dir.iterdir()}
     named = {"NODE": str(node_dir), "SPOOL": str(shared / "spool")}
@@ -110,7 +110,7 @@ def test_root_reads_and_writes_nothing_in_spool_of_another_user(
 
 
 def test_root_shows_and_replays_no_link_of_another_user(shared: Path, secret: Path, target: Path) -> None:
-    """A directory that a person names is read, but not the targets of its links."""
+    """A directory that a person names is read, but links in it are not followed."""
     node_dir = of_nobody(shared, secret)
     for arguments in (["show", "--from", node_dir], ["replay", node_dir, "--to", "test-file"]):
         ran = subprocess.run(
@@ -126,7 +126,7 @@ def test_root_shows_and_replays_no_link_of_another_user(shared: Path, secret: Pa
 def test_spool_of_another_user_is_not_shown_as_ones_own(
     shared: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory that somebody has put in place of this user's spool is not shown without being named."""
+    """Another user's directory in place of the spool is shown only if named."""
     of_nobody(shared, secret)
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(shared / "spool"))
     ran = subprocess.run([*COMMAND, "show"], capture_output=True, text=True, timeout=60, check=False)
@@ -136,7 +136,7 @@ def test_spool_of_another_user_is_not_shown_as_ones_own(
 
 
 def test_files_of_another_user_are_replayed_when_named(shared: Path, target: Path) -> None:
-    """A directory that a person names may be another user's, if its files are that user's own."""
+    """A named directory may be another user's, if its files belong to that user."""
     node_dir = hostile.node_directory(shared / "spool")
     hostile.give_away(shared / "spool")
     subprocess.run([*COMMAND, "replay", str(node_dir), "--to", "test-file"], timeout=60, check=True)
@@ -180,9 +180,10 @@ def test_foreign_object_in_place_of_a_file_is_left_untouched(
     target: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Such objects come in an unpacked archive, for example; links are not followed and pipes not awaited.
+    """An unpacked archive may hold links and pipes: they are not followed or read.
 
-    A valid line beside them is delivered, unless delivery needs the file; then the report says so.
+    A valid line beside such an object is delivered, unless delivery needs the replaced file; then the report
+    says so.
     """
     node_dir = hostile.node_directory(shared / "spool")
     (node_dir / "run.json").unlink()
@@ -208,7 +209,7 @@ def test_foreign_object_in_place_of_a_file_is_left_untouched(
     monkeypatch.setattr(threading, "excepthook", failures.append)
     user.start()
     user.join(60)
-    assert not user.is_alive(), "it waits for a pipe"
+    assert not user.is_alive(), "the program waits for a pipe"
     assert not failures, failures
     assert_untouched(secret, target, shared)
     if names == ("forwarder.lock",):
@@ -227,7 +228,7 @@ def test_foreign_object_in_place_of_a_file_is_left_untouched(
 def test_directory_that_others_can_write_to_is_not_used(
     shared: Path, secret: Path, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others could plant links there, and the log line says how to change the permissions."""
+    """Others could plant links there; the log line says how to change permissions."""
     node_dir = hostile.node_directory(shared / "spool")
     node_dir.chmod(0o777)
     assert layout.node_directories(shared / "spool") == []
@@ -252,7 +253,7 @@ def test_spool_made_by_another_user_switches_tracing_off(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The program runs untraced, and one line gives the reason, for directories as for links."""
+    """The program runs untraced, and one line gives the reason."""
     path = shared / squatted
     path.parent.mkdir(parents=True, exist_ok=True)
     if form == "link":
@@ -275,7 +276,7 @@ def test_spool_made_by_another_user_switches_tracing_off(
 def test_directory_swapped_during_recording_is_not_written(
     fresh_process: None, test_exporters: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where others may rename directories, one in place of the spool is neither read nor written."""
+    """A directory that others put in place of the spool is not read or written."""
     spool_dir = tmp_path / "open-to-all"
     spool_dir.mkdir()
     spool_dir.chmod(0o777)

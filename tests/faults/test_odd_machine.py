@@ -1,4 +1,4 @@
-"""Machines on which something is missing: import, recording, status() and shutdown() end no program."""
+"""Test machines on which something is missing: tracing ends no program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WITHOUT_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 TRACED = {"OTEL_TRACES_EXPORTER": "console"}
-A_STRANGER = [  # who may read everything, since the interpreter may lie in root's home
+A_STRANGER = [  # may read everything, because the interpreter may be in root's home
     "setpriv", "--reuid=12345", "--inh-caps=-all,+dac_read_search", "--ambient-caps=+dac_read_search",
 ]  # fmt: skip
 MACHINES: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ MACHINES: dict[str, dict[str, Any]] = {
 def test_program_runs_on_machine_where_something_is_missing(
     machine: str, variables: dict[str, str], open_to_all: Path
 ) -> None:
-    """Import, recording, status() and shutdown() raise nothing, and the program's calls go through."""
+    """Import, recording, status() and shutdown() raise nothing."""
     how = dict(MACHINES[machine])
     if machine != "no writable temporary directory":
         variables = {**variables, "TMPDIR": str(open_to_all)}
@@ -83,7 +83,7 @@ logging.getLogger().addHandler(Failing())
     ids=["stderr closed", "no streams", "a handler that fails"],
 )
 def test_program_whose_log_cannot_be_written_runs(before: str, spool_dir: str, tmp_path: Path) -> None:
-    """Log records are lost and nothing else; recording, status() and shutdown() go on."""
+    """Only log records are lost; recording, status() and shutdown() work."""
     code = PROGRAM.replace("print(", "seen = (").replace("status()", "status().problem") + (
         f"open({str(tmp_path / 'seen')!r}, 'w').write(str(seen))"
     )
@@ -100,7 +100,7 @@ def test_program_whose_log_cannot_be_written_runs(before: str, spool_dir: str, t
 def test_program_runs_in_any_working_directory(
     name: bytes, variables: dict[str, str], encoding: dict[str, str], tmp_path: Path
 ) -> None:
-    """The directory's name may be no text in this process, or the directory deleted; workers inherit it."""
+    """The directory may be deleted, or its name no text; workers inherit it."""
     place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
     place.mkdir()
     program = "import os, subprocess, sys\n" + PROGRAM.replace(
@@ -125,7 +125,7 @@ def test_program_runs_in_any_working_directory(
 def test_spool_directory_whose_name_is_no_text_is_delivered_and_shown(
     name: bytes, encoding: dict[str, str], test_exporters: None, tmp_path: Path
 ) -> None:
-    """The program records into it, the forwarder delivers from it, and every command shows it."""
+    """The program records there, the forwarder delivers, and every command shows it."""
     spool_dir = os.fsdecode(os.fsencode(tmp_path) + b"/" + name)
     given = {
         **encoding,
@@ -159,7 +159,7 @@ def test_path_that_process_cannot_encode_is_refused(setting: str, tmp_path: Path
 
 
 def test_variable_that_is_no_utf8_is_named_and_its_default_used() -> None:
-    """An error names the variable, and recording goes on."""
+    """An error names the variable, and spans are recorded."""
     ran = run(PROGRAM, {**TRACED, "OTEL_ROLLOUT_PROJECT": "\udcff", "OTEL_RESOURCE_ATTRIBUTES": "a=\udcff"})
     assert (ran.code, ran.out) == (0, "5\n")
     assert "OTEL_ROLLOUT_PROJECT='\\udcff' is not valid UTF-8; the default is used" in ran.err
@@ -168,7 +168,7 @@ def test_variable_that_is_no_utf8_is_named_and_its_default_used() -> None:
 
 
 def test_output_of_libraries_does_not_enter_spool_files(tmp_path: Path) -> None:
-    """In a program that has closed its streams, no spool file gets a stream's file descriptor."""
+    """If a program has closed its streams, no spool file gets their descriptors."""
     code = PROGRAM.replace("print(", "(").replace(
         "otel_rollout.status()",
         "import os\nfor stream in (0, 1, 2):\n    try: os.write(stream, b'printed by a library')\n"

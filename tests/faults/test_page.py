@@ -1,4 +1,4 @@
-"""docs/reliability.md links tests that exist."""
+"""Test that docs/reliability.md links existing tests."""
 
 from __future__ import annotations
 

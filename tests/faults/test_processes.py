@@ -1,4 +1,4 @@
-"""Recording processes that fork, are many, die, and whose clock is set: each span arrives once."""
+"""Test processes that fork or die, and clock changes: each span arrives once."""
 
 from __future__ import annotations
 
@@ -34,14 +34,17 @@ def run(variables: dict[str, str], program: str) -> str:
 
 
 def wait_for_delivery(node_dir: Path, number: int) -> None:
-    """Wait until so many spans are noted as delivered: a forwarder that is killed then repeats nothing."""
+    """Wait until ``number`` spans are recorded as delivered.
+
+    A forwarder that is killed after that sends none of them again.
+    """
     wait_for(lambda: read_ledger(node_dir).done("otlp") == number, seconds=120, what="delivery")
 
 
 def test_forks_during_writes_lose_nothing(variables: dict[str, str], receiver: Receiver) -> None:
-    """Thirty forks happen while four threads write; no child hangs, and none writes into its parent's files.
+    """Thirty forks happen while four threads write; no child hangs or interferes.
 
-    Lost: nothing but what a busy disk made the journal refuse, which is counted. Doubled: nothing.
+    Lost: only spans that the journal refused on a busy disk, and they are counted. Doubled: nothing.
     """
     written, recorded, lost, opened, unfinished, dropped = run(variables, "fork_while_writing").split(" ", 5)
     drops = sum(eval(dropped).values())
@@ -64,7 +67,7 @@ def test_sixty_four_processes_that_record_at_once_lose_nothing(
 def test_writer_that_its_forked_child_outlives_is_completed(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """The parent counts as dead although its child lives, and its files are completed at once.
+    """The parent counts as dead while its child lives: its files are completed.
 
     Lost: nothing. Doubled: nothing; the child ends no span of its parent.
     """
@@ -79,7 +82,7 @@ def test_writer_that_its_forked_child_outlives_is_completed(
         try:
             assert parent.wait() == -signal.SIGKILL
             wait_for(lambda: receiver.names["parent"] == 1, seconds=120, what="the parent's end")
-            os.kill(child, 0)  # it lives
+            os.kill(child, 0)  # raises if the child does not live
             parent.stdin.write(b"\n")
             parent.stdin.flush()
             wait_for(lambda: receiver.names["child"] == 1, seconds=120, what="the child's spans")
@@ -92,7 +95,7 @@ def test_writer_that_its_forked_child_outlives_is_completed(
 def test_changes_of_the_clock_lose_nothing(
     variables: dict[str, str], receiver: Receiver, tmp_path: Path
 ) -> None:
-    """The clock changes by hours while trajectories run and forwarders die; no writer is taken for dead.
+    """The clock changes by hours; no living writer is taken for dead.
 
     Lost: nothing. Doubled: nothing. No span ends before it starts.
     """
@@ -118,7 +121,7 @@ def test_changes_of_the_clock_lose_nothing(
 def test_two_jobs_with_one_spool_use_their_own_credentials(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """Two jobs share a spool and a target, but no token; each job's forwarder uses the job's own.
+    """Two jobs with different tokens share a spool; each forwarder uses its job's.
 
     Lost: nothing. Doubled: nothing.
     """
@@ -138,7 +141,7 @@ def test_two_jobs_with_one_spool_use_their_own_credentials(
 
 
 def test_span_that_target_rejects_is_rejected_alone(variables: dict[str, str], receiver: Receiver) -> None:
-    """A target that rejects requests with that span gets the others; the dead-letter file has the reason.
+    """The target gets all other spans; the dead-letter file has the reason.
 
     Lost: nothing. Doubled: nothing.
     """
@@ -159,7 +162,7 @@ def test_span_that_target_rejects_is_rejected_alone(variables: dict[str, str], r
 def test_span_of_fifty_megabytes_arrives_or_is_rejected_alone(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """The span and its neighbours arrive; at a target that takes no such request, the span alone is rejected.
+    """The span arrives; if the target limits requests, only that span is rejected.
 
     Lost: nothing. Doubled: nothing.
     """

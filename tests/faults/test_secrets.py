@@ -1,4 +1,4 @@
-"""Credentials, planted wherever they can come from, appear nowhere they do not belong."""
+"""Test that credentials from any source appear only where they belong."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRETS = [
 
 @pytest.fixture
 def refusing(receiver: Receiver) -> Iterator[FaultyProxy]:
-    """Yield a target that refuses everybody, and quotes the credentials of the request in its answers."""
+    """Yield a target that refuses all requests, and quotes their credentials."""
     proxy = FaultyProxy(receiver.url, "/")
     proxy.fail(401)
     yield proxy
@@ -41,7 +41,7 @@ def refusing(receiver: Receiver) -> Iterator[FaultyProxy]:
 
 
 def by_variables(url: str) -> tuple[dict[str, str], None]:
-    """Return credentials in variables, as most people set them."""
+    """Return credentials in environment variables."""
     return {
         "OTEL_TRACES_EXPORTER": "mlflow,weave,otlp",
         "MLFLOW_TRACKING_URI": url,
@@ -72,7 +72,7 @@ def test_credentials_appear_in_no_file_log_or_command_line(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Segments, ledgers, logs, command lines, reports and the output of ``status`` are searched."""
+    """No segment, ledger, log, command line, report or ``status`` has a credential."""
     added, exporters = given(refusing.url)
     del variables["OTEL_EXPORTER_OTLP_ENDPOINT"]
     variables |= added
@@ -103,7 +103,7 @@ def test_credentials_appear_in_no_file_log_or_command_line(
 
 
 def in_trouble(account: dict[str, object], status: str) -> dict[str, object] | None:
-    """Return the report, once each exporter was answered with that status."""
+    """Return the report if each exporter was answered with ``status``, else None."""
     exporters = account["exporters"]
     assert isinstance(exporters, dict)
     return account if all(status in (count["problem"] or "") for count in exporters.values()) else None
@@ -116,7 +116,7 @@ def command_lines() -> str:
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             try:
                 found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
     return "\n".join(found)
 

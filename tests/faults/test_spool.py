@@ -1,4 +1,4 @@
-"""A spool that is damaged, removed, inherited or shared: whole lines arrive, others are counted."""
+"""Test damaged and shared spools: whole lines arrive, other lines are counted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def the_segment(node_dir: Path) -> Path:
 
 
 def complete(node_dir: Path) -> None:
-    """Complete the files of dead writers, as a forwarder does that is interrupted afterwards."""
+    """Complete the files of dead writers, like a forwarder that then dies."""
     for writer in layout.journals(node_dir):
         segments.repair(node_dir, writer)
         segments.discard_buffers(node_dir, writer)
@@ -39,7 +39,7 @@ def set_aside(node_dir: Path) -> list[dict[str, str]]:
 def test_truncated_segment_is_completed_from_its_journal(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """The journal has what a dead writer's segment lacks at its end. Lost: nothing. Doubled: nothing."""
+    """The journal has the missing end of a segment. Lost: nothing. Doubled: nothing."""
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir, count=50)
     os.truncate(the_segment(node_dir), 10_000)
@@ -52,7 +52,7 @@ def test_truncated_segment_is_completed_from_its_journal(
 def test_truncated_segment_without_journal_delivers_its_whole_lines(
     variables: dict[str, str], receiver: Receiver, with_journal: bool
 ) -> None:
-    """The segment was cut after its journal was given back, or copied without a journal.
+    """The segment was cut after its journal was freed, or copied without a journal.
 
     Lost: the lines that were cut off; with a journal, the report has their number. Doubled: nothing.
     """
@@ -78,9 +78,9 @@ def flipped(data: bytes, at: int, bit: int) -> bytes:
 
 
 def test_flipped_bits_reject_only_damaged_lines(variables: dict[str, str], receiver: Receiver) -> None:
-    """Twenty bits of a segment flip; readable lines arrive, and others are in the dead-letter file.
+    """Twenty bits of a segment flip; readable lines arrive, others are rejected.
 
-    Lost: the damaged lines; the file has each with the reason. Doubled: nothing.
+    Lost: the damaged lines; the dead-letter file has each with the reason. Doubled: nothing.
     """
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir, count=100)
@@ -152,7 +152,7 @@ def test_lines_of_newer_version_arrive_without_unknown_fields(
 
 
 def test_journal_of_newer_version_stays_unchanged(variables: dict[str, str], receiver: Receiver) -> None:
-    """Its segments are delivered; what only the journal has stays in it for a version that can read it."""
+    """Segments are delivered; the journal stays for a version that can read it."""
     node_dir = node_directory(variables)
     record_and_die(variables, node_dir)
     (journal,) = node_dir.glob("*" + layout.JOURNAL_SUFFIX)
@@ -166,7 +166,7 @@ def test_journal_of_newer_version_stays_unchanged(variables: dict[str, str], rec
 def test_ledger_of_another_version_is_renamed_and_delivery_starts_over(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """What lies in segments arrives. Doubled: what had been delivered before."""
+    """Spans in segments arrive. Doubled: spans that were delivered before."""
     node_dir = node_directory(variables)
     expected = record_and_die(variables, node_dir)
     with closing(sqlite3.connect(node_dir / ledger_reader.FILE)) as other:
@@ -218,7 +218,7 @@ DAMAGES = {
 def test_ledger_damaged_during_delivery_is_replaced_without_loss(
     variables: dict[str, str], receiver: Receiver, damage: str, is_long_used: bool
 ) -> None:
-    """The damaged ledger gets another name, and a new one has what the forwarder knows.
+    """The damaged ledger is renamed; a new one gets the forwarder's counts.
 
     Lost: nothing. Doubled: nothing.
     """
@@ -227,7 +227,7 @@ def test_ledger_damaged_during_delivery_is_replaced_without_loss(
     with Job(variables) as job:
         expected = job.record("before", 20)
         wait_for(lambda: ledger_reader.read_ledger(node_dir).done("otlp") == len(expected), what="delivery")
-        if is_long_used:  # what was written last is in the file itself
+        if is_long_used:  # the latest changes are in the file itself
             with closing(sqlite3.connect(path)) as other:
                 other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         DAMAGES[damage](path)
@@ -242,7 +242,7 @@ def test_ledger_damaged_during_delivery_is_replaced_without_loss(
 def test_spool_of_dead_container_is_completed_by_process_with_its_pid(
     variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """A container dies with all processes; the job's next attempt has the run id and the pid of the first.
+    """A container dies; the job's next attempt has an equal run id and pid.
 
     Lost: nothing. Doubled: nothing. Trajectories that the first attempt left open end as errors.
     """
@@ -263,7 +263,7 @@ def test_spool_of_dead_container_is_completed_by_process_with_its_pid(
 
 
 def test_spool_shared_by_two_nodes_is_delivered_once(variables: dict[str, str], receiver: Receiver) -> None:
-    """Each machine's forwarder delivers what its own processes record, though it sees the files of the other.
+    """Each machine's forwarder delivers only spans of its own processes.
 
     One job is killed, and its node completes its files. Lost: nothing. Doubled: nothing.
     """

@@ -1,8 +1,8 @@
-"""Failing targets: MLflow, Weave and an OTLP receiver behind proxies that fail, all three at once.
+"""Test MLflow, Weave and an OTLP receiver behind failing proxies, all at once.
 
 One job records, and its own forwarder delivers to the three. In each test the targets fail in one way and
-recover. Nothing is ever lost. Doubled is nothing in MLflow and Weave; over OTLP, what the receiver had taken
-when its answer was lost, with unchanged ids. Pauses are a hundredth of the real ones.
+recover. Nothing is ever lost. MLflow and Weave get nothing twice. Over OTLP, a batch whose answer was lost
+arrives twice, with unchanged ids. Pauses are a hundredth of the real ones.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tests.mlflow_server import stored
 from tests.waiting import wait_for
 
 SILENCE = 4.0
-"""Seconds MLflow and Weave may stay silent, here; the receiver twice as long, since it cannot be asked."""
+"""Timeout of MLflow and Weave in seconds; the receiver's is twice as long, as it cannot be queried."""
 ANSWER_LOST = ("slow", "cut after")
-"""The faults after which the target has what the exporter does not know it has."""
+"""The faults after which the target has spans that the exporter does not know of."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Rollout:
         return read_ledger(self.node_dir)
 
     def record_under(self, fault: str | int, times: int = 1 << 30) -> list[str]:
-        """Record a trajectory while the targets fail, so that the forwarder meets it in one batch."""
+        """Record a trajectory while targets fail, so that it is sent as one batch."""
         forwarder = wait_for(lambda: forwarder_pid(self.node_dir), what="a forwarder")
         os.kill(forwarder, signal.SIGSTOP)
         try:
@@ -72,7 +72,7 @@ class Rollout:
         )
 
     def check_arrived(self, names: list[str], answer_lost: bool) -> None:
-        """Check that each target has each span once, but for what OTLP cannot know."""
+        """Check that each target has each span once; OTLP may repeat after lost answers."""
         for exporter, arrived in self.arrived.items():
             found = arrived()
             times = {name: found[name] for name in names}
@@ -86,7 +86,7 @@ class Rollout:
 def rollout(
     server_uri: str, local_weave: LocalWeave, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Rollout]:
-    """Yield one job for all tests: it goes on recording, as a training job does."""
+    """Yield one job for all tests; it keeps recording, like a training job."""
     directory = tmp_path_factory.mktemp("targets")
     project = f"faults-{uuid.uuid4().hex[:12]}"
     certificates = Certificates(directory)
@@ -166,12 +166,12 @@ def _in_mlflow(uri: str, project: str) -> Counter[str]:
 def test_lasting_fault_of_target_delays_delivery_and_loses_nothing(
     rollout: Rollout, fault: str | int, kind: FailureKind
 ) -> None:
-    """The report names the failure while it lasts, and everything arrives when it is over.
+    """The report names the failure while it lasts; then all spans arrive.
 
     Lost: nothing. Doubled: over OTLP, a batch whose answer was lost.
     """
     names = rollout.record_under(fault)
-    # Weave is asked what it has, as soon as an answer is lost, and so is not in trouble for long.
+    # After a lost answer the exporter asks Weave which spans it has, and so recovers soon.
     in_trouble = [name for name in rollout.proxies if name != "weave" or fault not in ANSWER_LOST]
 
     def kinds() -> dict[str, FailureKind]:
@@ -186,9 +186,9 @@ def test_lasting_fault_of_target_delays_delivery_and_loses_nothing(
 
 @pytest.mark.parametrize(("status", "times"), [(400, 1), (413, 1), (500, 2)])
 def test_passing_refusal_of_batch_loses_no_span(rollout: Rollout, status: int, times: int) -> None:
-    """A batch that is rejected once is halved, and its halves pass; after internal errors it comes again.
+    """A batch rejected once is halved, and both halves pass; an error repeats it.
 
-    There are two internal errors, since after a third Weave's exporter suspects the calls. Lost: nothing.
+    There are two internal errors: after a third, Weave's exporter suspects the calls. Lost: nothing.
     Doubled: nothing.
     """
     names = rollout.record_under(status, times)
@@ -202,7 +202,9 @@ def test_passing_refusal_of_batch_loses_no_span(rollout: Rollout, status: int, t
 
 
 def test_target_back_after_outage_gets_every_span(rollout: Rollout) -> None:
-    """The outage takes ten minutes by the forwarder's clock; `make soak` waits ten real ones.
+    """The outage lasts ten minutes of the forwarder's shortened pauses.
+
+    `make soak` waits ten real minutes.
 
     Lost: nothing. Doubled: nothing.
     """
@@ -220,7 +222,7 @@ def test_target_back_after_outage_gets_every_span(rollout: Rollout) -> None:
 
 
 def test_failing_target_does_not_delay_other_targets(rollout: Rollout) -> None:
-    """Each exporter has a cursor of its own: two deliver while the third target is away. Lost: nothing."""
+    """Two exporters deliver while the third target is away. Lost: nothing."""
     rollout.proxies["mlflow"].fail("refusing")
     names = rollout.job.record("two-of-three", 3)
     recorded = rollout.job.ask("status")["recorded"]
@@ -232,7 +234,7 @@ def test_failing_target_does_not_delay_other_targets(rollout: Rollout) -> None:
 
 
 def test_counts_add_up_at_the_end_of_the_job(rollout: Rollout) -> None:
-    """After all faults each exporter has delivered everything; nothing is rejected, pending or lost."""
+    """After all faults, each exporter has delivered all spans."""
     account = rollout.job.ask("shutdown", 60)
     assert (account["started"], account["open"], account["dropped"], account["lost"]) == (
         account["recorded"], 0, {}, 0,

@@ -1,4 +1,4 @@
-"""Spools that cannot be used, and commands on them: nothing raises, and one line has the reason."""
+"""Test unusable spools, and commands on them: one line has the reason."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ FAULTS = {
 @pytest.mark.parametrize("user", ["root", "nobody"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_program_whose_spool_cannot_be_used_ends_normally(fault: str, user: str, open_to_all: Path) -> None:
-    """status(), shutdown() and the exit raise nothing, log each message once, and report what is known."""
+    """status(), shutdown() and the exit raise nothing, and log each message once."""
     run_id = "r" * 300 if "too long" in fault else "run"
     prepared = PREPARED.replace("SPOOL", repr(str(open_to_all / "spool"))).replace("RUN", repr(run_id))
     before, comma, rest = prepared.partition("otel_rollout.configure")
@@ -97,7 +97,7 @@ def test_program_whose_spool_cannot_be_used_ends_normally(fault: str, user: str,
 
 @pytest.mark.parametrize("command", ["status", "show", "forward"])
 def test_command_on_unreadable_spool_names_the_reason(command: str, open_to_all: Path) -> None:
-    """One line names the directory and the reason, and nothing is said of a run of the command's own."""
+    """One line names directory and reason; no line is about the command's own run."""
     layout = open_to_all / "spool"
     layout.mkdir(mode=0o700)
     as_root = (
@@ -106,14 +106,16 @@ def test_command_on_unreadable_spool_names_the_reason(command: str, open_to_all:
     program = as_root + "print('NOBODY', file=sys.stderr)\n" + UNPRIVILEGED + f"app([{command!r}])"
     ran = run(program, {"OTEL_TRACES_EXPORTER": "console", "OTEL_ROLLOUT_SPOOL_DIR": str(layout)})
     assert ran.code == 2, ran.err
-    _, said = ran.err.split("NOBODY\n")  # modules are imported by then, which nobody may not be able to read
+    _, said = ran.err.split(
+        "NOBODY\n"
+    )  # now the modules are imported, which the user nobody may not be able to read
     assert said.strip().rstrip(".") == f"{layout} cannot be read: Permission denied"
 
 
 def test_status_of_unreadable_spool_has_counts_of_this_process(
     tracing: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing counts as delivered, and one warning gives the reason however often status() is called."""
+    """Nothing counts as delivered; repeated status() logs one warning."""
     with rollout_trace_attr(step=1):
         rollout_trace_op(lambda: None)()
     node_dir = directory.node_directory(membership.decide())
@@ -128,13 +130,13 @@ def test_status_of_unreadable_spool_has_counts_of_this_process(
         assert report.exporters["test-file"].pending == 2
         assert "is writable for other users" in str(report.problem)
         assert str(report.problem) in report.summary()
-    assert sum("is not known" in record.message for record in caplog.records) == 1
+    assert sum("spans are not known" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize("command", ["status", "status --json", "forward"])
 @pytest.mark.parametrize("place", ["nothing", "a file", "a link to nothing", "too long"])
 def test_command_on_unusable_directory_names_the_reason(command: str, place: str, tmp_path: Path) -> None:
-    """It is one line, with exit code 1 or 2, and the output is JSON if that was asked for."""
+    """The reason is one line, with exit code 1 or 2; ``--json`` output stays JSON."""
     path = tmp_path / ("x" * 300 if place == "too long" else "place")
     if place == "a file":
         path.touch()
@@ -150,7 +152,7 @@ def test_command_on_unusable_directory_names_the_reason(command: str, place: str
 
 
 def test_status_of_unreadable_directory_shows_the_reason(tmp_path: Path) -> None:
-    """The reports of other directories are shown as well."""
+    """The reports of other directories are shown too."""
     for name in ("good", "damaged"):
         node_dir = layout.node_directory(tmp_path, name, "node")
         layout.create_private(node_dir, tmp_path)
@@ -167,7 +169,7 @@ def test_status_of_unreadable_directory_shows_the_reason(tmp_path: Path) -> None
 
 @pytest.fixture(params=["ramfs", "tmpfs"])
 def unlimited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """Yield a real file system that reports no free space, and takes what it is given."""
+    """Yield a real file system that reports no free space, but accepts writes."""
     place = tmp_path / "disk"
     place.mkdir()
     options = ["-o", "size=0,mode=700"] if request.param == "tmpfs" else ["-o", "mode=700"]
@@ -182,7 +184,7 @@ def unlimited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 def test_file_system_that_reports_no_free_space_is_recorded_in(
     unlimited: Path, spool_full: str, fresh_process: None, test_exporters: None, tmp_path: Path
 ) -> None:
-    """Everything is recorded and delivered, roots included, up to a fixed limit."""
+    """All spans, roots included, are recorded and delivered up to a fixed limit."""
     otel_rollout.configure(
         {"test-file": {"path": str(tmp_path / "delivered")}}, spool_dir=str(unlimited), spool_full=spool_full
     )
@@ -216,7 +218,7 @@ class FileSystem(NamedTuple):
 def test_default_limit_is_above_zero_on_any_file_system(
     size: int, reserved: int, available: int, user: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds whatever part of the disk is reserved for the administrator."""
+    """This holds for any share of the disk reserved for the administrator."""
     state = FileSystem(512, size, available + reserved, available)
     monkeypatch.setattr(layout.os, "statvfs", lambda path: state)
     monkeypatch.setattr(layout.os, "geteuid", lambda: user)

@@ -119,7 +119,7 @@ def test_kept_segments_are_compressed(fresh_process: None, test_exporters: None,
 
 
 def test_a_resent_context_is_stored_about_once(tmp_path: Path) -> None:
-    """The compressor's long window finds text that each turn of a conversation resends."""
+    """The compressor's long window finds the text that each turn resends."""
     path = tmp_path / "1-0123456789abcdef.000001.jsonl"
     context = b""
     with path.open("wb") as segment:
@@ -171,7 +171,7 @@ def fill(node_dir: Path, size: int) -> None:
 
 
 def test_spool_that_fills_up_skips_whole_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No group is skipped below half of the limit, and every group from three quarters on."""
+    """Below half of the limit no group is skipped; from three quarters on, all are."""
     monkeypatch.setattr(spool_usage, "CHECK_INTERVAL", 0.0)
     fill(tmp_path, 0)
     limit = 100 << 20

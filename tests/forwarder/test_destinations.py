@@ -113,7 +113,7 @@ def test_command_suggests_the_exporter_for_a_misspelled_name(arguments, meant):
 
 
 def test_forward_by_hand_names_the_project_of_the_run(fresh_process, test_exporters, tmp_path, monkeypatch):
-    """The ledger has the run's experiment, whatever project the shell's variables name."""
+    """The ledger has the run's experiment, whatever project variables name."""
     target = tmp_path / "away"
     Path(f"{target}.fault").write_text("unavailable")
     otel_rollout.configure(

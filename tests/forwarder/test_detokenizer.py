@@ -40,7 +40,7 @@ def _with_bytes(decoder: Any) -> Tokenizer:
 
 
 def llama() -> Tokenizer:
-    """Return a tokenizer like Llama 2: decoding strips the blank before the first word."""
+    """Return a tokenizer like Llama 2: decoding strips the first blank."""
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     return _with_bytes(decoders.Sequence(steps))
 

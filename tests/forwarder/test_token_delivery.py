@@ -139,7 +139,7 @@ def test_replay_ignores_a_linked_tokenizer(tmp_path: Path) -> None:
 
 
 def test_redaction_that_cannot_be_imported_costs_the_text_alone(tmp_path: Path, monkeypatch: Any) -> None:
-    """A forwarder lacks most of the job's variables, which the redaction's module may need."""
+    """The redaction's module may need variables that the forwarder lacks."""
     (tmp_path / "redaction_of_a_job.py").write_text("import os\nos.environ['ONLY_IN_THE_JOB']\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     configured = Settings(redact="redaction_of_a_job:redact")

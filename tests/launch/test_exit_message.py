@@ -335,7 +335,7 @@ def test_line_counts_every_span(tmp_path):
 
 @pytest.mark.parametrize("name", ["console", "e"])
 def test_spans_without_a_forwarder_are_reported_with_its_log(name, tmp_path):
-    """Without a forwarder, the line names its log; the exporter stands for the target."""
+    """Without a forwarder, the line names its log, and the exporter as the target."""
     tmp_path.chmod(0o700)
     (tmp_path / layout.FORWARDER_LOG).write_text("Permission denied")
     said = exit_message.text(

@@ -1,4 +1,4 @@
-"""A program that tests start in other processes; it records what commands on its standard input tell it to.
+"""Record in another process, as commands on standard input say.
 
 Each command is one line with a JSON list: ``["configure", {…}]``, ``["record", name]``, ``["set", variable,
 value]``, ``["start", {…}]`` (a child with these variables changed; null removes one), ``["child", command]``,
@@ -47,7 +47,7 @@ def start(variables: dict[str, str | None]) -> None:
 
 
 def begin(environment: dict[str, str]) -> subprocess.Popen[str]:
-    """Start this program in a process of its own."""
+    """Start this program in another process."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.runs.program"],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""configure() called again, and recording after shutdown(), as in a notebook whose cells run again."""
+"""Test repeated configure(), and recording after shutdown(), as in a notebook."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import wait_for
 
 @pytest.fixture
 def cell(fresh_process: None, test_exporters: None, tmp_path: Path) -> Callable[..., None]:
-    """Return a notebook's cell that configures; ``to`` names the file that traces are delivered to."""
+    """Return a function that calls configure(); ``to`` names the file for traces."""
 
     def run(to: str = "a", **arguments: Any) -> None:
         otel_rollout.configure({"test-file": {"path": str(tmp_path / to)}}, **arguments)
@@ -46,7 +46,7 @@ def delivered(file: Path) -> list[str]:
 
 
 def test_configure_with_equal_arguments_continues_the_run(cell: Any, tmp_path: Path) -> None:
-    """The run stays one, whether the second call comes before or after recording began."""
+    """There is one run, whether the second call comes before or after recording."""
     runs = set()
     for number in range(3):
         cell(project_name="p")
@@ -61,7 +61,7 @@ def test_configure_with_equal_arguments_continues_the_run(cell: Any, tmp_path: P
 def test_configure_with_equal_arguments_in_other_forms_continues_the_run(
     cell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path may be a Path, a directory may be relative, and settings given before may be missing."""
+    """A path may be a Path or relative, and settings given before may be omitted."""
     monkeypatch.chdir(tmp_path)
     otel_rollout.configure({"test-file": {"path": tmp_path / "a"}}, spool_dir="relative", value_limit=100)
     record("op")
@@ -73,7 +73,7 @@ def test_configure_with_equal_arguments_in_other_forms_continues_the_run(
 
 
 def test_configure_with_another_target_begins_another_run(cell: Any, tmp_path: Path) -> None:
-    """Earlier spans go to the first target and later ones to the second, without a wait in between."""
+    """Earlier spans go to the first target and later ones to the second, at once."""
     cell("a")
     record("first")
     first = membership.decide().run_id
@@ -87,7 +87,7 @@ def test_configure_with_another_target_begins_another_run(cell: Any, tmp_path: P
 
 
 def test_trajectory_open_when_its_run_ends_arrives_in_that_run(cell: Any, tmp_path: Path) -> None:
-    """Its root arrives where its spans have arrived, and later operations in the next run."""
+    """Its root arrives in its run, and later operations arrive in the next run."""
     cell("a")
     with rollout_trace_attr(step=1):
         rollout_trace_op(name="before")(len)("x")
@@ -99,7 +99,7 @@ def test_trajectory_open_when_its_run_ends_arrives_in_that_run(cell: Any, tmp_pa
 
 
 def test_configure_keeps_settings_that_it_does_not_name(cell: Any) -> None:
-    """A second call adds to the arguments of the first, after recording began as before."""
+    """A second call adds to the first call's arguments, before and after recording."""
     cell("a", value_limit=100)
     record("first")
     otel_rollout.configure(experiment_name="second")
@@ -111,7 +111,7 @@ def test_configure_keeps_settings_that_it_does_not_name(cell: Any) -> None:
 def test_configure_after_shutdown_keeps_no_earlier_argument(
     cell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next run has its own arguments only, here and in child processes."""
+    """The next run has only its own arguments, in this process and in children."""
     cell("a", value_limit=100)
     record("first")
     otel_rollout.shutdown(30)
@@ -123,7 +123,7 @@ def test_configure_after_shutdown_keeps_no_earlier_argument(
 def test_span_after_shutdown_begins_another_run_if_variables_switch_tracing_on(
     fresh_process: None, test_exporters: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The second run is recorded and delivered, and the report of the first does not change."""
+    """The second run is delivered, and the first run's report does not change."""
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-file")
     monkeypatch.setenv("OTEL_TEST_FILE", str(tmp_path / "a"))
     record("first")
@@ -151,7 +151,7 @@ def test_span_after_shutdown_of_configured_run_is_dropped_with_one_warning(
 
 
 def test_second_run_is_delivered_when_the_program_exits(test_exporters: None, tmp_path: Path) -> None:
-    """The exit delivers it like the first run, and spans of later exit handlers begin no third run."""
+    """The exit delivers the second run; later exit handlers begin no third run."""
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "a")}
     ran = subprocess.run(
         [sys.executable, "-m", "tests.programs.second_run_at_exit"],
@@ -166,7 +166,7 @@ def test_second_run_is_delivered_when_the_program_exits(test_exporters: None, tm
 
 
 def test_infinite_timeout_reaches_child_processes(cell: Any) -> None:
-    """JSON has no infinity, yet a child process reads what configure() was given."""
+    """A child process reads the infinity of configure(), although JSON has none."""
     cell("a", shutdown_timeout=float("inf"))
     assert membership.decide().shutdown_timeout == float("inf")
     code = "from otel_rollout.runs import membership; print(membership.decide().shutdown_timeout)"
@@ -175,7 +175,7 @@ def test_infinite_timeout_reaches_child_processes(cell: Any) -> None:
 
 
 def test_run_recorded_by_children_alone_ends_when_another_begins(cell: Any, tmp_path: Path) -> None:
-    """A driver that records nothing configures again, and its workers' spans stay with the first target."""
+    """If the driver configures again, earlier spans of workers keep their target."""
     cell("a")
     first = membership.decide().run_id
     subprocess.run([sys.executable, "-m", "tests.programs.record_one_operation"], check=True)
@@ -188,7 +188,7 @@ def test_run_recorded_by_children_alone_ends_when_another_begins(cell: Any, tmp_
 
 
 def test_span_in_later_exit_handler_begins_no_run(test_exporters: None, tmp_path: Path) -> None:
-    """The span is not recorded, and the program's last line is that of the run which has ended."""
+    """The span is not recorded, and the last line is about the run that ended."""
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "a")}
     ran = subprocess.run(
         [sys.executable, "-m", "tests.programs.span_in_exit_handler"],

@@ -1,4 +1,4 @@
-"""Run ids of any script and length have directories of their own."""
+"""Test the directory names of run ids of any script and length."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_distinct_ids_have_distinct_directories(one: str, other: str) -> None:
 @hypothesis.settings(max_examples=500)
 @given(any_id)
 def test_every_id_is_a_valid_file_name(run_id: str) -> None:
-    """The name is one visible component of at most 255 ASCII bytes, also for a copy of its node."""
+    """The name is one visible component of up to 255 ASCII bytes, also for a copy."""
     for name in (directory(run_id), layout.node_directory(SPOOL, "run", run_id + layout.COPY_SUFFIX).name):
         assert name.isascii()
         assert 0 < len(name) <= 255
@@ -47,7 +47,7 @@ def test_every_id_is_a_valid_file_name(run_id: str) -> None:
 
 @given(st.text(string.ascii_letters + string.digits + "_-", min_size=1, max_size=255))
 def test_id_of_plain_characters_is_its_directory(run_id: str) -> None:
-    """Such an id needs no digest in the name of its directory."""
+    """The directory's name has no digest then."""
     assert directory(run_id) == run_id
 
 
@@ -55,7 +55,7 @@ def test_id_of_plain_characters_is_its_directory(run_id: str) -> None:
 def test_run_with_unusual_id_is_delivered_and_its_manifest_has_the_id(
     run_id: str, fresh_process: None, test_exporters: None, tmp_path: Path
 ) -> None:
-    """The run's spans arrive, and listings show the id as it was given."""
+    """The run's spans arrive, and listings show the original id."""
     path = os.environ["OTEL_ROLLOUT_SPOOL_DIR"] + "-delivered.jsonl"
     otel_rollout.configure({"test-file": {"path": path}}, run_id=run_id)
     with rollout_trace_attr(step=1):

@@ -1,4 +1,4 @@
-"""The code of docs/notebooks.md runs, and does what the page says."""
+"""Test that the code of docs/notebooks.md runs, and does what the page says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def traces(database: Path) -> int:
 def test_cells_may_be_run_again(
     fresh_process: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The notebook's cells, each twice; then all of them once more, as another run."""
+    """Each cell runs twice; then all cells run again, as another run."""
     monkeypatch.chdir(tmp_path)
     set_up, work, end = code_in(NOTEBOOK)
     namespace: dict[str, object] = {"__name__": "__main__"}
@@ -71,14 +71,14 @@ def run_pytest(directory: Path, conftest: str, exporters: str = "") -> str:
 
 
 def test_pytest_with_lines_against_tracing_records_nothing(tmp_path: Path) -> None:
-    """The page's first lines switch tracing off even for code under test that configures."""
+    """The page's first lines switch tracing off, even if tested code configures it."""
     untraced, _ = code_in(PYTEST)
     assert "TRACE None" in run_pytest(tmp_path, untraced, '"console"')
     assert not (tmp_path / "spool").exists()
 
 
 def test_pytest_with_fixture_delivers_one_run(tmp_path: Path) -> None:
-    """The page's fixture has the spans of all tests delivered when they end."""
+    """The page's fixture delivers the spans of all tests when the tests end."""
     _, traced = code_in(PYTEST)
     assert re.search(r"TRACE [0-9a-f]{32}", run_pytest(tmp_path, traced))
     (database,) = (tmp_path / "temp").rglob("mlflow.db")
@@ -89,7 +89,7 @@ def test_pytest_with_fixture_delivers_one_run(tmp_path: Path) -> None:
 def test_ctrl_c_delivers_the_interrupted_trajectory(
     test_exporters: None, tmp_path: Path, timeout: str
 ) -> None:
-    """The trajectory arrives as an error, whether or not the program waits for delivery."""
+    """The trajectory arrives as an error, with or without a wait for delivery."""
     target = tmp_path / "delivered"
     environment = {
         **os.environ,

@@ -1,4 +1,4 @@
-"""A forwarder that lacks credentials of its run gets a successor; no span is lost or doubled."""
+"""Test successors of forwarders without credentials: no span is lost or doubled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def variables(receiver: Receiver) -> dict[str, str]:
 
 
 def access(tmp_path: Path) -> set[str]:
-    """Return the names of the variables that give the present forwarder access to targets."""
+    """Return the names of the present forwarder's access variables."""
     (node_dir,) = layout.node_directories(tmp_path / "spool")
     described = (node_dir / LOCK_FILE).read_text()
     return set(json.loads(described)["access"]) if described.endswith("}}") else set()
@@ -41,7 +41,7 @@ def access(tmp_path: Path) -> set[str]:
 def test_process_with_credentials_takes_over_from_a_forwarder_without(
     started: Any, variables: dict[str, str], receiver: Receiver, tmp_path: Path
 ) -> None:
-    """A child without the token records first, and its parent, which has the token, starts a successor."""
+    """A child without token records first; its parent with token starts a successor."""
     receiver.required = "Bearer right"
     parent = started(**variables, **{TOKEN: "Authorization=Bearer right"})
     ask(parent, "start", {TOKEN: None})
@@ -69,7 +69,7 @@ def test_parent_that_never_recorded_takes_over_when_it_ends(
 def test_process_with_fewer_credentials_leaves_the_forwarder_alone(
     started: Any, variables: dict[str, str], receiver: Receiver, tmp_path: Path
 ) -> None:
-    """The parent's forwarder has the token, and a child without it starts no successor."""
+    """The forwarder has the token, and a child without token starts no successor."""
     receiver.required = "Bearer right"
     parent = started(**variables, **{TOKEN: "Authorization=Bearer right"})
     ask(parent, "record", "of parent")
@@ -83,7 +83,7 @@ def test_process_with_fewer_credentials_leaves_the_forwarder_alone(
 def test_other_credentials_are_tried_where_the_target_refuses(
     started: Any, variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """A child with a wrong token records first, and its parent's right token is tried."""
+    """A child with a wrong token records first; then its parent's token is tried."""
     receiver.required = "Bearer right"
     parent = started(**variables, **{TOKEN: "Authorization=Bearer right"})
     ask(parent, "start", {TOKEN: "Authorization=Bearer wrong"})
@@ -94,7 +94,7 @@ def test_other_credentials_are_tried_where_the_target_refuses(
 
 
 def test_successor_waits_until_the_lock_is_free(tmp_path: Path) -> None:
-    """The successor asks for the lock by a file, which is removed when it has the lock."""
+    """The successor requests the lock with a file, and removes it with the lock."""
     first, second = ForwarderLock(tmp_path), ForwarderLock(tmp_path)
     assert first.acquire()
     first.publish_access({})

@@ -1,4 +1,4 @@
-"""Which run a process records into, and which target a run is delivered to."""
+"""Test which run a process records, and to which target a run is delivered."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def to(path: Path, **further: Any) -> dict[str, Any]:
 def test_child_that_configures_another_target_records_a_run_of_its_own(
     started: Any, tmp_path: Path, first: str
 ) -> None:
-    """Each process's spans go to its own target, in a run of their own, whoever records first."""
+    """Each process's spans go to its own run and target, in any order of recording."""
     parent = started()
     of_parent = ask(parent, "configure", to(tmp_path / A))
     ask(parent, "start", {})
@@ -79,7 +79,7 @@ def test_child_that_configures_another_target_records_a_run_of_its_own(
 def test_child_joins_unless_it_names_another_target(
     started: Any, tmp_path: Path, arguments: dict[str, Any], joins: bool
 ) -> None:
-    """A child with the parent's target or none joins; another project, exporter or run founds a run."""
+    """A child joins with its parent's target or none; otherwise it founds a run."""
     parent = started()
     run = ask(parent, "configure", to(tmp_path / A, project_name="project"))
     ask(parent, "start", {})
@@ -90,7 +90,7 @@ def test_child_joins_unless_it_names_another_target(
 def test_child_with_another_variable_records_a_run_of_its_own(
     started: Any, tmp_path: Path, first: str
 ) -> None:
-    """A variable that was changed after it was inherited counts, also for runs set up by variables."""
+    """A variable that a child changed counts, also if variables set up the run."""
     parent = started(OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(tmp_path / A))
     ask(parent, "start", {"OTEL_TEST_FILE": str(tmp_path / B)})
     commands = {"parent": ["record", "of parent"], "child": ["child", "record", "of child"]}
@@ -104,7 +104,7 @@ def test_child_with_another_variable_records_a_run_of_its_own(
 
 
 def test_changed_variable_counts_over_an_inherited_option(started: Any, tmp_path: Path) -> None:
-    """A child with another MLFLOW_TRACKING_URI delivers there, whatever its parent has configured."""
+    """A child's MLFLOW_TRACKING_URI takes precedence over its parent's configure()."""
     targets = [f"sqlite:///{tmp_path}/{name}.db" for name in "ab"]
     parent = started()
     ask(parent, "configure", {"exporters": {"mlflow": {"tracking_uri": targets[0]}}})
@@ -120,7 +120,7 @@ def test_changed_variable_counts_over_an_inherited_option(started: Any, tmp_path
 
 
 def test_siblings_that_name_the_same_target_share_a_run(started: Any, tmp_path: Path) -> None:
-    """Workers that configure a target which their parent does not know are one run."""
+    """Workers with one target that their parent does not have share a run."""
     parent = started()
     ask(parent, "configure", to(tmp_path / A))
     runs = set()
@@ -142,7 +142,7 @@ def test_children_join_the_own_run_of_their_parent(started: Any, tmp_path: Path)
 
 @pytest.mark.parametrize("switch", [{"OTEL_TRACES_EXPORTER": "none"}, {"OTEL_SDK_DISABLED": "true"}])
 def test_variables_switch_a_child_off(started: Any, tmp_path: Path, switch: dict[str, str]) -> None:
-    """``none`` and OTEL_SDK_DISABLED win over a configured parent, and over configure() in the child."""
+    """``none`` and OTEL_SDK_DISABLED take precedence over configure()."""
     parent = started()
     ask(parent, "configure", to(tmp_path / A))
     ask(parent, "start", switch)
@@ -156,7 +156,7 @@ def test_variables_switch_a_child_off(started: Any, tmp_path: Path, switch: dict
 def test_child_with_a_scrubbed_environment_delivers_to_its_parents_target(
     started: Any, tmp_path: Path
 ) -> None:
-    """A forwarder that such a child starts has the run's target, which the child inherits."""
+    """The child inherits the run's target, and passes it to the forwarder it starts."""
     parent = started(OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(tmp_path / A))
     ask(parent, "start", {"OTEL_TEST_FILE": None, "OTEL_TRACES_EXPORTER": None})
     assert ask(parent, "child", "record", "of child")
@@ -167,7 +167,7 @@ def test_child_with_a_scrubbed_environment_delivers_to_its_parents_target(
 
 
 def test_target_that_a_program_names_after_its_imports_is_the_runs(started: Any, tmp_path: Path) -> None:
-    """A variable counts that is set before recording begins, as ``load_dotenv()`` does."""
+    """A variable counts if it is set before recording, as by ``load_dotenv()``."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     parent = started(OTEL_TRACES_EXPORTER="mlflow")
     ask(parent, "set", "MLFLOW_TRACKING_URI", uri)
@@ -180,14 +180,14 @@ def test_target_that_a_program_names_after_its_imports_is_the_runs(started: Any,
 
 
 def test_experiment_that_mlflows_client_sets_does_not_part_processes(started: Any, tmp_path: Path) -> None:
-    """``mlflow.set_experiment()`` sets MLFLOW_EXPERIMENT_ID for children, which stay in the run."""
+    """``mlflow.set_experiment()`` sets a variable; children stay in the run."""
     parent = started(OTEL_TRACES_EXPORTER="mlflow", MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db")
     ask(parent, "start", {"MLFLOW_EXPERIMENT_ID": "7"})
     assert ask(parent, "child", "run") == ask(parent, "run")
 
 
 def test_programs_with_one_run_id_and_two_targets_record_two_runs(started: Any, tmp_path: Path) -> None:
-    """A run's directory has one target; a program with another target records beside it."""
+    """A program with another target than the run's directory records another run."""
     programs = [
         started(
             OTEL_TRACES_EXPORTER="test-file", OTEL_ROLLOUT_RUN_ID="r", OTEL_TEST_FILE=str(tmp_path / name)
@@ -204,7 +204,7 @@ def test_programs_with_one_run_id_and_two_targets_record_two_runs(started: Any, 
 
 
 def test_no_credential_lies_in_the_spool(started: Any, tmp_path: Path) -> None:
-    """Forwarder and successor write neither a token nor the user of a target's URL there."""
+    """Neither forwarder writes a token, or the user in a target's URL, to the spool."""
     secrets = {"MLFLOW_TRACKING_TOKEN": "planted-1", "OTEL_EXPORTER_OTLP_HEADERS": "a=planted-2"}
     parent = started(
         OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_URL="http://me:planted-3@host",
@@ -223,7 +223,7 @@ def test_no_credential_lies_in_the_spool(started: Any, tmp_path: Path) -> None:
 def test_run_is_delivered_with_the_settings_of_its_founder(
     started: Any, tmp_path: Path, changed: str | None
 ) -> None:
-    """A child that records first, with another OTEL_ROLLOUT_KEEP or none, does not decide that."""
+    """A child that records first has another OTEL_ROLLOUT_KEEP, which has no effect."""
     parent = started(
         OTEL_TRACES_EXPORTER="test-file", OTEL_TEST_FILE=str(tmp_path / A), OTEL_ROLLOUT_KEEP="true"
     )
@@ -236,7 +236,7 @@ def test_run_is_delivered_with_the_settings_of_its_founder(
 
 
 def test_child_that_names_the_same_target_by_an_option_joins(started: Any, tmp_path: Path) -> None:
-    """A child may name in configure() what its parent has in a variable."""
+    """A child may name in configure() the target that its parent has in a variable."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     parent = started(OTEL_TRACES_EXPORTER="mlflow", MLFLOW_TRACKING_URI=uri)
     assert ask(parent, "record", "of parent")

@@ -1,4 +1,7 @@
-"""Python imports this at its start when this directory is on PYTHONPATH: see ``tests/faults/inside.py``."""
+"""Change this process at its start; see ``tests/faults/inside.py``.
+
+Python imports this module at its start if its directory is on PYTHONPATH.
+"""
 
 from tests.faults import inside
 
