@@ -1,8 +1,8 @@
 """Hold every process-wide variable.
 
 Modules hold constants, loggers and context keys; a variable that changes during a program is a field of
-:data:`process`. ``tests/test_process_state.py`` names the few exceptions. ``process.off`` takes as many
-bytecode instructions as a variable of another module does.
+:data:`process`. ``tests/test_process_state.py`` names the few exceptions. Reading ``process.off`` takes
+as many bytecode instructions as reading a variable of another module.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class ProcessState:
     inherited_config: str | None = None
     """Value of ``OTEL_ROLLOUT_CONFIG`` before this process founded a run."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """The arguments of configure() that the present run was founded with."""
+    """The arguments of configure() with which this process founded the present run."""
     earlier_runs: list[EndedRun] = field(default_factory=list, metadata=_PER_PROCESS)
-    """Runs that configure() has ended, whose delivery may go on."""
+    """Runs that configure() has ended; their delivery may go on."""
     other_nodes: dict[str, OtherNode] = field(default_factory=dict)
-    """Node directory → machine of the Ray cluster that was drained."""
+    """Node directory → drained machine of the Ray cluster."""
     register_exit: Callable[[], None] = field(default=_nothing, metadata=_WIRED)
     """Registers this process's exit handler; for rooms below :mod:`otel_rollout.launch.at_exit`."""
     ended_run: EndedRun | None = field(default=None, metadata=_PER_PROCESS)
@@ -103,13 +103,13 @@ class ProcessState:
     # --- Propagation: otel_rollout.propagation ------------------------------------------------------------
     instrument_lock: threading.Lock = field(default_factory=threading.Lock, metadata=_PER_PROCESS)
     patches: Patches | None = None
-    """What instrument() has replaced in Ray and in pools of processes."""
+    """The patches of instrument() in Ray and in process pools."""
     thread_patches: Patches | None = None
-    """What instrument() has replaced in pools of threads."""
+    """The patches of instrument() in thread pools."""
     flushing_pool_process: int = 0
     """Id of this pool process, once it is set to flush at exit; a forked child has another id."""
     run_of_workers: str = ""
-    """Id of the run that the Ray job's workers were started with."""
+    """Id of the run with which the Ray job's workers were started."""
     published_runs: set[str] = field(default_factory=set)
     """Ids of runs whose settings this process has put into Ray's control store, or has found there."""
     unknown_runs: set[str] = field(default_factory=set)
