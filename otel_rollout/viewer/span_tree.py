@@ -13,7 +13,7 @@ _MODEL_OPERATIONS = frozenset({"chat", "text_completion", "generate_content"})
 
 
 class SpanTree:
-    """The spans of a trace by parent and child; of equal ids the last span counts."""
+    """The spans of a trace by parent and child; of spans with equal ids the last wins."""
 
     def __init__(self, spans: Sequence[ReadableSpan]) -> None:
         self.spans = {span_id(span): span for span in spans}
@@ -37,7 +37,7 @@ class SpanTree:
     def _below(
         self, parent_id: int | None, is_entered: Callable[[ReadableSpan], bool]
     ) -> Iterable[ReadableSpan]:
-        """Collect the children of a parent, and those below each ``is_entered`` span."""
+        """Collect the children of a parent, and children of collected ``is_entered`` spans."""
         found: dict[int, ReadableSpan] = {}  # each span once: damaged spans may be parents of one another
         left = list(self._children.get(parent_id, ()))
         while left:
@@ -57,15 +57,15 @@ class SpanTree:
         return found
 
     def is_error_shown_elsewhere(self, span: ReadableSpan) -> bool:
-        """Return whether a span inside, or a turn around, shows the span's error."""
+        """Return whether a span inside, or a turn around, has the span's error."""
         around = (ancestor for ancestor in self.ancestors(span) if _has_turn(ancestor))
         return any(error_of(other) == error_of(span) for other in (*self.descendants(span), *around))
 
 
 def _shown_at(span: ReadableSpan) -> int:
-    """Return the time that orders a span: start, or end if only its error is shown.
+    """Return the time by which a span is ordered: start, or end if only its error shows.
 
-    An operation starts before the spans inside it, but fails after them.
+    A failed operation starts before the spans inside the operation, but fails after them.
     """
     return (span.start_time if _has_turn(span) else span.end_time) or 0
 
@@ -89,7 +89,7 @@ def kind_of(span: ReadableSpan) -> str:
 
 
 def is_model_call(span: ReadableSpan) -> bool:
-    """Return whether a span is the call of a model."""
+    """Return whether a span is a model call."""
     operation = (span.attributes or {}).get(semconv.GEN_AI_OPERATION_NAME)
     return kind_of(span) == semconv.KIND_LLM or operation in _MODEL_OPERATIONS
 
