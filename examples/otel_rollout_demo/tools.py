@@ -107,7 +107,7 @@ class CalculatorTool:
 
 
 class RemoteTool:
-    """A tool in a Ray actor of its own, such as a sandbox.
+    """A tool in a separate Ray actor, such as a sandbox.
 
     The agent loop uses it like any other tool.
 
