@@ -2,9 +2,9 @@
 
 The scripted model knows the solution of each problem of the dataset. It makes the mistakes of a model in
 training: a wrong plan, broken tool-call JSON, a function that does not exist, a division by zero, no answer.
-Each trajectory draws its mistake and its place from (seed, request id), so a run is repeatable in whatever
-order requests come. Each weight update makes mistakes rarer. Like a model, the policy has no memory between
-turns but its prompt.
+Each trajectory draws a mistake and the mistake's place from (seed, request id), so a run is repeatable for
+any order of requests. Each weight update makes mistakes rarer. Like a model, the policy remembers nothing
+between turns except the prompt.
 """
 
 from __future__ import annotations

@@ -208,5 +208,5 @@ def _gzip(name: Given) -> bool:
 
 def _file(path: Given) -> str | None:
     if path.value is not None and not os.path.isfile(path.value):
-        raise ValueError(f"{path.source} is {path.value!r}, which is no file that can be read here.")
+        raise ValueError(f"{path.source} is {path.value!r}, which is not a readable file here.")
     return path.value

@@ -73,8 +73,8 @@ def _copy_lines(source: Path, target: Path, room: int) -> int:
         for line in files.lines_of(source):
             if copy.tell() + len(line) > room:
                 raise ValueError(
-                    f"{source} does not fit: the copies of a replay may take OTEL_ROLLOUT_SPOOL_LIMIT, or "
-                    "half of the free space on the spool's disk"
+                    f"{source} does not fit: the copies of a replay may take at most "
+                    "OTEL_ROLLOUT_SPOOL_LIMIT, by default half of the free space on the spool's disk"
                 )
             copy.write(line)
         if copy.tell() and copy.seek(-1, os.SEEK_END) is not None and copy.read(1) != b"\n":

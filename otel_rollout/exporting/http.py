@@ -233,7 +233,7 @@ class HttpSession:
         if reason in _NO_TLS:
             fix = f"write http:// in {server.address}, or the port that does"
             return UndeliveredError(
-                FailureKind.REFUSED, f"No TLS is spoken by {server.name} ({reason}): {fix}."
+                FailureKind.REFUSED, f"{_capitalized(server.name)} does not speak TLS ({reason}): {fix}."
             )
         if any(isinstance(found, _CUT_OFF) for found in chain):
             return UndeliveredError(

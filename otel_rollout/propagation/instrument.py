@@ -105,8 +105,8 @@ def _instrument_driver(ray: ModuleType) -> None:
     except UnsupportedRay as missing:
         _logger.warning(
             "otel-rollout: Ray %s has no %s, so trajectories do not continue in Ray workers by themselves. "
-            "Put @otel_rollout.ray.carry_context below @ray.remote on classes and functions whose "
-            "calls are to belong to them.",
+            "Put @otel_rollout.ray.carry_context below @ray.remote on classes and functions that are "
+            "part of trajectories.",
             ray.__version__,
             missing,
         )

@@ -82,8 +82,8 @@ def join(run_id: str) -> None:
     if settings is None:
         process.unknown_runs.add(run_id)
         _logger.warning(
-            "otel-rollout: this worker was called from the run %s, of which Ray's control store has no "
-            "settings; it goes on recording into %s. Call ray.shutdown() and ray.init() between two runs.",
+            "otel-rollout: the run %s called this worker, but Ray's control store has no settings of that "
+            "run. The worker still records into %s. Call ray.shutdown() and ray.init() between two runs.",
             run_id,
             membership.run_id(),
         )

@@ -140,8 +140,8 @@ def _can_have_hook(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> boo
     obstacle = _obstacle(runtime_env, variables)
     if obstacle is not None:
         _logger.warning(
-            "otel-rollout: trajectories do not continue in this job's workers: %s, beside which Ray allows "
-            "no setup hook of otel-rollout. Credentials have to be given to the workers by other means.",
+            "otel-rollout: trajectories do not continue in this job's workers: %s, so Ray allows no setup "
+            "hook of otel-rollout. The hook would also carry credentials: pass them to the workers yourself.",
             obstacle,
         )
     return obstacle is None

@@ -57,7 +57,7 @@ MAPPINGS = {"mlflow": mlflow_of, "weave": weave_of}
 
 
 def mapped(name: str) -> dict[str, Any]:
-    """Map all spans, as JSON gives the result back."""
+    """Map all spans, and decode the result from JSON."""
     spans = {**roots(), **operations()}
     return json.loads(json.dumps({title: MAPPINGS[name](span) for title, span in spans.items()}))
 

@@ -88,7 +88,7 @@ def _decide(flags: dict[str, Any]) -> RecordedBy:
         if any(getattr(inherited, name) != value for name, value in wanted.items()):
             membership.configure(wanted, joins="exporters" not in wanted)
     except SettingsError as error:
-        _logger.warning("otel-rollout: project and experiment stay what they were: %s", error)
+        _logger.warning("otel-rollout: project and experiment stay unchanged: %s", error)
     except Exception as error:  # noqa: BLE001 - training goes on
         fault("reading verl's trace configuration", error)
     return RecordedBy.OTEL_ROLLOUT
