@@ -67,7 +67,7 @@ class MlflowFeedback:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The score's time in ns, as MLflow itself stores only ms, and the trajectory's mark."""
+        """The score's time in ns (MLflow stores only ms), and the trajectory's mark."""
         time = {TIME_METADATA: str(self.time_ns)} if self.is_dated else {}
         return {**time, **(MARK if self.tagged else {})}
 

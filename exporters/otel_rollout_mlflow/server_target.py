@@ -295,7 +295,7 @@ def _session(settings: MlflowSettings) -> HttpSession:
 
 
 def _advice(settings: MlflowSettings) -> dict[int, str]:
-    """Return the remedy for 401 and 403, which depends on the credentials that were sent."""
+    """Return the remedies for 401 and 403, by the credentials that were sent."""
     if settings.username and settings.password:
         whom = f"the user {settings.username!r}"
         fix = "correct MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"

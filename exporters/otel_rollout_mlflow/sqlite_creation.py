@@ -86,7 +86,7 @@ def _create(path: Path) -> bool:
 
 @contextmanager
 def _synchronized_once(path: Path) -> Iterator[None]:
-    """Have SQLite sync a file to disk once, at the end, and not after each of 500 statements.
+    """Have SQLite sync a file to disk once, and not after each of 500 statements.
 
     A power cut may leave a damaged file, but no other process knows the file's name.
     """

@@ -51,7 +51,10 @@ class Change(Enum):
 
 
 class Target(Protocol):
-    """An MLflow server or database. After an ``UndeliveredError``, a method may be called again."""
+    """An MLflow server or database.
+
+    Each method may raise ``UndeliveredError``, and may be called again afterwards.
+    """
 
     def connect(self) -> None:
         """Check that MLflow answers and is recent enough. Called first."""
@@ -89,7 +92,7 @@ class Target(Protocol):
         """Return a trace with its spans in the form of MLflow's API; None if missing."""
 
     def experiment_ids(self) -> list[str]:
-        """Return the ids of all experiments that are visible to the account and not deleted."""
+        """Return the ids of all experiments that the account sees, except deleted ones."""
 
     def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
         """Store spans, all or none. Spans stored before are overwritten."""

@@ -30,7 +30,7 @@ Protobuf stops at 100, and counts three for each level.
 
 
 class RecordedSpan(NamedTuple):
-    """A span, its resource and its scope, as decoded JSON, with the schemas of the two."""
+    """A span, and its resource and scope with their schemas, as decoded JSON."""
 
     resource: bytes
     scope: bytes

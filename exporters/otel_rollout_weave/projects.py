@@ -13,7 +13,7 @@ DEFAULT_PROJECT: Final = "uncategorized"
 
 
 class Projects:
-    """Ids (``entity/project``) of projects. Not thread-safe: used under the exporter's lock."""
+    """Ids (``entity/project``) of projects. Used under the exporter's lock."""
 
     def __init__(self, server: Server, settings: WeaveSettings) -> None:
         self._server = server
@@ -46,7 +46,7 @@ class Projects:
         return list(self._id_by_name.values())
 
     def entity(self) -> str:
-        """Return the entity of all projects: from the settings, else the account's default."""
+        """Return the entity of the settings, else the account's default entity."""
         if self._entity is None:
             self._entity = self._server.default_entity()
         if self._entity is None:

@@ -97,7 +97,7 @@ def resolve(
 
 
 def valid_name(name: str) -> str:
-    """Replace forbidden characters of a project's name by ``-``; cut it to 128 characters."""
+    """Make a project name that W&B accepts: replace characters by ``-``, cut to 128."""
     return re.sub(r"[/\\#?%:]", "-", name)[:128]
 
 
@@ -158,7 +158,7 @@ def _from_netrc(host: str) -> str | None:
 
 
 def _from_settings_file(name: str) -> str | None:
-    """Read a setting from wandb's settings files: the user's or the working directory's."""
+    """Read a setting from wandb's settings files of user and working directory."""
     config_dir = os.environ.get("WANDB_CONFIG_DIR") or os.path.expanduser("~/.config/wandb")
     parser = configparser.ConfigParser(interpolation=None)
     try:

@@ -46,7 +46,7 @@ def _has_separator(json_text: str) -> bool:
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """Replace values and characters that JSON, UTF-8, Weave's store or client cannot hold."""
+    """Replace what JSON, UTF-8, Weave's store or Weave's client cannot hold."""
     if isinstance(value, str):
         if value.isascii():
             return value

@@ -91,7 +91,7 @@ def examine(address: str, environ: Mapping[str, str], driver: str) -> list[Row]:
 
 
 def _check_port(address: str) -> None:
-    """Connect to the cluster's port once, since Ray would try a closed port for minutes.
+    """Connect to the cluster's port once; Ray would try a closed port for minutes.
 
     Raises:
         OSError: nothing listens there.
@@ -289,7 +289,7 @@ def _check_clock(node: Node) -> Finding:
 
 
 def measure_skew(read: Callable[[], float]) -> tuple[float, float]:
-    """Measure by how many seconds a node's clock is ahead; return also the maximum error.
+    """Return by how many seconds a node's clock is ahead, and the maximum error.
 
     A reading counts as taken in the middle of its round trip, so the error is half of the round trip. Of
     several readings, the one with the shortest round trip counts.

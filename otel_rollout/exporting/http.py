@@ -271,7 +271,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def described(response: requests.Response) -> str:
-    """Describe an answer: status, reason, and the server's words unless they are a web page."""
+    """Describe an answer: status, reason, and the server's words but no web page."""
     status = f"{response.status_code} {response.reason}"
     words = _words_of(response).strip()
     return f"{status} ({words[:_MAX_WORDS]})" if words else status
@@ -309,7 +309,7 @@ class BearerAuth(AuthBase):
 
 
 class HeaderAuth(AuthBase):
-    """Authentication by the session's headers, which ``~/.netrc`` would replace without this class."""
+    """Authentication by the session's headers, which keeps ``~/.netrc`` out."""
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         """Return the request unchanged."""

@@ -44,7 +44,7 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def active_context() -> Context | None:
-    """Return the current OTel context; None without a span or chosen rows. Never raises."""
+    """Return the OTel context; None without a span or chosen rows. Never raises."""
     try:
         context = otel_context.get_current()
         is_inside = trace.get_current_span(context).get_span_context().is_valid
@@ -55,7 +55,7 @@ def active_context() -> Context | None:
 
 
 def inject() -> dict[str, str] | None:
-    """Return the current context as a carrier; None if there is nothing to carry. Never raises."""
+    """Return the current context as a carrier; None if it is empty. Never raises."""
     context = active_context()
     if context is None:
         return None

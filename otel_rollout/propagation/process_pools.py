@@ -76,7 +76,7 @@ def run_with_carrier(
 
 @internal_errors("preparing a process of a pool")
 def _flush_at_exit() -> None:
-    """Register a flush at this process's exit by ``multiprocessing``, which skips ``atexit``."""
+    """Register a flush with ``multiprocessing``, whose children skip ``atexit``."""
     if process.flushing_pool_process != os.getpid():
         process.flushing_pool_process = os.getpid()
         util.Finalize(None, at_exit.close, exitpriority=0)

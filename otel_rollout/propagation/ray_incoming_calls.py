@@ -68,7 +68,7 @@ def receiving(function: Function) -> Function:
 
 
 def decode(encoded: bytes) -> otel_context.Context | None:
-    """Return the context in a call's carrier, and join the carrier's run. Never raises.
+    """Return the context in a carrier, and join the carrier's run. Never raises.
 
     Returns:
         None if the carrier has only a run id.

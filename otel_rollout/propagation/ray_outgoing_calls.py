@@ -59,7 +59,7 @@ def install(names: RayNames, patches: Patches) -> None:
 
 
 def _sending(patches: Patches, cross_language: str | None, original: Call) -> Call:
-    """Wrap a method that sends a call and takes the call's arguments as ``args``, ``kwargs``."""
+    """Wrap a method that sends a call, whose arguments are ``args`` and ``kwargs``."""
     position = list(inspect.signature(original).parameters).index("kwargs") - 1  # not counting self
 
     @functools.wraps(original)

@@ -62,7 +62,7 @@ def run_in_context(
 
 @internal_errors("leaving the trajectory after a fork")
 def _leave_trajectory() -> None:
-    """Empty a forked child's OTel context: the child does not continue the parent's trajectory."""
+    """Empty a forked child's OTel context, so that it leaves the parent's trajectory."""
     if process.thread_patches is not None:
         otel_context.attach(otel_context.Context())
 

@@ -151,7 +151,7 @@ class _TurnBuilder:
         return replace(request, prompt_ids=ids, messages=said)
 
     def _new_messages(self, call: ModelCall, spans: Sequence[ReadableSpan]) -> tuple[list[Message], str]:
-        """Return a call's messages after the prefix shared with an earlier call, and a note."""
+        """Return a call's messages after the prefix of an earlier call, and a note."""
         span, request = spans[0], call.request
         known, asked, everything = self._as_sequence(call)
         shared = known.shared(_key(span), asked, span.start_time or 0)
@@ -243,7 +243,7 @@ class _TurnBuilder:
         return turns
 
     def _take_answered(self, result: Message) -> Turn | None:
-        """Remove and return the turn with the result's call id, else the first without an id."""
+        """Take the turn with the result's call id, else the first turn without an id."""
         by_id = [pair for pair in self._unanswered if result.call_id and pair[0] == result.call_id]
         without_id = [pair for pair in self._unanswered if not (pair[0] and result.call_id)]
         found = next(iter(by_id or without_id), None)
@@ -259,7 +259,7 @@ def _key(span: ReadableSpan) -> str:
 
 
 def _with_prefix(earlier: Sequence[_Item], shared: Shared, new: Sequence[_Item]) -> tuple[_Item, ...]:
-    """Return ``new`` after the prefix shared with ``earlier``; alone if that is too short."""
+    """Prepend the prefix shared with ``earlier`` to ``new``, if ``earlier`` has it all."""
     is_whole = shared.length <= len(earlier)
     return tuple(context_diff.restored(earlier, shared.length, new) if is_whole else new)
 

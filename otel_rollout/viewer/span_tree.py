@@ -37,7 +37,7 @@ class SpanTree:
     def _below(
         self, parent_id: int | None, is_entered: Callable[[ReadableSpan], bool]
     ) -> Iterable[ReadableSpan]:
-        """Collect the children of a parent, and children of collected ``is_entered`` spans."""
+        """Collect a parent's children, and children of collected ``is_entered`` spans."""
         found: dict[int, ReadableSpan] = {}  # each span once: damaged spans may be parents of one another
         left = list(self._children.get(parent_id, ()))
         while left:
@@ -63,7 +63,7 @@ class SpanTree:
 
 
 def _shown_at(span: ReadableSpan) -> int:
-    """Return the time by which a span is ordered: start, or end if only its error shows.
+    """Return a span's sort key: its start, or its end if only its error is shown.
 
     A failed operation starts before the spans inside the operation, but fails after them.
     """

@@ -58,7 +58,7 @@ class SpoolSource:
         return []
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
-        """Return all spans of a trace from all runs, since a later run may have added scores."""
+        """Return a trace's spans from all runs; a later run may have added scores."""
         return [
             span
             for run in self._runs

@@ -35,7 +35,7 @@ def install(module: ModuleType) -> None:
 
 
 def plain_index(index: Any) -> Any:
-    """Return a sample's index as a plain value, since equal tensors are different keys."""
+    """Return a sample's index as a plain value; equal tensors are different keys."""
     return index.item() if hasattr(index, "item") else index
 
 

@@ -29,7 +29,7 @@ def config() -> Any:
 
 
 def set_recorded_by(trace_config: Any, recorded_by: RecordedBy) -> None:
-    """Store the decision in verl's configuration object, to which the decision applies."""
+    """Store the decision in verl's configuration object."""
     setattr(trace_config, _ATTRIBUTE, recorded_by)
 
 

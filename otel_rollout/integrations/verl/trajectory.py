@@ -155,7 +155,7 @@ def _group_size(worker: Any, validate: bool) -> int:
 
 @internal_errors("reading the output of an agent loop")
 def note_outputs(result: Any) -> None:
-    """Record policy versions and turns of the running trajectory on its root. Never raises.
+    """Record the running trajectory's policy versions and turns. Never raises.
 
     The output's numbers are kept for :func:`note_reward`.
 

@@ -33,7 +33,7 @@ def install(module: ModuleType) -> None:
 
 
 def lacks_statistics(verl_config: Any) -> bool:
-    """Return whether verl's configuration switches on vLLM's tracing without statistics."""
+    """Return whether verl's configuration lets vLLM trace without statistics."""
     try:
         rollout = verl_config["actor_rollout_ref"]["rollout"]
         engine = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
