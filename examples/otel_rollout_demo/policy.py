@@ -96,7 +96,7 @@ class ScriptedPolicy:
         draw = random.Random(f"{self._seed}/{request_id}")  # noqa: S311 - must be repeatable
         skill = min(0.3 + 0.2 * version, 0.9)
         chance = (1 - skill) * (1.0 if temperature > 0 else 0.5)
-        # Every draw is made, used or not, so that the other draws do not change with the skill.
+        # Make every draw, used or not, so that the skill does not change the other draws.
         errs = draw.random() < chance
         mistake = draw.choices(list(Mistake), weights=[mistake.value for mistake in Mistake])[0]
         return Character(

@@ -36,7 +36,7 @@ class MlflowSpanExporter(GuardedExporter):
 
     Scores become Feedback, written after their spans. They come from ``rollout.score.*`` of a root, which
     become trace tags as well, and from evaluation spans, however late. Of several scores of one name the
-    newest by its own time stays, in whatever order they come. A score given from outside its trajectory is
+    newest by its own time stays, in any order of arrival. A score given from outside its trajectory is
     Feedback and a tag but no span, because MLflow measures a trace's duration up to the end of its last span.
 
     Every argument wins over its environment variable. The constructor opens no connection.

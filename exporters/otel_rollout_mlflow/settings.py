@@ -260,7 +260,7 @@ def _check_local_mlflow(source: str, scheme: str) -> None:
         )
     try:
         installed = version("mlflow")
-    except PackageNotFoundError:  # mlflow-skinny is a distribution with the same code
+    except PackageNotFoundError:  # the distribution mlflow-skinny has this code too
         installed = version("mlflow-skinny")
     if parse_version(installed) < MINIMUM_VERSION:
         raise ValueError(

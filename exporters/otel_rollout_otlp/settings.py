@@ -153,7 +153,7 @@ def _checked(address: str, source: str, grpc: bool) -> SplitResult:
     schemes = ("http", "https", "") if grpc else ("http", "https")
     try:
         parts = urlsplit(f"//{address}" if grpc and "://" not in address else address)
-        port = parts.port  # raises where it is no number
+        port = parts.port  # raises unless it is a number
     except ValueError as error:
         raise ValueError(f"{source} is no usable address: {error}.") from None
     if parts.username or parts.password:

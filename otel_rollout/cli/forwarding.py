@@ -20,7 +20,7 @@ from otel_rollout.spool import layout, segments
 _SCAN_INTERVAL = 2.0
 """Seconds between a service's scans for new runs."""
 _WAIT_INTERVAL = 0.2
-"""Seconds between checks of what another forwarder has delivered."""
+"""Seconds between checks of another forwarder's deliveries."""
 _FINISH_INTERVAL = 0.1
 """Seconds between checks whether a stopping service has deliveries left."""
 _logger = logging.getLogger("otel_rollout.forwarder")

@@ -23,7 +23,7 @@ class Given(NamedTuple):
 
 
 def given(argument: str, value: str | None, *variables: str) -> Given:
-    """Return an argument's value, else that of the first variable that is set.
+    """Return an argument's value, else the value of the first variable that is set.
 
     Empty counts as not given.
 

@@ -118,7 +118,7 @@ class HttpSession:
         self._session.headers.update(headers or {})
 
     def send(self, method: str, url: str, **request: Any) -> requests.Response:
-        """Send a request and return the answer, whatever its status.
+        """Send a request and return the answer with any status.
 
         Args:
             method: HTTP method.

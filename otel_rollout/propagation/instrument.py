@@ -150,7 +150,7 @@ def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
 
 @contextmanager
 def _environment_variable(name: str, value: str | None) -> Iterator[None]:
-    """Set an environment variable during a block; None leaves the variable as it is."""
+    """Set an environment variable during a block; None leaves the variable unchanged."""
     before = os.environ.get(name)
     if value == before or value is None:
         yield

@@ -209,7 +209,7 @@ class _TurnBuilder:
         return list(messages.spoken(new, "context"))
 
     def _decoded(self, spans: Sequence[ReadableSpan], ids: Sequence[int], start: int) -> str:
-        """Decode ``ids`` from ``start`` on; empty where there is no decoder."""
+        """Decode ``ids`` from ``start`` on; return empty text without a decoder."""
         names = (str((span.attributes or {}).get(semconv.TOKENIZER, "")) for span in spans)
         name = next(filter(None, names), "")
         decoder = self._decoders(name) if name and len(ids) > start else None

@@ -81,7 +81,7 @@ def span_id(span: ReadableSpan) -> int:
 
 
 def kind_of(span: ReadableSpan) -> str:
-    """Return the span's kind (``semconv.SPAN_KIND``); empty where it has none."""
+    """Return the span's kind (``semconv.SPAN_KIND``); empty text without a kind."""
     attributes = span.attributes or {}
     if attributes.get(semconv.GEN_AI_OPERATION_NAME) == "execute_tool":
         return semconv.KIND_TOOL
@@ -95,7 +95,7 @@ def is_model_call(span: ReadableSpan) -> bool:
 
 
 def error_of(span: ReadableSpan) -> str:
-    """Return the error that a span ended with; empty where it succeeded."""
+    """Return a span's error; empty text if the span succeeded."""
     if span.status.status_code is not StatusCode.ERROR:
         return ""
     return span.status.description or str((span.attributes or {}).get(semconv.ERROR_TYPE, "")) or "error"

@@ -113,7 +113,7 @@ def path_of(identity: Mapping[str, Any]) -> str:
 
 
 def start_time(summary: Summary) -> str:
-    """Format a trajectory's start in UTC; empty where it is not known."""
+    """Format a trajectory's start in UTC; return empty text if it is unknown."""
     if not summary.start_ns:
         return ""
     return datetime.fromtimestamp(summary.start_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

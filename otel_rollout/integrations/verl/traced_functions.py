@@ -75,7 +75,7 @@ def describe_result(role: Role, result: Any) -> None:
 class RunningOperation:
     """A block in which an operation runs.
 
-    A nested call that is part of the operation gets no span of its own.
+    A nested call that is part of the operation gets no separate span.
 
     Args:
         role: role of the operation.
