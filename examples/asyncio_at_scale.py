@@ -28,14 +28,14 @@ GROUP = 8
 
 @rollout_trace_op(kind=semconv.KIND_LLM)
 async def generate(prompt: str) -> str:
-    """Generate a turn; stands for a call of an inference server."""
+    """Generate a turn, in place of a call of an inference server."""
     await asyncio.sleep(INFERENCE_SECONDS)
     return prompt + " and so on"
 
 
 @rollout_trace_op(kind=semconv.KIND_EVALUATOR)
 def grade(text: str) -> float:
-    """Grade an answer; stands for blocking work such as tests in a sandbox."""
+    """Grade an answer, in place of blocking work such as tests in a sandbox."""
     return len(text) / 100
 
 

@@ -1,4 +1,4 @@
-"""Record a trajectory that an OpenAI-compatible server's own spans join.
+"""Record a trajectory together with an OpenAI-compatible server's own spans.
 
     python examples/openai_compatible.py http://127.0.0.1:8000/v1 MODEL
 

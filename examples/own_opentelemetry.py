@@ -3,9 +3,9 @@
     pip install '.[mlflow-local]'    # in a checkout
     OTEL_TRACES_EXPORTER=mlflow MLFLOW_TRACKING_URI=sqlite:///mlflow.db python examples/own_opentelemetry.py
 
-Both backends get one tree of spans. The application exports to the console. Trajectories go through its
-provider, so the console shows them. Spans of the application's instrumentation inside a trajectory are in
-MLflow too; its spans outside of trajectories are not.
+Console and MLflow get one tree of spans. The application exports to the console. Trajectories go through the
+application's provider, so the console shows them. MLflow also gets the spans of the application's
+instrumentation inside a trajectory, but no spans outside of trajectories.
 """
 
 from __future__ import annotations

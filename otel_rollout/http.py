@@ -1,7 +1,7 @@
 """Carry trajectories in HTTP headers, to inference servers, tools and sandboxes.
 
-Every server is sent the W3C headers. The trajectory's identity is sent only to the hosts that
-``OTEL_ROLLOUT_IDENTITY_HOSTS`` names.
+Every server gets the W3C headers. Only the hosts that ``OTEL_ROLLOUT_IDENTITY_HOSTS`` names get the
+trajectory's identity.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEADERS: Final = ("traceparent", "tracestate", carrier.IDENTITY_KEY)
 def inject_headers(headers: MutableMapping[str, str], url: str) -> None:
     """Add the current trajectory to a request's headers. Never raises.
 
-    Without a current span nothing is added::
+    Without a current span the headers stay unchanged::
 
         headers = {"Content-Type": "application/json"}
         inject_headers(headers, url)
@@ -40,7 +40,7 @@ def inject_headers(headers: MutableMapping[str, str], url: str) -> None:
 
 
 def extract_headers(headers: Mapping[str, str]) -> Context:
-    """Return the context of a received request, maybe empty. Never raises.
+    """Return the context of a received request; it may be empty. Never raises.
 
     Attach the context while the request is served::
 

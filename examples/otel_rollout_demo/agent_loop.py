@@ -1,8 +1,8 @@
 """Run the agent loop of one trajectory: generate a turn, call tools, repeat.
 
-It works as verl's ToolAgentLoop. A trace shows its four decorated methods (three here, one in ``parser.py``).
-Token ids are attributes of the loop and not arguments of these methods, so that a trace shows each turn as a
-conversation. The ids are recorded once, in the result of ``run``.
+The loop works as verl's ToolAgentLoop. A trace shows four decorated methods (three here, one in
+``parser.py``). Token ids are attributes of the loop and not arguments of these methods, so that a trace shows
+each turn as a conversation. The ids are recorded once, in the result of ``run``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_ASSISTANT_TURNS: Final = 8
 MAX_RESPONSE_TOKENS: Final = 1536
-"""Tokens of all turns together, tool messages included."""
+"""Maximum tokens of all turns together, with tool messages."""
 
 
 class Choice(TypedDict):

@@ -1,4 +1,4 @@
-"""Print lines that are to be copied."""
+"""Print lines that a person copies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Play the trainer: start actors on a local Ray, have them sample trajectories.
 
 The actors are an inference server, a tool sandbox and several agent-loop workers. The run ends as training
-jobs do, with ``ray.kill`` on every actor: no code of an actor runs at its end.
+jobs do, with ``ray.kill`` on every actor, so no code of an actor runs at the actor's end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Batch:
 
 
 def schedule(plan: Plan) -> Iterator[Batch]:
-    """Return the batches of a run: training steps, then a greedy validation, n = 1."""
+    """Yield the batches of a run: training steps, then a greedy validation with n = 1."""
     train = load("train")
     random.Random(plan.seed).shuffle(train)  # noqa: S311 - an order of samples, not a secret
     for step in range(1, plan.steps + 1):
@@ -146,7 +146,7 @@ class Cluster:
         plan = self._plan
         ray.init(
             address="local",  # never a running cluster
-            num_cpus=plan.workers + 2,  # logical CPUs: one per actor, whatever the machine has
+            num_cpus=plan.workers + 2,  # logical CPUs, one per actor, on any machine
             object_store_memory=100 * 1024**2,
             include_dashboard=False,
             log_to_driver=False,

@@ -2,9 +2,9 @@
 
 The scripted model knows the solution of each problem of the dataset. It makes the mistakes of a model in
 training: a wrong plan, broken tool-call JSON, a function that does not exist, a division by zero, no answer.
-Each trajectory draws its mistake and its place from (seed, request id), so a run is repeatable in whatever
-order requests come. Each weight update makes mistakes rarer. Like a model, the policy has no memory between
-turns but its prompt.
+Each trajectory draws a mistake and the mistake's place from (seed, request id), so a run is repeatable for
+any order of requests. Each weight update makes mistakes rarer. Like a model, the policy remembers nothing
+between turns except the prompt.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ScriptedPolicy:
         draw = random.Random(f"{self._seed}/{request_id}")  # noqa: S311 - must be repeatable
         skill = min(0.3 + 0.2 * version, 0.9)
         chance = (1 - skill) * (1.0 if temperature > 0 else 0.5)
-        # Every draw is made, used or not, so that the other draws do not change with the skill.
+        # Make every draw, used or not, so that the skill does not change the other draws.
         errs = draw.random() < chance
         mistake = draw.choices(list(Mistake), weights=[mistake.value for mistake in Mistake])[0]
         return Character(
@@ -168,7 +168,7 @@ def _final(value: str, character: Character) -> str:
 
 
 def _independent(steps: list[Step]) -> list[Step]:
-    """Return the first step, and the next ones that need no result of these."""
+    """Return the first step, and following steps that do not need each other's results."""
     chosen = steps[:1]
     for step in steps[1:]:
         if any(number in {earlier.value for earlier in chosen} for number in _numbers(step.expression)):

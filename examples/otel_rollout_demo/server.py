@@ -42,11 +42,11 @@ class InferenceServer(Protocol):
 
 
 _CALL_S: Final = 0.005
-"""Seconds that each simulated call takes."""
+"""Fixed part of a simulated call's duration in seconds."""
 _TOKEN_S: Final = 0.0004
 """Seconds that each token adds to a simulated call."""
 _MAX_CALL_S: Final = 0.040
-"""Seconds that a simulated call takes at most."""
+"""Maximum duration of a simulated call in seconds."""
 
 
 class ScriptedServer:

@@ -2,8 +2,8 @@
 
 The tokenizer is the demo's own, or that of any chat model.
 
-A rollout only appends: the ids that a model has generated stay, and only the turns between are rendered and
-encoded. Rendering the whole conversation again could give other ids than the model has seen.
+A rollout only appends: the ids that a model has generated stay, and only the turns between them are rendered
+and encoded. Rendering the whole conversation again could give ids that the model has not seen.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ChatTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.eos_token_id: int = tokenizer.eos_token_id
-        # A short conversation: the text that a template renders after it is that of the new messages.
+        # New messages are rendered after this short conversation, whose own text is then removed.
         self._base: list[Message] = [
             {"role": "user", "content": "question"},
             {"role": "assistant", "content": "reply"},

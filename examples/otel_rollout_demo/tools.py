@@ -1,7 +1,7 @@
 """Provide the calculator that the model may call, shaped as verl's ``BaseTool``.
 
-A tool has a ``name`` and an OpenAI-style ``tool_schema``. Instances are created and released once per
-trajectory. ``execute`` returns a text, a reward and metrics. A tool raises ``ToolError`` if it fails: the
+A tool has a ``name`` and an OpenAI-style ``tool_schema``. The agent loop creates and releases an instance for
+each call. ``execute`` returns a text, a reward and metrics. A tool that fails raises ``ToolError``: the
 tool's span gets status ERROR, and the agent loop turns the message into text for the model.
 """
 
@@ -38,7 +38,7 @@ class Tool(Protocol):
     tool_schema: dict[str, Any]
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
-        """Create an instance for a trajectory, and return the instance's id."""
+        """Create an instance for a call; return the instance's id and an empty response."""
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
@@ -107,7 +107,7 @@ class CalculatorTool:
 
 
 class RemoteTool:
-    """A tool in a Ray actor of its own, such as a sandbox.
+    """A tool in a separate Ray actor, such as a sandbox.
 
     The agent loop uses it like any other tool.
 

@@ -61,7 +61,7 @@ def train(directory: Path = TOKENIZER_DIR) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus(), trainer)
-    # Each mark is one token, and no special one: decoding without special tokens keeps it.
+    # Each mark is one token but no special token, so that decoding without special tokens keeps the mark.
     tokenizer.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in TOOL_MARKS])
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))

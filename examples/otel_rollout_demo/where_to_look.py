@@ -39,7 +39,7 @@ def print_mlflow_pages(console: Console, uri: str, project_name: str, experiment
         database = _sqlite_path(uri)
         address = "http://127.0.0.1:5000"
         experiment_id = _experiment_in(database, project_name) if database else None
-        shown = uri if database else "<your database>"  # which may contain a password
+        shown = uri if database else "<your database>"  # the address may contain a password
         print_plain(console, f"  {_mlflow_command()} server --backend-store-uri {shown} --port 5000")
     page = f"{address}/#/experiments" + (f"/{experiment_id}/traces" if experiment_id else "")
     print_plain(console, f"  {page}")
@@ -74,7 +74,7 @@ def is_server(uri: str) -> bool:
 
 
 def absolute_uri(uri: str) -> str:
-    """Return a SQLite URI with an absolute path; any other URI as it is.
+    """Return a SQLite URI with an absolute path; any other URI unchanged.
 
     Another process opens the database, in another directory.
     """
@@ -88,7 +88,7 @@ def _sqlite_path(uri: str) -> Path | None:
 
 
 def _without_credentials(uri: str) -> str:
-    """Remove the user name and password from a server's address, which is printed."""
+    """Remove the user name and password from a server's address before it is printed."""
     parts = urlsplit(uri)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 

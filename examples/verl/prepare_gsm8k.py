@@ -2,9 +2,9 @@
 
 The directory gets ``train.parquet`` and ``test.parquet``.
 
-Beside the columns of every dataset of verl's, each row has the name of its agent loop (``agent_name``), its
-index in the dataset (``extra_info.index``, in a trace ``sample_index``) and the arguments with which its tool
-is created (``tools_kwargs``).
+In addition to the columns of all verl datasets, each row has the name of the agent loop (``agent_name``), the
+row's index in the dataset (``extra_info.index``, in a trace ``sample_index``) and the arguments with which
+the tool is created (``tools_kwargs``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """MLflow as a destination for rollout traces: an OpenTelemetry ``SpanExporter``.
 
-Registered under the name ``mlflow`` in the entry-point group ``opentelemetry_traces_exporter``. So the
-forwarder, and any other OpenTelemetry program (``OTEL_TRACES_EXPORTER=mlflow``), finds it by that name.
+The exporter is registered as ``mlflow`` in the entry-point group ``opentelemetry_traces_exporter``. So the
+forwarder, and any other OpenTelemetry program (``OTEL_TRACES_EXPORTER=mlflow``), finds it.
 """
 
 from __future__ import annotations

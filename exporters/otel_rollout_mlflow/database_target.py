@@ -1,8 +1,7 @@
-"""MLflow's database, written to without a server.
+"""Write to MLflow's database without a server.
 
-Does in this process what the server does with a request.
-
-The only module that imports ``mlflow``, when it connects.
+This module calls the functions of ``mlflow`` that the server calls for a request. It is the only module that
+imports ``mlflow``, and does so when it connects.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _REJECTED = frozenset({"BAD_REQUEST", "INVALID_PARAMETER_VALUE", "INVALID_STATE"
 
 
 class StoreTarget:
-    """An MLflow database. SQLite takes one writing process at a time."""
+    """An MLflow database. SQLite allows one writing process at a time."""
 
     def __init__(self, settings: MlflowSettings) -> None:
         self._settings = settings
@@ -46,7 +45,7 @@ class StoreTarget:
 
     def connect(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""
-        # On import MLflow reports usage to its makers, which no training job asked for.
+        # Importing MLflow would report usage to its makers, without the user's consent.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         import sqlalchemy
         from mlflow.exceptions import MlflowException
@@ -58,7 +57,7 @@ class StoreTarget:
             if engine.dialect.name == "sqlite":
                 sqlite_creation.ensure_created(engine)
             else:
-                # MLflow would try for 100 s to reach a database that does not answer.
+                # Connect once before MLflow, which tries for 100 s to reach a database that does not answer.
                 engine.connect().close()
             engine.dispose()
             self._opened = TracingClient(uri)
@@ -158,7 +157,7 @@ class StoreTarget:
                 for of_scope in of_resource.scope_spans
                 for span in of_scope.spans
             ]
-        except Exception as error:  # the server answers 422 to whatever this raises
+        except Exception as error:  # the server answers 422 to any exception here
             raise UndeliveredError(
                 FailureKind.REJECTED, f"MLflow cannot convert a span ({type(error).__name__}: {error})."
             ) from error
@@ -228,8 +227,8 @@ def _failures(action: str, *, none_if: str | None = None, of_batch: bool = False
     """Turn MLflow's exceptions into ``UndeliveredError``.
 
     Args:
-        action: what is tried, such as ``writing spans``.
-        none_if: the error code of an entity that is not there (or is there already), which is no failure.
+        action: the attempt, such as ``writing spans``.
+        none_if: an error code that is no failure, for a missing entity or one that exists already.
         of_batch: whether spans may be at fault.
     """
     from mlflow.exceptions import MlflowException

@@ -7,7 +7,7 @@ from otel_rollout_mlflow.target import Experiment, Target
 
 
 class Experiments:
-    """Ids of experiments. Not thread-safe: used under the exporter's lock."""
+    """A cache of experiments' ids. Not thread-safe: used under the exporter's lock."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -15,7 +15,7 @@ class Experiments:
         self._checked_ids: set[str] = set()
 
     def id_of(self, name: str) -> str:
-        """Return the id of the experiment with a name, created if there is none.
+        """Return the id of the experiment with a name; create a missing experiment.
 
         Raises:
             UndeliveredError: the experiment is deleted (REFUSED), or MLflow did not answer.
@@ -24,7 +24,7 @@ class Experiments:
             experiment = self._target.experiment_named(name)
             if experiment is None:
                 self._target.create_experiment(name)
-                # Not the id from the answer: of processes that create it at once, all but one get an error.
+                # Look the id up: if several processes create the experiment at once, only one gets an id.
                 experiment = self._target.experiment_named(name)
             if experiment is None:
                 raise UndeliveredError(
@@ -54,11 +54,11 @@ class Experiments:
     def confirm(self, experiment_id: str) -> None:
         """Check that MLflow shows the spans just written to an experiment.
 
-        MLflow takes spans for an experiment in its trash too, and shows them to nobody.
+        MLflow also accepts spans for an experiment in its trash, but shows them to nobody.
 
         Raises:
-            UndeliveredError: the experiment is deleted (REFUSED) or gone (UNAVAILABLE), or MLflow did not
-                answer.
+            UndeliveredError: the experiment is in the trash (REFUSED) or gone (UNAVAILABLE), or MLflow did
+                not answer.
         """
         experiment = self._target.experiment_with_id(experiment_id)
         if experiment is None or experiment.deleted:
@@ -70,7 +70,7 @@ class Experiments:
         _usable(experiment)
 
     def forget(self) -> None:
-        """Look up every experiment again: MLflow said that one is gone."""
+        """Clear the cache, so that every experiment is looked up again."""
         self._id_by_name.clear()
         self._checked_ids.clear()
 

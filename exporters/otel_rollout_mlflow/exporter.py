@@ -30,16 +30,16 @@ class MlflowSpanExporter(GuardedExporter):
 
     Traces are searchable by step, sample, rollout and score.
 
-    Each span goes to the experiment named by its ``semconv.PROJECT_NAME`` (created if missing) unless an
-    experiment is given here, and to MLflow's "Default" experiment where neither is known. Sending spans again
-    is safe: MLflow overwrites them.
+    Without an experiment given here, each span goes to the experiment that its ``semconv.PROJECT_NAME``
+    names; a missing experiment is created. A span of no known project goes to MLflow's "Default" experiment.
+    Sending spans again is safe: MLflow overwrites them.
 
-    Scores become Feedback, written once their spans are stored: ``rollout.score.*`` of a root (a trace tag as
-    well) and evaluation spans, however late. Of several scores of one name the newest by its own time stays,
-    in whatever order they come. A score given from outside its trajectory is Feedback and a tag but no span:
-    MLflow measures a trace's duration up to the end of its last span.
+    Scores become Feedback, written after their spans. They come from ``rollout.score.*`` of a root, which
+    become trace tags as well, and from evaluation spans, however late. Of several scores of one name the
+    newest by its own time stays, in any order of arrival. A score given from outside its trajectory is
+    Feedback and a tag but no span, because MLflow measures a trace's duration up to the end of its last span.
 
-    Every argument wins over its environment variable. Nothing is connected before the first ``export``.
+    Every argument wins over its environment variable. The constructor opens no connection.
 
     Args:
         tracking_uri: an MLflow server ``http[s]://…``, or a database ``sqlite:///…``, ``postgresql://…``,
@@ -51,9 +51,11 @@ class MlflowSpanExporter(GuardedExporter):
         password: for basic authentication (``MLFLOW_TRACKING_PASSWORD``).
         token: for bearer authentication (``MLFLOW_TRACKING_TOKEN``).
         insecure_tls: do not check the server's certificate (``MLFLOW_TRACKING_INSECURE_TLS``).
-        server_cert_path: CA bundle to check it with (``MLFLOW_TRACKING_SERVER_CERT_PATH``).
-        timeout: seconds the server may stay silent in one request (``MLFLOW_HTTP_REQUEST_TIMEOUT``; 30).
-        max_request_bytes: bytes of protobuf, before compression, in one request. A larger span goes alone.
+        server_cert_path: CA bundle to check the certificate with (``MLFLOW_TRACKING_SERVER_CERT_PATH``).
+        timeout: maximum seconds without a byte from the server in one request
+            (``MLFLOW_HTTP_REQUEST_TIMEOUT``; 30).
+        max_request_bytes: maximum bytes of protobuf, before compression, in one request. A larger span is
+            sent alone.
 
     Raises:
         ValueError: an argument or environment variable is missing, malformed or not supported.
@@ -105,32 +107,32 @@ class MlflowSpanExporter(GuardedExporter):
             self._last_project = project or self._last_project
 
     def link_run(self, run: str, rollout_run_id: str) -> ExportFailure | None:
-        """Link a rollout to an MLflow run that began after its first traces.
+        """Link a rollout to an MLflow run published after the first traces. Never raises.
 
-        Traces exported from now on are linked when they are written. Stored traces are found by their tag
+        Later traces are linked when they are written. Stored traces are found by their tag
         ``rollout.run.id``, whichever forwarder delivered them. May be called any number of times.
 
         Args:
-            run: id of the MLflow run, in place of the one given before.
+            run: id of the MLflow run, which replaces any earlier one.
             rollout_run_id: the resource attribute ``rollout.run.id`` of the rollout's spans.
 
         Returns:
-            None once all is linked, else the failure. Never raises; spans are exported all the same.
+            None once all traces are linked, else the failure, after which spans are still exported.
         """
         return self.guarded(lambda: self._link_run(run, rollout_run_id))
 
     def announce(self, roots: Sequence[ReadableSpan]) -> None:
         """List trajectories as running, before their root spans have ended.
 
-        Never raises: a trajectory that is not announced appears when it ends. The caller makes sure that no
-        root was exported before.
+        Never raises, because a trajectory that is not announced appears when it ends. The caller must not
+        pass a root that was exported before.
         """
         failure = self.guarded(lambda: self._announce(roots))
         if failure is not None:
             self._logger.debug("Running trajectories could not be announced: %s", failure.message)
 
     def prepare(self) -> None:
-        """Import what is needed and connect, before the first ``export``."""
+        """Import modules and connect, before the first ``export``."""
         self.guarded(self._connect)
 
     def destination(self, project: str) -> str:
@@ -143,11 +145,10 @@ class MlflowSpanExporter(GuardedExporter):
         return f"MLflow {experiment} at {self._settings.plain_uri}"
 
     def check(self) -> ExportFailure | None:
-        """Check that MLflow answers, is recent enough and accepts our credentials.
+        """Check that MLflow answers, is recent enough and accepts the credentials.
 
-        Return None if so.
-
-        Never raises and writes no span. An empty database gets its tables, as at the first ``export``.
+        Return None if so. Never raises, and writes no span. An empty database gets its tables, as at the
+        first ``export``.
         """
         return self.guarded(self._check)
 
@@ -171,11 +172,11 @@ class MlflowSpanExporter(GuardedExporter):
             self._is_connected = True
 
     def _check(self) -> None:
-        self._is_connected = False  # a server that was there may be gone
+        self._is_connected = False  # connect again: the server may be gone
         self._connect()
         if self._settings.experiment_id:
             self._experiments.check(self._settings.experiment_id)
-        else:  # /version may ask for no credentials; this does, whether or not the experiment exists
+        else:  # /version may need no credentials, but this request does
             self._target.experiment_named(self._settings.experiment_name or "otel-rollout")
 
     def _announce(self, roots: Sequence[ReadableSpan]) -> None:
@@ -188,7 +189,7 @@ class MlflowSpanExporter(GuardedExporter):
     def _link_run(self, run: str, rollout_run_id: str) -> None:
         self._connect()
         is_fixed = self._settings.experiment_id or self._settings.experiment_name
-        # Other nodes, and forwarders before this one, may have delivered to projects unknown here.
+        # All experiments: other nodes and earlier forwarders may have delivered to projects unknown here.
         experiment_ids = [self._experiment_id(None)] if is_fixed else self._target.experiment_ids()
         self._run.publish(run, rollout_run_id, experiment_ids)
 

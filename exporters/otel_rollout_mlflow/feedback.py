@@ -1,4 +1,4 @@
-"""Scores as MLflow's Feedback assessments."""
+"""Convert scores to MLflow's Feedback assessments."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from otel_rollout_mlflow.ids import context_of, is_root, trace_id_of
 from otel_rollout_mlflow.tags import NOT_FOR_SCORES, problem_of_tag, tag_text
 
 MAX_NAME_CHARS: Final = 250
-"""Characters of a score's name; MLflow would refuse the request for a longer one."""
+"""Maximum characters of a score's name. A longer score is skipped, since MLflow would refuse the request."""
 SOURCE_ID: Final = "otel-rollout"
-"""The source of our feedback."""
+"""Id that marks this exporter as the source of feedback."""
 TIME_METADATA: Final = "rollout.score_time"
-"""Metadata of a feedback: when the score was given, Unix time in ns."""
+"""Metadata key of the time at which the score was given, Unix time in ns."""
 TAGGED_METADATA: Final = "rollout.score_tagged"
-"""Metadata of a trajectory's feedback, the newest of which is a tag of the trace."""
+"""Metadata key that marks a trajectory's feedback; the newest of a name becomes a trace tag."""
 MARK: Final = {TAGGED_METADATA: "true"}
 
 
@@ -33,13 +33,13 @@ class MlflowFeedback:
 
     Attributes:
         trace_id: MLflow's id of the trace.
-        span_id: the span that was scored, 16 hex digits.
-        name: what was scored; ``feedback.<name> > 0.2`` finds it.
+        span_id: id of the scored span, 16 hex digits.
+        name: name of the score; ``feedback.<name> > 0.2`` finds it.
         value: the score.
         time_ns: when the score was given, Unix time in ns.
-        is_dated: False for a root's score whose own time nobody recorded.
-        rationale: why, if the scorer said so.
-        tagged: whether the score is the trajectory's, so that the newest of its name is a tag of the trace.
+        is_dated: False for a root's score that was recorded without its own time.
+        rationale: the scorer's reason; None without one.
+        tagged: whether the score is the trajectory's; the newest of its name becomes a trace tag.
     """
 
     trace_id: str
@@ -53,18 +53,21 @@ class MlflowFeedback:
 
     @property
     def id(self) -> str:
-        """The assessment's id, one for a score of a span however often it is sent."""
+        """The assessment's id, made of trace, span and name.
+
+        A resent score has an equal id, so it overwrites itself.
+        """
         key = f"{self.trace_id}/{self.span_id}/{self.name}".encode(errors="replace")
         return f"a-{hashlib.sha256(key).hexdigest()[:32]}"
 
     @property
     def rank(self) -> Rank:
-        """The order of scores: of two the greater counts."""
+        """The sort key of scores of one name; the score with the greatest key wins."""
         return self.is_dated, self.time_ns if self.is_dated else 0, bool(self.rationale)
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The score's time, which MLflow keeps in ms only, and its mark."""
+        """The score's time in ns (MLflow stores only ms), and the trajectory's mark."""
         time = {TIME_METADATA: str(self.time_ns)} if self.is_dated else {}
         return {**time, **(MARK if self.tagged else {})}
 
@@ -75,21 +78,21 @@ class MlflowFeedback:
 
 
 def rank_of(assessment: Mapping[str, Any]) -> Rank:
-    """Read the rank of a score that MLflow has, as its API describes it."""
+    """Return the rank of a stored score, read from MLflow's API."""
     time = str((assessment.get("metadata") or {}).get(TIME_METADATA, ""))
     return time.isdecimal(), int(time) if time.isdecimal() else 0, bool(assessment.get("rationale"))
 
 
 def is_tagged(assessment: Mapping[str, Any]) -> bool:
-    """Whether a score that MLflow has is the trajectory's."""
+    """Whether a stored score has the mark of a trajectory's score."""
     return TAGGED_METADATA in (assessment.get("metadata") or {})
 
 
 def is_given_outside(span: ReadableSpan) -> bool:
     """Whether a span is a score that was given from outside its trajectory.
 
-    MLflow measures a trace's duration up to the end of its last span. So such a score is feedback and no
-    span.
+    The exporter does not send such a span, because MLflow measures a trace's duration up to the end of its
+    last span.
     """
     attributes = span.attributes or {}
     is_score = semconv.GEN_AI_EVALUATION_NAME in attributes

@@ -1,4 +1,4 @@
-"""Ids and structure of MLflow's traces."""
+"""Return ids of MLflow's traces, and recognize root spans."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
 
 PREFIX: Final = "tr-"
-"""What MLflow puts before a trace id."""
+"""Prefix of MLflow's trace ids, before OpenTelemetry's trace id in hex."""
 
 
 def trace_id_of(span: ReadableSpan) -> str:
-    """Return MLflow's id of a span's trace; it cannot be chosen."""
+    """Return MLflow's id of a span's trace; MLflow derives it from the trace id."""
     return f"{PREFIX}{context_of(span).trace_id:032x}"
 
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs in the form that MLflow reads back as the recorded value."""
+"""Convert inputs and outputs so that MLflow reads them back as the recorded values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_rollout.base import semconv
 _DECODED_BY_MLFLOW: Final = frozenset('{["')
 """First characters of a string attribute that MLflow decodes as JSON."""
 _LONG_DIGITS: Final = 19
-"""Digits from which an integer may not fit into 64 bits."""
+"""Minimum digits of an integer that may not fit into 64 bits."""
 _LONG_NUMBER: Final = re.compile(f"[0-9]{{{_LONG_DIGITS}}}")
 _DIGIT: Final = re.compile("[0-9]")
 _MAX_OTLP_INT: Final = 2**63
@@ -25,8 +25,8 @@ def payload(attributes: Mapping[str, AttributeValue], value: str, mime_type: str
     """Return input or output in the form that MLflow reads back unchanged.
 
     MLflow decodes a string attribute once if it holds a JSON object, array or string, and keeps other
-    strings as text. So JSON scalars are sent as native values, and text that only looks like JSON is sent
-    quoted. Without a mime type, MLflow's guess stands.
+    strings as text. So JSON scalars are sent as native values, and text that only looks like JSON is sent as
+    a JSON string. For a string without a mime type, MLflow decides.
     """
     recorded = attributes.get(value)
     declared = attributes.get(mime_type)
@@ -41,8 +41,8 @@ def payload(attributes: Mapping[str, AttributeValue], value: str, mime_type: str
 
 
 def _returnable(text: str) -> str:
-    """Turn integers beyond 64 bits into text: MLflow would not show the trace."""
-    # So many digits in a row have a digit at every such position. Looking there is 20 times as fast.
+    """Turn integers beyond 64 bits into text, since MLflow would not show the trace."""
+    # A row of so many digits covers one of these positions. Checking them first is 20 times as fast.
     if not _DIGIT.search(text[_LONG_DIGITS - 1 :: _LONG_DIGITS]) or not _LONG_NUMBER.search(text):
         return text
     try:

@@ -1,9 +1,7 @@
-"""Map an OpenTelemetry span to the span that MLflow understands.
+"""Map an OpenTelemetry span to the span that MLflow understands: pure functions, no I/O.
 
-Pure functions, without MLflow and I/O.
-
-MLflow reads its own attribute names (``mlflow.*``) from OTLP spans, trace tags from the *root* span's
-``mlflow.traceTag.<key>``, and turns every resource attribute into a trace tag. See
+MLflow reads its own attributes (``mlflow.*``) from OTLP spans. It reads trace tags from the *root* span's
+``mlflow.traceTag.<key>``, and makes a trace tag of every resource attribute. See
 ``mlflow/server/otel_api.py`` and ``SqlAlchemyStore.log_spans`` (read at 3.17).
 """
 
@@ -28,9 +26,9 @@ SPAN_TYPE: Final = "mlflow.spanType"
 TRACE_TAG_PREFIX: Final = "mlflow.traceTag."
 TRACE_NAME_TAG: Final = "mlflow.traceName"
 MAX_SESSION_CHARS: Final = 250
-"""Characters of a session's id; MLflow refuses the whole request for a longer one."""
+"""Maximum characters of a session's id; for a longer one, MLflow refuses the whole request."""
 MAX_TRACE_NAME_CHARS: Final = 4096
-"""Characters of a trace's name; MLflow refuses the whole request for a longer one."""
+"""Maximum characters of a trace's name; for a longer one, MLflow refuses the whole request."""
 _SPAN_TYPE_OF_KIND: Final = {
     semconv.KIND_AGENT: "AGENT",
     semconv.KIND_CHAIN: "CHAIN",
@@ -42,7 +40,7 @@ _SPAN_TYPE_OF_KIND: Final = {
     "RERANKER": "RERANKER",
     "RETRIEVER": "RETRIEVER",
 }
-# MLflow translates these too, but too late for the column that `span.type = 'TOOL'` searches.
+# MLflow translates these kinds itself, but after it has filled the column that `span.type = 'TOOL'` searches.
 _SPAN_TYPE_OF_OPERATION: Final = {
     "chat": "CHAT_MODEL",
     "create_agent": "AGENT",
@@ -68,9 +66,9 @@ class RunningTrace:
 
     Attributes:
         trace_id: MLflow's id of the trace.
-        start_ns: when it started, Unix time in ns.
-        tags: its tags, the name among them.
-        session: its MLflow session, or None.
+        start_ns: start, Unix time in ns.
+        tags: tags of the trace, the name among them.
+        session: MLflow session of the trace, or None.
     """
 
     trace_id: str
@@ -80,7 +78,7 @@ class RunningTrace:
 
 
 def running_trace(root: ReadableSpan) -> RunningTrace:
-    """Describe a trajectory that runs, from its root span."""
+    """Describe a running trajectory by its root span."""
     root = encodable(root)
     attributes = root.attributes or {}
     session = attributes.get(semconv.SESSION_ID) or session_of(attributes)
@@ -98,7 +96,7 @@ def running_trace(root: ReadableSpan) -> RunningTrace:
 
 
 def to_mlflow(span: ReadableSpan) -> ReadableSpan:
-    """Make a copy of a span with the attributes that MLflow reads, each value once."""
+    """Copy a span with the attributes that MLflow reads, each value once."""
     span = encodable(span)
     source = span.attributes or {}
     attributes = {key: value for key, value in source.items() if key not in _MAPPED_BY_NAME}
@@ -110,8 +108,8 @@ def to_mlflow(span: ReadableSpan) -> ReadableSpan:
             attributes[TRACE_TAG_PREFIX + key] = text
         name = semconv.name_of_trace(span.name, source)
         attributes[TRACE_TAG_PREFIX + TRACE_NAME_TAG] = name[:MAX_TRACE_NAME_CHARS]
-    # On every span of a trajectory: MLflow takes the session of the first span that it sees, and without
-    # a session id it takes a model call's conversation id.
+    # Set the session on every span: MLflow takes that of the first span that arrives, and without a session
+    # id it takes a model call's conversation id.
     if not source.get(semconv.SESSION_ID):
         _set(attributes, semconv.SESSION_ID, session_of(source))
     for key in (semconv.SESSION_ID, semconv.GEN_AI_CONVERSATION_ID):
@@ -134,10 +132,10 @@ def to_mlflow(span: ReadableSpan) -> ReadableSpan:
 
 
 def span_type(attributes: Mapping[str, AttributeValue]) -> str | None:
-    """Return MLflow's span type; None where MLflow's UNKNOWN is right.
+    """Return MLflow's span type; None for MLflow's default UNKNOWN.
 
-    A model call is a CHAT_MODEL only if its operation is a chat. Most model calls of a rollout take and
-    return token ids, which MLflow's chat view cannot show.
+    A model call is a CHAT_MODEL only if its operation is a chat. MLflow's chat view cannot show token ids,
+    which most model calls of a rollout take and return.
     """
     kind = attributes.get(semconv.SPAN_KIND)
     operation = attributes.get(semconv.GEN_AI_OPERATION_NAME)
@@ -151,9 +149,8 @@ def span_type(attributes: Mapping[str, AttributeValue]) -> str | None:
 def session_of(attributes: Mapping[str, AttributeValue]) -> str | None:
     """Return the session of all trajectories of one training step.
 
-    Validation is a session of its own.
-
-    The step comes first: MLflow's list of traces shows only the start of the text.
+    A step's validation is a separate session. The step comes first in the name, because MLflow's list of
+    traces shows only the start of a session's name.
     """
     parts = []
     if semconv.STEP in attributes:

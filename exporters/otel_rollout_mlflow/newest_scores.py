@@ -18,7 +18,7 @@ def changes_of(
     """Decide which feedback of a trace to write.
 
     Args:
-        scores: of one trace, in any order.
+        scores: scores of one trace, in any order.
         info: the trace as MLflow's API describes it, once its spans are written.
     """
     stored = {str(assessment.get("assessment_id")): assessment for assessment in _assessments(info)}
@@ -37,12 +37,11 @@ def changes_of(
 def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[tuple[Change, MlflowFeedback]]:
     """Decide which tags of a trace to write.
 
-    They are the newest scores of the trajectory that are not yet tags.
-
-    Tags are written before the feedback: a tag is known to be a score's by the scores that are stored.
+    The result has the newest scores of the trajectory that are not yet tags. Tags must be written before
+    feedback: stored feedback with an older value shows that a tag is a score's and may be replaced.
 
     Args:
-        scores: of one trace, in any order.
+        scores: scores of one trace, in any order.
         info: the trace as MLflow's API describes it, once its spans are written.
     """
     tags = info.get("tags") or {}
@@ -53,18 +52,16 @@ def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[t
         newest = _newest_tagged(ours, stored)
         current = tags.get(name)
         known = {score.tag_text for score in ours} | {tag_text(_value(one) or "") for one in stored}
-        # A tag that no score explains is an attribute's, which wins over a score.
+        # A tag with a value of no score comes from an attribute, which wins over a score.
         if current is None or (current != newest.tag_text and current in known):
             found.append((Change.TAG, newest))
     return found
 
 
 def _newest(scores: Sequence[MlflowFeedback]) -> dict[str, MlflowFeedback]:
-    """Map each id to the newest score.
+    """Map each id to the newest score, tagged if any score of the id is tagged.
 
-    It is the trajectory's if any score of the id is marked so.
-
-    Root and evaluation span hold one score. Only the root knows that the score is the trajectory's.
+    Root and evaluation span may hold one score, but only the root tells that it is the trajectory's.
     """
     tagged = {score.id for score in scores if score.tagged}
     newest = evaluations.newest_by(lambda score: score.id, scores)

@@ -17,9 +17,9 @@ class RunLinks:
     """Links traces to a run. Not thread-safe: the exporter calls it under its lock.
 
     Args:
-        target: where traces and run are.
-        run_id: the run given from the start, which has to exist; None for none.
-        shown_uri: the target for messages, without credentials.
+        target: MLflow server or database that holds traces and run.
+        run_id: the run that the settings name, which must exist; None without one.
+        shown_uri: the target's address for messages, without credentials.
     """
 
     def __init__(self, target: Target, run_id: str | None, shown_uri: str) -> None:
@@ -29,7 +29,7 @@ class RunLinks:
         self._shown_uri = shown_uri
 
     def check(self) -> None:
-        """Check that the run given from the start exists.
+        """Check that the run of the settings exists.
 
         Raises:
             UndeliveredError: the run does not exist (REFUSED), or MLflow did not answer.
@@ -44,8 +44,8 @@ class RunLinks:
 
         Args:
             run_id: MLflow's id of the run.
-            rollout_run_id: by which the stored traces are found.
-            experiment_ids: where the stored traces may be.
+            rollout_run_id: tag by which the stored traces are found.
+            experiment_ids: experiments that may hold the stored traces.
 
         Raises:
             UndeliveredError: the run does not exist (REFUSED), or not everything could be linked.
@@ -62,7 +62,7 @@ class RunLinks:
         """Link traces just written.
 
         Raises:
-            UndeliveredError: they are not linked.
+            UndeliveredError: the traces are not linked. If a published run is gone, no error is raised.
         """
         run_id = self._published or self._given
         if not run_id:
@@ -73,8 +73,8 @@ class RunLinks:
             except UndeliveredError as error:
                 if error.failure.kind is not FailureKind.REFUSED or not self._published:
                     raise
-                # The published run is gone, which must not hold spans back. The next `publish` reports
-                # the failure, and links these traces where there is a run again.
+                # The published run is gone, but spans must still be delivered. The next `publish` reports the
+                # failure, or links these traces if the run exists again.
                 self._published = None
                 return
 

@@ -1,4 +1,4 @@
-"""MLflow over HTTP: OTLP for spans, its REST API for everything else."""
+"""Write to an MLflow server over HTTP: OTLP for spans, its REST API for all else."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
 
 _FEEDBACK_THREADS: Final = 2
-"""Requests for scores at a time. A distant server gains; a local one is slower with 8."""
+"""Parallel requests for scores. Two speed up a distant server; eight would slow down a local one."""
 _GZIP_LEVEL: Final = 1
-"""Most of the gain for the least CPU: the forwarder shares its cores with training."""
+"""Compression level with the least CPU time, because the forwarder shares its cores with training."""
 _NOT_THERE: Final = "RESOURCE_DOES_NOT_EXIST"
 _REJECTED_CODES: Final = frozenset({"INVALID_STATE", "DATA_LOSS"})
-"""MLflow's codes of a status 500 that it would answer to the batch every time."""
+"""MLflow's error codes, with status 500, that blame the content of the batch."""
 
 
 class ServerTarget:
@@ -96,8 +96,8 @@ class ServerTarget:
     def link_traces(self, trace_ids: Sequence[str], run_id: str) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`; one POST.
 
-        The POST that writes the spans takes a run in a header, but MLflow reports no error if it links
-        nothing.
+        MLflow would also take the run in a header of the POST that writes spans, but there it reports no
+        error if it links nothing.
         """
         request = {"trace_ids": list(trace_ids), "run_id": run_id}
         response = self._send("POST", "/api/2.0/mlflow/traces/link-to-run", json=request)
@@ -225,7 +225,7 @@ class ServerTarget:
                 request = {"assessment": {"metadata": MARK}, "update_mask": "metadata"}
             response = self._send("PATCH", f"{trace}/assessments/{feedback.id}", json=request)
         action = f"writing the score {feedback.name!r} of {feedback.trace_id}"
-        if _error_code(response) == _NOT_THERE:  # it was there when it was looked up: look again
+        if _error_code(response) == _NOT_THERE:  # deleted since it was looked up: look again
             raise UndeliveredError(
                 FailureKind.UNAVAILABLE, f"MLflow answered {described(response)} when {action}."
             )
@@ -295,7 +295,7 @@ def _session(settings: MlflowSettings) -> HttpSession:
 
 
 def _advice(settings: MlflowSettings) -> dict[int, str]:
-    """Say what a person does about 401 and 403, by the credentials that were sent."""
+    """Return the remedies for 401 and 403, by the credentials that were sent."""
     if settings.username and settings.password:
         whom = f"the user {settings.username!r}"
         fix = "correct MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
@@ -341,7 +341,7 @@ def _json_time(time_ns: int) -> str:
 
 
 def _error_code(response: requests.Response) -> str | None:
-    """Return MLflow's code of an error; None if there is none."""
+    """Return the error code in MLflow's answer; None without one."""
     if response.ok:
         return None
     try:

@@ -1,7 +1,6 @@
 """Resolve the exporter's settings.
 
-Arguments win over the environment, the environment over defaults. Everything is checked at once.
-
+Arguments win over the environment, and the environment wins over defaults. The constructor checks all values.
 The environment variables are those of MLflow's client.
 """
 
@@ -21,10 +20,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from otel_rollout.exporting.arguments import basic_auth, given, masked, seconds, without_credentials
 
 DEFAULT_EXPERIMENT_ID: Final = "0"
-"""Id of MLflow's "Default" experiment: for spans that name no project, where no setting names one."""
+"""Id of MLflow's "Default" experiment, for spans without a project if no setting names an experiment."""
 
 MINIMUM_VERSION: Final = (3, 14)
-"""The oldest MLflow that was tried. Trace tags over OTLP came with 3.13."""
+"""The oldest MLflow that was tested. MLflow accepts trace tags over OTLP from 3.13 on."""
 
 DEFAULT_TIMEOUT: Final = 30.0
 _SERVER_SCHEMES: Final = frozenset({"http", "https"})
@@ -36,9 +35,9 @@ _MANAGED_SERVICES: Final = {
     "arn": "an MLflow server of Amazon SageMaker",
     "azureml": "Azure Machine Learning",
 }
-"""Services by the scheme of their URIs. MLflow's client reaches them by plug-ins and sign-in of their own."""
+"""URI scheme → service that needs a plug-in of MLflow's client, which this exporter does not have."""
 CREDENTIALS_FILE: Final = "~/.mlflow/credentials"
-"""Where MLflow's client finds user name and password if no variable holds them."""
+"""File with user name and password that MLflow's client reads if no variable has them."""
 _HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:]+\]):\d+(?:/.*)?", re.ASCII)
 _TRUE: Final = frozenset({"true", "1"})
 _FALSE: Final = frozenset({"false", "0"})
@@ -49,17 +48,17 @@ class MlflowSettings:
     """The constructor's arguments and the environment, resolved.
 
     Attributes:
-        uri: tracking URI. For a server without user name, password or trailing slash.
+        uri: tracking URI. A server's URI has no user name, password or trailing slash.
         is_server: whether ``uri`` is an MLflow server rather than a database.
         experiment_name: experiment of every span, whatever project the span names; created if missing.
-        experiment_id: that experiment by its id; it must exist. At most one of the two is set.
+        experiment_id: id of that experiment, which must exist. Name, id or both are None.
         run_id: MLflow run that every trace is linked to, or None.
         username: for basic authentication.
         password: for basic authentication.
         token: for bearer authentication, used only where no user name is given.
-        verify_tls: whether, or against which CA bundle file, the server's certificate is checked.
-        client_cert: PEM file to present to the server, or None.
-        timeout: seconds a server may stay silent during one request.
+        verify_tls: whether to check the server's certificate, or the CA bundle file to check it with.
+        client_cert: PEM file with the client's certificate, or None.
+        timeout: maximum seconds without a byte from the server in one request.
     """
 
     uri: str
@@ -81,14 +80,14 @@ class MlflowSettings:
 
     @property
     def plain_uri(self) -> str:
-        """The tracking URI without credentials, with an absolute path of SQLite."""
+        """The tracking URI without credentials; SQLite's path is absolute."""
         scheme, _, path = self.uri.partition("?")[0].partition(":///")
         if scheme.startswith("sqlite"):
             return f"{scheme}:///{path if path.startswith('file:') else os.path.abspath(path)}"
         return without_credentials(urlsplit(self.uri))
 
     def redact(self, text: str) -> str:
-        """Mask every secret of these settings, as it is and as it is sent, in a message."""
+        """Mask every secret in a message, both plain and as encoded in requests."""
         sent = basic_auth(self.username or "", self.password or "")
         return masked(text, [sent, self.password, self.token, urlsplit(self.uri).password])
 
@@ -109,8 +108,8 @@ def resolve(
     """Combine arguments and environment, without touching the network.
 
     Raises:
-        ValueError: something is missing, malformed or not supported; the message names the argument or
-            variable and what to do.
+        ValueError: a value is missing, malformed or not supported; the message names the argument or variable
+            and the remedy.
     """
     uri, source = given("tracking_uri", tracking_uri, "MLFLOW_TRACKING_URI")
     if uri is None:
@@ -187,12 +186,12 @@ def _credentials_file() -> dict[str, str]:
         file.read(path)
         return dict(file["mlflow"]) if "mlflow" in file else {}
     except (configparser.Error, OSError, UnicodeDecodeError) as error:
-        # Without the error's words, which quote a line of the file: it may be the password's.
+        # The message omits the error's text, which may quote the line with the password.
         raise ValueError(f"{path} cannot be read as MLflow's credentials ({type(error).__name__}).") from None
 
 
 def _check_sign_in() -> None:
-    """Refuse ways to sign in that only MLflow's own client has."""
+    """Refuse ways to sign in that only MLflow's own client supports."""
     plugin = os.environ.get("MLFLOW_TRACKING_AUTH")
     if plugin:
         raise ValueError(
@@ -212,7 +211,7 @@ def _checked_uri(uri: str, source: str) -> SplitResult:
         scheme = parts.scheme
         host = parts.hostname
         _ = parts.port  # raises ValueError unless a number
-    except ValueError:  # its words may quote a part of a password
+    except ValueError:  # not chained: its text may quote a part of a password
         raise ValueError(
             f"{source} is {_shown(uri)!r}, which is not a valid URI; expected http://HOST:PORT. In a user "
             "name or password, write / as %2F, @ as %40 and : as %3A."
@@ -252,7 +251,7 @@ def _checked_uri(uri: str, source: str) -> SplitResult:
 
 
 def _check_local_mlflow(source: str, scheme: str) -> None:
-    """Check that MLflow is installed and recent: it writes to a database itself."""
+    """Check that MLflow is installed and recent enough to write to a database."""
     install = "pip install 'otel-rollout[mlflow-local]'"
     if find_spec("mlflow") is None or find_spec("sqlalchemy") is None:
         raise ValueError(
@@ -261,7 +260,7 @@ def _check_local_mlflow(source: str, scheme: str) -> None:
         )
     try:
         installed = version("mlflow")
-    except PackageNotFoundError:  # mlflow-skinny: same code, other distribution name
+    except PackageNotFoundError:  # the distribution mlflow-skinny has this code too
         installed = version("mlflow-skinny")
     if parse_version(installed) < MINIMUM_VERSION:
         raise ValueError(
@@ -288,7 +287,7 @@ def shown_minimum() -> str:
 
 
 def _shown(uri: str) -> str:
-    """Return a URI for messages, of the text up to the last @ only the scheme."""
+    """Return a URI for messages, without the text between the scheme and the last @."""
     before, at, after = uri.rpartition("@")
     return f"{before.partition('//')[0]}//***@{after}" if at else uri
 

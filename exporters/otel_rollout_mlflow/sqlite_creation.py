@@ -1,9 +1,7 @@
-"""Create a SQLite file for MLflow, which no process sees incomplete.
+"""Create MLflow's SQLite file so that no process sees it incomplete.
 
-One process creates the file while others wait.
-
-MLflow creates its tables in dozens of migrations. Two processes that do so to one file at once fail, and may
-leave an unusable file.
+MLflow creates its tables in dozens of migrations. Two processes that migrate one file at once fail, and may
+leave an unusable file. So one process creates the file while the others wait.
 """
 
 from __future__ import annotations
@@ -23,19 +21,19 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
 _ABANDONED_AFTER: Final = 10.0
-"""Seconds without a change after which no other process is taken to be creating the tables."""
+"""Seconds without a change of the file after which its creation by another process counts as abandoned."""
 _MAX_WAIT: Final = 60.0
-"""Upper bound in seconds of the wait for another process that creates the tables."""
+"""Maximum seconds to wait for another process that creates the tables."""
 _POLL_INTERVAL: Final = 0.2
 
 
 def ensure_created(engine: Engine) -> None:
-    """Create the SQLite file of an engine with MLflow's tables, unless it is there.
+    """Create the SQLite file of an engine with MLflow's tables if it is missing.
 
-    While another program creates it, such as MLflow itself, wait.
+    If another program, such as MLflow itself, is creating the file, wait.
 
     Args:
-        engine: of the database; used for reading only.
+        engine: engine of the database, used for reading only.
 
     Raises:
         OSError: the file's directory cannot be created or written to.
@@ -66,20 +64,20 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _create(path: Path) -> bool:
-    """Create a file with MLflow's tables; False if another program was first."""
+    """Create a file with MLflow's tables; return False if another program was first."""
     from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
     from sqlalchemy import URL
 
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.touch()  # MLflow would try for two minutes where no file can be created
+    new.touch()  # fails at once, where MLflow would try for two minutes
     try:
         uri = URL.create("sqlite", database=str(new)).render_as_string()
         with _synchronized_once(new):
             store = SqlAlchemyStore(uri, DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH)
             store.engine.dispose()
         os.link(new, path)
-    except FileExistsError:  # the other program may use its file already
+    except FileExistsError:  # keep the other program's file: it may be in use
         return False
     finally:
         new.unlink(missing_ok=True)
@@ -88,11 +86,9 @@ def _create(path: Path) -> bool:
 
 @contextmanager
 def _synchronized_once(path: Path) -> Iterator[None]:
-    """Have SQLite write a file to disk once, at the end.
+    """Have SQLite sync a file to disk once, and not after each of 500 statements.
 
-    Else it would write after each of 500 statements.
-
-    No other process knows the file's name, so none sees what a power cut would leave of it.
+    A power cut may leave a damaged file, but no other process knows the file's name.
     """
     from sqlalchemy import event
     from sqlalchemy.engine import Engine

@@ -1,4 +1,4 @@
-"""Make tags of a trace from the attributes of its root span."""
+"""Make a trace's tags from the attributes of its root span."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_rollout.base import semconv
 from otel_rollout_mlflow.ids import is_root
 
 MAX_TAG_CHARS: Final = 8000
-"""Characters of a tag's value. MLflow cuts a longer value or drops the tag, depending on its server."""
+"""Maximum characters of a tag's value; a longer one is cut. MLflow's servers cut it too, or drop the tag."""
 MAX_TAG_NAME_CHARS: Final = 250
 RESOURCE_ATTRIBUTES: Final = (
     semconv.RUN_ID,
@@ -26,16 +26,16 @@ RESOURCE_ATTRIBUTES: Final = (
     "service.version",
     "deployment.environment.name",
 )
-"""The resource attributes worth a tag on every trace; ids of processes and files are not."""
+"""Resource attributes that become tags of every trace. Ids of processes and files do not."""
 _BOOKKEEPING: Final = "mlflow."
 """Prefix of MLflow's own tags, which no attribute or score may overwrite."""
 _IDENTITY_TAGS: Final = tuple(name for name in semconv.IDENTITY if name != semconv.PROJECT_NAME)
-"""Identity but for the project, which is the experiment."""
+"""Identity attributes that become tags: all but the project, which names the experiment."""
 _TAG_NAME: Final = re.compile(r"[/\w.\- :]+")
 NOT_FOR_SCORES: Final = frozenset({*RESOURCE_ATTRIBUTES, *map(semconv.short_name, semconv.IDENTITY)})
-"""Tags that identify the trajectory: a score of such a name is feedback only."""
+"""Tags that identify the trajectory; a score with one of these names is feedback only."""
 _MAX_WARNED: Final = 1000
-"""Names remembered as warned of; no warning is given of names beyond."""
+"""Maximum names to warn of; further names get no warning."""
 _SHOWN_CHARS: Final = 80
 _logger = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ _logger = logging.getLogger(__name__)
 def trace_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
     """Return the tags of a root span: its identity, scores and ``rollout.*``.
 
-    Values are ``str(value)``, as verl writes them: ``'1'``, ``'False'``. Identity
-    wins over other attributes of its names, and an attribute wins over a score of its name.
+    Values are ``str(value)``, as verl writes them: ``'1'``, ``'False'``. Where names are equal, identity wins
+    over other attributes, and attributes win over scores.
     """
     return {name: text for name, text in _wanted_tags(attributes).items() if problem_of_tag(name) is None}
 
@@ -56,7 +56,7 @@ def refused_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
 
 
 def problem_of_tag(name: str) -> str | None:
-    """Return why MLflow silently drops tags of a name; None if it does not."""
+    """Return why MLflow silently drops tags with a name; None if MLflow keeps them."""
     if name.startswith(_BOOKKEEPING):
         return "names that begin with 'mlflow.' are MLflow's own"
     if len(name) > MAX_TAG_NAME_CHARS:
@@ -85,18 +85,18 @@ def _wanted_tags(attributes: Mapping[str, AttributeValue]) -> dict[str, str]:
 
 
 def _is_no_tag(name: str) -> bool:
-    """Whether MLflow has an attribute elsewhere: as experiment or in feedback."""
+    """Whether MLflow stores an attribute as experiment or feedback, and not as a tag."""
     return name == semconv.PROJECT_NAME or name.startswith(semconv.SCORE_TIME_PREFIX)
 
 
 def tag_text(value: AttributeValue) -> str:
-    """Format a value as a tag: with ``str`` or as JSON, cut to MLflow's limit."""
+    """Format a value as a tag, with ``str`` or as JSON; cut it to ``MAX_TAG_CHARS``."""
     text = str(value) if isinstance(value, (str, bool, int, float)) else json.dumps(value, default=str)
     return text[:MAX_TAG_CHARS]
 
 
 def useful_resource(resource: Resource) -> Resource:
-    """Keep the resource attributes worth a tag: MLflow makes tags of all."""
+    """Remove resource attributes that are not useful tags: MLflow makes a tag of each."""
     attributes = {key: resource.attributes[key] for key in RESOURCE_ATTRIBUTES if key in resource.attributes}
     if str(attributes.get(semconv.SERVICE_NAME, "")).startswith("unknown_service"):
         del attributes[semconv.SERVICE_NAME]
@@ -104,7 +104,7 @@ def useful_resource(resource: Resource) -> Resource:
 
 
 class TagWarnings:
-    """Warns of tags that MLflow drops silently, once for each name."""
+    """Warnings of tags that MLflow drops silently, one for each name."""
 
     def __init__(self) -> None:
         self._warned: set[str] = set()

@@ -1,4 +1,4 @@
-"""The interface of the two ways into MLflow: a server over HTTP, or its database."""
+"""Define the interface to MLflow, by a server over HTTP or by its database."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 MAX_LINKS: Final = 100
-"""Traces that MLflow links to a run in one request."""
+"""Maximum traces that one request links to a run; MLflow's limit."""
 MAX_FOUND: Final = 500
-"""Traces or experiments that MLflow lists in one answer."""
+"""Maximum traces or experiments in one answer of MLflow."""
 OLDEST_FIRST: Final = "timestamp_ms ASC"
 NEWEST_FIRST: Final = "timestamp_ms DESC"
 
@@ -27,9 +27,9 @@ class Experiment:
     """An MLflow experiment.
 
     Attributes:
-        id: its number, as MLflow writes it.
-        name: its unique name.
-        deleted: whether it is in MLflow's trash, from where it can be restored.
+        id: number of the experiment, as text.
+        name: unique name.
+        deleted: whether the experiment is in MLflow's trash, from where it can be restored.
     """
 
     id: str
@@ -41,29 +41,32 @@ class Change(Enum):
     """How to write a score."""
 
     CREATE = "create"
-    """Write the score; MLflow has none of its id."""
+    """Write the score; MLflow has no score with its id."""
     REPLACE = "replace"
-    """Write value, comment and metadata over the older score of its id."""
+    """Overwrite value, comment and metadata of the older score with its id."""
     MARK = "mark"
-    """Mark the stored score as the trajectory's: it was written before that was known."""
+    """Mark the stored score as the trajectory's; it was written without the mark."""
     TAG = "tag"
-    """Make the score's value the trace's tag of its name."""
+    """Write the score's value as a trace tag with the score's name."""
 
 
 class Target(Protocol):
-    """One MLflow. Each method may raise ``UndeliveredError`` and be called again."""
+    """An MLflow server or database.
+
+    Each method may raise ``UndeliveredError``, and may be called again afterwards.
+    """
 
     def connect(self) -> None:
-        """Check that MLflow is there and recent enough. Called first."""
+        """Check that MLflow answers and is recent enough. Called first."""
 
     def experiment_named(self, name: str) -> Experiment | None:
-        """Return the experiment of a name, or None."""
+        """Return the experiment with a name, or None."""
 
     def experiment_with_id(self, experiment_id: str) -> Experiment | None:
-        """Return the experiment of an id, or None."""
+        """Return the experiment with an id, or None."""
 
     def create_experiment(self, name: str) -> None:
-        """Create an experiment, unless there is one of that name."""
+        """Create an experiment, unless one with that name exists."""
 
     def has_run(self, run_id: str) -> bool:
         """Whether a run exists."""
@@ -80,25 +83,25 @@ class Target(Protocol):
         """Yield all traces of experiments that match, as MLflow's API describes them.
 
         Args:
-            filter_string: in MLflow's search syntax.
-            experiment_ids: where to search.
-            newest_first: their order.
+            filter_string: condition in MLflow's search syntax.
+            experiment_ids: experiments to search.
+            newest_first: whether newer traces come first.
         """
 
     def trace(self, trace_id: str) -> dict[str, Any] | None:
-        """Return a trace with its spans, as MLflow's API has it; None without one."""
+        """Return a trace with its spans in the form of MLflow's API; None if missing."""
 
     def experiment_ids(self) -> list[str]:
-        """Return every experiment that we may see and that is not deleted."""
+        """Return the ids of all experiments that the account sees, except deleted ones."""
 
     def write_spans(self, spans: ExportTraceServiceRequest, experiment_id: str) -> None:
         """Store spans, all or none. Spans stored before are overwritten."""
 
     def trace_info(self, trace_id: str) -> dict[str, Any] | None:
-        """Return a trace without spans, as MLflow's API has it; None without one."""
+        """Return a trace without spans in the form of MLflow's API; None if missing."""
 
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
-        """Write scores, in any order. Nothing else of the traces is touched."""
+        """Write scores, in any order. Spans and other fields of the traces do not change."""
 
     def announce(self, trace: RunningTrace, experiment_id: str) -> None:
         """List a trace as running. Its root must not have been written."""

@@ -31,7 +31,7 @@ _STATUS_CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
 
 
 class MlflowTraces:
-    """The trajectories in an MLflow.
+    """The trajectories in an MLflow server or database.
 
     Settings and credentials are those of the exporter.
 
@@ -40,8 +40,8 @@ class MlflowTraces:
         project: the experiment to look in, unless a variable of MLflow names one; None for all.
 
     Raises:
-        ValueError: something is missing, malformed or not supported.
-        UndeliveredError: MLflow is not there, or not usable.
+        ValueError: a setting is missing, malformed or not supported.
+        UndeliveredError: MLflow does not answer, or is not usable.
     """
 
     def __init__(self, tracking_uri: str | None, project: str | None) -> None:
@@ -57,7 +57,7 @@ class MlflowTraces:
 
     @property
     def location(self) -> str:
-        """The MLflow for messages, without credentials."""
+        """A phrase for messages that names MLflow's address, without credentials."""
         return f"MLflow at {self._settings.shown_uri}"
 
     def find(self, tags: Mapping[str, str], id_prefix: str = "") -> Iterator[dict[str, Any]]:
@@ -79,7 +79,7 @@ class MlflowTraces:
         return self._target.traces_of(" AND ".join(wanted), self._experiment_ids(), newest_first=True)
 
     def line_of(self, trace_id: str) -> bytes | None:
-        """Return a trace as a line of OTLP/JSON, its scores as evaluations.
+        """Return a trace as a line of OTLP/JSON, with its scores as evaluation spans.
 
         Return None if no span is stored.
 
@@ -89,7 +89,7 @@ class MlflowTraces:
         Raises:
             UndeliveredError: MLflow does not answer.
         """
-        # For a trace that was announced and has no span yet, MLflow answers with an internal error.
+        # Check first: for an announced trace without spans, MLflow answers with an internal error.
         described = next(self.find({}, trace_id), None)
         if described is None or (described.get("tags") or {}).get(_SPANS_LOCATION) != _IN_DATABASE:
             return None
@@ -116,7 +116,7 @@ class MlflowTraces:
 
 
 def _require_file(resolved: settings.MlflowSettings) -> None:
-    """Check that a SQLite file exists: reading must not create one."""
+    """Check that a SQLite file exists, so that reading does not create one."""
     parts = urlsplit(resolved.uri)
     path = Path(parts.path.removeprefix("/"))
     if parts.scheme.partition("+")[0] == "sqlite" and not path.exists():
@@ -158,7 +158,7 @@ def _span(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _camel_case(message: Any) -> Any:
-    """Rename the fields of protobuf's JSON as OTLP/JSON demands."""
+    """Rename protobuf's fields in JSON from snake case to OTLP/JSON's camel case."""
     if isinstance(message, Mapping):
         return {_camel(name): _camel_case(value) for name, value in message.items()}
     return [_camel_case(entry) for entry in message] if isinstance(message, list) else message
@@ -170,25 +170,25 @@ def _camel(name: str) -> str:
 
 
 def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
-    """Read a score of MLflow's API; None for others, and overridden ones."""
+    """Read a score of MLflow's API; None for other assessments and overridden scores."""
     value = (assessment.get("feedback") or {}).get("value")
     name = assessment.get("assessment_name")
     if not name or assessment.get("valid") is False or not isinstance(value, (bool, int, float, str)):
         return None
     is_dated, time_ns, _ = feedback.rank_of(assessment)
-    if not is_dated:  # a person gave it, or nobody recorded its own time
+    if not is_dated:  # given in MLflow by a person, or recorded without its own time
         time_ns = _unix_ns(str(assessment.get("last_update_time") or assessment.get("create_time") or ""))
     return Evaluation(str(name), value, time_ns, str(assessment.get("rationale") or ""))
 
 
 def is_of_part(assessment: Mapping[str, Any]) -> bool:
-    """Whether a score that we wrote is not the trajectory's, but of a span in it."""
+    """Whether a score from this exporter is not the trajectory's, but a span's in it."""
     source = (assessment.get("source") or {}).get("source_id")
     return source == feedback.SOURCE_ID and not feedback.is_tagged(assessment)
 
 
 def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> dict[str, Any] | None:
-    """Make the evaluation span of a score, of no duration."""
+    """Make the evaluation span, without duration, of a score."""
     score = score_in(assessment)
     if score is None:
         return None
@@ -208,7 +208,7 @@ def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> d
 
 
 def _unix_ns(text: str) -> int:
-    """Parse protobuf's JSON form of a timestamp as Unix time in ns; 0 if it is none."""
+    """Parse protobuf's JSON timestamp as Unix time in ns; 0 for any other text."""
     try:
         return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 10**9)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Write spans to an experiment, and then their scores."""
+"""Write spans, and after them their scores, to an experiment."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 MAX_ROOTS: Final = 50
-"""Traces in one request: more are not faster, and a request that fails costs more."""
+"""Maximum roots in one request. More are no faster, and a failed request costs more."""
 _TRACES_PER_QUERY: Final = 100
 
 
 class TraceWriter:
-    """Writes to one MLflow. Not thread-safe: the exporter calls it under its lock.
+    """Writer of spans and scores. Not thread-safe: used under the exporter's lock.
 
     Args:
-        target: where to.
-        experiments: knows which experiments can be written to.
+        target: MLflow server or database.
+        experiments: finds experiments, and checks that they are not deleted.
         run_links: links new traces to a run.
-        max_request_bytes: bytes of protobuf in one request; a larger span goes alone.
+        max_request_bytes: maximum bytes of protobuf in one request; a larger span is sent alone.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TraceWriter:
         """Write spans and their scores.
 
         Raises:
-            UndeliveredError: not everything is stored, or MLflow does not show the experiment.
+            UndeliveredError: not all spans and scores are stored, or MLflow does not show the experiment.
         """
         with rejecting():
             scores = [score for span in spans for score in feedback_of(span)]
@@ -71,7 +71,7 @@ class TraceWriter:
         infos = self._infos_of(by_trace.keys(), experiment_id)
         missing = by_trace.keys() - infos.keys()
         if missing:
-            # Another forwarder writes the trajectory, maybe later: until then its trace is this score.
+            # Another forwarder may write the trajectory later; until then the trace has only this span.
             self._write_spans(experiment_id, [span for span in spans if trace_id_of(span) in missing])
             infos |= self._infos_of(missing, experiment_id)
             if still := sorted(missing - infos.keys()):
@@ -84,7 +84,7 @@ class TraceWriter:
                 self._target.write_feedback(changes)
 
     def _infos_of(self, trace_ids: Collection[str], experiment_id: str) -> dict[str, dict[str, Any]]:
-        """Return tags and scores of the traces that MLflow has, in any experiment."""
+        """Return tags and scores of those traces that MLflow has, in any experiment."""
         wanted = sorted(trace_ids)
         infos: dict[str, dict[str, Any]] = {}
         for chunk in chunks(wanted, _TRACES_PER_QUERY):
@@ -111,9 +111,8 @@ class TraceWriter:
 def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:
     """Encode mapped spans into requests of bounded size.
 
-    A request has at most ``MAX_ROOTS`` roots and ``max_bytes`` bytes of protobuf.
-
-    A larger span goes alone.
+    A request has at most ``MAX_ROOTS`` roots and ``max_bytes`` bytes of protobuf. A larger span is sent
+    alone.
     """
     for batch in batches(spans, lambda span: int(is_root(span)), MAX_ROOTS):
         yield from halved(batch, encode_spans, lambda request: int(request.ByteSize()), max_bytes)

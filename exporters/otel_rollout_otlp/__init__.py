@@ -1,7 +1,7 @@
 """OTLP as a destination: a Collector, or any backend that speaks OTLP.
 
-Registered under the name ``otlp`` in our own entry-point group ``otel_rollout_exporter``. In OpenTelemetry's
-group that name is the SDK's exporter, which other programs go on finding.
+The exporter is registered as ``otlp`` in our own entry-point group ``otel_rollout_exporter``. In
+OpenTelemetry's group ``otlp`` is the SDK's exporter, which other programs still find.
 """
 
 from __future__ import annotations

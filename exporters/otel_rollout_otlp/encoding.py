@@ -45,12 +45,10 @@ def _ids_to_hex(holder: dict[str, Any]) -> None:
 
 
 def protobuf_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Encode the spans of lines of OTLP JSON Lines as bodies of protobuf.
+    """Encode the spans of OTLP JSON Lines as bodies of protobuf.
 
-    A larger span goes alone.
-
-    Protobuf is smaller than JSON, so lines within the limit hold spans within the limit. A larger line may
-    hold several spans.
+    Protobuf is smaller than JSON, so lines within the limit make one body within the limit. Larger input is
+    divided between spans; a span larger than the limit is a body alone.
     """
     for batch in batches(lines, len, max_bytes):
         if len(batch[0]) <= max_bytes:
@@ -65,22 +63,21 @@ def _protobuf(spans: Iterable[RecordedSpan]) -> bytes:
 
 
 def json_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Join lines of OTLP JSON Lines into bodies of JSON, without decoding them.
+    """Join OTLP JSON Lines into bodies of JSON, without decoding them.
 
-    A larger line goes alone.
-
-    Each line but for its newline is a request. Only the lists of resources are put into one.
+    Each line, without its newline, is a request; a body joins the resource lists of several lines. A line
+    larger than the limit is a body alone.
     """
     for batch in batches(lines, len, max_bytes):
         yield _HEAD + b",".join([_resources_of(line) for line in batch]) + _TAIL
 
 
 def _resources_of(line: bytes) -> bytes:
-    """Return what is in the list ``resourceSpans``; other text unchanged."""
+    """Return the entries of a line's list ``resourceSpans``; other text unchanged."""
     bare = line.strip()
     if bare.startswith(_HEAD) and bare.endswith(_TAIL):
         return bare[len(_HEAD) : -len(_TAIL)]
-    try:  # other writers of the format may order and space it as they like
+    try:  # another program's line may have other spaces and another order of keys
         return orjson.dumps(orjson.loads(bare)["resourceSpans"])[1:-1]
     except (ValueError, KeyError, TypeError):
         return bare

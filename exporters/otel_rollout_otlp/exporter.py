@@ -23,25 +23,26 @@ class OtlpSpanExporter(GuardedExporter):
     The forwarder decides whether and when to try again.
 
     Every argument wins over its variable, and a variable ``OTEL_EXPORTER_OTLP_TRACES_…`` over the variable
-    for all signals. Nothing is connected before the first ``export``.
+    for all signals. The constructor opens no connection.
 
     Args:
         endpoint: address of the receiver (``OTEL_EXPORTER_OTLP_ENDPOINT``; port 4317 of localhost for gRPC,
             4318 for HTTP). Over HTTP this argument and ``…_TRACES_ENDPOINT`` are the full address;
             ``/v1/traces`` is added to ``OTEL_EXPORTER_OTLP_ENDPOINT``.
         protocol: ``http/protobuf`` (default), ``http/json`` or ``grpc`` (``OTEL_EXPORTER_OTLP_PROTOCOL``).
-            With ``http/json`` recorded lines are sent undecoded, which costs the forwarder least, and a
-            Collector more.
+            With ``http/json`` recorded lines are sent undecoded. That costs the forwarder least CPU time, but
+            a Collector more.
         headers: sent with each request (``OTEL_EXPORTER_OTLP_HEADERS``, ``name=value,name=value``).
         timeout: seconds one request may take (``OTEL_EXPORTER_OTLP_TIMEOUT``; 10).
         compression: ``gzip`` or ``none`` (``OTEL_EXPORTER_OTLP_COMPRESSION``; none).
         certificate: PEM file of the CA that signed the server's certificate
             (``OTEL_EXPORTER_OTLP_CERTIFICATE``).
-        client_key: PEM file with our key (``OTEL_EXPORTER_OTLP_CLIENT_KEY``).
-        client_certificate: PEM file with our certificate (``OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE``).
+        client_key: PEM file with the client's key (``OTEL_EXPORTER_OTLP_CLIENT_KEY``).
+        client_certificate: PEM file with the client's certificate
+            (``OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE``).
         insecure: no TLS for a gRPC endpoint without a scheme (``OTEL_EXPORTER_OTLP_INSECURE``).
-        max_request_bytes: bytes in one request before compression (8 MiB; 4 MiB less a little for gRPC). A
-            larger span goes alone.
+        max_request_bytes: maximum bytes in one request before compression (8 MiB; for gRPC 4 MiB less
+            64 KiB). A larger span is sent alone.
 
     Raises:
         ValueError: an argument or environment variable is malformed or not supported.
@@ -89,7 +90,7 @@ class OtlpSpanExporter(GuardedExporter):
             self._send(halved(spans, self._encode, len, self._max_bytes), "A span cannot be encoded")
 
     def export_lines(self, lines: Sequence[bytes]) -> SpanExportResult:
-        """Send lines of OTLP JSON Lines as :meth:`export` sends spans."""
+        """Send OTLP JSON Lines as :meth:`export` sends spans."""
         bodies = self._bodies_of_lines(lines, self._max_bytes)
         return self.export_by(lambda: self._send(bodies, "A line is no OTLP/JSON trace data"))
 
@@ -98,7 +99,7 @@ class OtlpSpanExporter(GuardedExporter):
         return f"the OTLP endpoint {self._settings.endpoint.partition(' (')[0]}"
 
     def check(self) -> ExportFailure | None:
-        """Send a request without spans; None if the receiver takes it."""
+        """Send a request without spans; return None if the receiver accepts it."""
         return self.guarded(lambda: self._transport.send(self._encode(())))
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from otel_rollout_otlp.settings import OtlpSettings
 from otel_rollout_otlp.transport import partly_rejected
 
 MAX_REQUEST_BYTES: Final = (4 << 20) - (64 << 10)
-"""Default upper bound of a request in bytes. gRPC servers, Collectors too, take 4 MiB by default."""
+"""Default maximum bytes of a request. gRPC servers, also Collectors, accept 4 MiB by default."""
 
 _METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 _BAD_BATCH: Final = frozenset({grpc.StatusCode.INVALID_ARGUMENT})
@@ -31,10 +31,10 @@ _DETAILS: Final = "grpc-status-details-bin"
 
 
 class GrpcTransport:
-    """Calls one server.
+    """A connection to one server.
 
     Args:
-        settings: where to and how.
+        settings: the server's address and the options of requests.
     """
 
     default_max_request_bytes = MAX_REQUEST_BYTES
@@ -58,7 +58,7 @@ class GrpcTransport:
         """Send an encoded request.
 
         Raises:
-            UndeliveredError: the receiver did not take the whole request.
+            UndeliveredError: the receiver did not accept the whole request.
         """
         settings = self._settings
         try:
@@ -101,7 +101,7 @@ def _read(path: str | None) -> bytes | None:
 
 
 def _retry_delay(error: grpc.RpcError) -> float | None:
-    """Read gRPC's ``Retry-After``, a ``RetryInfo``, in seconds; None without."""
+    """Return the delay in gRPC's ``RetryInfo`` in seconds; None if it is missing."""
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS:
             try:

@@ -14,21 +14,21 @@ from otel_rollout_otlp.settings import OtlpSettings, Protocol
 from otel_rollout_otlp.transport import partly_rejected
 
 MAX_REQUEST_BYTES: Final = 8 << 20
-"""Default upper bound of a request in bytes. A Collector takes 20 MiB by default."""
+"""Default maximum bytes of a request. A Collector accepts 20 MiB by default."""
 _CONTENT_TYPES: Final = {
     Protocol.HTTP_PROTOBUF: "application/x-protobuf",
     Protocol.HTTP_JSON: "application/json",
 }
 _GZIP_LEVEL: Final = 1
-"""Level 9 compresses rollouts little better, for forty times the CPU."""
+"""Compression level. Level 9 compresses rollouts little better, for forty times the CPU time."""
 _CHECK_CREDENTIALS: Final = "check the credentials in OTEL_EXPORTER_OTLP_HEADERS"
 
 
 class HttpTransport:
-    """Posts requests to one address.
+    """Connections to one address, for POST requests.
 
     Args:
-        settings: where to and how.
+        settings: the address and the options of requests.
     """
 
     default_max_request_bytes = MAX_REQUEST_BYTES
@@ -52,7 +52,7 @@ class HttpTransport:
         """Send an encoded request.
 
         Raises:
-            UndeliveredError: the receiver did not take the whole request.
+            UndeliveredError: the receiver did not accept the whole request.
         """
         body = gzip.compress(body, _GZIP_LEVEL) if self._settings.gzip else body
         response = self._session.send("POST", self._settings.url, data=body)
@@ -72,7 +72,7 @@ class HttpTransport:
                 answer = ExportTraceServiceResponse.FromString(response.content).partial_success
                 count, reason = answer.rejected_spans, answer.error_message
         except (ValueError, TypeError, AttributeError, DecodeError):
-            return  # a success whose body is not OTLP's
+            return  # a success with a body that is not OTLP
         if count:
             raise partly_rejected(count, reason, self._settings.endpoint)
 

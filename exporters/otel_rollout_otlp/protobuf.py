@@ -1,10 +1,10 @@
 """Convert recorded spans from OTLP/JSON to protobuf.
 
-The conversion makes no SDK spans, which cost more than everything else. Google's parser of JSON would cost
-ten times as much, and reads ids as base64 where OTLP has hex.
+The conversion makes no SDK spans, which would cost more than all other work. Google's JSON parser would cost
+ten times as much, and it reads ids as base64 where OTLP has hex.
 
-Unknown fields, of newer versions of OTLP, are ignored, as OTLP demands. A wrong value in a known field
-raises: protobuf where it checks types and ranges, else this module.
+Fields that this module does not know are ignored, as OTLP demands. A wrong value in a known field raises an
+exception, either from protobuf, which checks types and ranges, or from this module.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
 _parse: Final = partial(Parse, ignore_unknown_fields=True)
 _MAX_DEPTH: Final = 24
-"""Levels of nesting kept of an attribute's value. Protobuf stops at 100, and counts three for each level."""
+"""Maximum levels of nesting in an attribute's value; deeper values are replaced by a text.
+
+Protobuf stops at 100, and counts three for each level.
+"""
 
 
 class RecordedSpan(NamedTuple):
-    """A span with its resource and its scope, each with its schema, as JSON."""
+    """A span, and its resource and scope with their schemas, as decoded JSON."""
 
     resource: bytes
     scope: bytes
@@ -35,7 +38,7 @@ class RecordedSpan(NamedTuple):
 
 
 def spans_in(lines: Iterable[bytes]) -> Iterator[RecordedSpan]:
-    """Yield the spans of lines of OTLP JSON Lines, one at a time."""
+    """Yield the spans of OTLP JSON Lines, one at a time."""
     for line in lines:
         for of_resource in orjson.loads(line)["resourceSpans"]:
             scopes = of_resource.pop("scopeSpans", None) or ()
@@ -62,7 +65,10 @@ def request_of(spans: Iterable[RecordedSpan]) -> ExportTraceServiceRequest:
 
 
 def _span(span: Mapping[str, Any]) -> dict[str, Any]:
-    """Return protobuf's fields as dicts, the fastest way; None is unset."""
+    """Return a span as keyword arguments for protobuf, its fastest constructor.
+
+    None means unset.
+    """
     get = span.get
     return {
         "trace_id": _id(get("traceId"), _TRACE_ID_BYTES),
@@ -145,7 +151,7 @@ def _any_value(value: Mapping[str, Any] | None, depth: int) -> dict[str, Any] | 
 
 
 def _integer(value: Any) -> int | None:
-    """Convert an integer, which JSON may have as text or with a decimal point."""
+    """Convert an integer; JSON may hold it as text or with a decimal point."""
     if value is None or type(value) is int:
         return value
     if type(value) is float and value.is_integer():
@@ -161,7 +167,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _id(text: Any, size: int, may_be_zero: bool = False) -> bytes:
-    """Decode an id in hex. Only a link's may be all zeros, which means none."""
+    """Decode an id in hex; only the id of a link may be all zeros."""
     found = bytes.fromhex(text)
     if len(found) != size or not (may_be_zero or any(found)):
         raise ValueError(f"no id of {size} bytes in hex: {text!r}")
@@ -169,5 +175,5 @@ def _id(text: Any, size: int, may_be_zero: bool = False) -> bytes:
 
 
 def _parent_id(text: str | None) -> bytes | None:
-    """Decode the parent's id; None without one, also if spelt as zeros."""
+    """Decode the parent's id; None if the id is missing or all zeros."""
     return _id(text, _SPAN_ID_BYTES) if text and text.strip("0") else None

@@ -1,6 +1,7 @@
 """Resolve the exporter's settings.
 
-Arguments win over ``OTEL_EXPORTER_OTLP_*``, and these over defaults. Everything is checked at once.
+Arguments win over ``OTEL_EXPORTER_OTLP_*``, and variables win over defaults. The constructor checks all
+values.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ DEFAULT_TIMEOUT: Final = 10.0
 _GRPC_PORT: Final = 4317
 _HTTP_PORT: Final = 4318
 _MIN_SECRET_CHARS: Final = 3
-"""Shorter values of headers, such as ``1``, are not masked in messages."""
+"""Minimum characters of a header's value that messages mask. A shorter value, such as ``1``, is no secret."""
 
 
 class Protocol(enum.Enum):
-    """How OTLP is carried."""
+    """The encoding and transport of OTLP."""
 
     GRPC = "grpc"
     HTTP_PROTOBUF = "http/protobuf"
@@ -37,16 +38,16 @@ class OtlpSettings:
     """The constructor's arguments and the environment, resolved.
 
     Attributes:
-        protocol: how OTLP is carried.
-        url: for HTTP the full address; for gRPC ``host:port``. Without user name and password.
-        endpoint: the address for messages, without credentials, and the variable it came from.
+        protocol: encoding and transport.
+        url: for HTTP the full address; for gRPC ``host:port``. It has no user name and password.
+        endpoint: the address without credentials, and the variable that set the address, for messages.
         headers: sent with every request; names in lower case.
-        timeout: seconds one request may take.
+        timeout: maximum seconds for one request.
         gzip: whether requests are compressed.
         tls: whether the connection is encrypted.
         certificate: PEM file with the CAs to trust, or None for the system's.
-        client_key: PEM file with our key, or None.
-        client_certificate: PEM file with our certificate, or None.
+        client_key: PEM file with the client's key, or None.
+        client_certificate: PEM file with the client's certificate, or None.
     """
 
     protocol: Protocol
@@ -61,7 +62,7 @@ class OtlpSettings:
     client_certificate: str | None
 
     def redact(self, text: str) -> str:
-        """Mask header values and the address's query, which may hold credentials."""
+        """Mask header values and the query of the address, which may be credentials."""
         values = [part for value in self.headers.values() for part in (value, value.rpartition(" ")[2])]
         secrets = [value for value in values if len(value) >= _MIN_SECRET_CHARS]
         return masked(text, [self.url.partition("?")[2], *secrets])
@@ -82,7 +83,7 @@ def resolve(
     """Combine arguments and environment, without touching the network.
 
     Raises:
-        ValueError: a value is malformed or not supported; the message names where it came from.
+        ValueError: a value is malformed or not supported; the message names its source.
     """
     chosen = _protocol(_given("protocol", protocol))
     url, tls, described = _endpoint(endpoint, chosen, insecure)
@@ -141,7 +142,7 @@ def _endpoint(argument: str | None, protocol: Protocol, insecure: bool | None) -
         url = f"{_host(parts)}:{parts.port or _GRPC_PORT}"
         return url, tls, f"{url} ({source})"
     path = parts.path
-    if not source.startswith((TRACES_VARIABLE, "endpoint=")):  # those name the full address
+    if not source.startswith((TRACES_VARIABLE, "endpoint=")):  # these hold the full address
         path = path.rstrip("/") + TRACES_PATH
     netloc = _host(parts) + (f":{parts.port}" if parts.port else "")
     url = f"{parts.scheme}://{netloc}{path or '/'}" + (f"?{parts.query}" if parts.query else "")
@@ -152,7 +153,7 @@ def _checked(address: str, source: str, grpc: bool) -> SplitResult:
     schemes = ("http", "https", "") if grpc else ("http", "https")
     try:
         parts = urlsplit(f"//{address}" if grpc and "://" not in address else address)
-        port = parts.port  # raises where it is no number
+        port = parts.port  # raises unless it is a number
     except ValueError as error:
         raise ValueError(f"{source} is no usable address: {error}.") from None
     if parts.username or parts.password:
@@ -191,7 +192,7 @@ def _pairs(text: str, source: str) -> dict[str, str]:
     for number, entry in enumerate(filter(None, (part.strip() for part in text.split(","))), 1):
         name, separator, value = entry.partition("=")
         if not separator or not name.strip():
-            # The entry itself is not shown: it may be a credential that lacks its name.
+            # Do not show the entry: it may be a credential without a name.
             raise ValueError(f"{source}: entry {number} is not name=value.")
         pairs[unquote(name.strip()).lower()] = unquote(value.strip())
     return pairs
@@ -207,5 +208,5 @@ def _gzip(name: Given) -> bool:
 
 def _file(path: Given) -> str | None:
     if path.value is not None and not os.path.isfile(path.value):
-        raise ValueError(f"{path.source} is {path.value!r}, which is no file that can be read here.")
+        raise ValueError(f"{path.source} is {path.value!r}, which is not a readable file here.")
     return path.value

@@ -1,4 +1,4 @@
-"""What carries OTLP requests."""
+"""Define the interface of OTLP transports, and their failure for rejected spans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Transport(Protocol):
         """Send an encoded request.
 
         Raises:
-            UndeliveredError: the receiver did not take the whole request.
+            UndeliveredError: the receiver did not accept the whole request.
         """
 
     def close(self) -> None:
@@ -24,12 +24,10 @@ class Transport(Protocol):
 
 
 def partly_rejected(count: int, reason: str, endpoint: str) -> UndeliveredError:
-    """Make the failure of a request of which the receiver left out spans.
+    """Return the failure for a request whose spans were partly rejected.
 
-    It does not say which spans.
-
-    The forwarder halves the batch down to these spans. Spans that were taken are sent again meanwhile, with
-    their ids.
+    The receiver does not say which spans it rejected. So the forwarder halves the batch until it finds them,
+    and sends accepted spans again, with unchanged ids.
     """
     return UndeliveredError(
         FailureKind.REJECTED, f"{endpoint} rejects {count} spans of a request: {reason or 'no reason given'}."

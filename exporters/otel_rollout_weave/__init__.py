@@ -1,8 +1,8 @@
 """W&B Weave as a destination for rollout traces.
 
-Registered under the name ``weave`` in the entry-point group ``opentelemetry_traces_exporter``. So the
-forwarder, and any other OpenTelemetry program (``OTEL_TRACES_EXPORTER=weave``), finds it by that name. It
-speaks the trace server's own protocol; neither ``weave`` nor ``wandb`` is imported.
+The exporter is registered as ``weave`` in the entry-point group ``opentelemetry_traces_exporter``. So the
+forwarder, and any other OpenTelemetry program (``OTEL_TRACES_EXPORTER=weave``), finds it. The exporter speaks
+the protocol of Weave's trace server, and imports neither ``weave`` nor ``wandb``.
 """
 
 from __future__ import annotations

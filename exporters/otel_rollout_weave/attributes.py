@@ -1,4 +1,4 @@
-"""Make a call's attributes of a span."""
+"""Make a call's attributes from a span's attributes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_rollout_weave.feedback import iso_time
 from otel_rollout_weave.ids import call_id_of, trace_id_of, uuid_of
 
 RUN_ID_ATTRIBUTE: Final = "rollout_run_id"
-"""Attribute of every call that names its rollout run: the resource's ``rollout.run.id``."""
+"""Attribute of every call with the id of its rollout run, the resource's ``rollout.run.id``."""
 _KINDS: Final = {
     semconv.KIND_AGENT: "agent",
     semconv.KIND_EVALUATOR: "scorer",
@@ -42,20 +42,20 @@ _NOT_EXTRA: Final = (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX)
 
 
 def kind_of(attributes: Mapping[str, Any]) -> str | None:
-    """Return Weave's kind of an operation, or None where Weave has no name for it."""
+    """Return Weave's kind of an operation; None if Weave has no such kind."""
     by_kind = _KINDS.get(str(attributes.get(semconv.SPAN_KIND)).upper())
     return by_kind or _KIND_OF_OPERATION.get(str(attributes.get(semconv.GEN_AI_OPERATION_NAME)))
 
 
 def attributes_of(span: ReadableSpan) -> dict[str, Any]:
-    """Return a call's attributes: a trajectory's at the top, others nested."""
+    """Return a call's attributes: a trajectory's at the top, others nested at dots."""
     source = span.attributes or {}
     attributes = {
         values.clean(semconv.short_name(name)): values.clean(value)
         for name, value in source.items()
         if name.startswith(semconv.EXTRA_PREFIX) and not name.startswith(_NOT_EXTRA)
     }
-    if semconv.TURN_CONTINUES in source:  # the id of a span of this trace; in Weave that span is a call
+    if semconv.TURN_CONTINUES in source:  # a span id of this trace; Weave needs the call's id
         continued = uuid_of(f"{trace_id_of(span)}/{values.clean(source[semconv.TURN_CONTINUES])}")
         attributes[semconv.short_name(semconv.TURN_CONTINUES)] = continued
     for name in sorted(source):  # "a" before "a.b"
@@ -75,7 +75,7 @@ def attributes_of(span: ReadableSpan) -> dict[str, Any]:
 
 
 def _nest(attributes: dict[str, Any], name: str, value: Any) -> None:
-    """Put ``a.b`` below ``a``; where ``a`` is no object, under its whole name."""
+    """Put ``a.b`` below ``a``; if ``a`` is no object, use ``a.b`` as the key."""
     *path, last = name.split(".")
     parent: Any = attributes
     for part in path:
@@ -91,7 +91,7 @@ def _nest(attributes: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _otel(span: ReadableSpan) -> dict[str, Any]:
-    """Return what OpenTelemetry has of a span and Weave has no field for."""
+    """Return the parts of a span that have no field in a Weave call."""
     rest: dict[str, Any] = {}
     if span.status.description:
         rest["status_message"] = values.clean(span.status.description)

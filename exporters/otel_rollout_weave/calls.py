@@ -1,8 +1,8 @@
 """Write each call once, and find the calls that Weave refuses.
 
-Weave's store shows a call that is sent twice twice, until it merges the two. So an acknowledged call is not
-sent again, and Weave is asked first for calls that may have arrived: those of a request without an answer,
-and those that ended before this exporter was built, which a predecessor may have sent.
+If a call is sent twice, Weave shows two calls until it merges them. So this module does not send an
+acknowledged call again. It first asks Weave for calls that may have arrived: calls of a request without an
+answer, and calls that ended before this exporter was built, which an earlier exporter may have sent.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from otel_rollout_weave.projects import Projects
 from otel_rollout_weave.server import Server
 
 MAX_CALLS: Final = 1000
-"""Calls per request, the limit of weave's own client."""
+"""Maximum calls in one request; Weave's own client has this limit."""
 MAX_REQUEST_BYTES: Final = 8 << 20
-"""Default bytes per request. The server takes 32 MiB; larger requests are no faster and use more memory."""
+"""Default maximum bytes of a request. Larger ones, of up to 32 MiB, are no faster and take more memory."""
 SERVER_ERRORS: Final = 3
-"""Answers "500" to one batch of calls after which the calls, and not the server, are suspected."""
+"""Answers "500" in a row to one batch after which its calls, and not the server, are suspected."""
 MAX_REMEMBERED: Final = 20_000
-"""Calls, and scores, remembered as sent. To send a failed batch again, those of one batch are enough."""
+"""Maximum calls, and scores, remembered as sent. A batch that is sent again needs only its own."""
 _IDS_PER_QUERY: Final = 1000
 _INTERNAL_SERVER_ERROR: Final = 500
 
@@ -39,9 +39,9 @@ class CallWriter:
     Not thread-safe: the exporter calls it under its lock.
 
     Args:
-        server: where to.
-        projects: forgotten when the server says that a project is gone.
-        max_request_bytes: bytes of JSON in one request; a larger call goes alone.
+        server: the server to write to.
+        projects: cache of project ids; it is cleared when the server says that a project is gone.
+        max_request_bytes: maximum bytes of JSON in one request; a larger call is sent alone.
     """
 
     def __init__(self, server: Server, projects: Projects, max_request_bytes: int) -> None:
@@ -49,7 +49,7 @@ class CallWriter:
         self._projects = projects
         self._max_request_bytes = max_request_bytes
         self._start_ns = time.time_ns()
-        # Call id → whether the call is stored; False: it may be.
+        # Call id → True: the call is stored; False: the call may be stored.
         self._sent: BoundedDict[str, bool] = BoundedDict(MAX_REMEMBERED)
         self._refused: BoundedDict[str, str] = BoundedDict(MAX_REMEMBERED)
         self._suspects: tuple[str, int] = ("", 0)
@@ -61,7 +61,7 @@ class CallWriter:
         Raises:
             UndeliveredError: not all calls are stored; REJECTED if one of them is at fault.
         """
-        # A batch may hold a call twice: the latest counts.
+        # A batch may hold a call twice; the last one wins.
         pending = {call.id: call for call in calls if self._sent.get(call.id) is not True}
         doubtful = [call.id for call in pending.values() if self._may_be_stored(call)]
         for call_id in self.stored(project_id, doubtful):
@@ -74,16 +74,17 @@ class CallWriter:
             self._send(project_id, batch)
 
     def is_older(self, time_ns: int) -> bool:
-        """Whether a time may be before this start, by a clock that was set back."""
+        """Whether a time may be before this writer's start.
+
+        A time in the future may be, because the clock has been set back.
+        """
         return not self._start_ns <= time_ns <= time.time_ns()
 
     def stored(self, project_id: str, ids: Sequence[str]) -> set[str]:
-        """Return which of the calls the server has.
-
-        None where the server cannot be asked.
+        """Return the ids that the server has; none of them if it refuses the query.
 
         Raises:
-            UndeliveredError: the server does not answer, or does not let us in.
+            UndeliveredError: the server does not answer, or denies access.
         """
         found: set[str] = set()
         try:
@@ -95,7 +96,7 @@ class CallWriter:
         except UndeliveredError as error:
             if not is_question_refused(error):
                 raise
-            # A call twice is better than no call.
+            # Continue: a call that is shown twice is better than no call.
             _logger.debug("Weave does not say which calls it has: %s", error)
         return found
 
@@ -118,11 +119,11 @@ class CallWriter:
     def _judged(
         self, project_id: str, batch: Sequence[WeaveCall], error: UndeliveredError
     ) -> UndeliveredError:
-        """Return the error; a rejection if the calls turn out to be at fault.
+        """Return the error; a rejection if the calls are at fault.
 
-        The server answers "Internal Server Error" both in trouble of its own and to content that it did not
-        foresee. Several such answers in a row make the calls suspicious. A call is at fault if the server
-        takes a stand-in for it.
+        The server answers "Internal Server Error" to its own faults and to content that it cannot handle.
+        Several such answers in a row make the calls suspicious. A single suspicious call is at fault if the
+        server accepts a stand-in for the call.
         """
         is_rejected = error.failure.kind is FailureKind.REJECTED
         if not is_rejected and not self._is_suspicious(batch, error):
@@ -147,10 +148,10 @@ class CallWriter:
 
 
 def requests_of(calls: Sequence[WeaveCall], max_bytes: int = MAX_REQUEST_BYTES) -> list[list[WeaveCall]]:
-    """Cut calls into requests; a call larger than ``max_bytes`` goes alone."""
+    """Divide calls among requests; a call larger than ``max_bytes`` is sent alone."""
     return list(batches(calls, lambda call: len(call.encoded) + 1, max_bytes, MAX_CALLS))
 
 
 def is_question_refused(error: UndeliveredError) -> bool:
-    """Whether the server refuses a query, but is there and lets us in."""
+    """Whether the server answers and grants access, but refuses the query."""
     return error.failure.kind is not FailureKind.UNAVAILABLE and error.status not in (401, 403)

@@ -26,21 +26,21 @@ class WeaveSpanExporter(GuardedExporter):
 
     Trajectories are searchable by identity and score.
 
-    Each span goes to the Weave project named by its ``semconv.PROJECT_NAME`` (created if missing) unless a
-    project is given here. Scores become feedback and are put into the output of a trajectory's root. A call
-    is written once, however often its span is exported.
+    Without ``project``, each span goes to the Weave project that its ``semconv.PROJECT_NAME`` names; a
+    missing project is created. Scores become feedback, and appear in the output of a trajectory's root. A
+    call is written once, however often its span is exported.
 
-    Every argument wins over its environment variable. Nothing is connected before the first ``export``.
+    Every argument wins over its environment variable. The constructor opens no connection.
 
     Args:
-        api_key: of the W&B account (``WANDB_API_KEY``, else the netrc file that ``wandb login`` writes).
+        api_key: key of the W&B account (``WANDB_API_KEY``, else the netrc file that ``wandb login`` writes).
         entity: user or team (``WANDB_ENTITY``; the account's default).
         project: Weave project of all spans, also as ``entity/project`` (``WANDB_PROJECT``).
         run_id: W&B run, of the calls' own project, that all calls belong to (``WANDB_RUN_ID``).
         base_url: W&B server (``WANDB_BASE_URL``; https://api.wandb.ai).
         trace_server_url: Weave trace server (``WF_TRACE_SERVER_URL``; the one that belongs to ``base_url``).
-        timeout: seconds the server may stay silent in one request; 30.
-        max_request_bytes: bytes of JSON in one request. A larger call goes alone.
+        timeout: maximum seconds without a byte from the server in one request; 30.
+        max_request_bytes: maximum bytes of JSON in one request. A larger call is sent alone.
 
     Raises:
         ValueError: an argument or environment variable is missing or malformed.
@@ -90,30 +90,31 @@ class WeaveSpanExporter(GuardedExporter):
     def announce(self, roots: Sequence[ReadableSpan]) -> None:
         """Show trajectories as running, before their root spans have ended.
 
-        Never raises: a trajectory that is not announced appears when it ends. The caller makes sure that no
-        root was exported before.
+        Never raises, because a trajectory that is not announced appears when it ends. The caller must not
+        pass a root that was exported before.
         """
         failure = self.guarded(lambda: self._announce(roots))
         if failure is not None:
             self._logger.debug("Running trajectories could not be announced: %s", failure.message)
 
     def link_run(self, run: str, rollout_run_id: str) -> ExportFailure | None:
-        """Tie spans exported from now on, and trajectories exported before, to a W&B run.
+        """Link later spans, and trajectories already written, to a W&B run. Never raises.
 
-        A call that Weave has cannot be given a run any more (written again, it would show twice). So the
-        trajectories of the rollout that were written without the run get it as feedback ``wb_run``.
+        The run of a stored call cannot change, and a call that is written again would show twice. So stored
+        trajectories without the run get feedback ``wb_run``.
 
         Args:
             run: ``entity/project/run``.
-            rollout_run_id: the rollout's run id, in whatever process and node it was delivered.
+            rollout_run_id: the resource attribute ``rollout.run.id`` of the rollout's spans. Trajectories
+                that other processes and nodes delivered are linked too.
 
         Returns:
-            Why it failed; None if it did not. Never raises.
+            None once the spans are linked, else the failure.
         """
         return self.guarded(lambda: self._link_run(run, rollout_run_id))
 
     def check(self) -> ExportFailure | None:
-        """Ask W&B and its trace server whether they accept us; None if so."""
+        """Ask W&B and the trace server whether they grant access; None if they do."""
         return self.guarded(self._check)
 
     def traces_url(self, project: str) -> str | None:
@@ -123,7 +124,7 @@ class WeaveSpanExporter(GuardedExporter):
         return f"{self._settings.app_url}/{found[0]}/weave/traces" if found else None
 
     def destination(self, project: str) -> str:
-        """Return where a person finds a project's traces: a page, once known."""
+        """Return where a person finds a project's traces; a page's address once known."""
         known = self._projects.known_id(project)
         if known is not None:
             return f"W&B Weave at {self._settings.app_url}/{known}/weave/traces"

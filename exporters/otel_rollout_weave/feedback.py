@@ -1,4 +1,4 @@
-"""Scores as Weave's feedback."""
+"""Convert scores to Weave's feedback."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from otel_rollout_weave import values
 from otel_rollout_weave.ids import call_id_of, context_of, uuid_of
 
 MAX_TYPE_CHARS: Final = 128
-"""Characters of a feedback type; a longer score name is cut and gets a digest."""
+"""Maximum characters of a feedback type; a longer score name is cut and gets a digest."""
 MAX_TEXT_CHARS: Final = 10_000
-"""Characters kept of a score that is text, and of its explanation."""
+"""Maximum characters of a score that is text, and of an explanation; the rest is cut."""
 RUN_FEEDBACK: Final = "wb_run"
-"""Feedback type that ties a trajectory to a W&B run which began after the trajectory was written."""
+"""Feedback type that links a trajectory to a W&B run published after the trajectory was written."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -29,12 +29,12 @@ class WeaveFeedback:
     """A score as Weave's feedback.
 
     Attributes:
-        call_id: what was scored.
-        name: feedback type; ``feedback.[<name>].payload.value`` filters and sorts.
+        call_id: id of the call that was scored.
+        name: feedback type; Weave filters and sorts by ``feedback.[<name>].payload.value``.
         value: the score.
         time_ns: when the score was given, Unix time in ns.
-        explanation: why, if the scorer said so.
-        is_dated: False for a root's score whose own time nobody recorded.
+        explanation: the scorer's reason; None without one.
+        is_dated: False for a root's score that was recorded without its own time.
     """
 
     call_id: str
@@ -46,16 +46,16 @@ class WeaveFeedback:
 
     @property
     def id(self) -> str:
-        """The feedback's id, one for a score of a call however often it is sent."""
+        """The feedback's id, made of call and name; a resent score has an equal id."""
         return uuid_of(f"{self.call_id}/{self.name}")
 
     @property
     def rank(self) -> Rank:
-        """The order of scores, whose times Weave keeps to the microsecond."""
+        """The sort key of scores, by time in microseconds, as Weave stores it."""
         return self.is_dated, self.time_ns // 1000 if self.is_dated else 0, bool(self.explanation)
 
     def to_weave(self, project_id: str) -> dict[str, Any]:
-        """Make the feedback that the server takes."""
+        """Make the feedback in the form of the server's API."""
         payload: dict[str, Any] = {"value": self.value}
         if self.is_dated:
             payload["given_at"] = iso_time(self.time_ns)
@@ -72,7 +72,7 @@ class WeaveFeedback:
 
 
 def rank_of(payload: Mapping[str, Any]) -> Rank:
-    """Read the rank of a score that Weave has from its payload."""
+    """Return the rank of a stored score, read from its payload."""
     has_explanation = bool(payload.get("explanation"))
     try:
         given_at = datetime.fromisoformat(str(payload["given_at"]))
@@ -82,7 +82,7 @@ def rank_of(payload: Mapping[str, Any]) -> Rank:
 
 
 def newest(feedback: Iterable[WeaveFeedback]) -> dict[str, WeaveFeedback]:
-    """Map each feedback id to the score that counts."""
+    """Map each feedback id to its newest score."""
     return evaluations.newest_by(lambda score: score.id, feedback)
 
 
@@ -104,12 +104,12 @@ def repeated_by(span: ReadableSpan) -> list[Evaluation]:
 
 
 def run_feedback(call_id: str, run: str, time_ns: int) -> WeaveFeedback:
-    """Make the feedback that ties a written call to a W&B run."""
+    """Make the feedback that links a written call to a W&B run."""
     return WeaveFeedback(call_id, RUN_FEEDBACK, run, time_ns)
 
 
 def iso_time(time_ns: int) -> str:
-    """Format a time to the microsecond, exactly, which a float would not be."""
+    """Format a time to the microsecond; a float could not hold it exactly."""
     return (_EPOCH + timedelta(microseconds=time_ns // 1000)).isoformat(timespec="microseconds")
 
 

@@ -1,4 +1,4 @@
-"""Make a call's inputs and output of recorded values."""
+"""Make a call's inputs and output from recorded values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from otel_rollout.base import semconv
 from otel_rollout_weave import values
 
 SCORES_KEY: Final = "scores"
-"""Key of a root's output for scores whose names the output has as keys already."""
+"""Key of a root's output that holds scores whose names are already keys of the output."""
 _RESERVED_BYTES: Final = 64 << 10
-"""Bytes of a shortened call that are left to its other fields."""
+"""Bytes of a shortened call reserved for fields besides inputs, output and attributes."""
 
 
 def inputs_of(attributes: Mapping[str, Any]) -> Any:
-    """Return inputs as an object: a value that is none goes into ``{"value": …}``."""
+    """Return inputs as an object; any other value becomes ``{"value": …}``."""
     value, as_is = _payload(attributes, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
     if isinstance(value, dict):
         return as_is or value
@@ -35,12 +35,12 @@ def shortened(
 ) -> dict[str, Any]:
     """Cut inputs, output and attributes until they fit a call.
 
-    Small ones leave their share to the others.
+    If one of them needs less than its share, the others may use the rest.
 
     Args:
         source: the span's attributes.
-        scores: of the root; empty for any other span.
-        attributes: those of the call.
+        scores: scores of a root; empty for any other span.
+        attributes: the call's attributes.
     """
     output, _ = _payload(source, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
     inputs, _ = _payload(source, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
@@ -62,7 +62,7 @@ def shortened(
 
 
 def _with_scores(value: Any, scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Put scores into an output; a score whose key is taken goes below."""
+    """Put scores into an output; those whose keys are taken go below ``SCORES_KEY``."""
     if value is None:
         return dict(scores)
     output = value if isinstance(value, dict) else {"value": value}
@@ -85,11 +85,11 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def _payload(attributes: Mapping[str, Any], value: str, mime_type: str) -> tuple[Any, orjson.Fragment | None]:
-    """Return input or output, and its JSON where that can be passed on untouched."""
+    """Return input or output, and its recorded JSON if Weave can take that unchanged."""
     recorded = attributes.get(value)
     if isinstance(recorded, str) and str(attributes.get(mime_type, "")).startswith(semconv.JSON_MIME_TYPE):
         try:
             return values.decoded(recorded)
         except (ValueError, RecursionError):
-            pass  # declared as JSON, and is not
+            pass  # the span declares JSON, but the text is not JSON
     return values.clean(recorded), None

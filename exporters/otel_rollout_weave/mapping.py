@@ -21,9 +21,9 @@ from otel_rollout_weave.feedback import WeaveFeedback, iso_time, repeated_by, to
 from otel_rollout_weave.ids import call_id_of, context_of, marker_id_of, trace_id_of
 
 MAX_OP_NAME_CHARS: Final = 128
-"""Characters of an operation's name that Weave takes."""
+"""Maximum characters of an operation's name in Weave; a longer name is cut."""
 MAX_DISPLAY_NAME_CHARS: Final = 1024
-"""Characters of a call's displayed name, and of a thread's id, that Weave takes."""
+"""Maximum characters of a call's displayed name, and of a thread's id; longer ones are cut."""
 _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+), in (.+)(?:\n    (.+))?', re.MULTILINE)
 
 
@@ -33,9 +33,9 @@ class WeaveCall:
 
     Attributes:
         id: a UUID made of trace and span id.
-        encoded: its JSON.
-        frame: its fields without attributes, inputs and output.
-        marker_id: id of the call that showed it while it ran; None below a root.
+        encoded: the call as JSON.
+        frame: the call's fields except attributes, inputs and output.
+        marker_id: id of the marker that showed the running trajectory; None if the span is no root.
         end_ns: when the span ended, Unix time in ns.
     """
 
@@ -46,11 +46,10 @@ class WeaveCall:
     end_ns: int
 
     def stand_in(self) -> bytes:
-        """Make a small call of this id, parent and time.
+        """Make a small call with this call's id, parent and time.
 
-        It stands for a call whose content Weave refuses.
-
-        It holds nothing of the application's: any of that may be what Weave refuses.
+        The stand-in replaces a call whose content Weave refuses. It contains nothing of the application's,
+        since Weave may refuse any of that.
         """
         empty: dict[str, Any] = dict.fromkeys(("output", "thread_id", "turn_id", "wb_run_id", "wb_run_step"))
         empty |= {"attributes": {}, "inputs": {}, "op_name": "refused", "display_name": "refused"}
@@ -70,7 +69,7 @@ def to_call(
         span: the span.
         project_id: ``entity/project``.
         wb_run_id: W&B run that the call belongs to.
-        known: finds the newest known score by its feedback id.
+        known: returns the newest known score of a feedback id, or None.
     """
     source = span.attributes or {}
     scores = _scores_shown(span, known)
@@ -136,7 +135,7 @@ def thread_of(span: ReadableSpan) -> str | None:
 
 
 def is_turn(span: ReadableSpan) -> bool:
-    """Whether a span is a turn of its thread: a model call, on the caller's side."""
+    """Whether a span is a turn of its thread: a model call as its client recorded it."""
     is_here = span.parent is None or not span.parent.is_remote
     return is_here and kind_of(span.attributes or {}) == "llm"
 
@@ -153,7 +152,7 @@ def _scores_shown(span: ReadableSpan, known: Callable[[str], WeaveFeedback | Non
 
 
 def exception_of(span: ReadableSpan) -> str | None:
-    """Describe a span's error in JSON as weave's client does; None without."""
+    """Describe a span's error in JSON as Weave's client does; None without an error."""
     if span.status.status_code is not StatusCode.ERROR:
         return None
     event = next((event for event in reversed(span.events) if event.name == "exception"), None)

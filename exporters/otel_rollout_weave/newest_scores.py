@@ -1,4 +1,4 @@
-"""Write feedback so that the newest score of a name stays, once."""
+"""Write feedback so that Weave keeps only the newest score of each name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ScoreWriter:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        # Feedback id → the score that is stored; None: a score may be stored.
+        # Feedback id → the stored score; None: an unknown score may be stored.
         self._scores: BoundedDict[str, WeaveFeedback | None] = BoundedDict(MAX_REMEMBERED)
 
     def get(self, feedback_id: str) -> WeaveFeedback | None:
@@ -35,7 +35,7 @@ class ScoreWriter:
         return self._scores.get(feedback_id)
 
     def write(self, project_id: str, scores: Mapping[str, WeaveFeedback]) -> None:
-        """Write scores by their ids, unless Weave has a score as new.
+        """Write scores by their ids, except where Weave has an equal or newer one.
 
         Older scores are deleted.
 
@@ -47,7 +47,7 @@ class ScoreWriter:
         for ids in chunks(list(pending), _IDS_PER_QUERY):
             for id_, ranks in self._stored(project_id, ids).items():
                 replaced.add(id_)
-                # A score that is stored twice is written anew, unless Weave has a newer one.
+                # A score that is stored twice is deleted and written again, unless Weave has a newer one.
                 if max(ranks) > pending[id_].rank or ranks == [pending[id_].rank]:
                     del pending[id_]
         for ids in chunks([id_ for id_ in pending if id_ in replaced], _IDS_PER_QUERY):
@@ -60,10 +60,10 @@ class ScoreWriter:
                 self._scores[score.id] = score
 
     def link_run(self, project_id: str, run: str, rollout_run_id: str) -> None:
-        """Tie the written trajectories of a rollout to a W&B run, by feedback.
+        """Link the written trajectories of a rollout to a W&B run by feedback.
 
         Raises:
-            UndeliveredError: not all are tied; status 404 if there is no such Weave project.
+            UndeliveredError: not all are linked; status 404 if there is no such Weave project.
         """
         attribute = {"$getField": f"attributes.{RUN_ID_ATTRIBUTE}"}
         roots = self._server.find_calls(
@@ -74,7 +74,7 @@ class ScoreWriter:
             query={"$expr": {"$eq": [attribute, {"$literal": rollout_run_id}]}},
             sort_by=[{"field": "started_at", "direction": "asc"}],
         )
-        # The call of a trajectory that still runs will name the run when it ends.
+        # Only trajectories that have ended: the call of a running one will name the run when it ends.
         links = [
             run_feedback(root["id"], run, time.time_ns())
             for root in roots
@@ -87,13 +87,13 @@ class ScoreWriter:
         return known is not None and known.value == link.value
 
     def _stored(self, project_id: str, ids: Sequence[str]) -> dict[str, list[Rank]]:
-        """Return the ranks of stored scores; none if the server cannot be asked."""
+        """Return the ranks of stored scores; none if the server refuses the query."""
         try:
             found = self._server.find_feedback(project_id, ids)
         except UndeliveredError as error:
             if not is_question_refused(error):
                 raise
-            # The exporter's own memory has to do.
+            # Continue with the scores that this exporter remembers.
             _logger.debug("Weave does not say which scores it has: %s", error)
             return {}
         return {id_: [rank_of(payload) for payload in payloads] for id_, payloads in found.items()}

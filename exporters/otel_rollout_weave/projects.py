@@ -13,7 +13,7 @@ DEFAULT_PROJECT: Final = "uncategorized"
 
 
 class Projects:
-    """Ids (``entity/project``) of projects, used under the exporter's lock."""
+    """Ids (``entity/project``) of projects. Used under the exporter's lock."""
 
     def __init__(self, server: Server, settings: WeaveSettings) -> None:
         self._server = server
@@ -22,13 +22,13 @@ class Projects:
         self._id_by_name: dict[str, str] = {}
 
     def id_of(self, project: str | None) -> str:
-        """Return the id of a rollout project's Weave project, which then exists.
+        """Return the id of a rollout project's Weave project; create a missing one.
 
         Args:
             project: the rollout's project; None if unknown.
 
         Raises:
-            UndeliveredError: we may not see or create it (REFUSED), or W&B did not answer.
+            UndeliveredError: the account may not see or create the project (REFUSED), or W&B did not answer.
         """
         name = self._settings.project or valid_name(project or DEFAULT_PROJECT)
         if name not in self._id_by_name:
@@ -38,15 +38,15 @@ class Projects:
         return self._id_by_name[name]
 
     def known_id(self, project: str | None) -> str | None:
-        """Return the id of a project that was written to; None if it was not."""
+        """Return a project's id if :meth:`id_of` has looked it up, else None."""
         return self._id_by_name.get(self._settings.project or valid_name(project or DEFAULT_PROJECT))
 
     def known_ids(self) -> list[str]:
-        """Return the ids of all projects written to."""
+        """Return all ids that :meth:`id_of` has looked up."""
         return list(self._id_by_name.values())
 
     def entity(self) -> str:
-        """Return the entity of all projects: by the settings, else the account's default."""
+        """Return the entity of the settings, else the account's default entity."""
         if self._entity is None:
             self._entity = self._server.default_entity()
         if self._entity is None:
@@ -57,5 +57,5 @@ class Projects:
         return self._entity
 
     def forget(self) -> None:
-        """Look up every project again: the server said that one is gone."""
+        """Clear the cache, so that every project is looked up again."""
         self._id_by_name.clear()

@@ -17,7 +17,7 @@ from otel_rollout_weave.mapping import WeaveCall, to_marker
 from otel_rollout_weave.server import Server
 
 MAX_RUNNING: Final = 100
-"""Trajectories shown as running at a time. Each costs a request when it starts and one when it ends."""
+"""Maximum trajectories shown as running. Each costs one request when it starts and one when it ends."""
 _THREADS: Final = 8
 _IDS_PER_REQUEST: Final = 1000
 
@@ -25,13 +25,11 @@ _logger = logging.getLogger(__name__)
 
 
 class RunningMarkers:
-    """The markers of one exporter.
-
-    Not thread-safe: the exporter calls it under its lock.
+    """The markers of one exporter. Not thread-safe: used under the exporter's lock.
 
     Args:
-        server: where to.
-        calls: knows what is stored.
+        server: the server to write to.
+        calls: writer that knows which calls are stored.
     """
 
     def __init__(self, server: Server, calls: CallWriter) -> None:
@@ -39,11 +37,11 @@ class RunningMarkers:
         self._calls = calls
         self._running: set[str] = set()
         self.is_possible = True
-        """False once the server said that it has no running calls."""
+        """False once the server has shown that it does not support running calls."""
 
     @property
     def room(self) -> int:
-        """How many more trajectories may be shown."""
+        """The number of trajectories that may be shown in addition."""
         return MAX_RUNNING - len(self._running)
 
     def show(self, project_id: str, roots: Sequence[ReadableSpan], wb_run_id: str | None) -> None:
@@ -61,7 +59,7 @@ class RunningMarkers:
                 for _ in pool.map(lambda marker: self._server.start_call(project_id, marker), missing):
                     pass
         except UndeliveredError as error:
-            # A server without that route, or without the update behind it, will not have it later either.
+            # A server that lacks the route, or the update behind it, will not get it during the run.
             self.is_possible = error.failure.kind is FailureKind.UNAVAILABLE
             raise
 

@@ -1,4 +1,4 @@
-"""The exporter's requests: W&B's GraphQL, and Weave's trace server."""
+"""Send the exporter's requests to W&B's GraphQL API and to Weave's trace server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from otel_rollout.exporting.http import HttpServer, HttpSession
 from otel_rollout_weave.settings import WeaveSettings
 
 _PAGE: Final = 1000
-"""Calls that the server lists in one answer."""
+"""Maximum calls that one answer of the server lists."""
 _CHECK_KEY: Final = (
     "check WANDB_API_KEY (or `wandb login`) and whether it may write there (WANDB_ENTITY, WANDB_PROJECT)"
 )
 
-# The questions that `weave.init` asks.
+# These are the queries of `weave.init`.
 _DEFAULT_ENTITY: Final = "query DefaultEntity { viewer { username defaultEntity { name } } }"
 _PROJECT: Final = """query Project($name: String!, $entity: String!) {
   project(name: $name, entityName: $entity) { name } }"""
@@ -29,7 +29,7 @@ _CREATE_PROJECT: Final = """mutation UpsertModel($name: String!, $entity: String
 
 
 class Server:
-    """One W&B account. Requests that fail raise :class:`UndeliveredError`."""
+    """One W&B account. A request that fails raises :class:`UndeliveredError`."""
 
     def __init__(self, settings: WeaveSettings) -> None:
         self._settings = settings
@@ -39,7 +39,7 @@ class Server:
         )
 
     def ping(self) -> None:
-        """Check that the trace server answers as one."""
+        """Check that a Weave trace server answers."""
         response = self._traces.send("GET", f"{self._settings.trace_url}/server_info")
         self._traces.check(response, "asking what it is")
         try:
@@ -48,7 +48,7 @@ class Server:
             raise self._not_weave(response) from None
 
     def default_entity(self) -> str | None:
-        """Return the entity of the account's projects where none is named."""
+        """Return the account's default entity; None without one."""
         viewer = self._ask("asking for the default entity", _DEFAULT_ENTITY).get("viewer")
         if not viewer:
             raise UndeliveredError(
@@ -59,7 +59,7 @@ class Server:
         return str(name) if name else None
 
     def project_name(self, entity: str, project: str) -> str | None:
-        """Return a project's name as the server has it; None if there is none."""
+        """Return a project's name as the server spells it; None without such a project."""
         variables = {"entity": entity, "name": project}
         found = self._ask(f"looking up the project {entity}/{project}", _PROJECT, variables).get("project")
         return str(found["name"]) if found else None
@@ -114,12 +114,12 @@ class Server:
             offset += _PAGE
 
     def write_feedback(self, feedback: Sequence[dict[str, Any]]) -> None:
-        """Store feedback; an id that exists is stored a second time."""
+        """Store feedback; feedback with an existing id is stored in addition."""
         body = orjson.dumps({"batch": feedback})
         self._post("/feedback/batch/create", body, "writing scores", of_batch=True)
 
     def find_feedback(self, project_id: str, ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-        """Return the payloads of feedback by its id; an id that was stored twice has two."""
+        """Return the payloads stored under each feedback id; there may be several."""
         body = {"project_id": project_id, "query": _one_of(ids), "fields": ["id", "payload"]}
         response = self._post("/feedback/query", orjson.dumps(body), "looking for scores already there")
         found: dict[str, list[dict[str, Any]]] = {}
@@ -141,7 +141,7 @@ class Server:
         self._traces.close()
 
     def _ask(self, action: str, query: str, variables: dict[str, str] | None = None) -> dict[str, Any]:
-        """Ask W&B a GraphQL question and return its data."""
+        """Send W&B a GraphQL query and return the answer's data."""
         body = orjson.dumps({"query": query, "variables": variables or {}})
         response = self._wandb.send("POST", f"{self._settings.base_url}/graphql", data=body)
         self._wandb.check(response, action)
@@ -169,12 +169,12 @@ class Server:
 
 
 def _one_of(ids: Sequence[str]) -> dict[str, Any]:
-    """Make Weave's query for one of these ids."""
+    """Make the query for feedback with one of these ids."""
     return {"$expr": {"$or": [{"$eq": [{"$getField": "id"}, {"$literal": id_}]} for id_ in ids]}}
 
 
 def _path(project_id: str) -> str:
-    return quote(project_id)  # which leaves the slash between entity and project
+    return quote(project_id)  # leaves the slash between entity and project
 
 
 def _session(name: str, url: str, address: str, settings: WeaveSettings) -> HttpSession:

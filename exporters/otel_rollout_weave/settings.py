@@ -1,8 +1,7 @@
 """Resolve the exporter's settings.
 
-Arguments win over the environment, and that over wandb's files. Everything is checked at once.
-
-The environment variables and files are those of ``wandb`` and ``weave``, so what works for them works here.
+Arguments win over the environment, and the environment wins over wandb's files. The constructor checks all
+values. Variables and files are those of ``wandb`` and ``weave``, so a set-up for them works here.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ HOSTED_TRACE_URL: Final = "https://trace.wandb.ai"
 DEFAULT_TIMEOUT: Final = 30.0
 
 _NAME: Final = re.compile(r"[^/\\#?%:]{1,128}")
-"""What W&B accepts as the name of a project or entity."""
+"""Pattern of project and entity names that W&B accepts."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,13 @@ class WeaveSettings:
     """The constructor's arguments, the environment and wandb's files, resolved.
 
     Attributes:
-        api_key: of the W&B account.
-        base_url: the W&B server, where entities and projects are asked for.
-        trace_url: the Weave trace server, where calls go.
-        entity: user or team; None: the account's default.
-        project: project of every span; None: the one a span names.
-        run_id: W&B run all calls belong to (in the calls' own project), or None.
-        timeout: seconds a server may stay silent during one request.
+        api_key: key of the W&B account.
+        base_url: address of the W&B server, which knows entities and projects.
+        trace_url: address of the Weave trace server, which stores calls.
+        entity: user or team; None for the account's default.
+        project: project of every span; None for the project that a span names.
+        run_id: W&B run, in the calls' own project, that all calls belong to; or None.
+        timeout: maximum seconds without a byte from the server in one request.
     """
 
     api_key: str = field(repr=False)
@@ -55,7 +54,7 @@ class WeaveSettings:
         return HOSTED_APP_URL if self.base_url == HOSTED_BASE_URL else self.base_url
 
     def redact(self, text: str) -> str:
-        """Mask the key, as it is and as it is sent, in a message."""
+        """Mask the key in a message, both plain and as encoded in requests."""
         return masked(text, [self.api_key, basic_auth("api", self.api_key)])
 
 
@@ -72,8 +71,8 @@ def resolve(
     """Combine arguments, environment and wandb's files, without touching the network.
 
     Raises:
-        ValueError: something is missing or malformed; the message names the argument or environment variable
-            it came from and what to do.
+        ValueError: a value is missing or malformed; the message names its argument or environment variable,
+            and the remedy.
     """
     base, source = given("base_url", base_url, "WANDB_BASE_URL")
     if base is None:
@@ -81,7 +80,7 @@ def resolve(
     base = _checked_url(base, source)
     project, source = given("project", project, "WANDB_PROJECT")
     entity, entity_source = given("entity", entity, "WANDB_ENTITY")
-    if project and entity is None and "/" in project:  # as weave.init takes it
+    if project and entity is None and "/" in project:  # a form that weave.init accepts
         entity, project = project.split("/", 1)
         entity_source = source
     if entity is None:
@@ -98,7 +97,7 @@ def resolve(
 
 
 def valid_name(name: str) -> str:
-    """Make a project name that W&B accepts: forbidden characters become ``-``."""
+    """Make a project name that W&B accepts: replace characters by ``-``, cut to 128."""
     return re.sub(r"[/\\#?%:]", "-", name)[:128]
 
 
@@ -146,7 +145,7 @@ def _api_key(argument: str | None, base_url: str) -> str:
 
 
 def _from_netrc(host: str) -> str | None:
-    """Read the password that ``wandb login`` keeps for a host, or None."""
+    """Return the password that ``wandb login`` stored for a host, or None."""
     named = os.environ.get("NETRC")
     for path in (named,) if named else ("~/.netrc", "~/_netrc"):
         try:
@@ -159,7 +158,7 @@ def _from_netrc(host: str) -> str | None:
 
 
 def _from_settings_file(name: str) -> str | None:
-    """Read a setting of ``wandb login --host``, or of the working directory."""
+    """Read a setting from wandb's settings files of user and working directory."""
     config_dir = os.environ.get("WANDB_CONFIG_DIR") or os.path.expanduser("~/.config/wandb")
     parser = configparser.ConfigParser(interpolation=None)
     try:

@@ -1,4 +1,4 @@
-"""Make valid JSON of bounded size of recorded values."""
+"""Encode recorded values as valid JSON of bounded size."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any, Final
 import orjson
 
 MAX_CALL_BYTES: Final = 3 << 20
-"""Bytes of a call's JSON, counted as ASCII. Weave's store takes 3.5 MiB."""
+"""Maximum bytes of a call's JSON in ASCII; larger calls are shortened. Weave's store accepts 3.5 MiB."""
 
 _MAX_DEPTH: Final = 100
-"""Levels of nesting kept of a value."""
+"""Maximum levels of nesting in a value; deeper values become text."""
 _MAX_DEEP_CHARS: Final = 1000
-"""Characters kept of the text of a value that is nested too deeply."""
+"""Maximum characters of the text of a value that is nested too deeply; the rest is cut."""
 _MIN_TEXT_CHARS: Final = 256
-"""Texts of a large value are not cut shorter than this."""
-# Weave's client splits its server's answers at these characters as at line ends, and then fails to read them.
+"""Minimum characters to which texts of a large value are cut."""
+# Weave's client takes these characters in the server's answers for line ends, and cannot read the parts.
 _SEPARATORS: Final = {0x85: "\n", 0x2028: "\n", 0x2029: "\n"}
 _SEPARATOR: Final = re.compile("[\x85\u2028\u2029]|\\\\u(?:0085|202[89])")
 _WORST_GROWTH: Final = 3
-"""Upper bound of bytes of ASCII JSON per byte of UTF-8: an emoji of 4 bytes takes 12."""
+"""Maximum bytes of ASCII JSON per byte of UTF-8: an emoji takes 4 bytes in UTF-8 and 12 in ASCII."""
 
 
 def decoded(text: str) -> tuple[Any, orjson.Fragment | None]:
-    """Decode JSON text; return the text too if it can be passed on untouched.
+    """Decode JSON text; return the text as well if Weave can take it unchanged.
 
     Raises:
         ValueError: the text is not JSON.
@@ -35,7 +35,7 @@ def decoded(text: str) -> tuple[Any, orjson.Fragment | None]:
     try:
         value = orjson.loads(text)
         return (clean(value), None) if _has_separator(text) else (value, orjson.Fragment(text))
-    except ValueError:  # NaN, half a surrogate or a nesting that Python's json accepts; or no JSON
+    except ValueError:  # invalid, or NaN, half a surrogate or deep nesting, which Python's json accepts
         return clean(json.loads(text)), None
 
 
@@ -46,7 +46,7 @@ def _has_separator(json_text: str) -> bool:
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """Replace everything that JSON, UTF-8, Weave's store or its client cannot hold."""
+    """Replace what JSON, UTF-8, Weave's store or Weave's client cannot hold."""
     if isinstance(value, str):
         if value.isascii():
             return value
@@ -79,10 +79,10 @@ def stored_bytes(encoded: bytes) -> int:
 
 
 def shortened(value: Any, limit: int) -> Any:
-    """Cut a value's longest texts until it takes ``limit`` bytes in the store.
+    """Cut a value's longest texts until the value takes ``limit`` bytes in the store.
 
-    A cut text ends with a note of its length. Where cutting texts is not enough (a million small entries),
-    the beginning of the value's JSON replaces the value.
+    A cut text ends with a note of its length. If cut texts do not suffice (for a million small entries), the
+    beginning of the value's JSON replaces the value.
     """
     value = clean(value)
     length = limit // 2
@@ -96,7 +96,7 @@ def shortened(value: Any, limit: int) -> Any:
 
 
 def stored_bytes_exact(value: Any) -> int:
-    """Measure a clean value's JSON in the store."""
+    """Measure the bytes of a clean value's JSON in the store."""
     return len(json.dumps(value))
 
 

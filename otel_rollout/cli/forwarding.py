@@ -1,4 +1,4 @@
-"""Forward node directories: one until it is done, or all of a spool as a service."""
+"""Forward one node directory until it is done, or all of a spool as a service."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from otel_rollout.spool import layout, segments
 _SCAN_INTERVAL = 2.0
 """Seconds between a service's scans for new runs."""
 _WAIT_INTERVAL = 0.2
-"""Seconds between checks of what another forwarder has delivered."""
+"""Seconds between checks of another forwarder's deliveries."""
 _FINISH_INTERVAL = 0.1
-"""Seconds between checks of what a stopping service has still to deliver."""
+"""Seconds between checks whether a stopping service has deliveries left."""
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
@@ -30,10 +30,10 @@ def forward_directory(node_dir: Path, configured: Settings) -> bool:
     """Forward a node directory until it is done.
 
     Returns:
-        Whether this process has forwarded it; False when another forwarder is at work on it.
+        Whether this process has forwarded the directory; False if another forwarder holds its lock.
 
     Raises:
-        OSError: the forwarder's lock cannot be taken, for example because it is another user's.
+        OSError: the forwarder's lock cannot be taken, for example because the file is another user's.
     """
     lock = ForwarderLock(node_dir)
     try:
@@ -47,10 +47,10 @@ def forward_directory(node_dir: Path, configured: Settings) -> bool:
 
 
 def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], object]) -> None:
-    """Forward a node directory, or wait for the forwarder that is at work on it.
+    """Forward a node directory, or wait for the forwarder that holds its lock.
 
     The wait ends when the other forwarder has delivered the spans that were recorded when the wait started.
-    If the other forwarder ends before, or delivers to other exporters, this process forwards the rest.
+    If the other forwarder ends earlier, or delivers to other exporters, this process forwards the rest.
 
     Args:
         node_dir: the directory to forward.
@@ -72,7 +72,7 @@ def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], 
 
 
 class ForwardingService:
-    """Forward every run in a spool, present and future, each in a thread of its own.
+    """Forward every run in a spool, present and future, each in its own thread.
 
     Args:
         directory: a spool, run or node directory; it may be missing at first.

@@ -33,7 +33,7 @@ _WRITE_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _Commands(typer.Typer):
-    """The subcommands; one line instead of a traceback if output cannot be written."""
+    """The subcommands. If output cannot be written, print one line and no traceback."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the subcommand that the arguments name."""
@@ -92,7 +92,7 @@ def main(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """See every trajectory of an agentic-RL rollout."""
-    for stream in (sys.stdout, sys.stderr):  # the name of a file may hold bytes that are not text
+    for stream in (sys.stdout, sys.stderr):  # a file name may hold bytes that are not text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     if os.environ.get("COLUMNS", "").strip("0") == "":  # some build servers claim a width of 0
@@ -142,7 +142,7 @@ def status(
 
 
 class _LogHandler(logging.StreamHandler[Any]):
-    """Log to standard error, in place of a line of progress."""
+    """Log to standard error, after clearing the line of progress."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one log record."""
@@ -177,7 +177,7 @@ def forward(
 
 
 def _forward(node_dir: Path, configured: settings.Settings, to: str | None) -> bool:
-    """Forward one node directory; return whether all of it is delivered."""
+    """Forward one node directory; return whether it succeeded with no span pending."""
     from otel_rollout.cli import forwarding
 
     configured = runs.settings_of_run(node_dir, configured, to)
@@ -194,7 +194,7 @@ def _forward(node_dir: Path, configured: settings.Settings, to: str | None) -> b
 
 
 def _delivered(report: Report) -> tuple[int, int]:
-    """Return how many spans are done, and how many there are, summed over exporters."""
+    """Return the numbers of finished and of all spans, summed over exporters."""
     counts = report.exporters.values()
     done = sum(count.delivered + count.rejected + count.sampled_out for count in counts)
     return done, done + sum(count.pending for count in counts)

@@ -21,17 +21,17 @@ def as_node_directory(
 ) -> Iterator[Path]:
     """Make a node directory with copies of files of OTLP JSON Lines.
 
-    The directory counts as a run once it is complete. It is removed afterwards, unless spans in it are
-    pending or were rejected; after an exception it is always removed, since the original files stay.
+    The directory counts as a run once it is complete. It is removed after the block, unless its spans are
+    pending or rejected. After an exception it is always removed, since the original files stay.
 
     Args:
         paths: files, plain or compressed, or directories whose segments and archived segments are copied.
-        spool_dir: the spool directory to make it in.
-        exporters: names of the exporters that will deliver it.
-        limit: bytes that the copies may take; 0 is half of the free space.
+        spool_dir: the spool directory for the new directory.
+        exporters: names of the exporters that will deliver the copies.
+        limit: maximum bytes of the copies; 0 for half of the free space.
 
     Raises:
-        OSError: a file cannot be read, or the copy not be written.
+        OSError: a file cannot be read, or a copy cannot be written.
         ValueError: a path holds no lines, or more than the limit.
     """
     run = f"replay-{layout.new_run_id()}"
@@ -54,7 +54,7 @@ def as_node_directory(
 
 
 def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
-    """Copy the tokenizers of the files' runs: they lie near the files."""
+    """Copy the tokenizers of the files' runs, which are near the files."""
     for path in paths:
         directories = [path.parent, path.parent.parent, *([] if path.is_file() else path.glob("**/"))]
         for found in {file for directory in directories for file in layout.tokenizer_files(directory)}:
@@ -73,8 +73,8 @@ def _copy_lines(source: Path, target: Path, room: int) -> int:
         for line in files.lines_of(source):
             if copy.tell() + len(line) > room:
                 raise ValueError(
-                    f"{source} does not fit: the copies of a replay may take OTEL_ROLLOUT_SPOOL_LIMIT, or "
-                    "half of the free space on the spool's disk"
+                    f"{source} does not fit: the copies of a replay may take at most "
+                    "OTEL_ROLLOUT_SPOOL_LIMIT, by default half of the free space on the spool's disk"
                 )
             copy.write(line)
         if copy.tell() and copy.seek(-1, os.SEEK_END) is not None and copy.read(1) != b"\n":

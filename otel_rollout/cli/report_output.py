@@ -38,7 +38,7 @@ def watch(reports: Callable[[], Sequence[Report]], steps: bool = False) -> None:
 
 
 def as_json(report: Report) -> dict[str, object]:
-    """Return a report as it is printed by ``status --json``."""
+    """Return a report as the object that ``status --json`` prints."""
     return {
         "directory": report.directory,
         "problem": report.problem,

@@ -1,4 +1,4 @@
-"""Find the runs that a command is about, and the settings to deliver each with."""
+"""Find a command's runs, and the settings with which to deliver each run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def node_directories(directory: Path) -> list[Path]:
     """Return the node directories in a spool, run or node directory, the newest last.
 
     Raises:
-        typer.Exit: there are none, or the directory cannot be read.
+        typer.Exit: there is no node directory, or the directory cannot be read.
     """
     try:
         if os.path.lexists(directory):
@@ -44,7 +44,7 @@ def exporter_names(to: str) -> list[str]:
 
 
 def settings_of_run(node_dir: Path, configured: Settings, to: str | None = None) -> Settings:
-    """Return a run's settings: its project, and its exporters or those of ``to``."""
+    """Return settings with a run's project, and with its exporters or those of ``to``."""
     manifest = layout.read_manifest(node_dir)
     names: Iterable[str] = manifest.exporters if manifest else configured.exporters
     if manifest:
@@ -53,7 +53,7 @@ def settings_of_run(node_dir: Path, configured: Settings, to: str | None = None)
 
 
 def with_exporters(configured: Settings, names: Iterable[str]) -> Settings:
-    """Return ``configured`` with these exporters only, and their options."""
+    """Return ``configured`` with the options of the named exporters only."""
     exporters = {name: configured.exporters.get(name, {}) for name in names}
     return dataclasses.replace(configured, exporters=exporters)
 

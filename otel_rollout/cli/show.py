@@ -168,7 +168,7 @@ def _write(path: Path, page: str) -> None:
 
 @contextmanager
 def _viewer_errors_reported() -> Iterator[None]:
-    """End the command with one line and status 2 where a trajectory cannot be shown."""
+    """End the command with one line and status 2 if a trajectory cannot be shown."""
     from otel_rollout.viewer.errors import ViewerError
     from otel_rollout.viewer.printable import printable
 

@@ -1,8 +1,8 @@
-"""Check whether traces will arrive, before a training run is started.
+"""Check before a training run starts whether its traces will arrive.
 
 ``checks`` examines the machine it runs on. ``cluster`` runs ``probe`` on the nodes of a Ray cluster and
-compares their answers with the driver. ``diagnosis`` holds the findings and shows them. Only names of
-environment variables are shown, never their values.
+compares their answers with the driver. ``diagnosis`` holds the findings and shows them. The findings contain
+names of environment variables, but no secret values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check the machine that this code runs on: the driver's, or a node of a cluster."""
+"""Check the machine that runs this code: the driver's, or a node of a cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ADVICE: Final = {
 
 
 def check_this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the driver's machine in the environment given."""
+    """Check the driver's machine in the given environment."""
     configured, problems = settings_reader.from_environment(environ)
     yield check_tracing(environ, configured, problems)
     yield Finding("library", Verdict.OK, described_versions(versions()))

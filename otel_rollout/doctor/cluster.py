@@ -1,4 +1,4 @@
-"""Probe every node of a Ray cluster, and compare its answers with the driver."""
+"""Probe every node of a Ray cluster, and compare each answer with the driver."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OLDEST_RAY: Final = (2, 41)
 CLUSTER: Final = "cluster"
 """Name, in the column ``where``, of findings about the cluster as a whole."""
 MAX_SKEW: Final = 1.0
-"""Seconds that a node's clock may differ; beyond, spans seem to start before their parents."""
+"""Maximum difference of a node's clock in seconds. With more, spans seem to start before their parents."""
 _PROBE_TIMEOUT: Final = 120.0
-"""Seconds to wait for a node: a busy one starts a worker first, which imports exporters."""
+"""Seconds to wait for a node, which may have to start a worker and import exporters."""
 _CLOCK_TIMEOUT: Final = 20.0
 """Seconds to wait for one reading of a node's clock."""
 _CLOCK_READINGS: Final = 3
-"""Readings of a node's clock, of which the one with the shortest round trip counts."""
+"""Readings of a node's clock; the one with the shortest round trip counts."""
 _CONNECT_TIMEOUT: Final = 5.0
 """Seconds to wait for a connection to the cluster's port."""
 _HOOK: Final = "RAY_RUNTIME_ENV_HOOK"
@@ -36,22 +36,22 @@ _HOOK_FUNCTION: Final = "otel_rollout.ray.runtime_env_hook"
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the cluster that is alive."""
+    """A live node of the cluster."""
 
     id: str
     address: str
 
     @property
     def shown(self) -> str:
-        """The node's address and part of its id: several nodes may share an address."""
+        """The node's address and part of its id, since several nodes may share an address."""
         return f"node {self.address} ({self.id[:8]})"
 
 
 def examine(address: str, environ: Mapping[str, str], driver: str) -> list[Row]:
     """Check a cluster and each of its nodes.
 
-    Connect as an unchanged program would, so that workers get the environment they would get from that, and
-    disconnect afterwards. Use an existing connection of this process.
+    Connect as an uninstrumented program would, so that workers get the environment that its workers would
+    get. Disconnect afterwards. Reuse an existing connection of this process.
 
     Args:
         address: address as for ``ray.init``.
@@ -91,7 +91,7 @@ def examine(address: str, environ: Mapping[str, str], driver: str) -> list[Row]:
 
 
 def _check_port(address: str) -> None:
-    """Connect to the cluster's port once: Ray would try a closed port for minutes.
+    """Connect to the cluster's port once; Ray would try a closed port for minutes.
 
     Raises:
         OSError: nothing listens there.
@@ -128,7 +128,7 @@ def _check_cluster(nodes: Sequence[Node], version: str, environ: Mapping[str, st
 
 
 def _missing_name() -> str | None:
-    """Return the name that propagation needs and this Ray lacks; None if it has all."""
+    """Return the first name that propagation needs and this Ray lacks, or None."""
     from otel_rollout.propagation import ray_private_api
 
     try:
@@ -139,7 +139,7 @@ def _missing_name() -> str | None:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Return major and minor version; text that is no version counts as newest."""
+    """Return major and minor version; text that is no version counts as the newest."""
     try:
         return tuple(map(int, text.split(".")[:2]))
     except ValueError:
@@ -166,7 +166,7 @@ def check_loopback(nodes: Sequence[Node], environ: Mapping[str, str]) -> Finding
 
 
 def _probe(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[str, Any] | str]:
-    """Probe each node; return node id → answer, or the reason why there is none."""
+    """Probe each node; return node id → answer, or the reason for a missing answer."""
     import ray
 
     given = variables.of_tracing(environ)
@@ -192,7 +192,7 @@ def _probe(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[
 
 
 def _on(node: Node) -> Any:
-    """Return the scheduling strategy of a task that runs on ``node`` or not at all."""
+    """Return a scheduling strategy with which a task runs on ``node`` or not at all."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node.id, soft=False)
@@ -202,7 +202,7 @@ def compare_with_driver(answer: dict[str, Any] | str, environ: Mapping[str, str]
     """Compare a node's answer with the driver.
 
     Args:
-        answer: the probe's result, or why there is none.
+        answer: the probe's result, or the reason for a missing result.
         environ: the driver's environment.
     """
     if isinstance(answer, str):
@@ -289,10 +289,10 @@ def _check_clock(node: Node) -> Finding:
 
 
 def measure_skew(read: Callable[[], float]) -> tuple[float, float]:
-    """Measure by how many seconds a node's clock is ahead, and the error of that.
+    """Return by how many seconds a node's clock is ahead, and the maximum error.
 
-    The reading is taken to come from the middle of the round trip. Of several readings, the one with the
-    shortest round trip counts.
+    A reading counts as taken in the middle of its round trip, so the error is half of the round trip. Of
+    several readings, the one with the shortest round trip counts.
     """
     readings = []
     for _ in range(_CLOCK_READINGS):
@@ -305,7 +305,7 @@ def measure_skew(read: Callable[[], float]) -> tuple[float, float]:
 
 
 def skew_finding(ahead: float, error: float) -> Finding:
-    """Judge a clock; a difference that a slow answer may explain is accepted."""
+    """Judge a clock; accept a difference that the measurement's error may explain."""
     found = f"{abs(ahead):.3f} s {'ahead of' if ahead > 0 else 'behind'} the driver's (± {error:.3f} s)"
     if abs(ahead) - error <= MAX_SKEW:
         return Finding("clock", Verdict.OK, found)

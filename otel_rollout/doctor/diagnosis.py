@@ -15,7 +15,7 @@ class Verdict(enum.Enum):
 
     OK = "ok"
     WARN = "warn"
-    """Spans may be missing: a person should look at it."""
+    """Spans may be missing: a person should look at the finding."""
     FAIL = "fail"
     """Spans will be missing or undelivered until a person acts."""
 
@@ -27,8 +27,8 @@ class Finding:
     Attributes:
         check: stable id of the check.
         verdict: the check's result.
-        found: what was found, as text for a person.
-        advice: what to do; empty where there is nothing to do.
+        found: the observation, as text for a person.
+        advice: the remedy; empty if there is nothing to do.
     """
 
     check: str
@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Row:
-    """A :class:`Finding` with the machine or node that it is about."""
+    """A :class:`Finding` about one machine or node."""
 
     where: str
     check: str

@@ -15,9 +15,9 @@ from otel_rollout.spool import layout
 
 CHECK: Final = "spool"
 LITTLE_SPACE: Final = 1 << 30
-"""Free bytes below which the check warns: a run needs the size of its spans."""
+"""Free bytes below which the check warns. A run needs the size of its undelivered spans."""
 NO_SPACE: Final = 64 << 20
-"""Free bytes below which the check fails: journals take 4 MiB per process."""
+"""Free bytes below which the check fails. Journals take 4 MiB per process."""
 
 _SHARED: Final = re.compile(
     r"nfs\d?|lustre|fuse(\..*)?|fuseblk|cifs|smb\w*|gpfs|beegfs\w*|ceph|9p|afs|glusterfs|panfs|pvfs2|orangefs|"
@@ -28,7 +28,7 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
 def check_spool_directory(directory: Path, shown: str, mounts: Path = _MOUNTS) -> Finding:
-    """Check a spool directory, or the directory that it will be created in.
+    """Check a spool directory, or the nearest existing parent of a missing one.
 
     The check leaves no file behind.
 
@@ -80,7 +80,7 @@ def file_system_of(path: Path, mounts: Path = _MOUNTS) -> str | None:
         if len(parts) < 5 or not described:
             continue
         point = Path(_unescaped(parts[4]))
-        # Of several mounts on one point the last one hides the others.
+        # Of several mounts on one directory, the last hides the others.
         if (point == path or point in path.parents) and (best is None or len(point.parts) >= best[0]):
             best = (len(point.parts), described.split()[0])
     return best[1] if best else None
@@ -121,7 +121,7 @@ def _try_recording(directory: Path) -> None:
     """Lock a temporary file and write to it through memory, as recording does.
 
     Raises:
-        OSError: the file system does not support that.
+        OSError: the file system does not support locks, allocation or mapped files.
     """
     with tempfile.TemporaryFile(dir=directory) as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

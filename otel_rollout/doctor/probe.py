@@ -1,4 +1,4 @@
-"""Make the functions that run on nodes of a cluster, which may lack this package.
+"""Make functions that run on nodes of a cluster, even if a node lacks this package.
 
 Each function is nested, so that it is pickled by value. It may use builtins and its own imports, but no name
 of this module, and it returns builtins.
@@ -15,9 +15,9 @@ def make_probe() -> Callable[[dict[str, str], tuple[str, ...], tuple[str, ...]],
 
     The function takes the driver's variables, the prefixes of tracing variables, and the names of
     distributions. It returns ``executable``, ``prefix``, ``versions``, ``present`` and ``different`` (names
-    of variables), ``problem`` (why otel-rollout cannot be used on the node, or None) and ``findings``.
-    Findings are made with the driver's variables, as workers of an instrumented job have them; the worker's
-    own variables are restored afterwards.
+    of variables), ``problem`` (why otel-rollout cannot be used on the node, or None) and ``findings``. The
+    checks run with the driver's variables, which workers of an instrumented job have. Afterwards the worker's
+    own variables are restored.
     """
 
     def otel_rollout_probe(

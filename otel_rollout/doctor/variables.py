@@ -14,14 +14,14 @@ from otel_rollout.settings import CONFIG_VARIABLE
 EXPORTERS: Final = "OTEL_TRACES_EXPORTER"
 
 _SHOWN: Final = frozenset({EXPORTERS})
-"""Variables whose values are shown: names of exporters are no secrets."""
+"""Variables whose values are shown, because names of exporters are no secrets."""
 _MIN_MASKED: Final = 3
-"""Characters from which on a part of a value is masked; shorter parts would mask words at random."""
+"""Minimum characters of a value's part that is masked. Shorter parts would mask parts of words at random."""
 _COMMON_WORDS: Final = frozenset({"true", "false", "none"})
 """Values that are never masked."""
 _LOOPBACK: Final = re.compile(r"localhost|127(\.\d+){3}|::1|0\.0\.0\.0", re.IGNORECASE)
 _ADDRESS_NAMES: Final = re.compile("ADDRESS|ENDPOINT|HOST|URI|URL")
-"""Parts of the names of variables whose values are addresses."""
+"""Pattern in the names of variables whose values are addresses."""
 
 
 def of_tracing(environ: Mapping[str, str]) -> dict[str, str]:
@@ -35,10 +35,10 @@ def names(environ: Mapping[str, str]) -> list[str]:
 
 
 def mask(text: str, environ: Mapping[str, str]) -> str:
-    """Replace every value of a variable, and every part of one, by ``$NAME``.
+    """Replace every value of a variable, and every part of a value, by ``$NAME``.
 
     Errors of exporters and libraries may quote values. Parts of one or two characters stay, so that the text
-    can be read.
+    remains readable.
     """
     for name, value in of_tracing(environ).items():
         text = text.replace(f"{name}={value!r}", name)
@@ -51,7 +51,7 @@ def mask(text: str, environ: Mapping[str, str]) -> str:
     }
     if not secrets:
         return text
-    # In one pass and the longest first, so that a name that was put in is not replaced again.
+    # One pass, the longest values first, so that an inserted name is not replaced again.
     pattern = "|".join(re.escape(part) for part in sorted(secrets, key=len, reverse=True))
     return re.sub(pattern, lambda match: f"${secrets[match[0]]}", text)
 
@@ -83,7 +83,7 @@ def _is_otlp_endpoint_set(environ: Mapping[str, str], arguments: Mapping[str, An
 
 
 def is_target_a_file(environ: Mapping[str, str], options: Mapping[str, Any]) -> bool:
-    """Return whether an exporter writes to a file, which only one machine may do."""
+    """Return whether an exporter writes to a file; only one machine may do so."""
     values = [str(value) for value in options.values()] or [environ.get("MLFLOW_TRACKING_URI", "")]
     return any(value.startswith(("sqlite:", "file:")) for value in values)
 
@@ -101,7 +101,7 @@ def _is_loopback(value: str, may_lack_scheme: bool) -> bool:
 
 
 def _parts(value: str) -> Iterator[str]:
-    """Yield a value and the parts of it that an error may quote."""
+    """Yield a value and the parts of the value that an error may quote."""
     yield value
     yield value.strip()
     yield repr(value)[1:-1]

@@ -1,12 +1,14 @@
-"""What exporters are made of.
+"""Building blocks of exporters.
 
-Public: exporters of other packages may use it, see docs/exporters.md.
+The package is public: exporters of other packages may import from it, see docs/exporters.md.
 
 - ``api``: how an export failed, and the optional abilities of an exporter
 - ``base``: the base class: one export at a time, no exception, a reason for each failure
-- ``config``: an argument over its environment variables; masking of credentials
+- ``arguments``: an argument over its environment variables; masking of credentials
 - ``http``: requests, HTTP status → kind of failure, Retry-After
 - ``batching``: requests bounded in bytes and entries
-- ``projects``, ``encodable``: spans by project; spans that protobuf can hold
-- ``registry``: exporters by name
+- ``projects``: spans grouped by project
+- ``encodable``: spans with text that protobuf can encode
+- ``entry_points``: exporters by name
+- ``spool_exporter``: the exporter ``spool``, which leaves spans on disk
 """

@@ -2,14 +2,14 @@
 
 Callers are the forwarder, the launcher and the doctor.
 
-``SpanExporter.export`` returns SUCCESS or FAILURE, which is too little to act on: an outage is worth waiting
-for, a rejected batch is worth bisecting, a refused credential is worth neither. So an exporter leaves an
+``SpanExporter.export`` returns SUCCESS or FAILURE, but callers must know more. They wait for the end of an
+outage, and bisect a rejected batch; a refused credential needs a person. So an exporter stores an
 :class:`ExportFailure` in ``last_failure`` before it returns FAILURE. Without that attribute each failure
 counts as an outage.
 
-Everything else is optional: an exporter that has the members of one of the Protocols below has that ability.
-Abilities are looked up by ``isinstance``, so the members must be on the class or the object itself, not
-behind ``__getattr__``.
+Everything else is optional: an exporter that has the members of a Protocol below has its ability. Callers
+look abilities up by ``isinstance``, so the members must be on the class or the object itself, not behind
+``__getattr__``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class FailureKind(enum.Enum):
     """What to do about a failed export."""
 
     UNAVAILABLE = "unavailable"
-    """The target did not answer, or asked for patience (429, 5xx, timeouts): send the batch again later."""
+    """The target did not answer in time, or asked to wait (429, 5xx): send the batch again later."""
     REJECTED = "rejected"
-    """The target read the batch and does not take it (400, 413, 422): some span in it is at fault."""
+    """The target read the batch and rejected it (400, 413, 422): some span in the batch is at fault."""
     REFUSED = "refused"
-    """The target does not let *us* in (401, 403), or the set-up is wrong: a person has to act."""
+    """The target denies access (401, 403), or the set-up is wrong: a person has to act."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class ExportFailure:
     """Why an export failed.
 
     Attributes:
-        kind: what to do about it.
-        message: one sentence for a person: what was tried, what came back, what to do. Never a secret.
-        retry_after: seconds the target asked to be left alone (``Retry-After``); None if it did not ask.
+        kind: tells the caller what to do.
+        message: one sentence for a person: the attempt, the answer, the remedy. It contains no secret.
+        retry_after: seconds to wait, as the target asked (``Retry-After``); None if the target did not ask.
     """
 
     kind: FailureKind
@@ -51,14 +51,14 @@ class ExportFailure:
 
 
 class UndeliveredError(Exception):
-    """Something did not reach the target.
+    """A request did not reach the target, or failed there.
 
-    The parts of an exporter raise it; ``export`` never does.
+    The parts of an exporter raise this error; ``export`` never does.
 
     Attributes:
-        failure: kind, message and pause.
+        failure: kind, message and seconds to wait.
         status: the HTTP status of the answer; None without an answer.
-        may_have_arrived: whether the target may have stored the request all the same.
+        may_have_arrived: whether the target may have stored the request in spite of the error.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Checks(Protocol):
     """An exporter that can say whether its target would take spans."""
 
     def check(self) -> ExportFailure | None:
-        """Ask the target without writing a span; None if it would take spans."""
+        """Ask the target without writing a span; return None if it would take spans."""
 
 
 @runtime_checkable
@@ -89,9 +89,9 @@ class Prepares(Protocol):
     """An exporter that can connect before its first ``export``."""
 
     def prepare(self) -> None:
-        """Import and connect what the first ``export`` needs. Must not raise.
+        """Import modules and open connections that ``export`` needs. Must not raise.
 
-        Called once, in the exporter's thread. A failure is not reported: ``export`` tries again.
+        Called once, in the exporter's thread. A failure is not reported, because ``export`` tries again.
         """
 
 
@@ -102,7 +102,7 @@ class NamesDestination(Protocol):
     def destination(self, project: str) -> str:
         """Return a phrase without credentials: ``MLflow experiment 'p' at http://…``.
 
-        Must not connect. Called at the start and after each batch, when the exporter may know more.
+        Must not connect. Called at the start and after each batch, from which the exporter may learn more.
         """
 
 
@@ -121,9 +121,8 @@ class LinksRuns(Protocol):
     def link_run(self, run: str, rollout_run_id: str, /) -> ExportFailure | None:
         """Link the spans of a rollout, exported before or after this call, to a run.
 
-        Must not raise.
-
-        Called when somebody publishes the run, after a restart of the forwarder, and when all is delivered.
+        Must not raise. Called when a program publishes the run, after a restart of the forwarder, and after
+        the last delivery.
 
         Args:
             run: an MLflow run id, or ``entity/project/run`` of W&B.
@@ -151,7 +150,7 @@ class MayBeLocal(Protocol):
 
     @property
     def target_is_local(self) -> bool:
-        """Whether it is: then only the run's home machine delivers."""
+        """Whether the target is a local file; only the run's home machine writes one."""
 
 
 @runtime_checkable
@@ -159,7 +158,7 @@ class ReadsSpool(Protocol):
     """An exporter whose spans another program reads from the spool."""
 
     reads_spool: bool
-    """Whether segments have to stay, because that program may be behind."""
+    """Whether segments must stay on disk, because that program may not have read them yet."""
 
 
 def reads_spool(exporter: object) -> bool:

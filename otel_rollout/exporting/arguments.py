@@ -1,4 +1,4 @@
-"""An exporter's settings: arguments over variables, secrets masked."""
+"""Read an exporter's settings from arguments, else from variables; mask secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Given(NamedTuple):
 
     Attributes:
         value: the text; None if nothing was given.
-        source: where it came from, for messages: ``argument=`` or the name of a variable. If nothing was
+        source: origin of the value, for messages: ``argument=`` or the name of a variable. If nothing was
             given, the variable to set.
     """
 
@@ -23,14 +23,14 @@ class Given(NamedTuple):
 
 
 def given(argument: str, value: str | None, *variables: str) -> Given:
-    """Return an argument's value, else that of the first variable that is set.
+    """Return an argument's value, else the value of the first variable that is set.
 
     Empty counts as not given.
 
     Args:
-        argument: its name.
-        value: what was passed for it.
-        variables: environment variables that stand for it, the most specific first.
+        argument: name of the argument.
+        value: value of the argument.
+        variables: environment variables that replace a missing argument, the most specific first.
     """
     if value:
         return Given(value, f"{argument}=")
@@ -45,7 +45,7 @@ def seconds(argument: str, value: float | None, *variables: str, default: float)
     """Read a positive number of seconds: argument, else variable, else default.
 
     Raises:
-        ValueError: it is no number, not positive or infinite; the message names where it came from.
+        ValueError: the value is not a number, not positive or infinite; the message names its source.
     """
     text, source = given(argument, None if value is None else str(value), *variables)
     if text is None:
@@ -63,7 +63,7 @@ def positive_bytes(argument: str, value: int) -> int:
     """Check an argument that is a number of bytes.
 
     Raises:
-        ValueError: it is not positive.
+        ValueError: the number is not positive.
     """
     if value <= 0:
         raise ValueError(f"{argument}= is {value}; expected a positive number of bytes.")

@@ -1,4 +1,4 @@
-"""The base class of exporters, which never raises and says why it failed."""
+"""The base class of exporters: ``export`` never raises, and says why it failed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredEr
 
 
 class GuardedExporter(SpanExporter):
-    """An exporter that never raises and says why it failed.
+    """An exporter whose ``export`` never raises and says why it failed.
 
-    A subclass implements :meth:`write`, and overrides :meth:`close` and :meth:`redact` where it has
-    connections and secrets. Its other abilities (:mod:`otel_rollout.exporting.api`) go through
-    :meth:`guarded`.
+    A subclass implements :meth:`write`. It overrides :meth:`close` if it has connections, and :meth:`redact`
+    if it has secrets. Its other abilities (:mod:`otel_rollout.exporting.api`) call :meth:`guarded`.
 
-    Spans may be shared with other exporters: a subclass must not change a span that it is given.
+    Other exporters may get the same spans, so a subclass must not change a span.
 
     Args:
         name: the target's name in messages, such as ``MLflow``.
@@ -34,7 +33,7 @@ class GuardedExporter(SpanExporter):
     def __init__(self, name: str) -> None:
         self._name = name
         self._logger = logging.getLogger(type(self).__module__)
-        # A SimpleSpanProcessor exports from whichever thread ended the span.
+        # A SimpleSpanProcessor calls export() in the thread that ended the span, which can be any thread.
         self._lock = threading.Lock()
         self._is_shut_down = False
         self.last_failure = None
@@ -61,11 +60,11 @@ class GuardedExporter(SpanExporter):
     def export_by(self, action: Callable[[], None]) -> SpanExportResult:
         """Run an action as ``export`` does.
 
-        Sets ``last_failure``, and logs a failure unless it is that of the attempt before.
+        Set ``last_failure``, and log a failure unless the previous attempt failed with an equal message.
         """
         with self._lock:
             failure = self._failure_of(action)
-            # Once per trouble, not once per attempt: the forwarder may try for hours.
+            # Log each failure once, not once per attempt: the forwarder may try for hours.
             if failure and (self.last_failure is None or self.last_failure.message != failure.message):
                 self._log(failure)
             self.last_failure = failure
@@ -84,7 +83,7 @@ class GuardedExporter(SpanExporter):
                 self.close()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Return True at once: ``export`` keeps nothing back."""
+        """Return True at once: ``export`` buffers nothing."""
         return True
 
     def _failure_of(self, action: Callable[[], None]) -> ExportFailure | None:
@@ -94,7 +93,7 @@ class GuardedExporter(SpanExporter):
             action()
         except UndeliveredError as error:
             failure = error.failure
-        except Exception as error:  # the spans stay on disk and can be sent again
+        except Exception as error:  # the spans stay on disk; the forwarder can send them again
             self._logger.debug("Unexpected error in the %s exporter", self._name, exc_info=True)
             message = f"Unexpected {type(error).__name__} in the {self._name} exporter: {error}"
             failure = ExportFailure(FailureKind.UNAVAILABLE, message)
@@ -111,10 +110,10 @@ class GuardedExporter(SpanExporter):
 
 @contextmanager
 def rejecting(problem: str = "A span cannot be encoded") -> Iterator[None]:
-    """Turn an exception while spans are encoded into a rejection of the batch.
+    """Turn an exception of the block, which encodes spans, into a rejection.
 
     Raises:
-        UndeliveredError: of kind REJECTED, so that bisecting finds the span at fault.
+        UndeliveredError: of kind REJECTED, so that the caller bisects the batch for the span at fault.
     """
     try:
         yield
@@ -125,15 +124,13 @@ def rejecting(problem: str = "A span cannot be encoded") -> Iterator[None]:
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Import an exporter's modules.
-
-    Name the extra to install where one of its packages is missing.
+    """Name the extra to install if an import in the block fails.
 
     Args:
-        extra: of ``otel-rollout``, by the exporter's name.
+        extra: extra of ``otel-rollout``; its name is the exporter's.
 
     Raises:
-        ModuleNotFoundError: with the command that installs the package.
+        ModuleNotFoundError: with the command that installs the missing package.
     """
     try:
         yield

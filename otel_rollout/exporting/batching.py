@@ -20,13 +20,13 @@ def chunks(entries: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
 def batches(
     entries: Iterable[Entry], size_of: Callable[[Entry], int], max_size: int, max_entries: int | None = None
 ) -> Iterator[list[Entry]]:
-    """Put entries together up to a limit; an entry larger than the limit goes alone.
+    """Group entries up to a limit; an entry larger than the limit is a batch alone.
 
     Args:
         entries: in order.
-        size_of: size of an entry in the request, mostly in bytes, its separator included.
-        max_size: upper bound of the entries' sizes together.
-        max_entries: upper bound of their number; None: no bound.
+        size_of: returns the size of an entry in the request, mostly in bytes, with its separator.
+        max_size: upper bound of the sum of a batch's sizes.
+        max_entries: upper bound of a batch's entries; None for no bound.
     """
     batch: list[Entry] = []
     size = 0
@@ -49,9 +49,8 @@ def halved(
 ) -> Iterator[Encoded]:
     """Encode entries into one request, or halve them until each request fits.
 
-    A larger entry goes alone.
-
-    For encodings whose size is only known afterwards.
+    An entry larger than the limit is a request alone. This function is for encodings whose size is known only
+    after encoding.
     """
     request = encode(entries)
     if len(entries) <= 1 or bytes_of(request) <= max_bytes:

@@ -1,7 +1,7 @@
 """Make spans of an application's own SDK encodable as protobuf.
 
-Python text may hold half a surrogate pair: ``os.fsdecode`` makes some, and so does JSON with ``\\ud800``.
-Protobuf refuses such text, and with it every span of the request. Recorded lines hold none.
+Python text may hold half a surrogate pair, from ``os.fsdecode`` or from JSON with ``\\ud800``. Protobuf
+refuses such text, and with it every span of the request. Recorded lines hold no surrogates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from opentelemetry.trace import Link, Status, StatusCode
 
 
 def encodable(span: ReadableSpan) -> ReadableSpan:
-    """Return a span, with question marks for text that UTF-8 cannot hold."""
+    """Return a span with question marks for characters that UTF-8 cannot hold."""
     try:
         _check(
             (

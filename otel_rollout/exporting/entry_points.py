@@ -1,7 +1,7 @@
 """Find span exporters by name, as OpenTelemetry does: by entry point.
 
-An exporter of ours with a name of OpenTelemetry's (``otlp``) is in an entry-point group of our own. That
-group wins here, and other programs go on finding OpenTelemetry's exporter.
+Our exporter ``otlp`` has the name of one of OpenTelemetry's. So it is in our own entry-point group, which
+wins here. Other programs still find OpenTelemetry's exporter.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     """
     try:
         parameters = inspect.signature(installed()[name].load()).parameters.values()
-    except Exception:  # noqa: BLE001 - whatever importing somebody else's package raises
+    except Exception:  # noqa: BLE001 - importing a foreign package may raise anything
         return
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
@@ -85,7 +85,7 @@ def load(name: str, options: Mapping[str, Any]) -> SpanExporter:
         return cast("SpanExporter", exporter_class(**options))
     except SettingsError:
         raise
-    except Exception as error:  # whatever a foreign constructor raises, a person has to read it
+    except Exception as error:  # a foreign constructor may raise anything; the message must reach a person
         raise SettingsError(f"exporter {name!r} cannot be set up: {type(error).__name__}: {error}") from error
 
 
@@ -97,7 +97,7 @@ def destination_of(exporter: SpanExporter, project: str) -> str:
 
 
 def _standard_output() -> str:
-    """Return the file that this process prints into: the forwarder's log."""
+    """Return the file behind standard output, which is the forwarder's log."""
     try:
         path = os.readlink("/proc/self/fd/1")
     except OSError:  # not Linux, or closed
@@ -106,18 +106,18 @@ def _standard_output() -> str:
 
 
 def is_for_another_machine(exporter: SpanExporter, configured: Settings) -> bool:
-    """Whether an exporter writes to a file of the run's home machine from another."""
+    """Whether the exporter's target is a file and this is not the run's home machine."""
     is_home = configured.home_node in ("", configured.node or layout.node_id())
     return isinstance(exporter, MayBeLocal) and exporter.target_is_local and not is_home
 
 
 def for_another_machine(configured: Settings) -> list[str]:
-    """Return the exporters whose target is a file of the run's home machine."""
+    """Return the exporters for which :func:`is_for_another_machine` is true."""
     found = []
     for name, options in configured.exporters.items():
         try:
             exporter = load(name, options)
-        except SettingsError:  # the forwarder says so
+        except SettingsError:  # the forwarder reports it
             continue
         if is_for_another_machine(exporter, configured):
             found.append(name)

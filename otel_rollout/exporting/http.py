@@ -1,6 +1,6 @@
-"""HTTP for exporters: requests that are sent once, and what their answers mean.
+"""Send HTTP requests of exporters once, and map answers to kinds of failure.
 
-Needs ``requests``, which every HTTP exporter's extra brings.
+This module needs ``requests``, which every HTTP exporter's extra installs.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _REJECTED: Final = frozenset({400, 409, 413, 422})
 _UNAVAILABLE: Final = frozenset({408, 425, 429, 499})
 """Statuses below 500 that ask for another attempt."""
 _REFUSED: Final = frozenset({501})
-"""Statuses from 500 that no further attempt changes."""
+"""Statuses from 500 for which another attempt is useless."""
 _NEVER_STORED: Final = frozenset({425, 429})
-"""Statuses of an unavailable target that say that the request was not looked at."""
+"""Statuses of an unavailable target that has certainly not stored the request."""
 _CONNECT_TIMEOUT: Final = 5.0
-"""Upper bound in seconds of the time that a connection may take."""
+"""Maximum seconds for opening a connection."""
 _MAX_WORDS: Final = 300
-"""Characters of a server's explanation that are passed on."""
+"""Maximum characters of a server's explanation in a message."""
 _NAME_MISMATCHES: Final = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _NO_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}
 )
-"""OpenSSL's reasons where the other side does not speak TLS."""
+"""OpenSSL's reasons for an error when the server does not speak TLS."""
 
 
 def kind_of_status(status: int) -> FailureKind | None:
-    """Return what to do about an HTTP status; None for a success."""
+    """Return the kind of failure that an HTTP status means; None for a success."""
     if 200 <= status < 300:
         return None
     if status in _REJECTED:
@@ -51,7 +51,7 @@ def kind_of_status(status: int) -> FailureKind | None:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read ``Retry-After``, a number or a date, in seconds; None without."""
+    """Return ``Retry-After``, a number or a date, in seconds; None if it is missing."""
     text = headers.get("Retry-After", "").strip()
     if text.isdecimal():
         return float(text)
@@ -66,15 +66,15 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 @dataclass(frozen=True)
 class HttpServer:
-    """A server as messages describe it.
+    """Name of a server and of its settings, for messages.
 
     Attributes:
-        name: for a sentence, without credentials: ``the MLflow server at http://127.0.0.1:5000``.
-        address: the setting with its address, such as ``MLFLOW_TRACKING_URI``.
-        timeout: the setting with the timeout.
-        ca: the setting with the CA bundle.
-        client_certificate: the setting with the client's certificate; empty if there is none.
-        advice: HTTP status → what a person does about it. Without an entry: check the address.
+        name: phrase without credentials: ``the MLflow server at http://127.0.0.1:5000``.
+        address: name of the setting with the address, such as ``MLFLOW_TRACKING_URI``.
+        timeout: name of the setting with the timeout.
+        ca: name of the setting with the CA bundle.
+        client_certificate: name of the setting with the client's certificate; empty if there is none.
+        advice: HTTP status → what a person should do. The default is to check the address.
     """
 
     name: str
@@ -91,11 +91,11 @@ class HttpSession:
     Each request is sent once; the forwarder tries again.
 
     Args:
-        server: as messages describe it.
-        timeout: seconds the server may stay silent in one request.
-        auth: how requests authenticate. None: by ``~/.netrc``, if that names the host.
-        verify: whether the certificate is checked, or the CA bundle to check it with.
-        client_certificate: file of our certificate, or files of certificate and key.
+        server: names for messages.
+        timeout: maximum seconds without a byte from the server in one request.
+        auth: how requests authenticate; None for ``~/.netrc``, if that file names the host.
+        verify: whether to check the server's certificate, or the CA bundle to check it with.
+        client_certificate: file of the client's certificate, or files of certificate and key.
         headers: sent with each request.
     """
 
@@ -118,11 +118,11 @@ class HttpSession:
         self._session.headers.update(headers or {})
 
     def send(self, method: str, url: str, **request: Any) -> requests.Response:
-        """Send a request and return the answer, whatever its status.
+        """Send a request and return the answer with any status.
 
         Args:
-            method: of HTTP.
-            url: the full address.
+            method: HTTP method.
+            url: full URL.
             request: further arguments of :meth:`requests.Session.request`.
 
         Raises:
@@ -133,9 +133,9 @@ class HttpSession:
                 method,
                 url,
                 timeout=(min(_CONNECT_TIMEOUT, self._timeout), self._timeout),
-                # A redirected POST would become a GET, and a login page an answer.
+                # No redirects: a redirected POST becomes a GET, and a login page would pass for an answer.
                 allow_redirects=False,
-                # With each request: `requests` lets REQUESTS_CA_BUNDLE win over what its session was told.
+                # Given with each request: REQUESTS_CA_BUNDLE wins over the `verify` of a session.
                 verify=self._verify,
                 **request,
             )
@@ -148,8 +148,8 @@ class HttpSession:
         Args:
             response: the answer.
             action: what was tried, such as ``writing spans``.
-            of_batch: whether spans were sent, which may be at fault. A rejection of any other request means
-                that the set-up is wrong.
+            of_batch: whether the request held spans, which may be at fault. If the server rejects any other
+                request, the set-up is wrong.
 
         Raises:
             UndeliveredError: unless the status is a success.
@@ -175,11 +175,11 @@ class HttpSession:
         )
 
     def foreign(self, response: requests.Response, protocol: str) -> UndeliveredError:
-        """Make the failure of a server whose answer is not of its protocol.
+        """Make the error about a server that does not speak the expected protocol.
 
         Args:
             response: the answer.
-            protocol: what was expected, such as ``an MLflow tracking server``.
+            protocol: the expected server, such as ``an MLflow tracking server``.
         """
         message = f"{self._server.name} answers, but not as {protocol} ({described(response)})"
         return UndeliveredError(
@@ -233,7 +233,7 @@ class HttpSession:
         if reason in _NO_TLS:
             fix = f"write http:// in {server.address}, or the port that does"
             return UndeliveredError(
-                FailureKind.REFUSED, f"No TLS is spoken by {server.name} ({reason}): {fix}."
+                FailureKind.REFUSED, f"{_capitalized(server.name)} does not speak TLS ({reason}): {fix}."
             )
         if any(isinstance(found, _CUT_OFF) for found in chain):
             return UndeliveredError(
@@ -256,7 +256,7 @@ class HttpSession:
 
 
 _CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-"""What OpenSSL raises where a connection ends in the middle, as in an outage."""
+"""OpenSSL's errors when a connection ends too early, as in an outage."""
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -271,7 +271,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def described(response: requests.Response) -> str:
-    """Describe an answer: status, reason, and words that are no web page."""
+    """Describe an answer: status, reason, and the server's words but no web page."""
     status = f"{response.status_code} {response.reason}"
     words = _words_of(response).strip()
     return f"{status} ({words[:_MAX_WORDS]})" if words else status
@@ -288,7 +288,7 @@ def _words_of(response: requests.Response) -> str:
             return response.text
         body = response.json()
         return str(body.get("reason") or body.get("message") or body.get("detail") or "")
-    except Exception:  # noqa: BLE001 - not what it says it is, or a package that is not here
+    except Exception:  # noqa: BLE001 - the body does not match its content type, or a package is missing
         return ""
 
 
@@ -297,7 +297,7 @@ def _capitalized(message: str) -> str:
 
 
 class BearerAuth(AuthBase):
-    """A bearer token. ``~/.netrc`` would replace it as a header."""
+    """A bearer token. As a plain header, ``~/.netrc`` would replace it."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -309,8 +309,8 @@ class BearerAuth(AuthBase):
 
 
 class HeaderAuth(AuthBase):
-    """Authentication by headers, which ``~/.netrc`` would replace."""
+    """Authentication by the session's headers, which keeps ``~/.netrc`` out."""
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Leave a request as it is."""
+        """Return the request unchanged."""
         return request

@@ -15,19 +15,17 @@ if TYPE_CHECKING:
 def by_project(
     spans: Sequence[ReadableSpan], last_project: str | None
 ) -> dict[str | None, list[ReadableSpan]]:
-    """Group spans by their project, in order.
-
-    The group of None has the spans of no known project.
+    """Group spans by project, in order; the group of None has no known project.
 
     Spans of other instrumentation (such as an HTTP client inside a tool) and operations outside any
     trajectory name no project. Such a span belongs to the project of its trace, else to the project that its
     resource names. The resource of a foreign provider names none. Then a span that comes before the rest of
-    its trace goes to ``last_project``: MLflow keeps a trace in the experiment of its first span, and where a
-    rollout has one project, the guess is right.
+    its trace goes to ``last_project``: MLflow keeps a trace in the experiment of its first span, and the
+    guess is right if the rollout has only one project.
 
     Args:
         spans: in order.
-        last_project: the project of the batch before; None if there was none.
+        last_project: project of the previous batch; None if there was none.
     """
     project_of_trace: dict[int, str] = {}
     rooted: set[int] = set()
@@ -57,6 +55,6 @@ def _trace_of(span: ReadableSpan) -> int:
 
 
 def _named_in(attributes: Mapping[str, object] | None) -> str:
-    """Return the project that attributes name, as text that UTF-8 can hold."""
+    """Return the project that attributes name, in characters that UTF-8 can hold."""
     project = (attributes or {}).get(semconv.PROJECT_NAME)
     return str(project).encode("utf-8", "replace").decode() if project else ""

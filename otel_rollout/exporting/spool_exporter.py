@@ -1,6 +1,6 @@
 """The exporter ``spool``: spans stay in the spool for another program.
 
-Such a program is a Collector that tails segments. The forwarder still completes the spans of killed
+The program can be a Collector that tails segments. The forwarder still adds the missing spans of killed
 processes.
 """
 
@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 
 class KeptInSpool(SpanExporter):
-    """Sends nothing: a span in a segment is at its destination."""
+    """An exporter that sends nothing: a span in a segment is at its destination."""
 
     reads_spool = True
 

@@ -1,4 +1,4 @@
-"""Trace frameworks without an edit to their code, in one package per framework.
+"""Trace frameworks without an edit to their code; each framework has one package.
 
-``_kit`` is what the packages share.
+``_kit`` holds the code that these packages share.
 """

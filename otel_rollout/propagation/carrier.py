@@ -1,10 +1,9 @@
 """Carry the current span and the trajectory's identity between processes.
 
-The carrier is a small dict of text.
-
-The span is written as W3C Trace Context by a propagator of this module, whatever ``OTEL_PROPAGATORS`` says.
-The identity is one entry of JSON, since baggage would turn 7 and False into strings. A span that is not
-recorded is carried too, with trace flags 00. Otherwise the receiver would start a trace of its own.
+The carrier is a small dict of text. A propagator of this module writes the span into it as W3C Trace Context,
+whatever ``OTEL_PROPAGATORS`` says. The identity is one entry of JSON, since baggage would turn 7 and False
+into strings. The carrier holds an unrecorded span too, with trace flags 00; without it the receiver would
+start a new trace.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ from otel_rollout.recording.sampling import chosen_in, with_chosen
 
 IDENTITY_KEY: Final = "otel-rollout-identity"
 CHOSEN_KEY: Final = "otel-rollout-chosen"
-"""Entry with the rows of a step that are recorded, chosen by a process that saw the whole batch."""
+"""Entry with the rows of a step to record. The process that sees the whole batch chooses them."""
 MAX_IDENTITY_BYTES: Final = 4096
-"""Bytes of the identity in a carrier. A larger identity has its values cut, then loses some of them."""
+"""Maximum bytes of the identity in a carrier. Of a larger one, long values are cut or attributes left out."""
 _MAX_CUT_VALUE: Final = 256
-"""Characters that stay of a value in an identity that is too large."""
+"""Maximum characters of a value in an identity that exceeds MAX_IDENTITY_BYTES; the rest is cut."""
 _ESSENTIAL: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semconv.VALIDATE)
-"""Attributes by which trajectories are found; they stay in an identity that is too large."""
+"""Attributes by which people find trajectories. They are kept first when an identity is too large."""
 
 _propagator: Final = TraceContextTextMapPropagator()
 _logger = logging.getLogger("otel_rollout")
 
-# Guards are written by hand here: these functions run for each call of Ray's and each submission to a pool.
+# These functions run for each Ray call and each submission to a pool, so their guards are written by hand.
 
 
 def active_context() -> Context | None:
-    """Return the current OTel context, None if it carries nothing. Never raises."""
+    """Return the OTel context; None without a span or chosen rows. Never raises."""
     try:
         context = otel_context.get_current()
         is_inside = trace.get_current_span(context).get_span_context().is_valid
@@ -56,7 +55,7 @@ def active_context() -> Context | None:
 
 
 def inject() -> dict[str, str] | None:
-    """Return the current context as a carrier, if not empty. Never raises."""
+    """Return the current context as a carrier; None if it is empty. Never raises."""
     context = active_context()
     if context is None:
         return None
@@ -69,7 +68,7 @@ def inject() -> dict[str, str] | None:
                 carrier[IDENTITY_KEY] = _to_json(identity)
         chosen = chosen_in(context)
         if chosen is not None:
-            with contextlib.suppress(TypeError):  # JSON cannot hold such rows: the receiver samples itself
+            with contextlib.suppress(TypeError):  # JSON cannot hold these rows; the receiver samples
                 carrier[CHOSEN_KEY] = orjson.dumps(list(chosen)).decode()
         return carrier
     except Exception as error:  # noqa: BLE001 - the call goes out without context
@@ -87,7 +86,7 @@ def inject_span() -> dict[str, str] | None:
 
 
 def extract(carrier: Mapping[str, str]) -> Context:
-    """Return the context that a carrier describes, maybe empty. Never raises."""
+    """Return the context that a carrier describes; it may be empty. Never raises."""
     context = Context()
     try:
         context = _propagator.extract(carrier, context)
@@ -102,7 +101,7 @@ def extract(carrier: Mapping[str, str]) -> Context:
     return context
 
 
-# All calls of a trajectory carry one identity, so encoded and decoded identities are cached.
+# The two caches below save work because all calls of a trajectory carry one identity.
 
 
 @functools.lru_cache(maxsize=1024)
@@ -120,7 +119,7 @@ def _to_json(identity: Identity) -> str:
 
 
 def _shortened(attributes: Mapping[str, writer.AttributeInput]) -> str:
-    """Return as much of an identity as fits, in JSON."""
+    """Return JSON of the part of an identity that fits in MAX_IDENTITY_BYTES."""
     kept: dict[str, writer.AttributeInput] = {}
     for name in sorted(attributes, key=lambda name: name not in _ESSENTIAL):
         value = attributes[name]

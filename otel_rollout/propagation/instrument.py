@@ -35,12 +35,12 @@ def instrument() -> None:
     """Continue trajectories in Ray's tasks and actors, and in pools.
 
     Call it before ``ray.init``. Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and
-    ``multiprocessing.Pool``. Create pools of processes after :func:`otel_rollout.configure`: their processes
-    know the settings from before their start.
+    ``multiprocessing.Pool``. Create pools of processes after :func:`otel_rollout.configure`, because their
+    processes inherit the settings when they start.
 
-    Calls stay as they are. ``ray.init`` passes this process's settings to the job's workers and instruments
-    them. A second call of ``instrument`` does nothing; :func:`uninstrument` undoes the first. Ray is patched
-    once it is imported; a version of Ray that lacks a name is patched as far as possible. Never raises.
+    Your calls of Ray need no change. ``ray.init`` passes this process's settings to the job's workers and
+    instruments them. A second call of ``instrument`` does nothing; :func:`uninstrument` undoes the first. Ray
+    is patched once it is imported; if it lacks a name that a patch needs, a warning says so. Never raises.
     """
     with process.instrument_lock, internal_errors("instrumenting pools"):
         if process.patches is None:
@@ -53,7 +53,7 @@ def instrument() -> None:
 def uninstrument() -> None:
     """Undo :func:`instrument` in this process.
 
-    A running job's workers stay as they are.
+    Workers of a running job stay instrumented.
     """
     with process.instrument_lock:
         if process.patches is not None:
@@ -66,7 +66,7 @@ def instrument_worker() -> None:
     """Instrument a worker of an instrumented driver; the setup hook calls this.
 
     Raises:
-        UnsupportedRay: when Ray lacks a name.
+        UnsupportedRay: when Ray lacks a private name that the patches need.
     """
     with process.instrument_lock:
         if process.patches is not None:
@@ -105,8 +105,8 @@ def _instrument_driver(ray: ModuleType) -> None:
     except UnsupportedRay as missing:
         _logger.warning(
             "otel-rollout: Ray %s has no %s, so trajectories do not continue in Ray workers by themselves. "
-            "Put @otel_rollout.ray.carry_context below @ray.remote on classes and functions whose "
-            "calls are to belong to them.",
+            "Put @otel_rollout.ray.carry_context below @ray.remote on classes and functions that are "
+            "part of trajectories.",
             ray.__version__,
             missing,
         )
@@ -122,7 +122,7 @@ def _preparing_workers(patches: Patches, original: Callable[..., Any]) -> Callab
         with _environment_variable(ray_worker_setup.SUBMITTED_JOB, submitted):
             result = original(*args, **kwargs)
         if patches.active and membership.decide().enabled:
-            at_exit.register()  # again, so that it runs before Ray's own exit function
+            at_exit.register()  # again: the exit function must run before Ray's own
         return result
 
     return init
@@ -141,7 +141,7 @@ def _draining_nodes(patches: Patches, original: Callable[..., Any]) -> Callable[
 
 
 def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
-    """Return whether calls will pass through a proxy, which is not instrumented."""
+    """Return whether the address is Ray Client's, whose server is not instrumented."""
     address = args[0] if args else kwargs.get("address")
     if address in (None, "auto"):
         address = os.environ.get("RAY_ADDRESS")
@@ -150,7 +150,7 @@ def _is_ray_client(*args: Any, **kwargs: Any) -> bool:
 
 @contextmanager
 def _environment_variable(name: str, value: str | None) -> Iterator[None]:
-    """Set an environment variable during a block; None leaves the variable as it is."""
+    """Set an environment variable during a block; None leaves the variable unchanged."""
     before = os.environ.get(name)
     if value == before or value is None:
         yield

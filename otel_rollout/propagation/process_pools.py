@@ -1,7 +1,7 @@
 """Continue trajectories in ``multiprocessing.Pool`` and ``ProcessPoolExecutor``.
 
-The caller's context is pickled with the function of each call. The pool's process records spans on its own,
-as part of the trajectory.
+The caller's context is pickled with the function of each call. The pool's process records its own spans in
+the caller's trajectory.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _with_carrier(function: Callable[..., Any]) -> Callable[..., Any]:
 def run_with_carrier(
     carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call ``function`` in a carrier's context, in a process of a pool."""
+    """Call ``function`` in a carrier's context. Runs in a process of the pool."""
     _flush_at_exit()
     context = remote_call.start(carrier.extract(carried))
     try:
@@ -76,10 +76,7 @@ def run_with_carrier(
 
 @internal_errors("preparing a process of a pool")
 def _flush_at_exit() -> None:
-    """Have this process flush when it exits.
-
-    Children of ``multiprocessing`` skip ``atexit`` functions.
-    """
+    """Register a flush with ``multiprocessing``, whose children skip ``atexit``."""
     if process.flushing_pool_process != os.getpid():
         process.flushing_pool_process = os.getpid()
         util.Finalize(None, at_exit.close, exitpriority=0)

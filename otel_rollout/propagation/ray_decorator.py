@@ -1,9 +1,9 @@
 """Continue trajectories in decorated classes and functions, without patching Ray.
 
-The decorator sets ``__ray_invocation_decorator__``, by which Ray lets a function change how it is called.
-That needs no private name of Ray's. In return each class and function must be decorated, their signatures
-have one parameter more, and processes that use their handles need this package. Constructors and
-``__ray_call__`` are not covered, since Ray does not look for the attribute there.
+The decorator sets ``__ray_invocation_decorator__``, a hook by which Ray lets a function change how it is
+called. No private name of Ray's is needed. The price: each class and function must be decorated, its
+signature gets one more parameter, and each process that uses its handle needs this package. Constructors and
+``__ray_call__`` carry no context, since Ray ignores the hook there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 def carry_context(decorated: Decorated) -> Decorated:
     """Continue the caller's trajectory in a Ray task or the methods of a Ray actor.
 
-    Put it below ``@ray.remote``. The workers need this package::
+    Put the decorator below ``@ray.remote``. The workers need this package::
 
         @ray.remote
         @carry_context
@@ -55,7 +55,10 @@ def _carrying(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a receiver of the function's kind, by which Ray decides how to run it."""
+    """Wrap a function in one of its own type, by which Ray decides how to run it.
+
+    The types are plain, coroutine, generator and asynchronous generator.
+    """
     receive = receiving(function)
     if inspect.iscoroutinefunction(function):
 
@@ -102,7 +105,7 @@ def _with_argument(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _invoking(invocation: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``invocation``, which sends a call; Ray calls the wrapper in its place."""
+    """Wrap ``invocation``, which sends a call, to add the carrier to the call."""
 
     def invoke(args: Any, kwargs: Any) -> Any:
         carried = carrier_of_call()

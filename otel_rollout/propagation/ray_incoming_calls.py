@@ -1,8 +1,8 @@
-"""Run Ray's tasks and actor methods in the context that came with the call.
+"""Run Ray's tasks and actor methods in the caller's context.
 
-A worker's functions are wrapped where the worker looks them up, so signatures and classes stay unchanged. The
-wrapper removes the carrier from the arguments and makes its context current: during the call, or during each
-step of a generator.
+Functions are wrapped where the worker looks them up, so their signatures and classes stay unchanged. The
+wrapper removes the carrier from the arguments. It makes the carrier's context current during the call, or
+during each step of a generator.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _looking_up(original: Function) -> Function:
 
 
 def receiving(function: Function) -> Function:
-    """Wrap a function that may be called with a carrier."""
+    """Wrap a function whose calls may have a carrier among their arguments."""
 
     # wraps() also copies the attributes by which Ray recognizes an actor's method (name, method).
     @functools.wraps(function)
@@ -68,10 +68,10 @@ def receiving(function: Function) -> Function:
 
 
 def decode(encoded: bytes) -> otel_context.Context | None:
-    """Return the context of a call, and join the carrier's run. Never raises.
+    """Return the context in a carrier, and join the carrier's run. Never raises.
 
     Returns:
-        None if the carrier has nothing but the name of a run.
+        None if the carrier has only a run id.
     """
     try:
         carried = orjson.loads(encoded)
@@ -85,7 +85,7 @@ def decode(encoded: bytes) -> otel_context.Context | None:
 
 
 def in_context(result: Any, context: otel_context.Context) -> Any:
-    """Return a function's result; a coroutine or generator will run in ``context``."""
+    """Return a function's result; wrap a coroutine or generator to run in ``context``."""
     if isinstance(result, CoroutineType):
         return run_coroutine(result, context)
     if isinstance(result, GeneratorType):
@@ -99,7 +99,7 @@ def in_context(result: Any, context: otel_context.Context) -> Any:
 async def run_coroutine(coroutine: Coroutine[Any, Any, Any], context: otel_context.Context) -> Any:
     """Await ``coroutine`` in ``context``.
 
-    The context stays attached: Ray runs each call as a task of its own.
+    The context is not detached, because Ray runs each call as a separate asyncio task.
     """
     otel_context.attach(context)
     try:

@@ -1,8 +1,8 @@
 """Have a job's workers join the driver's next run.
 
-Workers are started with the settings of one run. If the driver records a later run, it puts the settings of
-that run into Ray's control store, and its calls carry the run's id. A worker that is called reads the
-settings there, joins the run, and carries the id in its own calls.
+Workers start with the settings of the driver's first run. When the driver records a later run, it puts that
+run's settings into Ray's control store, and its calls carry the run's id. A called worker reads the settings,
+joins the run, and carries the id in its own calls.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ RUN_KEY: Final = "otel-rollout-run"
 """Entry of a carrier that holds the run's id."""
 _NAMESPACE: Final = b"otel-rollout"
 _NOT_SENT: Final = (CONFIG_VARIABLE, "OTEL_ROLLOUT_NODE")
-"""Variables that are left out: the first is sent as an entry of its own, the second differs per machine."""
+"""Variables not published with the others: the first has its own entry, the second differs per machine."""
 
 _logger = logging.getLogger("otel_rollout")
 
 
 def set_first_run(run_id: str) -> None:
-    """Set the run that this job's workers are started with."""
+    """Set the id of the run whose settings this job's workers start with."""
     process.run_of_workers = run_id
     process.published_runs.clear()
 
 
 def is_later_run() -> bool:
-    """Return whether this process records another run than workers were started with."""
+    """Return whether this process records a later run than the workers' first run."""
     run_id = membership.run_id()
     return bool(run_id and process.run_of_workers) and run_id != process.run_of_workers
 
@@ -42,7 +42,7 @@ def is_later_run() -> bool:
 def run_id_to_carry() -> str | None:
     """Return the run id that a call has to carry; None if receivers know the run.
 
-    The run's settings are published before its first call.
+    Publish the run's settings before the run's first call.
     """
     if not is_later_run():
         return None
@@ -75,21 +75,21 @@ def remove_published() -> None:
 
 
 def join(run_id: str) -> None:
-    """Record into a run from now on, unless this process already does."""
+    """Record into the run ``run_id`` from now on; warn if its settings are missing."""
     if run_id == membership.run_id() or run_id in process.unknown_runs:
         return
     settings = _published_settings(run_id)
     if settings is None:
         process.unknown_runs.add(run_id)
         _logger.warning(
-            "otel-rollout: this worker was called from the run %s, of which Ray's control store has no "
-            "settings; it goes on recording into %s. Call ray.shutdown() and ray.init() between two runs.",
+            "otel-rollout: the run %s called this worker, but Ray's control store has no settings of that "
+            "run. The worker still records into %s. Call ray.shutdown() and ray.init() between two runs.",
             run_id,
             membership.run_id(),
         )
         return
     membership.join(settings["config"], settings["variables"])
-    process.published_runs.add(run_id)  # by the driver; calls of this worker carry the id
+    process.published_runs.add(run_id)  # the driver published them; do not publish again
 
 
 def _published_settings(run_id: str) -> Any:

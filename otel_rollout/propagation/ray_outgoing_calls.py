@@ -1,10 +1,10 @@
 """Add the current context to calls of Ray's tasks and actors.
 
-The user's keyword arguments pass through Ray in a dict subclass that remembers the receiver. Ray checks them
-against the signature and flattens them; then the carrier is added to the flat list. So no code between
-``.remote()`` and the wire (signature checks, invocation decorators, Ray Client, Ray's own tracing) sees an
-argument that the user did not give. Should a later Ray flatten arguments elsewhere, calls go out without
-context instead of failing.
+The user's keyword arguments pass through Ray in a dict subclass that remembers the receiver. Ray checks the
+arguments against the signature and flattens them; then the carrier is added to the flat list. So no code
+between ``.remote()`` and the wire (signature checks, invocation decorators, Ray Client, Ray's own tracing)
+sees an argument that the user did not give. If a later Ray flattens arguments elsewhere, calls go out without
+context and do not fail.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Call = Callable[..., Any]
 class KeywordArguments(dict[str, Any]):
     """The user's keyword arguments, with the call's receiver.
 
-    True even if empty, so that Ray passes the object on.
+    An empty object is true as well: Ray would replace a false one by ``{}``.
     """
 
     __slots__ = ("receiver",)
@@ -59,7 +59,7 @@ def install(names: RayNames, patches: Patches) -> None:
 
 
 def _sending(patches: Patches, cross_language: str | None, original: Call) -> Call:
-    """Wrap a method that sends a call, given as its parameters ``args``, ``kwargs``."""
+    """Wrap a method that sends a call, whose arguments are ``args`` and ``kwargs``."""
     position = list(inspect.signature(original).parameters).index("kwargs") - 1  # not counting self
 
     @functools.wraps(original)
@@ -84,9 +84,9 @@ def _has_something_to_carry() -> bool:
 
 
 def carrier_of_call() -> dict[str, str] | None:
-    """Return the carrier of a call; None if it has nothing to carry.
+    """Return the carrier of a call; None if there is nothing to carry.
 
-    It has the current context, and the id of a run that the receiver may not know.
+    The carrier has the current context, and the id of a run that the receiver may not know.
     """
     carried = carrier.inject()
     run_id = ray_later_runs.run_id_to_carry()
@@ -117,9 +117,9 @@ def _adding_carrier(support: CarrierSupport, original: Call) -> Call:
 
 
 class CarrierSupport:
-    """Find out whether a receiver removes the carrier.
+    """Tell which receivers remove the carrier.
 
-    Without that the user's function would be called with the carrier.
+    Any other receiver would pass the carrier to the user's function.
     """
 
     def __init__(self, names: RayNames) -> None:

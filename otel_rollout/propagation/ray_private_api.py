@@ -11,12 +11,12 @@ _SIGNATURE_MODULES = ("ray._common.signature", "ray._private.signature")  # as i
 
 
 class UnsupportedRay(RuntimeError):
-    """The installed Ray lacks a name that propagation needs: the message."""
+    """The installed Ray lacks a name that propagation needs; the message is that name."""
 
 
 @dataclass(frozen=True)
 class RayNames:
-    """Classes and modules of Ray that are patched or asked."""
+    """Classes and modules of Ray that propagation patches or reads."""
 
     signature: Any
     """Module that flattens arguments for sending (``flatten_args``) and restores them (``recover_args``)."""
@@ -33,7 +33,7 @@ class RayNames:
 
 
 def look_up() -> RayNames:
-    """Find the names in the installed Ray.
+    """Look up the private names in the installed Ray.
 
     Raises:
         UnsupportedRay: when a name is missing or is not what the patches expect.
@@ -64,7 +64,7 @@ def look_up() -> RayNames:
 
 
 def _signature_module(actor: Any) -> Any:
-    """Return the module that ``ray.actor`` calls: only patching that has an effect."""
+    """Return the module that ``ray.actor`` calls; patching another copy has no effect."""
     module = _member(actor, "signature")
     if getattr(module, "__name__", None) not in _SIGNATURE_MODULES:
         raise UnsupportedRay("ray.actor.signature")

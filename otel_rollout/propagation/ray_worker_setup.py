@@ -3,12 +3,12 @@
 A prepared job has variables and a setup hook in its ``runtime_env``.
 
 The variables are the driver's settings. They also reach workers of a cluster that was started before the
-driver. The hook is a function that is pickled by value: Ray kills every worker that lacks a module that a
-hook names, so the hook must not name a module of this package.
+driver. The hook is a function that is pickled by value. Ray kills a worker that cannot import the hook's
+module, so unpickling the hook must not import this package.
 
 Ray writes the variables of a runtime_env to ``runtime_env_agent.log`` on every node. So a variable that may
-be a credential has the value :data:`HIDDEN` there. The hook, which Ray does not log, sets the real value in
-the worker. A variable that a task or actor sets for itself is not HIDDEN, and stays.
+be a credential has the value :data:`HIDDEN` there. Ray does not log the hook, and the hook sets the real
+value in the worker. The hook does not change a variable that a task or actor sets, whose value is not HIDDEN.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 SUBMITTED_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable by which ``ray job submit`` gives the driver a runtime_env.
 
-Ray refuses a job whose driver's runtime_env has a key of that one, except ``env_vars``.
+Ray refuses a job if the driver's own runtime_env has a key of the submitted one, except ``env_vars``.
 """
 _EXCLUSIVE: Final = ("container", "image_uri")
-"""Keys of a runtime_env beside which Ray allows no other key than ``env_vars``."""
+"""Keys of a runtime_env with which Ray allows no further key except ``env_vars``."""
 
 _logger = logging.getLogger("otel_rollout")
 
@@ -48,15 +48,16 @@ _logger = logging.getLogger("otel_rollout")
 def ray_runtime_env(runtime_env: RuntimeEnv | None = None) -> Any:
     """Return the ``runtime_env`` of a job whose workers record and join trajectories.
 
-    For programs in which ``ray.init`` is not to be patched::
+    Use this function where ``ray.init`` must not be patched::
 
         ray.init(runtime_env=ray_runtime_env({"env_vars": {"NCCL_DEBUG": "WARN"}}))
 
     Args:
-        runtime_env: of the job. Its variables win, and its setup hook is called too. It is not changed.
+        runtime_env: of the job; it is copied, not changed. Its variables win over the driver's settings, and
+            its setup hook is called first.
 
     Returns:
-        A runtime_env of the type of the argument; the argument itself if tracing is off, or if it was
+        A runtime_env of the argument's type; the argument itself if tracing is off, or if the argument was
         prepared before.
     """
     return _with_tracing(runtime_env, {})
@@ -68,7 +69,7 @@ def init_arguments(
     """Return keyword arguments for ``ray.init`` that prepare the job's workers.
 
     Returns:
-        The arguments, and the value of :data:`SUBMITTED_JOB` during the call; None if it is not set.
+        The arguments, and the value that :data:`SUBMITTED_JOB` needs during the call; None if it is not set.
     """
     submitted = environ.get(SUBMITTED_JOB)
     job = json.loads(submitted) if submitted else {}
@@ -92,7 +93,7 @@ def _with_tracing(given: RuntimeEnv | None, submitted: RuntimeEnv) -> Any:
         given: runtime_env of the driver.
         submitted: runtime_env that Ray will merge into it.
     """
-    if not membership.settle_for_workers().enabled:  # first: may start a run, whose variable is copied below
+    if not membership.settle_for_workers().enabled:  # first: may start a run and set its variable
         return given
     variables_of_driver = dict((given or {}).get("env_vars") or {})
     variables_of_job = {**dict(submitted.get("env_vars") or {}), **variables_of_driver}
@@ -127,7 +128,7 @@ def _variables_to_copy(variables_of_job: Mapping[str, str]) -> dict[str, str]:
 
 
 def _may_be_credential(name: str, value: str) -> bool:
-    return name == CONFIG_VARIABLE or may_be_credential(name, value)  # the former has exporters' options
+    return name == CONFIG_VARIABLE or may_be_credential(name, value)  # CONFIG_VARIABLE has exporters' options
 
 
 def _can_have_hook(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> bool:
@@ -139,8 +140,8 @@ def _can_have_hook(runtime_env: RuntimeEnv, variables: Mapping[str, str]) -> boo
     obstacle = _obstacle(runtime_env, variables)
     if obstacle is not None:
         _logger.warning(
-            "otel-rollout: trajectories do not continue in this job's workers: %s, beside which Ray allows "
-            "no setup hook of otel-rollout. Credentials have to be given to the workers by other means.",
+            "otel-rollout: trajectories do not continue in this job's workers: %s, so Ray allows no setup "
+            "hook of otel-rollout. The hook would also carry credentials: pass them to the workers yourself.",
             obstacle,
         )
     return obstacle is None
@@ -159,13 +160,13 @@ def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, 
     """Return the function that Ray runs first in every worker of the job.
 
     Args:
-        user_hook: setup hook of the job, which is called first. If it fails, so does the worker.
-        secrets: values of the variables that are HIDDEN in the runtime_env.
+        user_hook: the job's own setup hook, called before tracing starts. Its exception ends the worker.
+        secrets: real values of the variables that are HIDDEN in the runtime_env.
     """
     hidden, remove_carriers = HIDDEN, _carrier_remover(ARGUMENT)
 
-    # A nested function is pickled by value. Therefore it uses builtins, its own imports and the variables of
-    # this call, and no name of this module.
+    # A nested function is pickled by value. So it may use only builtins, its own imports and variables of
+    # this call, but no name of this module.
     def otel_rollout_worker_setup() -> None:
         import importlib
         import logging
@@ -184,7 +185,7 @@ def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, 
             from otel_rollout.propagation.instrument import instrument_worker
 
             instrument_worker()
-        except Exception as error:  # noqa: BLE001 - the worker has to work without this package
+        except Exception as error:  # noqa: BLE001 - the worker must run without this package
             remove_carriers()
             logging.getLogger("otel_rollout").warning(
                 "otel-rollout cannot be used in Ray workers that run %s (%s: %s). The job runs; what these "
@@ -200,7 +201,8 @@ def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, 
 def _carrier_remover(argument: str) -> Callable[[], None]:
     """Return a function that removes carriers in a worker without this package.
 
-    Callers do not know that the worker lacks the package. The function is nested to be pickled by value.
+    Callers cannot know that the worker lacks the package, so their calls have carriers. The function is
+    nested because only nested functions are pickled by value.
     """
 
     def remove_carriers() -> None:

@@ -1,4 +1,4 @@
-"""Continue trajectories in pools of threads, and leave them in forked children.
+"""Continue trajectories in thread pools; leave the parent's trajectory in forked children.
 
 ``ThreadPoolExecutor.submit`` starts work in a thread that does not have the caller's context. verl's parsers
 and reward functions run there: ``loop.run_in_executor`` calls ``submit``, in asyncio's loops and in uvloop's.
@@ -52,7 +52,7 @@ def run_in_context(
     context: otel_context.Context, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     """Call ``fn`` with ``context`` as the current OTel context."""
-    # Not in a copy of all context variables: it would hide those that the pool's initializer has set.
+    # Attach only the OTel context: a copied context would hide variables that the pool's initializer set.
     token = otel_context.attach(context)
     try:
         return fn(*args, **kwargs)
@@ -62,7 +62,7 @@ def run_in_context(
 
 @internal_errors("leaving the trajectory after a fork")
 def _leave_trajectory() -> None:
-    """Empty a forked child's OTel context: it is not in the parent's trajectory."""
+    """Empty a forked child's OTel context, so that it leaves the parent's trajectory."""
     if process.thread_patches is not None:
         otel_context.attach(otel_context.Context())
 

@@ -21,9 +21,9 @@ class Divergence:
     Attributes:
         turn: index of the first turn that differs.
         characters: length of the prefix that the texts of the two turns share.
-        token: index of the first generated token that differs in that turn; None where no ids were recorded,
-            or all are equal.
-        token_ids: that token in each conversation; None for a reply that has ended before it.
+        token: index of the first generated token that differs in that turn; None if no ids were recorded, or
+            if all are equal.
+        token_ids: the token's id in each conversation; None for a reply that ends before the token.
     """
 
     turn: int
@@ -34,7 +34,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two conversations; ``divergence`` is None where they are equal."""
+    """Two conversations; ``divergence`` is None if the conversations are equal."""
 
     left: Conversation
     right: Conversation
@@ -47,7 +47,7 @@ class Comparison:
 
     @property
     def rows(self) -> list[tuple[Turn | None, Turn | None]]:
-        """The turns from the divergence on, in pairs; None where one has ended."""
+        """Pairs of turns from the divergence on; None where one conversation has ended."""
         start = len(self.shared)
         return list(zip_longest(self.left.turns[start:], self.right.turns[start:]))
 

@@ -1,7 +1,7 @@
 """Build a conversation from the spans of a trajectory, each message once.
 
-A model call resends everything said before it; its turns show only what is new. A tool's result is in the
-tool's span and in the message that the model gets; both are one turn.
+The request of a model call repeats all earlier messages; the call's turns show only new ones. A tool's result
+is in the tool's span and in the message to the model; both become one turn.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Conversation:
 
 
 Decoders = Callable[[str], Detokenizer | None]
-"""Returns the decoder of a tokenizer by its name (``rollout.tokenizer``); None where there is none."""
+"""Function: tokenizer's name (``rollout.tokenizer``) → the tokenizer's decoder; None if it is missing."""
 
 
 def conversation_of(
@@ -66,8 +66,8 @@ def conversation_of(
 
     Args:
         spans: all spans of its trace, in any order; at least one.
-        root_id: its first span, if the trajectory is only a part of the trace.
-        decoders: for token ids that were recorded without text.
+        root_id: id of the trajectory's first span, if the trajectory is only a part of the trace.
+        decoders: returns the decoder for token ids that were recorded without text.
     """
     gathering = summary.gathered(spans, root_id)
     root = gathering.root_id
@@ -87,7 +87,7 @@ class _TurnBuilder:
     Args:
         tree: the spans of the trace.
         decoders: see :func:`conversation_of`.
-        path: path of the trajectory that is shown.
+        path: path of the shown trajectory.
     """
 
     def __init__(self, tree: SpanTree, decoders: Decoders, path: str) -> None:
@@ -99,7 +99,7 @@ class _TurnBuilder:
         self._by_token = context_diff.Turns(context_diff.TOKEN_BYTES)
         self._calls: dict[str, ModelCall] = {}
         self._unanswered: list[tuple[str, Turn]] = []
-        """Tool calls, by id, whose result no request has repeated yet."""
+        """Call id and turn of each tool call whose result is not yet in a request."""
 
     def add(self, span: ReadableSpan) -> None:
         """Add the turns of the next span."""
@@ -142,7 +142,7 @@ class _TurnBuilder:
         call.turn = answer
 
     def _restored(self, request: Request) -> Request:
-        """Restore a request of which the span has only what it adds to an earlier one."""
+        """Complete a request whose span has only the new part after a shared prefix."""
         ids, said = request.prompt_ids, request.messages
         if (shared := request.shared_ids) and (earlier := self._calls.get(shared.turn)):
             ids = _with_prefix(earlier.token_ids, shared, ids)
@@ -151,7 +151,7 @@ class _TurnBuilder:
         return replace(request, prompt_ids=ids, messages=said)
 
     def _new_messages(self, call: ModelCall, spans: Sequence[ReadableSpan]) -> tuple[list[Message], str]:
-        """Return the messages that a call adds to an earlier one, and the turn's note."""
+        """Return a call's messages after the prefix of an earlier call, and a note."""
         span, request = spans[0], call.request
         known, asked, everything = self._as_sequence(call)
         shared = known.shared(_key(span), asked, span.start_time or 0)
@@ -173,7 +173,11 @@ class _TurnBuilder:
         return new, note
 
     def _as_sequence(self, call: ModelCall) -> tuple[context_diff.Turns, bytes, bytes]:
-        """Return the calls to compare with, the request, and request and reply, as bytes."""
+        """Return the earlier calls to compare with, and two byte sequences of this call.
+
+        The first sequence is the request. The second adds the reply; for a call with messages the two are
+        equal.
+        """
         if call.request.messages:
             asked = context_diff.messages([messages.key_of(message) for message in call.request.messages])
             return self._by_message, asked, asked
@@ -205,16 +209,16 @@ class _TurnBuilder:
         return list(messages.spoken(new, "context"))
 
     def _decoded(self, spans: Sequence[ReadableSpan], ids: Sequence[int], start: int) -> str:
-        """Decode ``ids`` from ``start`` on; empty where there is no decoder."""
+        """Decode ``ids`` from ``start`` on; return empty text without a decoder."""
         names = (str((span.attributes or {}).get(semconv.TOKENIZER, "")) for span in spans)
         name = next(filter(None, names), "")
         decoder = self._decoders(name) if name and len(ids) > start else None
         return decoder.part(ids, start, len(ids)) if decoder else ""
 
     def _messages_without_text(self, span: ReadableSpan, count: int, is_first: bool) -> list[Message]:
-        """Return what stands for ``count`` new tokens without text.
+        """Return messages that replace ``count`` new tokens without text.
 
-        For the first prompt of a context that is the input of a span around the call, if it has one.
+        The first prompt of a context is replaced by the input of a span around the call, if there is one.
         """
         asked = self._asked_around(span) if is_first else ()
         return list(asked) or [Message("context", _without_text(count))]
@@ -239,7 +243,7 @@ class _TurnBuilder:
         return turns
 
     def _take_answered(self, result: Message) -> Turn | None:
-        """Take the tool's turn with the result's call id, else the first without an id."""
+        """Take the turn with the result's call id, else the first turn without an id."""
         by_id = [pair for pair in self._unanswered if result.call_id and pair[0] == result.call_id]
         without_id = [pair for pair in self._unanswered if not (pair[0] and result.call_id)]
         found = next(iter(by_id or without_id), None)
@@ -250,12 +254,12 @@ class _TurnBuilder:
 
 
 def _key(span: ReadableSpan) -> str:
-    """Return the span id as spans of later turns name it."""
+    """Return the span id in the form in which spans of later turns refer to it."""
     return f"{span_id(span):016x}"
 
 
 def _with_prefix(earlier: Sequence[_Item], shared: Shared, new: Sequence[_Item]) -> tuple[_Item, ...]:
-    """Return ``new`` after its shared prefix, or alone if ``earlier`` lacks it."""
+    """Prepend the prefix shared with ``earlier`` to ``new``, if ``earlier`` has it all."""
     is_whole = shared.length <= len(earlier)
     return tuple(context_diff.restored(earlier, shared.length, new) if is_whole else new)
 

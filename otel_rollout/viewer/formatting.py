@@ -16,16 +16,16 @@ from otel_rollout.viewer.summary import Score, Summary, Tokens, start_time
 from otel_rollout.viewer.turn import FAILURE, MODEL, TOOL, Turn
 
 _MAX_WORD: Final = 30
-"""Characters shown of a word in which two conversations differ."""
+"""Maximum characters shown of a word in which two conversations differ."""
 _MAX_NUMBERS: Final = 8
-"""Numbers shown of a list of token ids among a tool's arguments."""
+"""Maximum numbers shown of a list of token ids among a tool's arguments."""
 
 _NEEDS_QUOTES: Final = re.compile(r"""[^\w@%+=:,./-]""")
 """A character that a shell would interpret, or split a word at."""
 
 
 def duration(seconds: float | None) -> str:
-    """Format seconds; empty where they are not known."""
+    """Format a duration; return empty text for None."""
     if seconds is None:
         return ""
     if seconds < 0.9995:
@@ -61,7 +61,7 @@ def tokens(counted: Tokens) -> str:
 
 
 def role(turn: Turn) -> str:
-    """Format who speaks, or what is called."""
+    """Format the role of a turn, with the name of the tool or evaluator."""
     if turn.role == FAILURE:
         return turn.name
     return f"{turn.role} {turn.name}" if turn.name else turn.role

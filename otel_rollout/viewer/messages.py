@@ -1,6 +1,6 @@
 """Read messages, tool calls and token ids from recorded values.
 
-The shapes are those of OpenAI, Anthropic, Ollama and OpenTelemetry, prompts as text, and token ids.
+Supported values are messages of OpenAI, Anthropic, Ollama and OpenTelemetry, prompts as text, and token ids.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _REPLY_ID_NAMES: Final = ("response_ids", "token_ids", "output_ids", "completion
 _MESSAGE_HEADER: Final = re.compile(
     r"<\|im_start\|>(?P<chatml>\w+)\n|<\|start_header_id\|>(?P<llama>\w+)<\|end_header_id\|>\n+"
 )
-"""Start of a message in a rendered prompt: ChatML (Qwen and many others), Llama 3."""
+"""Pattern of a message's start in a rendered prompt: ChatML (Qwen and many others), Llama 3."""
 _MESSAGE_END: Final = re.compile(
     r"(?:<\|im_end\|>|<\|eot_id\|>|<\|endoftext\|>)\s*$|^\s*(?:<\|im_end\|>|<\|eot_id\|>)"
 )
 _TOOL_RESPONSE: Final = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.DOTALL)
-"""A tool's result in a rendered prompt; the last one may lack its end, where a limit cut the text."""
+"""Pattern of a tool's result in a rendered prompt; the end is missing if a limit cut the text."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """The call of a tool that a model asks for."""
+    """A tool call that a model asks for."""
 
     name: str
     arguments: Any
@@ -61,9 +61,9 @@ class Request:
         messages: the conversation so far.
         prompt_ids: tokens of the prompt.
         prompt_text: text of the prompt, from token ``text_start`` on.
-        text_start: index of the first token that ``prompt_text`` covers; 0 where it covers all.
-        shared_ids: tokens of an earlier call that precede ``prompt_ids``; None where none do.
-        shared_messages: messages of an earlier call that precede ``messages``; None where none do.
+        text_start: index of the first token whose text is in ``prompt_text``.
+        shared_ids: tokens of an earlier call that precede ``prompt_ids``; None without such tokens.
+        shared_messages: messages of an earlier call that precede ``messages``; None without such messages.
     """
 
     messages: tuple[Message, ...] = ()
@@ -84,9 +84,9 @@ class Reply:
 
 
 def value_of(span: ReadableSpan, name: str, mime_type: str = "") -> Any:
-    """Return an attribute's value, decoded where it is JSON.
+    """Return an attribute's value, decoded if it is JSON.
 
-    Text counts as JSON where the attribute ``mime_type`` says so, or where ``mime_type`` is empty.
+    Text counts as JSON if the attribute named ``mime_type`` says so, or if ``mime_type`` is empty.
     """
     attributes = span.attributes or {}
     value: Any = attributes.get(name)
@@ -116,7 +116,7 @@ def as_text(value: Any) -> str:
 
 
 def key_of(message: Message) -> str:
-    """Return text that is equal for equal messages."""
+    """Return a key of a message; equal messages have equal keys."""
     calls = [[call.name, call.arguments, call.id] for call in message.calls]
     key = as_text([message.role, message.text, calls, message.call_id])
     return key.encode(errors="replace").decode()
@@ -133,7 +133,7 @@ def request_of(value: Any, further: Any = None) -> Request:
     conversation = further or (_conversation(named) if isinstance(value, Mapping) else value)
     found = tuple(messages_in(conversation, "user"))
     ids = _argument(named, ("prompt_ids",))
-    if isinstance(ids, Mapping) and isinstance(shared := ids.get("shared"), int):  # as exporters get it
+    if isinstance(ids, Mapping) and isinstance(shared := ids.get("shared"), int):  # as exported
         return Request(found, ids_in(ids.get("new")), shared_ids=Shared(str(ids.get("continues")), shared))
     prompt_ids = ids_in(ids) or ids_in(conversation)
     if named and not found and not prompt_ids:
@@ -235,7 +235,7 @@ def _is_message(entry: Mapping[str, Any]) -> bool:
 def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
     """Read a message of OpenAI's, Anthropic's or OpenTelemetry's shape.
 
-    Tool results in it are messages of their own, and follow it.
+    Tool results inside the message become separate messages after it.
     """
     if entry.get("type") == "function_call":
         yield Message("assistant", calls=(_call(entry),))
@@ -279,7 +279,7 @@ def _joined(content: Any) -> Any:
 
 
 def _part_text(part: Any) -> str:
-    """Return the text of a part of a message; for others, such as images, ``[type]``."""
+    """Return a message part's text; ``[type]`` for parts without text, such as images."""
     if isinstance(part, Mapping):
         for name in ("text", "content", "thinking"):
             if isinstance(part.get(name), str):

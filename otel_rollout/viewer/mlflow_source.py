@@ -112,8 +112,8 @@ def _summary(info: Mapping[str, Any]) -> Summary:
 def _scores(info: Mapping[str, Any]) -> tuple[Score, ...]:
     """Return the newest score of each name.
 
-    MLflow keeps scores of sub-trajectories with their trace. One of these counts only where the trajectory
-    itself has no score of its name.
+    MLflow stores the scores of sub-trajectories with their trace. A sub-trajectory's score counts only if the
+    trajectory itself has no score of that name.
     """
     from otel_rollout_mlflow.trace_reader import is_of_part, score_in
 
@@ -133,7 +133,7 @@ def _unix_ns(text: str) -> int:
 
 @contextmanager
 def _as_viewer_errors() -> Iterator[None]:
-    """Raise :class:`ViewerError` where MLflow cannot be read."""
+    """Convert errors of reading MLflow to :class:`ViewerError`."""
     try:
         yield
     except (ModuleNotFoundError, ValueError) as error:

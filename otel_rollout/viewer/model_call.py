@@ -1,7 +1,7 @@
 """Read request, reply and token counts of a model call from its spans.
 
-A client's span often has the engine's span inside it. Both are one call: of each fact the outermost span that
-has it counts.
+A client's span often contains the engine's span. Both are one call, and each fact is read from the outermost
+span that has it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 
 @dataclass
 class ModelCall:
-    """A model call, with what later calls need to find what they share with it.
+    """A model call, with the data to find the prefix that a later call shares with it.
 
     Attributes:
         request: the whole request.
         reply: the whole reply.
-        length: number of messages of the request; for a request of token ids, of tokens of request and reply.
+        length: number of the request's messages; for token ids, number of tokens of request and reply.
         text: text of these tokens, as far as it is known.
         turn: the reply's turn.
     """
@@ -67,10 +67,10 @@ class ModelCall:
     def take_resent_reply(self, message: Message) -> bool:
         """Take over the tool calls of ``message`` if it repeats the reply.
 
-        The repeated reply has its tool calls as values, where the reply itself may have them in its text.
+        The repeated reply has its tool calls as values; the reply itself may have them only in its text.
 
         Returns:
-            Whether ``message`` is the reply.
+            Whether ``message`` repeats the reply.
         """
         if message.role != MODEL or "".join(message.text.split()) not in "".join(self.turn.text.split()):
             return False
@@ -79,7 +79,7 @@ class ModelCall:
 
 
 def read_request(spans: Sequence[ReadableSpan]) -> Request:
-    """Read what a model call asked; ``spans`` are the call's, the outermost first."""
+    """Read a model call's request; ``spans`` are the call's, the outermost first."""
     found = [
         messages.request_of(
             messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE),
@@ -105,7 +105,7 @@ def _prompt_text(output: Mapping[str, Any]) -> str:
 
 
 def _shared_messages(span: ReadableSpan, new: int) -> Shared | None:
-    """Return which messages precede the ``new`` ones of a span; None if none do."""
+    """Return which earlier messages precede a span's ``new`` ones; None without any."""
     attributes = span.attributes or {}
     shared, length = attributes.get(semconv.TURN_SHARED), attributes.get(semconv.TURN_LENGTH)
     if isinstance(shared, int) and length == shared + new:
@@ -114,7 +114,7 @@ def _shared_messages(span: ReadableSpan, new: int) -> Shared | None:
 
 
 def read_reply(spans: Sequence[ReadableSpan]) -> Reply:
-    """Read what a model call returned; ``spans`` are the call's, the outermost first."""
+    """Read a model call's reply; ``spans`` are the call's, the outermost first."""
     values = [messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE) for span in spans]
     reply = messages.reply_of(values[0], messages.value_of(spans[0], _OUTPUT_MESSAGES))
     ids = reply.token_ids or next((found for value in values if (found := messages.reply_ids(value))), ())

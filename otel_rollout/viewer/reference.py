@@ -19,7 +19,7 @@ FORMS: Final = (
 _TRACE: Final = re.compile(r"(?:tr-)?(?P<trace>[0-9a-f]{4,32})")
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-[0-9a-f]{2}")
 _MAX_LISTED: Final = 8
-"""Trajectories named in the error about an ambiguous reference."""
+"""Maximum trajectories listed in the error about an ambiguous reference."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ def choose(reference: Reference, found: Sequence[Summary], location: str) -> Sum
 
     Args:
         reference: what a person asked for.
-        found: the trajectories that match it.
-        location: where they were looked for.
+        found: the trajectories that match the reference.
+        location: the source that was searched, for messages.
 
     Raises:
-        ViewerError: there is none, or there are several.
+        ViewerError: no trajectory or several trajectories match.
     """
     exact = [summary for summary in found if reference.is_name_of(summary)]
     candidates = exact or found
@@ -106,9 +106,7 @@ def choose(reference: Reference, found: Sequence[Summary], location: str) -> Sum
 
 def _advice(reference: Reference) -> str:
     advice = "`otel-rollout show` lists the trajectories"
-    if reference.path and not reference.path.strip(
-        "/"
-    ):  # only a trajectory with empty identity has such a name
+    if reference.path and not reference.path.strip("/"):  # only a trajectory without identity has such a path
         return f"{advice}. Write {FORMS}."
     if reference.path and not reference.path.startswith(VALIDATION):
         return f"{advice}; those of a validation are called {VALIDATION}/{reference.path}."

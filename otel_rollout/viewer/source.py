@@ -1,4 +1,4 @@
-"""Define what the viewer needs of a place that trajectories are read from."""
+"""Define the interface of sources of trajectories: spool and MLflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_rollout.viewer.summary import Summary
 
 
 class Source(Protocol):
-    """Read trajectories from a spool, or from MLflow.
+    """A source from which the viewer reads trajectories.
 
     Attributes:
         location: the directory, file or server, for messages.

@@ -13,7 +13,7 @@ _MODEL_OPERATIONS = frozenset({"chat", "text_completion", "generate_content"})
 
 
 class SpanTree:
-    """The spans of a trace by parent and child; of equal ids the last span counts."""
+    """The spans of a trace by parent and child; of spans with equal ids the last wins."""
 
     def __init__(self, spans: Sequence[ReadableSpan]) -> None:
         self.spans = {span_id(span): span for span in spans}
@@ -37,7 +37,7 @@ class SpanTree:
     def _below(
         self, parent_id: int | None, is_entered: Callable[[ReadableSpan], bool]
     ) -> Iterable[ReadableSpan]:
-        """Collect the children of a parent, and those below each ``is_entered`` span."""
+        """Collect a parent's children, and children of collected ``is_entered`` spans."""
         found: dict[int, ReadableSpan] = {}  # each span once: damaged spans may be parents of one another
         left = list(self._children.get(parent_id, ()))
         while left:
@@ -57,15 +57,15 @@ class SpanTree:
         return found
 
     def is_error_shown_elsewhere(self, span: ReadableSpan) -> bool:
-        """Return whether a span inside, or a turn around, shows the span's error."""
+        """Return whether a span inside, or a turn around, has the span's error."""
         around = (ancestor for ancestor in self.ancestors(span) if _has_turn(ancestor))
         return any(error_of(other) == error_of(span) for other in (*self.descendants(span), *around))
 
 
 def _shown_at(span: ReadableSpan) -> int:
-    """Return the time that orders a span: start, or end if only its error is shown.
+    """Return a span's sort key: its start, or its end if only its error is shown.
 
-    An operation starts before the spans inside it, but fails after them.
+    A failed operation starts before the spans inside the operation, but fails after them.
     """
     return (span.start_time if _has_turn(span) else span.end_time) or 0
 
@@ -81,7 +81,7 @@ def span_id(span: ReadableSpan) -> int:
 
 
 def kind_of(span: ReadableSpan) -> str:
-    """Return the span's kind (``semconv.SPAN_KIND``); empty where it has none."""
+    """Return the span's kind (``semconv.SPAN_KIND``); empty text without a kind."""
     attributes = span.attributes or {}
     if attributes.get(semconv.GEN_AI_OPERATION_NAME) == "execute_tool":
         return semconv.KIND_TOOL
@@ -89,13 +89,13 @@ def kind_of(span: ReadableSpan) -> str:
 
 
 def is_model_call(span: ReadableSpan) -> bool:
-    """Return whether a span is the call of a model."""
+    """Return whether a span is a model call."""
     operation = (span.attributes or {}).get(semconv.GEN_AI_OPERATION_NAME)
     return kind_of(span) == semconv.KIND_LLM or operation in _MODEL_OPERATIONS
 
 
 def error_of(span: ReadableSpan) -> str:
-    """Return the error that a span ended with; empty where it succeeded."""
+    """Return a span's error; empty text if the span succeeded."""
     if span.status.status_code is not StatusCode.ERROR:
         return ""
     return span.status.description or str((span.attributes or {}).get(semconv.ERROR_TYPE, "")) or "error"

@@ -19,9 +19,9 @@ from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import Gathering, Summary
 
 _MAX_SEARCHED_IDS: Final = 16
-"""Trace ids up to which a line is searched for each of them; for more, its trace ids are looked up."""
+"""Maximum trace ids to search each line for. With more ids, the line's trace ids are parsed and looked up."""
 _MAX_NAMED_RUNS: Final = 3
-"""Newer runs named in the note that an older run is shown."""
+"""Maximum runs named in the note that an older run is shown."""
 _TRACE_ID: Final = re.compile(rb'"traceId": ?"([0-9a-f]{32})"')
 _logger = logging.getLogger("otel_rollout.viewer")
 
@@ -31,8 +31,8 @@ class SpoolSource:
 
     Args:
         path: a spool directory, a run or node directory, or a file of OTLP JSON Lines.
-        is_named: whether a person named the path. In the default directory only this user's runs are read:
-            other users may have put files into a temporary directory.
+        is_named: whether a person named the path. In the default directory only this user's runs are read,
+            since other users may have put files into a temporary directory.
 
     Raises:
         ViewerError: there is nothing to read.
@@ -58,7 +58,7 @@ class SpoolSource:
         return []
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
-        """Return all spans of a trace, from all runs: a later run may have added scores."""
+        """Return a trace's spans from all runs; a later run may have added scores."""
         return [
             span
             for run in self._runs
@@ -104,7 +104,7 @@ def _summaries(lines: Iterable[bytes]) -> list[Summary]:
 
 
 def _may_have_root(line: bytes) -> bool:
-    """Return whether a line may hold a root span: few lines do, which saves decoding."""
+    """Return whether a line may hold a root span. Other lines need not be decoded."""
     return b'"parentSpanId":""' in line or b'"parentSpanId"' not in line
 
 
@@ -131,7 +131,7 @@ class _Run(NamedTuple):
 
 
 def _notes_on_newer_runs(newer: Sequence[_Run], reference: Reference | None) -> tuple[str, ...]:
-    """Return what to say where ``newer`` runs have no matching trajectory."""
+    """Return the notes that ``newer`` runs have no matching trajectory."""
     if not newer:
         return ()
     named = ", ".join(run.name for run in newer[:_MAX_NAMED_RUNS])

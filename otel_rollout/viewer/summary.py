@@ -26,7 +26,7 @@ _NO_FACTS: Final = (
     semconv.TURN_SHARED,
     semconv.TURN_LENGTH,
 )
-"""Attributes of a root span that are not shown as facts: identity, and what the forwarder adds."""
+"""Attributes of a root span that are not shown as facts: identity, and attributes from the forwarder."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,19 @@ class Summary:
 
     Attributes:
         trace_id: trace id, 32 hex digits.
-        run: id of the run that recorded it.
-        project: name of its project.
-        experiment: name of its training run.
-        path: step, sample and rollout, separated by slashes; ``validation/`` precedes those of a validation.
-            Empty for a trace that is no trajectory.
-        name: name of its root span.
+        run: id of the run that recorded the trajectory.
+        project: name of the project.
+        experiment: name of the training run.
+        path: step, sample and rollout, separated by slashes, after ``validation/`` in a validation. Empty for
+            a trace that is no trajectory.
+        name: name of the root span.
         state: ``ok``, ``error``, or ``running`` while there is no root span.
-        error: error that its root span ended with.
+        error: error of the root span.
         start_ns: start in nanoseconds of Unix time.
-        seconds: duration; None while it runs.
+        seconds: duration; None while the trajectory runs.
         scores: the newest score of each name.
-        tokens: tokens of all its model calls.
-        facts: further attributes of its root span, by their short names.
+        tokens: token counts of all model calls.
+        facts: further attributes of the root span, by their short names.
     """
 
     trace_id: str
@@ -113,7 +113,7 @@ def path_of(identity: Mapping[str, Any]) -> str:
 
 
 def start_time(summary: Summary) -> str:
-    """Format a trajectory's start in UTC; empty where it is not known."""
+    """Format a trajectory's start in UTC; return empty text if it is unknown."""
     if not summary.start_ns:
         return ""
     return datetime.fromtimestamp(summary.start_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -171,7 +171,7 @@ class Gathering:
 
     @property
     def root_id(self) -> int | None:
-        """Id of the trajectory's first span; None while that was not added."""
+        """Id of the trajectory's first span; None until that span is added."""
         if self._root_id is not None:
             return self._root_id if self._root_id in self._roots else None
         tops = [id_ for id_ in self._roots if self._seen[id_].parent_id not in self._seen]
@@ -210,21 +210,21 @@ class Gathering:
     def _scores(self, root: ReadableSpan | None, identity: Mapping[str, Any]) -> tuple[Score, ...]:
         given = evaluations.repeated_in(root.attributes or {}, root.end_time or 0) if root else []
         given += [span.score for span in self._seen.values() if span.score and self._is_own(span, identity)]
-        # Root and evaluation span hold one score twice; the evaluation span, which has the comment, wins by
-        # being last.
+        # Root and evaluation span may hold one score. The evaluation span, which has the comment, comes last
+        # and wins.
         found = sorted(evaluations.newest(given).values(), key=lambda score: score.time_ns)
         return tuple(Score(score.name, score.value, score.comment) for score in found)
 
     def _is_own(self, span: _Seen, identity: Mapping[str, Any]) -> bool:
-        """Return whether a score is the trajectory's, and not that of a sub-trajectory."""
+        """Return whether a score is the trajectory's, and not a sub-trajectory's."""
         scored = self._seen.get(span.parent_id or 0, span)
         known = scored.identity if semconv.VALIDATE in scored.identity else span.identity
         return semconv.VALIDATE not in known or path_of(known) == path_of(identity)
 
     def _outermost_tokens(self) -> list[Tokens]:
-        """Return the counts of each model call, without those of calls inside another.
+        """Return the token counts of model calls that are not inside other model calls.
 
-        A client's span may have the engine's span inside it: both count the tokens of one call.
+        A client's span may contain the engine's span, and both count the tokens of one call.
         """
         seen = self._seen.values()
         return [span.tokens for span in seen if span.tokens and not self._is_inside_a_call(span)]
@@ -240,7 +240,7 @@ class Gathering:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a summary needs of a span."""
+    """The parts of a span that a summary needs."""
 
     parent_id: int | None
     start_ns: int

@@ -34,13 +34,13 @@ _FAILED: Final = "bold red"
 _CHANGED: Final = "reverse"
 _INDENT: Final = (0, 0, 1, 2)
 _NO_LIMIT: Final = 10_000
-"""Width in columns that no table exceeds; a table is measured in it."""
+"""Columns of the console in which a table's natural width is measured; no table is wider."""
 
 
 def list_trajectories(
     summaries: Sequence[Summary], console: Console, location: str, notes: Sequence[str] = ()
 ) -> None:
-    """Print a row for each trajectory, then their runs and where they were read from."""
+    """Print a row for each trajectory, then the runs and the source."""
     table = Table()
     table.add_column("trajectory", no_wrap=True)
     table.add_column("trace", no_wrap=True)
@@ -74,7 +74,7 @@ def _unique_digits(summaries: Sequence[Summary]) -> int:
 
 
 def show(conversation: Conversation, console: Console, location: str = "", notes: Sequence[str] = ()) -> None:
-    """Print a conversation turn by turn, and where it was read from."""
+    """Print a conversation turn by turn, with its source."""
     summary = conversation.summary
     title = _text(summary.path or summary.name, "bold")
     title.append(f"  {printable(summary.state)}", _STATES.get(summary.state, ""))

@@ -34,14 +34,14 @@ class Turn:
         text: the message; for a tool its result.
         calls: tool calls that the model asks for.
         arguments: arguments of a tool or evaluator.
-        error: the error that the turn ended with; empty where it succeeded.
+        error: the turn's error; empty if the turn succeeded.
         stack: stack trace of the error.
         token_ids: tokens that the model generated.
         tokens: token counts of the model call.
         finish_reason: why the model stopped.
         seconds: duration; None for a message, which has none.
-        note: how the model call's context follows from earlier ones, unless it continues the last one.
-        sub_trajectory: path of the trajectory inside this one that the turn belongs to; else empty.
+        note: relation of the model call's context to earlier ones; empty for a plain continuation.
+        sub_trajectory: path of the turn's sub-trajectory; empty for a turn of the trajectory itself.
     """
 
     role: str
@@ -60,7 +60,7 @@ class Turn:
 
     @property
     def calls_outside_text(self) -> tuple[Call, ...]:
-        """The calls that the text does not contain as the model wrote them."""
+        """The tool calls that are not also in the turn's text."""
         return tuple(call for call in self.calls if not _is_in_text(call, self.text))
 
     @property
@@ -70,7 +70,7 @@ class Turn:
 
     @property
     def is_model_call(self) -> bool:
-        """Whether a model was called for the turn; a message of an earlier call is none."""
+        """Whether the turn is the reply of a model call of this trajectory."""
         return self.role == MODEL and self.seconds is not None
 
 
@@ -80,7 +80,7 @@ def _is_in_text(call: Call, text: str) -> bool:
 
 
 class Ending(TypedDict):
-    """The fields of a :class:`Turn` that say how its span ended."""
+    """The fields of a :class:`Turn` about its span's end."""
 
     error: str
     stack: str
@@ -121,7 +121,7 @@ def tool_turn(span: ReadableSpan) -> Turn:
 
 
 def _result_text(result: Any) -> str:
-    """Return a tool's result as text; for an object with nothing but ``text``, that."""
+    """Return a tool's result as text; for an object with only ``text``, that field."""
     if isinstance(result, Mapping) and isinstance(result.get("response"), Mapping):  # verl's
         result = result["response"]
     if isinstance(result, Mapping):
@@ -143,7 +143,7 @@ def evaluation_turn(span: ReadableSpan) -> Turn:
 
 
 def failure_turn(span: ReadableSpan) -> Turn:
-    """Return the turn of an operation that is shown because it failed."""
+    """Return the turn of a failed operation, which is shown only for its error."""
     return Turn(
         FAILURE,
         name=span.name,

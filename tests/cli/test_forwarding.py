@@ -65,7 +65,7 @@ def test_forward_waits_for_the_forwarder_at_work(pending: Path, target: Path) ->
 
 
 def test_forward_takes_over_from_a_forwarder_that_is_killed(pending: Path, target: Path) -> None:
-    """The command delivers what a killed forwarder has left."""
+    """The command delivers the spans that a killed forwarder has left."""
     with forwarding() as process:
         for directory in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -81,7 +81,7 @@ def test_forward_takes_over_from_a_forwarder_that_is_killed(pending: Path, targe
 def test_forward_returns_1_beside_a_refused_forwarder(
     fresh_process: None, test_exporters: None, target: Path, tmp_path: Path
 ) -> None:
-    """The command does not wait where a person has to act first."""
+    """The command does not wait if a person has to act first."""
     target.with_name(target.name + ".fault").write_text("refused")
     otel_rollout.configure({"test-faulty": {}})
     record(3)

@@ -16,7 +16,7 @@ from tests.cli.command import COMMAND, ON_A_TERMINAL, run
 
 
 def test_show_of_a_pipe_is_refused(tmp_path: Path) -> None:
-    """A pipe, which may have no writer, is not read."""
+    """The command does not read a pipe, which may have no writer."""
     os.mkfifo(tmp_path / "pipe")
     output = run("show", "--from", tmp_path / "pipe", code=2)
     assert f"{tmp_path}/pipe is neither a file nor a directory" in output
@@ -52,7 +52,7 @@ def test_contradictory_options_and_empty_names_are_refused(archived: Path) -> No
 
 
 def test_watched_status_is_refreshed_until_ctrl_c(archived: Path) -> None:
-    """`status --watch` shows the report again and again, and Ctrl-C ends it with status 0."""
+    """`status --watch` refreshes the report, and Ctrl-C ends the command with status 0."""
     master, slave = pty.openpty()
     command = [*ON_A_TERMINAL, "status", "--watch"]
     with subprocess.Popen(command, stdout=slave, stderr=slave, close_fds=True) as process:
@@ -66,7 +66,7 @@ def test_watched_status_is_refreshed_until_ctrl_c(archived: Path) -> None:
 
 
 def test_progress_of_a_replay_is_shown_on_a_terminal(archived: Path, target: Path) -> None:
-    """A terminal shows how many spans are delivered, of how many, and how fast."""
+    """A terminal shows the numbers of delivered and of all spans, and the rate."""
     fault = Path(f"{target}.fault")
     fault.write_text("unavailable")
     master, slave = pty.openpty()

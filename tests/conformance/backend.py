@@ -77,7 +77,7 @@ class Adapter(Protocol):
         """Read all operations of a project by the backend's own client."""
 
     def shows(self, value: Any) -> Any:
-        """Return what the backend is documented to show of a number, text, bool or None."""
+        """Return the documented form in which the backend shows a number, text, bool or None."""
 
 
 def identity(attributes: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -93,7 +93,7 @@ def inputs(value: Any) -> Any:
 
 
 def exact(value: Any, shows: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return a JSON value in a form that compares types: else ``1 == True == 1.0``."""
+    """Return a JSON value in a form that compares types too, unlike ``1 == True == 1.0``."""
     if isinstance(value, Mapping):
         return {shows(name): exact(entry, shows) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""What the failure suite needs to know of an exporter, and the exporters under test."""
+"""Define the failure suite's adapter of an exporter, and the adapters under test."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _perform(planned: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Record the plans of standard input."""
+    """Record the plans that standard input contains."""
     for line in sys.stdin:
         record(json.loads(line))
         active = runtime.current()

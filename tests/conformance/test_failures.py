@@ -1,4 +1,4 @@
-"""What each exporter does when its target fails. A new exporter adds an adapter in ``failing.py``."""
+"""Check each exporter against failing targets. A new exporter adds an adapter in ``failing.py``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATUSES = {
     FailureKind.REFUSED: (301, 302, 307, 401, 402, 403, 404, 405, 406, 410, 411, 415, 451, 501),
     FailureKind.UNAVAILABLE: (408, 425, 429, 499, 500, 502, 503, 504, 507, 520, 524, 529),
 }
-"""What each exporter makes of each status of the request that carries spans."""
+"""HTTP status of the request with spans → kind of failure that each exporter must report."""
 
 
 @pytest.fixture(params=ADAPTERS, ids=lambda adapter: adapter.name)
@@ -36,7 +36,7 @@ def adapter(request: pytest.FixtureRequest) -> FailureAdapter:
 
 @pytest.fixture
 def server(adapter: FailureAdapter) -> Iterator[FakeServer]:
-    """A server that answers as the exporter's backend does when it is in order."""
+    """A server that answers as a healthy backend of the exporter does."""
     with serving(adapter.answers) as fake:
         yield fake
 
@@ -92,7 +92,7 @@ def test_failure_is_over_after_a_success(adapter, server, exporter, spans):
 
 
 def test_rejection_of_a_request_without_spans_blames_no_span(adapter, server, exporter, spans):
-    """A 400 to a question that comes before the spans is a wrong set-up, and costs no span."""
+    """A 400 to a request before the spans means a wrong set-up, and no span is lost."""
     for path in adapter.answers:
         server.answers[path] = (400, {}, b"The plain HTTP request was sent to HTTPS port")
     if adapter.answers:
@@ -119,7 +119,7 @@ def test_retry_after_is_passed_on(adapter, server, exporter, spans, header, low,
 
 @pytest.mark.parametrize("fault", ["nobody listens", "connection closed", "silence"])
 def test_missing_answer_is_an_outage(adapter, spans, fault):
-    """A target that is down, hangs up or says nothing is waited for, and named."""
+    """A target that is down, hangs up or is silent counts as an outage, and the message names it."""
     with serving({"/": (0, {}, b"")}) as fake, socket.create_server(("127.0.0.1", 0)) as silent:
         url = fake.uri
         if fault == "nobody listens":
@@ -138,7 +138,7 @@ def test_missing_answer_is_an_outage(adapter, spans, fault):
 )
 @pytest.mark.parametrize("status", [200, 400, 500])
 def test_answer_of_no_known_form_raises_nothing(adapter, server, exporter, spans, status, body):
-    """Whatever a server answers to whatever request, `export` returns a result."""
+    """`export` returns a result for any answer to any request."""
     for path in (*adapter.answers, adapter.writes_to):
         for content_type in ("application/json", "application/x-protobuf", "text/html"):
             server.answers[path] = (status, {"Content-Type": content_type}, body)
@@ -147,7 +147,7 @@ def test_answer_of_no_known_form_raises_nothing(adapter, server, exporter, spans
 
 
 def test_secret_is_in_no_message(adapter, server, exporter, spans, caplog):
-    """A server that quotes our credential does not get it into messages or logs; it is sent, though."""
+    """The credential is sent, but a server that quotes it does not get it into messages or logs."""
     body = f'{{"message": "no such key: {SECRET}"}}'.encode()
     server.answers[adapter.writes_to] = (401, {"Content-Type": "application/json"}, body)
     with caplog.at_level(logging.WARNING):
@@ -206,7 +206,7 @@ def test_destination_holds_no_credential_and_connects_nowhere(server, exporter):
 
 
 def test_exported_span_is_not_changed(exporter, spans):
-    """Exporters share spans: after the export a span's JSON is what it was."""
+    """Exporters share spans, so an export does not change a span's JSON."""
     before = [span.to_json() for span in spans]
     exporter.export(spans)
     assert [span.to_json() for span in spans] == before

@@ -104,7 +104,7 @@ def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def as_recorded(value: Any) -> Any:
-    """Return what is recorded of a value, as docs/values.md promises it."""
+    """Return the recorded form of a value, as docs/values.md promises."""
     if isinstance(value, Mapping):
         return {key: as_recorded(entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -117,7 +117,7 @@ def as_recorded(value: Any) -> Any:
 
 
 def as_text(text: str | None) -> str:
-    """Return what is recorded of a comment or an exception's message: text that UTF-8 can hold."""
+    """Return the recorded form of a comment or an exception's message: text that UTF-8 can hold."""
     return (text or "").encode("utf-8", "replace").decode()
 
 

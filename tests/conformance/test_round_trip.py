@@ -63,7 +63,7 @@ def spool(tmp_path_factory: pytest.TempPathFactory, adapters: dict[str, Adapter]
 
 
 def test_recorded_rollout_has_every_hard_case(spool: Path) -> None:
-    """Errors, cancellation, late scores, big and foreign text, siblings, guests, no trajectory at all."""
+    """The recording has errors, late scores, big and foreign text, siblings, guests and bare operations."""
     spans = read_directory(spool)
     names = {span.name for span in spans}
     assert names >= {"AgentLoop.run", "AgentLoop.slow", "stream", "GET /model", "score judge"}

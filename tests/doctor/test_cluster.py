@@ -137,7 +137,7 @@ def test_other_version_of_the_library_in_workers_is_a_warning():
 
 
 def test_hook_without_effect_has_advice_of_its_own():
-    """Where the hook is set already, the advice does not say to set it."""
+    """If the hook is set already, the advice does not say to set the hook."""
     hook = {"RAY_RUNTIME_ENV_HOOK": "otel_rollout.ray.runtime_env_hook", "OTEL_X": "1"}
     assert found(answer(), hook)["variables"].advice.startswith("RAY_RUNTIME_ENV_HOOK is set, but")
 
@@ -165,7 +165,7 @@ def test_loopback_endpoint_is_a_warning_on_several_machines(addresses, uri, verd
     ("ahead", "verdict"), [(0.0, Verdict.OK), (0.9, Verdict.OK), (3.0, Verdict.WARN), (-3.0, Verdict.WARN)]
 )
 def test_clock_that_differs_by_seconds_is_a_warning(ahead, verdict):
-    """The measured difference is exact to half of the round trip."""
+    """The error of the measured difference is at most half of the round trip."""
 
     def read():
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A few spans of fixed ids and times that have everything an exporter maps."""
+"""A few spans with fixed ids and times, and with everything that an exporter maps."""
 
 from __future__ import annotations
 

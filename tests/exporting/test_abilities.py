@@ -49,7 +49,7 @@ def test_spool_exporter_says_that_another_program_reads():
 
 
 def test_plain_exporter_has_no_ability():
-    """An exporter that knows nothing of us works without any of them."""
+    """A foreign exporter works without any optional ability."""
     assert abilities_of(ConsoleSpanExporter()) == set()
 
 
@@ -63,7 +63,7 @@ def test_ability_that_is_none_is_no_ability():
 
 
 class Failing(GuardedExporter):
-    """Raises what it is told to raise."""
+    """An exporter that raises a given exception."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__("Failing")
@@ -101,7 +101,7 @@ def test_logging_handler_that_raises_harms_nothing():
 
 
 def test_missing_package_is_named_with_the_extra_that_brings_it():
-    """A missing module of ours is an error of ours, and stays as it is."""
+    """A missing module of this package is no missing extra, so the error stays unchanged."""
     with (
         pytest.raises(ModuleNotFoundError, match=r"'no_such_package': pip install 'otel-rollout\[weave\]'"),
         needing("weave"),

@@ -17,7 +17,7 @@ from otel_rollout.exporting.arguments import (
 
 
 def test_argument_wins_over_the_variables_in_their_order(monkeypatch):
-    """Empty and blank values count as not given; the source is where the value came from."""
+    """Empty and blank values count as not given; the source names the argument or variable."""
     assert given("url", None, "SPECIAL_URL", "URL") == Given(None, "URL")
     monkeypatch.setenv("URL", "general")
     monkeypatch.setenv("SPECIAL_URL", "  ")
@@ -36,7 +36,7 @@ def test_seconds_that_are_not_positive_are_refused(monkeypatch, text):
 
 
 def test_seconds_come_from_argument_variable_or_default(monkeypatch):
-    """In this order."""
+    """The argument wins over the variable, and the variable over the default."""
     assert seconds("wait", None, "WAIT", default=1) == 1
     monkeypatch.setenv("WAIT", "2.5")
     assert seconds("wait", None, "WAIT", default=1) == 2.5
@@ -51,11 +51,11 @@ def test_bytes_that_are_not_positive_are_refused(value):
 
 
 def test_secret_that_contains_another_is_masked_whole():
-    """No part of the longer secret is left over."""
+    """No part of the longer secret remains in the text."""
     assert masked("key abc-def abc", ["abc", "abc-def", "", None]) == "key *** ***"
 
 
 def test_address_without_credentials_has_no_query_either():
-    """User name, password, query, fragment and trailing slash go."""
+    """User name, password, query, fragment and trailing slash are removed."""
     parts = urlsplit("https://alice:p@ss@host:1/base/?key=1#x")
     assert without_credentials(parts) == "https://host:1/base"

@@ -1,4 +1,4 @@
-"""Requests of bounded size, whatever their entries are."""
+"""Requests have bounded size for entries of any size."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ SERVER = HttpServer("the server", "ADDRESS", "TIMEOUT", "CA", "CERTIFICATE")
 
 
 def test_every_status_has_a_kind():
-    """Success is no failure, redirects and unknown 4xx need a person, and 5xx are waited for."""
+    """Success is no failure, redirects and unknown 4xx need a person, and 5xx are outages."""
     for status in range(200, 300):
         assert kind_of_status(status) is None
     for status in range(300, 400):
@@ -39,7 +39,7 @@ def test_every_status_has_a_kind():
     ],
 )
 def test_tls_failure_is_an_outage_only_if_it_was_cut_off(monkeypatch, cause, kind, words):
-    """A connection that ends in the middle is waited for; a refused handshake needs a person."""
+    """A connection that ends early is an outage; a refused handshake needs a person."""
 
     def fail(*_: object, **__: object) -> None:
         raise requests.exceptions.SSLError(MaxRetryError(None, "/", WrappedError(cause)))
@@ -51,7 +51,7 @@ def test_tls_failure_is_an_outage_only_if_it_was_cut_off(monkeypatch, cause, kin
 
 
 def test_unreadable_certificate_file_is_refused():
-    """`requests` raises a plain OSError for it."""
+    """`requests` raises a plain OSError for an unreadable certificate file."""
     session = HttpSession(SERVER, 1, verify="/no/such/bundle")
     with pytest.raises(UndeliveredError, match="check CA and CERTIFICATE") as raised:
         session.send("GET", "https://127.0.0.1:1/")

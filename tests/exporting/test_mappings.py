@@ -1,4 +1,4 @@
-"""What MLflow and Weave are sent for spans of every kind, compared with files that were read by a person.
+"""Compare the data sent to MLflow and Weave for spans of every kind with files that a person has read.
 
 ``python -m tests.exporting.test_mappings`` writes the files anew after a change that is meant.
 """
@@ -22,7 +22,7 @@ EXPECTED = Path(__file__).with_name("expected")
 
 
 def mlflow_of(span: ReadableSpan) -> dict[str, Any]:
-    """Return what the MLflow exporter makes of a span."""
+    """Return the fields that the MLflow exporter sends for a span."""
     mapped = to_mlflow(span)
     made: dict[str, Any] = {
         "attributes": dict(mapped.attributes or {}),
@@ -39,7 +39,7 @@ def mlflow_of(span: ReadableSpan) -> dict[str, Any]:
 
 
 def weave_of(span: ReadableSpan) -> dict[str, Any]:
-    """Return what the Weave exporter makes of a span."""
+    """Return the fields that the Weave exporter sends for a span."""
     call = to_call(span, "entity/project", "entity/project/run")
     made: dict[str, Any] = {
         "call": json.loads(call.encoded),
@@ -57,14 +57,14 @@ MAPPINGS = {"mlflow": mlflow_of, "weave": weave_of}
 
 
 def mapped(name: str) -> dict[str, Any]:
-    """Map all spans, as JSON gives the result back."""
+    """Map all spans, and decode the result from JSON."""
     spans = {**roots(), **operations()}
     return json.loads(json.dumps({title: MAPPINGS[name](span) for title, span in spans.items()}))
 
 
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_mapped_spans_are_as_they_were(name: str) -> None:
-    """Every field that a backend is sent is the one in the file."""
+    """Every field that a backend gets equals the field in the file."""
     expected = json.loads((EXPECTED / f"{name}.json").read_text())
     found = mapped(name)
     assert list(found) == list(expected)

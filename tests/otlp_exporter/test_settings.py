@@ -79,7 +79,7 @@ def test_argument_wins_over_traces_variable_and_that_over_the_general_one(monkey
         ("TIMEOUT", "0", "positive number of seconds"),
         ("COMPRESSION", "zstd", "expected gzip or none"),
         ("HEADERS", "a=1,secret", "entry 2 is not name=value"),
-        ("CERTIFICATE", "/no/such.pem", "no file that can be read"),
+        ("CERTIFICATE", "/no/such.pem", "not a readable file"),
     ],
 )
 def test_malformed_value_is_named_with_its_variable_and_the_remedy(monkeypatch, variable, value, words):

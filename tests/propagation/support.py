@@ -1,4 +1,4 @@
-"""A job to test with: set tracing up, and read spans back from the spool."""
+"""Set tracing up for a test job, and read the job's spans from the spool."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def sent_to(url: str) -> dict[str, str]:
 
 
 def test_host_that_is_not_allowed_gets_the_span_only(tracing):
-    """Without a list of hosts no identity is sent, and other headers stay."""
+    """Without a list of hosts the identity is not sent, and other headers stay."""
     headers = sent_to("http://vllm:8000/v1/chat/completions")
     assert set(headers) == {"Authorization", "traceparent"}
 
@@ -58,7 +58,7 @@ def test_extraction_ignores_the_case_of_header_names(tracing, monkeypatch):
 
 
 def test_request_outside_a_trajectory_gets_no_headers():
-    """Its headers stay as they are."""
+    """The headers of such a request stay unchanged."""
     headers: dict[str, str] = {}
     inject_headers(headers, "http://host/")
     assert headers == {}

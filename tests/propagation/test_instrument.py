@@ -90,7 +90,7 @@ def test_module_that_moved_counts_as_missing(monkeypatch):
 
 
 def test_execution_information_without_function_counts_as_missing(monkeypatch):
-    """The function that a worker runs has to be replaceable."""
+    """Propagation must be able to replace the function that a worker runs."""
     monkeypatch.setattr(function_manager, "FunctionExecutionInfo", tuple)
     with pytest.raises(UnsupportedRay, match="FunctionExecutionInfo"):
         look_up()
@@ -117,7 +117,7 @@ def test_failing_patch_of_ray_is_logged_and_raises_nothing(monkeypatch, caplog):
 
 
 def test_failing_patch_of_a_worker_raises_and_undoes_the_others(monkeypatch):
-    """The setup hook learns of it, and removes carriers itself."""
+    """The setup hook gets the error, and removes carriers itself."""
     original = vars(function_manager.FunctionActorManager)["get_execution_info"]
     monkeypatch.setattr(ray_outgoing_calls, "install", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -144,7 +144,7 @@ def test_ray_init_keeps_its_arguments_and_gets_a_runtime_env(init, tracing):
 
 @pytest.mark.parametrize("arguments", [{"address": "ray://host:10001"}, {"address": "auto"}, {}])
 def test_ray_client_gets_no_runtime_env(arguments, init, tracing, monkeypatch):
-    """Its calls pass through a proxy that is not instrumented."""
+    """Ray Client's calls pass through a proxy that is not instrumented."""
     monkeypatch.setenv("RAY_ADDRESS", "ray://host:10001")
     instrument.instrument()
     ray.init(**arguments)

@@ -67,7 +67,7 @@ def trajectory():
 
 
 def test_tasks_continue_the_trajectory(job):
-    """They have arguments or none, options, several results, or call other tasks."""
+    """The tasks have arguments or none, options, several results, or call other tasks."""
     with trajectory() as t:
         ray.get(actors.task.remote(1))
         ray.get(actors.task_without_arguments.remote())
@@ -79,7 +79,7 @@ def test_tasks_continue_the_trajectory(job):
 
 @pytest.mark.parametrize("kwargs", [{}, {"a": 1}, {"kwargs": {"b": 2}, "args": [3], "self_": 4}])
 def test_arguments_arrive_as_they_were_given(job, sync, asynchronous, kwargs):
-    """Functions that take any keyword get the caller's, and no other."""
+    """Functions that take any keyword get only the caller's keywords."""
     with trajectory():
         given = dict(kwargs)
         assert ray.get(actors.task.remote(1, 2, **kwargs)) == ((1, 2), kwargs)
@@ -108,7 +108,7 @@ def test_exceptions_of_remote_code_arrive_unchanged(job, sync):
 
 
 def test_methods_of_every_kind_continue_the_trajectory(job, sync):
-    """They are plain, inherited, static and class methods, with options, and ``__ray_call__``."""
+    """The methods are plain, inherited, static and class methods, with options, and ``__ray_call__``."""
     with trajectory() as t:
         ray.get(sync.method.remote())
         ray.get(sync.without_arguments.options(name="named").remote())
@@ -121,7 +121,7 @@ def test_methods_of_every_kind_continue_the_trajectory(job, sync):
 
 
 def test_constructor_of_an_actor_belongs_to_its_creator(job):
-    """The actor's later work does not."""
+    """The actor's later work does not belong to the trajectory that created the actor."""
     with trajectory() as t:
         made = actors.Sync.options(num_cpus=0.1).remote(label="made")
         dynamic = ray.remote(type("Sub", (actors.Base,), {})).options(num_cpus=0).remote()
@@ -221,7 +221,7 @@ def test_concurrent_calls_of_a_threaded_actor_keep_their_trajectories(job):
 
 
 def test_synchronous_method_of_an_asyncio_actor_continues_the_trajectory(job, asynchronous):
-    """So does the work that an asynchronous method submits to an executor."""
+    """The work that an asynchronous method submits to an executor continues the trajectory, too."""
     with trajectory() as t:
         assert f"{ray.get(asynchronous.not_async.remote()):032x}" == t.trace_id
         ray.get(asynchronous.in_executor.remote())
@@ -240,12 +240,12 @@ def test_sampled_out_trajectory_has_no_spans_in_any_worker(job, sync, asynchrono
 
 
 def test_call_outside_a_trajectory_is_in_no_trace(job, sync):
-    """No context is carried."""
+    """A call from outside carries no context."""
     assert ray.get([actors.where_am_i.remote(), sync.active.remote()]) == [0, 0]
 
 
 def test_invocation_decorator_sees_only_the_users_arguments(job):
-    """Ray lets a function change how it is called; the carrier is not among the arguments then."""
+    """Ray lets a function change how it is called; such a function does not see the carrier."""
     seen = []
 
     def decorator(invocation):

@@ -115,7 +115,7 @@ def test_worker_without_the_package_runs_calls_unchanged(run):
 
 
 def test_actor_of_another_job_gets_no_carrier(run):
-    """An actor that another job left behind gets the arguments it was given, and no more."""
+    """An actor that another job left behind gets only the caller's arguments."""
     run("make_a_detached_actor")
     assert run("call_another_jobs_actor")[0] == ARGUMENTS
 

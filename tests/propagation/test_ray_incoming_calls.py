@@ -27,7 +27,7 @@ def context_is_empty_afterwards():
 
 
 def test_function_runs_in_the_context_and_leaves_it():
-    """It leaves the context by an exception too."""
+    """A function that raises leaves the context as well."""
 
     def function(value):
         assert active() == TRACE
@@ -39,7 +39,7 @@ def test_function_runs_in_the_context_and_leaves_it():
 
 
 def test_wrapper_keeps_the_attributes_of_a_method():
-    """Ray decides by them how to run the method."""
+    """Ray decides by the copied attributes how to run the method."""
 
     def executor():
         pass
@@ -76,7 +76,7 @@ def test_generator_receives_values_and_exceptions():
 
 
 def test_generator_closed_early_cleans_up_in_the_context():
-    """Its ``finally`` block sees the trace."""
+    """The generator's ``finally`` block sees the trace."""
     closed = []
 
     def function():
@@ -105,7 +105,7 @@ def test_exception_of_a_generator_is_raised_at_its_step():
 
 
 def test_coroutine_runs_in_the_context():
-    """It runs in a task of its own, as in Ray."""
+    """The coroutine runs in a separate task, as in Ray."""
 
     async def function(value):
         await asyncio.sleep(0)
@@ -180,7 +180,7 @@ def test_cancelled_or_closed_async_generator_cleans_up_in_the_context():
 
 
 def test_interleaved_generators_keep_their_contexts():
-    """Their steps alternate in one task."""
+    """The generators' steps alternate in one task."""
 
     async def function():
         for _ in range(3):

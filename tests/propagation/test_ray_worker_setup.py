@@ -88,7 +88,7 @@ def test_runtime_env_is_unchanged_when_tracing_is_off(fresh_process):
 
 @pytest.mark.parametrize("hook", [user_hook, f"{__name__}.user_hook"])
 def test_hook_of_the_user_is_called_first(hook, variables, monkeypatch):
-    """It is a function or the name of one, and is called once."""
+    """The user's hook is a function or a function's name, and is called once."""
     monkeypatch.setattr(
         "otel_rollout.propagation.instrument.instrument_worker", lambda: called.append("ours")
     )
@@ -104,7 +104,7 @@ def test_failing_hook_of_the_user_raises(variables):
 
 
 def test_pickled_hook_names_no_module_of_this_package(variables):
-    """A worker without this package can load it."""
+    """A worker without this package can unpickle the hook."""
     pickled = cloudpickle.dumps(ray_runtime_env()[HOOK])
     assert b"otel_rollout_worker_setup" in pickled
     state = cloudpickle.loads(pickled).__globals__
@@ -113,7 +113,7 @@ def test_pickled_hook_names_no_module_of_this_package(variables):
 
 @pytest.mark.parametrize("key", ["container", "image_uri"])
 def test_container_excludes_the_hook_and_gets_variables_without_credentials(key, variables, caplog):
-    """Ray allows no hook there: workers record, one warning tells so."""
+    """Ray allows no hook there: workers record traces of their own, and one warning says so."""
     prepared = ray_runtime_env({key: "x"})
     assert HOOK not in prepared
     assert RECEIVER_MARK not in prepared["env_vars"]
@@ -153,7 +153,7 @@ def test_runtime_env_of_a_job_config_is_kept(variables):
 
 
 def test_unsupported_ray_gets_no_hook(variables, monkeypatch):
-    """Its workers could not remove carriers."""
+    """Workers of an unsupported Ray could not remove carriers."""
 
     def missing() -> None:
         raise ray_private_api.UnsupportedRay("a name")

@@ -71,14 +71,14 @@ def test_pool_thread_is_outside_the_trajectory_afterwards(installed, tracing):
 
 
 def test_sampled_out_trajectory_has_no_spans_in_threads(installed, recorded):
-    """Its rewards leave no orphan spans."""
+    """Rewards of such a trajectory leave no orphan spans."""
     with ThreadPoolExecutor(1) as pool, rollout_trace_attr(trace=False):
         pool.submit(reward, "a").result()
     assert recorded() == []
 
 
 def test_context_variables_of_the_pools_initializer_stay(installed, tracing):
-    """The caller's context variables other than OTel's do not replace them."""
+    """The caller's other context variables do not replace variables that the initializer set."""
     pool = ThreadPoolExecutor(1, initializer=lambda: variable.set("pool") and None)
     with pool, rollout_trace_attr():
         assert pool.submit(variable.get).result() == "pool"

@@ -126,7 +126,7 @@ def test_list_and_conversation_name_their_run_and_source(spool: Path) -> None:
 def test_list_of_several_runs_has_a_line_for_each(
     runs: list[tuple[str, str, str]], expected: list[str]
 ) -> None:
-    """Each line has what is known of its run, without gaps for what is not known."""
+    """Each line has the known facts of its run, without gaps for unknown ones."""
     summaries = [
         Summary(f"{number:032x}", run=run, project=project, experiment=experiment, path=f"1/{number}/0")
         for number, (run, project, experiment) in enumerate(runs)

@@ -66,7 +66,7 @@ def test_conversation_is_shown_turn_by_turn(rollout: Rollout, source: str) -> No
 
 @SOURCES
 def test_newest_score_of_each_name_is_shown_with_its_comment(rollout: Rollout, source: str) -> None:
-    """Scores count whether given inside the trajectory or by its id afterwards."""
+    """Scores are shown that were given inside the trajectory, or afterwards by its id."""
     shown = run("show", "1/7/0", "--from", rollout.location(source))
     assert re.search(r"reward +1\.0 +looked for 42", shown)
     assert re.search(r"judged +well +by hand", shown)

@@ -1,6 +1,6 @@
-"""Build integrations: seams, span helpers, errors that a framework only logs.
+"""Tools for integrations: seams, span helpers, errors that a framework only logs.
 
-To trace another framework, write a package beside this one with three things:
+To trace another framework, write a package beside this one that contains:
 
 - a :class:`~otel_rollout.integrations._kit.seams.Seams` object with a table: the framework's module → the
   module of your package that patches it;

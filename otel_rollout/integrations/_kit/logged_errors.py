@@ -1,8 +1,8 @@
-"""Record errors that a framework catches and logs on the span of the operation.
+"""Record errors that a framework catches and only logs, on the operation's span.
 
 A framework may turn a tool's exception into text for the model, or drop a call that its parser cannot read.
-What remains is a line in its log. A logging filter sees that line while the exception is being handled, and
-sets the span's status and exception from it.
+Then only a log record tells of the error. A logging filter sees this record while the framework handles the
+exception, and sets the span's status and exception.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from otel_rollout.base.errors import internal_errors
 def install(module: ModuleType) -> None:
     """Watch the variable ``logger`` of a framework's module.
 
-    Its records count in every :class:`LoggedErrors` block.
+    Every :class:`LoggedErrors` block sees the records of this logger.
     """
     logger = getattr(module, "logger", None)
     if isinstance(logger, logging.Logger):
@@ -29,9 +29,9 @@ def install(module: ModuleType) -> None:
 
 
 class LoggedErrors:
-    """A block in which records of watched loggers mark the current span as failed.
+    """A block in which a record of a watched logger marks the current span as failed.
 
-    Records from level WARNING on count.
+    Only records of level WARNING and above do so.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class LoggedErrors:
 
     def __exit__(self, *_: object) -> None:
         """Make the block around this one the innermost."""
-        # No token: a coroutine may be closed in another context than the one it ran in.
+        # No token: a coroutine may be closed in a context other than the one in which it ran.
         _innermost.set(self._outer)
 
     def fail(self, message: str) -> None:

@@ -1,7 +1,7 @@
 """Patch a framework at its seams: functions and methods that are wrapped by name.
 
-Most frameworks offer no hooks for what is traced. If an installed version lacks a name, one warning tells
-what is not traced; the other seams take effect.
+Most frameworks have no hooks for the operations to trace. If an installed version lacks a name, one warning
+tells what is not traced; the other seams take effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _logger = logging.getLogger("otel_rollout")
 Table = Mapping[str, tuple[str, ...]]
 """The framework's module → modules of the integration whose ``install(module)`` patches it.
 
-The latter are relative names: ``.tools`` is a module of the integration's package.
+The integration's modules have relative names: ``.tools`` is a module of its package.
 """
 Wrapper = Callable[[Callable[..., Any]], Any]
 
@@ -49,12 +49,12 @@ class Seams:
     def install(self, table: Table, unconfigured: Table) -> None:
         """Patch the modules of the framework, each as soon as it is imported.
 
-        Where tracing is configured, trajectories also continue in Ray's tasks and actors. In a worker of
-        Ray's, the setup hook of its job arranges for that.
+        If tracing is configured, also instrument Ray, except in a Ray worker, which its job's setup hook
+        instruments.
 
         Args:
-            table: what to patch where tracing is configured.
-            unconfigured: what to patch where it is not.
+            table: patches for a process in which tracing is configured.
+            unconfigured: patches for any other process.
         """
         with internal_errors(f"preparing to trace {self.framework}"):
             is_configured = membership.decide().enabled
@@ -78,7 +78,7 @@ class Seams:
             module: module of the framework.
             path: name of the function, or ``Class.method``.
             wrapper: takes the function and returns its replacement.
-            loss: a clause that tells what is not traced if the name does not exist.
+            loss: a clause for the warning that tells what is not traced without this name.
         """
         owner: Any = module
         *classes, name = path.split(".")
@@ -105,7 +105,7 @@ def before(observe: Callable[..., Any], doing: str) -> Wrapper:
     """Return a wrapper that calls ``observe(*args, **kwargs)`` before the function.
 
     Args:
-        observe: gets the function's arguments. What it raises is logged.
+        observe: gets the function's arguments. Its exceptions are logged.
         doing: completes "internal error while …".
     """
 
@@ -125,7 +125,7 @@ def after(observe: Callable[..., Any], doing: str) -> Wrapper:
     """Return a wrapper that calls ``observe(result, …)`` after the function.
 
     Args:
-        observe: gets the function's result, then its arguments. What it raises is logged.
+        observe: gets the function's result, then its arguments. Its exceptions are logged.
         doing: completes "internal error while …".
     """
 

@@ -1,4 +1,4 @@
-"""Set attributes and output of the span of a wrapped function."""
+"""Set the attributes and the output of a wrapped function's span."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Turn verl's flag ``trace.backend`` and the environment into exporters.
+"""Choose exporters by verl's flag ``trace.backend`` and the environment.
 
-The flag is ``actor_rollout_ref.rollout.trace.backend`` in verl's configuration: names of exporters with
-commas between them, or :data:`ENVIRONMENT`, or :data:`VERLS_OWN`.
+The flag is ``actor_rollout_ref.rollout.trace.backend`` in verl's configuration. Its value is a list of
+exporters' names with commas between them, or :data:`ENVIRONMENT`, or :data:`VERLS_OWN`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _logger = logging.getLogger("otel_rollout")
 ENVIRONMENT: Final = "otel"
 """Backend for the exporters that OTEL_TRACES_EXPORTER names."""
 VERLS_OWN: Final = "trackio"
-"""Backend that is left to verl's own code."""
+"""Backend for which verl's own code records."""
 DEFAULT_MLFLOW_URI: Final = "sqlite:////tmp/mlruns.db"
-"""verl's default tracking URI, to which its ``trainer.logger=mlflow`` writes the run as well."""
+"""verl's default tracking URI; verl's ``trainer.logger=mlflow`` writes the training run there as well."""
 
 Exporters = dict[str, dict[str, Any]]
 """Name of an exporter → its options."""
@@ -31,7 +31,7 @@ Exporters = dict[str, dict[str, Any]]
 def exporters_for(backend: str | None) -> Exporters:
     """Return the exporters that flag and environment ask for; empty for no tracing.
 
-    The flag wins over the environment. Logs what is not available, and where the two disagree.
+    The flag wins over the environment. Log a missing exporter, and a flag that contradicts the environment.
     """
     configured, _ = settings_reader.from_environment(os.environ)
     environment = {name: dict(options) for name, options in configured.exporters.items()}
@@ -72,7 +72,7 @@ def _exporters_named(flag: str, environment: Exporters) -> Exporters:
 
 
 def with_default_target(exporters: Mapping[str, Mapping[str, Any]]) -> Exporters:
-    """Return the exporters; without a tracking URI, MLflow's has verl's default."""
+    """Return the exporters; give MLflow's verl's default URI if no URI is set."""
     targeted = {name: dict(options) for name, options in exporters.items()}
     mlflow = targeted.get("mlflow")
     if mlflow is not None and "tracking_uri" not in mlflow and not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -86,5 +86,5 @@ def with_default_target(exporters: Mapping[str, Mapping[str, Any]]) -> Exporters
 
 
 def unless_set(variable: str, name: Any) -> str | None:
-    """Return verl's name of a project or experiment; None if a variable names it."""
+    """Return verl's ``name`` of a project or experiment; None if ``variable`` is set."""
     return None if os.environ.get(variable) or not name else str(name)

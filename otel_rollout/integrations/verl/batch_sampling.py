@@ -1,8 +1,8 @@
-"""Choose which groups of a batch are recorded, before verl splits the batch.
+"""Choose the groups of a batch to record, before verl splits the batch.
 
-Only ``AgentLoopManager.generate_sequences`` sees the whole batch, so only there can a limit of groups per
-step be exact. The chosen rows travel in the OpenTelemetry context of Ray's calls
-(:mod:`otel_rollout.propagation`). The batch itself does not change: agent loops and trainers read it.
+Only ``AgentLoopManager.generate_sequences`` sees the whole batch, so an exact limit of groups per step must
+be applied there. The chosen rows travel in the OpenTelemetry context of Ray's calls
+(:mod:`otel_rollout.propagation`). The batch does not change, because agent loops and trainers read it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOSS: Final = "OTEL_ROLLOUT_SAMPLE_GROUPS needs OTEL_ROLLOUT_GROUPS_PER_STEP"
 def install(module: ModuleType) -> None:
     """Wrap the method that splits a batch among workers.
 
-    It is in ``agent_loop``; for the v1 trainer in ``agent_loop_tq``.
+    The method is in ``agent_loop``; the v1 trainer's is in ``agent_loop_tq``.
     """
     manager = "AgentLoopManagerTQ" if hasattr(module, "AgentLoopManagerTQ") else "AgentLoopManager"
     auto_await = getattr(module, "auto_await", None)
@@ -35,7 +35,7 @@ def install(module: ModuleType) -> None:
 
 
 def plain_index(index: Any) -> Any:
-    """Return a sample's index as a plain value: equal tensors are different keys."""
+    """Return a sample's index as a plain value; equal tensors are different keys."""
     return index.item() if hasattr(index, "item") else index
 
 
@@ -43,7 +43,7 @@ def _choosing(auto_await: Callable[..., Any] | None, original: Callable[..., Any
     """Wrap ``generate_sequences``.
 
     Args:
-        auto_await: verl's decorator of it. It inspects its caller's frame, so it has to stay the outermost.
+        auto_await: verl's decorator of the method. It inspects its caller's frame, so it must stay outermost.
         original: verl's method.
     """
     inner = getattr(original, "__wrapped__", None)
@@ -79,18 +79,18 @@ def _chosen_rows_in_context(prompts: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        if get_current() is inside:  # a coroutine may be closed in another context than the one it ran in
+        if get_current() is inside:  # else a coroutine was closed in another context
             attach(outside)
 
 
 @internal_errors("choosing the groups of a batch")
 def _chosen_rows(prompts: Any) -> frozenset[Any] | None:
-    """Return the rows to record; None for no limit. Never raises."""
+    """Return the indices of the samples to record; None for no limit. Never raises."""
     settings = membership.decide()
     sampling = GroupSampling.of(settings) if settings.enabled else None
     if sampling is None or not sampling.most:
         return None
-    information = getattr(prompts, "meta_info", prompts)  # of a DataProto, or a TensorDict itself
+    information = getattr(prompts, "meta_info", prompts)  # a DataProto has meta_info, a TensorDict has not
     rows = getattr(prompts, "non_tensor_batch", prompts)
     if "index" not in rows:
         return None

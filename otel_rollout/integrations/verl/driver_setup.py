@@ -1,4 +1,4 @@
-"""Set tracing up in verl's driver before Ray is started; workers inherit it."""
+"""Configure tracing in verl's driver before Ray starts, so that workers inherit it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from otel_rollout.settings import SettingsError
 _logger = logging.getLogger("otel_rollout")
 
 _PLUGIN_VARIABLES: Final = ("VERL_USE_EXTERNAL_MODULES", "VERL_USE_EXTERNAL_PLUGINS")
-"""Variables by which verl finds plugins; the workers of other nodes need them too."""
+"""Variables that name verl's plugins; workers on other nodes need them too."""
 
 
 def install(module: ModuleType) -> None:

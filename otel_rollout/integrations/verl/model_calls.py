@@ -17,7 +17,7 @@ def describe_request(span: Span, client: Any, arguments: dict[str, Any]) -> None
     Args:
         span: span of the model call.
         client: object whose ``generate`` is called.
-        arguments: its keyword arguments.
+        arguments: the call's keyword arguments.
     """
     sampling = arguments.get("sampling_params") or {}
     attributes = {
@@ -41,7 +41,7 @@ def describe_response(span: Span, output: Any) -> None:
     """
     extra = getattr(output, "extra_fields", None) or {}
     reason = getattr(output, "stop_reason", None)
-    version = extra.get("global_steps")  # before 0.9 verl gives one version, and no range
+    version = extra.get("global_steps")  # verl before 0.9 gives one version instead of a range
     oldest, newest = extra.get("min_global_steps", version), extra.get("max_global_steps", version)
     attributes = {
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: _length(getattr(output, "token_ids", output)),

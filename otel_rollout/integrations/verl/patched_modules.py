@@ -1,7 +1,7 @@
 """List verl's modules that are patched, and the modules that patch them.
 
-verl reads the flag ``actor_rollout_ref.rollout.trace.backend`` in two places: in the driver before Ray is
-started, and in the worker. Both are patched where tracing is not configured, since the flag may ask for it.
+verl reads the flag ``actor_rollout_ref.rollout.trace.backend`` in the driver before Ray starts, and in the
+worker. Both places are patched even if tracing is not configured, since the flag may ask for tracing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recognize model calls, agent loops, tools and parsers among functions.
 
-The role follows from the function's name and parameters, so that a user's class or another version's is
-recognized too.
+The role follows from the function's name and parameters. So functions of users' classes and of other versions
+are recognized as well.
 """
 
 from __future__ import annotations

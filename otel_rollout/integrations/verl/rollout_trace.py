@@ -1,9 +1,8 @@
-"""Replace the functions of ``verl.utils.rollout_trace``.
+"""Replace the functions of ``verl.utils.rollout_trace``, with equal names and arguments.
 
-Names and arguments stay; operations are recorded here.
-
-``RolloutTraceConfig`` stays verl's class; its ``init`` decides whose code records. ``rollout_trace_attr`` and
-``rollout_trace_op`` are replaced when the module is imported, before verl decorates any of its classes.
+``RolloutTraceConfig`` stays verl's class, but its ``init`` is wrapped: the wrapper decides whether this
+package or verl records operations. ``rollout_trace_attr`` and ``rollout_trace_op`` are replaced when the
+module is imported, before verl decorates its classes.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def _deciding(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _decide(flags: dict[str, Any]) -> RecordedBy:
-    """Decide whose code records, and complete the settings. Never raises."""
+    """Decide who records operations, and complete the settings. Never raises."""
     try:
         backend = flags["backend"]
         if backend == backend_flag.VERLS_OWN:
@@ -85,11 +84,11 @@ def _decide(flags: dict[str, Any]) -> RecordedBy:
         wanted: dict[str, Any] = {name: value for name, value in names.items() if value is not None}
         if exporters.keys() != inherited.exporters.keys():  # the driver has not seen the flag
             wanted["exporters"] = backend_flag.with_default_target(exporters)
-            wanted["run_id"] = "-".join([inherited.run_id, *exporters])  # a run has one set of targets
+            wanted["run_id"] = "-".join([inherited.run_id, *exporters])  # one set of exporters per run
         if any(getattr(inherited, name) != value for name, value in wanted.items()):
             membership.configure(wanted, joins="exporters" not in wanted)
     except SettingsError as error:
-        _logger.warning("otel-rollout: project and experiment stay what they were: %s", error)
+        _logger.warning("otel-rollout: project and experiment stay unchanged: %s", error)
     except Exception as error:  # noqa: BLE001 - training goes on
         fault("reading verl's trace configuration", error)
     return RecordedBy.OTEL_ROLLOUT
@@ -109,8 +108,8 @@ def rollout_trace_attr(
 ) -> Iterator[None]:
     """Mark the block that produces one trajectory, as verl's function does.
 
-    ``AgentLoopWorker._run_agent_loop`` knows more about the trajectory and starts it before verl calls this
-    function. That call then marks a trajectory that has been started.
+    If the wrapper of ``AgentLoopWorker._run_agent_loop``, which knows more about the trajectory, has started
+    it already, verl's call of this function starts no second one.
 
     Args:
         sample_index: row of the dataset that is the prompt.
@@ -135,15 +134,15 @@ def rollout_trace_attr(
 
 # --- rollout_trace_op --------------------------------------------------------------------------------------
 
-# cloudpickle pickles a wrapper by value when it does so with the wrapped function (anything in __main__).
-# Therefore wrappers name only functions and classes of this package, which it pickles by reference.
+# cloudpickle pickles a wrapper by value if it pickles the wrapped function by value (anything in __main__).
+# So wrappers use only functions and classes of this package, which cloudpickle pickles by reference.
 
 
 def rollout_trace_op(func: Callable[..., Any]) -> Callable[..., Any]:
     """Record each call of a function or coroutine function, as verl's decorator does.
 
-    Unlike verl's decorator it takes plain functions too. A generator that cannot be recorded is returned as
-    it is.
+    Unlike verl's decorator, this one accepts plain functions too. A generator function that cannot be
+    recorded is returned unchanged.
     """
     traced = traced_functions.traced(func)
     if traced is None:

@@ -1,9 +1,8 @@
-"""Choose samples by verl's limit without drawing from the training's generators.
+"""Choose samples by verl's limit without drawing from training's random generators.
 
-The limit is ``max_samples_per_step_per_worker``.
-
-verl draws from NumPy's global generator where it finds that limit. So tracing would change what training
-draws. Here whole groups are chosen by the system's generator, and verl does not see the limit.
+With the limit ``max_samples_per_step_per_worker`` set, verl draws samples from NumPy's global generator. So
+tracing would change the random numbers of training. This module hides the limit from verl, and chooses whole
+groups by the system's generator.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def install(module: ModuleType) -> None:
 class _Row(dict):  # type: ignore[type-arg]
     """verl's description of a trajectory.
 
-    ``row`` is its row in the worker's batch; ``is_chosen`` tells whether it is recorded.
+    ``row`` is the trajectory's row in the worker's batch; ``is_chosen`` tells whether to record it.
     """
 
     row: int
@@ -51,7 +50,7 @@ def _choosing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_choice(information: list[dict[str, Any]]) -> list[_Row]:
-    """Mark the trajectories to record: of as many samples as the limit allows."""
+    """Mark all trajectories of as many samples as the limit allows."""
     samples = [plain_index(entry["sample_index"]) for entry in information]
     distinct = list(dict.fromkeys(samples))
     limit = getattr(config(), "max_samples_per_step_per_worker", None)

@@ -1,7 +1,7 @@
 """Follow verl's flag ``token2text``: show the text of an operation's token ids.
 
-The forwarder detokenizes. The object whose method the operation is holds the tokenizer, as in verl's own
-code; an object without a tokenizer gets no text.
+The forwarder detokenizes with the tokenizer of the object whose method is recorded, as verl's own code does.
+The ids of an object without a tokenizer get no text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def show_text(args: tuple[Any, ...]) -> bool:
     """Have the current span show text, if the flag is set. Never raises.
 
     Args:
-        args: arguments of the operation, its object first.
+        args: arguments of the recorded method, ``self`` first.
 
     Returns:
         Whether the span will show text.

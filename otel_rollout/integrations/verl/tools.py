@@ -57,7 +57,7 @@ def _tracing_tool(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _ToolCall:
-    """Call of one tool, of whatever kind."""
+    """A call of one tool of any type."""
 
     def __init__(self, call: Callable[[], Any], call_id: str | None) -> None:
         self._call = call
@@ -87,11 +87,11 @@ def _describe_answer(errors: LoggedErrors, answer: Any) -> None:
     """Show a tool's answer on the span of its call."""
     try:
         response, reward, metrics = answer
-    except (TypeError, ValueError):  # another version's answer
+    except (TypeError, ValueError):  # the answer of another version of verl
         return
     text = getattr(response, "text", None)
     if isinstance(text, str) and text.startswith(_FAILURES) and not errors.has_failed:
-        errors.fail(text)  # verl's logger is silent
+        errors.fail(text)  # verl logged nothing
     set_output({"response": response, "reward": reward, "metrics": metrics})
 
 

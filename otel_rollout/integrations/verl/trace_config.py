@@ -1,4 +1,4 @@
-"""Read verl's trace configuration, and whose code records operations."""
+"""Read verl's trace configuration; store and read who records operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ATTRIBUTE: Final = "_otel_rollout_recorded_by"
 
 
 class RecordedBy(Enum):
-    """Whose code records the operations that verl marks."""
+    """The code that records the operations marked by verl."""
 
     OTEL_ROLLOUT = "otel-rollout"
     VERL = "verl's own code"
@@ -29,14 +29,14 @@ def config() -> Any:
 
 
 def set_recorded_by(trace_config: Any, recorded_by: RecordedBy) -> None:
-    """Store the decision in verl's configuration object, whose life it shares."""
+    """Store the decision in verl's configuration object."""
     setattr(trace_config, _ATTRIBUTE, recorded_by)
 
 
 def recorded_by() -> RecordedBy:
-    """Return whose code records.
+    """Return which code records operations.
 
-    Before verl's configuration is read, the environment decides.
+    Until verl reads its configuration, the environment decides.
     """
     decided = getattr(config(), _ATTRIBUTE, RecordedBy.OTEL_ROLLOUT)
     if decided is RecordedBy.OTEL_ROLLOUT and process.off:

@@ -1,4 +1,4 @@
-"""Record functions that verl decorates, with one span for each operation."""
+"""Record the functions that verl decorates, with one span for each operation."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def describe_result(role: Role, result: Any) -> None:
 class RunningOperation:
     """A block in which an operation runs.
 
-    A nested call that is part of the operation gets no span of its own.
+    A nested call that is part of the operation gets no separate span.
 
     Args:
         role: role of the operation.
-        instance: object whose method it is; None if that is not known yet.
+        instance: object whose method is called; None if the object is not known yet.
         name: name of the method.
     """
 
@@ -96,7 +96,7 @@ class RunningOperation:
 
     def __exit__(self, *_: object) -> None:
         """Make the operation around this one the innermost."""
-        # No token: a coroutine may be closed in another context than the one it ran in.
+        # No token: a coroutine may be closed in a context other than the one in which it ran.
         _innermost.set(self._outer)
 
 
@@ -106,8 +106,8 @@ _innermost: ContextVar[RunningOperation | None] = ContextVar("otel-rollout-verl-
 def is_in_own_span(func: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     """Return whether this call is part of the innermost operation, which has a span.
 
-    That holds for a client's ``generate`` that calls its base class's, once per attempt, and for a tool's
-    ``execute`` inside the span that the agent loop's call of the tool has started.
+    Such a call is the base class's ``generate`` inside a client's, once per attempt, or a tool's ``execute``
+    inside the span of the agent loop's tool call.
     """
     operation = _innermost.get()
     if operation is None:

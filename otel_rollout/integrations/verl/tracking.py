@@ -1,6 +1,6 @@
 """Link traces to the MLflow or W&B run that verl's ``trainer.logger`` starts.
 
-verl starts that run in the trainer's process, after it has started its workers, and tells no other process.
+verl starts that run in the trainer's process, after its workers, and tells no other process the run's id.
 """
 
 from __future__ import annotations

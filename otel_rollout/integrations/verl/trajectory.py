@@ -58,7 +58,7 @@ _current: ContextVar[_Rollout | None] = ContextVar("otel-rollout-verl-trajectory
 def is_started_for_this_call() -> bool:
     """Return whether verl's ``rollout_trace_attr`` marks the running trajectory.
 
-    True once per trajectory.
+    Only the first call in a trajectory returns True.
     """
     rollout = _current.get()
     if rollout is None or rollout.is_entered_by_verl:
@@ -95,7 +95,7 @@ def _rollout_of(trajectory: otel_rollout.Trajectory, kwargs: dict[str, Any]) -> 
 
 
 def _start(worker: Any, trajectory: Any, kwargs: dict[str, Any]) -> otel_rollout.Trajectory:
-    """Return the trajectory's block, with the identity that verl's arguments contain."""
+    """Return the block of a trajectory with the identity from verl's arguments."""
     with internal_errors("identifying a trajectory of verl's"):
         extra: dict[str, Any] = {
             semconv.AGENT_NAME: kwargs.get("agent_name"),
@@ -119,9 +119,9 @@ def _start(worker: Any, trajectory: Any, kwargs: dict[str, Any]) -> otel_rollout
 
 
 def _is_wanted(trajectory: Any, kwargs: dict[str, Any]) -> bool:
-    """Return whether the trajectory is recorded.
+    """Return whether to record the trajectory.
 
-    The v1 trainer's ``trace=False`` does not count.
+    The v1 trainer passes ``trace=False`` for every trajectory, so its value is ignored.
     """
     refused = kwargs.get("trace", True) is False and "session_id" not in kwargs
     return not refused and getattr(trajectory, "is_chosen", True)
@@ -136,7 +136,7 @@ def _sibling_index(worker: Any, trajectory: Any, kwargs: dict[str, Any]) -> Any:
     siblings = _group_size(worker, bool(trajectory["validate"]))
     if row_in_batch is None or siblings < 1:
         return counted
-    # A group that is counted from the first row of the worker's part may have begun in another worker's part.
+    # The group of the worker's first row may have started in another worker's part of the batch.
     is_first_group = counted == getattr(trajectory, "row", None)
     return int(row_in_batch if is_first_group else counted) % siblings
 
@@ -150,12 +150,14 @@ def _group_size(worker: Any, validate: bool) -> int:
         return 0
 
 
-# --- what becomes known on the way -------------------------------------------------------------------------
+# --- facts that are known only while the trajectory runs ---------------------------------------------------
 
 
 @internal_errors("reading the output of an agent loop")
 def note_outputs(result: Any) -> None:
-    """Record what came of the running trajectory, on its root span. Never raises.
+    """Record the running trajectory's policy versions and turns. Never raises.
+
+    The output's numbers are kept for :func:`note_reward`.
 
     Args:
         result: verl's ``AgentLoopOutput``, or a list of them.
@@ -179,21 +181,21 @@ def note_outputs(result: Any) -> None:
 
 
 def note_policy_versions(*versions: Any) -> None:
-    """Note policy versions that generated parts of the trajectory; ignore None."""
+    """Remember policy versions that generated parts of the trajectory; ignore None."""
     rollout = _current.get()
     if rollout is not None:
         rollout.policy_versions.update(version for version in versions if version is not None)
 
 
 def note_reward(reward: Any) -> None:
-    """Set the running trajectory's output, with its reward."""
+    """Set the running trajectory's output, which includes its reward."""
     rollout = _current.get()
     if rollout is not None:
         rollout.trajectory.set_output({**rollout.output, "reward": reward})
 
 
 def show_text_of(span: Span) -> None:
-    """Have the running trajectory show the text of the agent loop's ``span``."""
+    """Have the trajectory's root show the text of the agent loop's ``span``."""
     rollout = _current.get()
     if rollout is not None:
         rollout.root.set_attribute(semconv.TEXT_OF, f"{span.get_span_context().span_id:016x}")

@@ -1,8 +1,8 @@
 """Have vLLM's own spans of a request join the trajectory that made the request.
 
-verl calls the engine without trace headers. Where vLLM traces (``otlp_traces_endpoint``), the headers are
-added. vLLM computes spans from its statistics; without statistics (``disable_log_stats``) its engine dies at
-the first request.
+verl calls the engine without trace headers. If vLLM traces (``otlp_traces_endpoint``), this module adds them.
+vLLM computes spans from its statistics; if they are off (``disable_log_stats``), vLLM's engine dies at the
+first request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEEDS_STATISTICS: Final = (
     "vLLM's engine will die at its first request: otlp_traces_endpoint is set, and disable_log_stats is True "
     "(verl's default). Set actor_rollout_ref.rollout.disable_log_stats=False, or no otlp_traces_endpoint"
 )
-"""Warning to a user whose engine would die."""
+"""Warning for a configuration with which vLLM's engine would die."""
 _propagator: Final = TraceContextTextMapPropagator()
 
 
@@ -33,7 +33,7 @@ def install(module: ModuleType) -> None:
 
 
 def lacks_statistics(verl_config: Any) -> bool:
-    """Return whether verl's configuration has vLLM trace without statistics."""
+    """Return whether verl's configuration lets vLLM trace without statistics."""
     try:
         rollout = verl_config["actor_rollout_ref"]["rollout"]
         engine = (rollout.get("engine_kwargs") or {}).get("vllm") or {}
@@ -63,7 +63,7 @@ def _with_headers(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_tracing(engine: Any) -> bool:
-    """Return whether the engine makes spans; warn once if it will fail to."""
+    """Return whether the engine makes spans; warn once if its statistics are off."""
     config = getattr(engine, "observability_config", None)
     if config is None:
         config = getattr(getattr(engine, "vllm_config", None), "observability_config", None)
