@@ -107,11 +107,11 @@ def test_operation_that_is_sampled_out_takes_what_it_calls_along(
         ({"OTEL_TRACES_SAMPLER": "sometimes"}, "OTEL_TRACES_SAMPLER='sometimes' is not installed; known are"),
         (
             {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "half"},
-            "OTEL_TRACES_SAMPLER_ARG='half' is no share from 0 to 1",
+            "OTEL_TRACES_SAMPLER_ARG='half' is not a share from 0 to 1",
         ),
         (
             {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "7"},
-            "OTEL_TRACES_SAMPLER_ARG='7' is no share from 0 to 1",
+            "OTEL_TRACES_SAMPLER_ARG='7' is not a share from 0 to 1",
         ),
     ],
 )

@@ -11,10 +11,10 @@ Value = TypeVar("Value")
 
 
 class BoundedDict(MutableMapping[Key, Value]):
-    """A dictionary that forgets the entries that were set longest ago.
+    """A dictionary of bounded size, which drops its oldest entries first.
 
     Args:
-        limit: number of entries, or sum of their sizes, that is kept.
+        limit: maximum number of entries; with ``size_of``, maximum sum of their sizes.
         size_of: measures a value when it is set; by default each entry counts as 1.
     """
 
@@ -49,5 +49,5 @@ class BoundedDict(MutableMapping[Key, Value]):
 
     @property
     def size(self) -> int:
-        """Number of the entries, or sum of their sizes."""
+        """Number of entries; with ``size_of``, the sum of their sizes."""
         return len(self._entries) if self._size_of is None else self._total

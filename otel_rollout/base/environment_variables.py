@@ -1,6 +1,6 @@
 """Classify environment variables: delivery, credentials, access to a target.
 
-Prefixes of variables, and the variables of each exporter, are listed here and nowhere else.
+No other module lists prefixes of variables, or the variables of an exporter.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ PREFIXES: Final = (
 )
 """Prefixes of OpenTelemetry's and the trackers' variables, which every process of a run gets."""
 DELIVERY_PREFIXES: Final = (*PREFIXES, "AWS_", "AZURE_", "GOOGLE_")
-"""Prefixes of variables that exporters may need."""
+"""``PREFIXES``, and those of cloud SDKs: variables that exporters may need."""
 
 _CREDENTIAL_NAME: Final = re.compile("AUTH|CREDENTIAL|HEADERS|KEY|PASSW|SECRET|TOKEN")
 _USER_INFORMATION: Final = re.compile(r"://[^/\s]*@")
@@ -69,7 +69,10 @@ _ACCESS_NAME: Final = re.compile(f"{_CREDENTIAL_NAME.pattern}|CA_BUNDLE|CERT|INS
 
 
 def may_be_credential(name: str, value: str) -> bool:
-    """Return whether a variable or option may hold a credential: by its name, or by a user in its URL."""
+    """Return whether a variable or option may hold a credential.
+
+    Its name says so (``API_KEY``), or its value is a URL with a user.
+    """
     return _CREDENTIAL_NAME.search(name.upper()) is not None or _USER_INFORMATION.search(value) is not None
 
 
@@ -79,12 +82,12 @@ def without_credentials(value: str) -> str:
 
 
 def gives_access(name: str, value: str) -> bool:
-    """Return whether a variable decides access to a target: credentials, certificates, proxies."""
+    """Return whether a variable is a credential, a certificate, a proxy or the like."""
     if name.startswith("OTEL_ROLLOUT_"):
         return False
     return _ACCESS_NAME.search(name.upper()) is not None or _USER_INFORMATION.search(value) is not None
 
 
 def access_in(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that decide a forwarder's access to its targets."""
+    """Return the variables that give a forwarder access to its targets."""
     return {name: value for name, value in environ.items() if value and gives_access(name, value)}

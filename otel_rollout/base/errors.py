@@ -12,14 +12,14 @@ from otel_rollout.base.interrupts import interrupt_in
 
 _logger = logging.getLogger("otel_rollout")
 MAX_REPORTED: Final = 10_000
-"""Different messages that a process logs through this module; further ones are left out."""
+"""Maximum number of different messages that a process logs through this module; more are not logged."""
 
 
 class internal_errors(ContextDecorator):
     """Log exceptions of a block as internal errors, and continue after the block.
 
-    As a decorator of a function: the function returns None after an exception. Exceptions that a signal
-    handler of the application raised meanwhile go through, and so does what is no ``Exception``.
+    As a decorator: the function returns None after an exception. An exception that a signal handler of the
+    application raised inside the block goes through. So does a ``BaseException`` that is no ``Exception``.
 
     Args:
         doing: completes "internal error while …": ``"preparing Ray's workers"``.
@@ -43,10 +43,10 @@ class internal_errors(ContextDecorator):
 
 
 def fault(doing: str, error: Exception) -> None:
-    """Log an internal error, once for ``doing``. The caller goes on as if tracing were off.
+    """Log an internal error, once for ``doing``.
 
-    For callers that cannot use :class:`internal_errors`: those on the hot path, where entering and leaving a
-    context manager would cost more than the work it guards, and those that need the exception.
+    The caller continues as if tracing were off. Callers that need the exception use this function in place of
+    :class:`internal_errors`. So does the hot path: a context manager would cost more than the work inside.
 
     Raises:
         BaseException: ``error`` or its cause, if a signal handler of the application raised it (a time limit,
@@ -71,8 +71,8 @@ def warn_once(message: str, once_for: str | None = None, logger: logging.Logger 
     """Log a warning, once for its text or for ``once_for``. Never raises.
 
     Args:
-        message: without the full stop.
-        once_for: what is warned of, where the text varies.
+        message: text of the warning, without a full stop.
+        once_for: key of the warning, for messages whose text varies.
         logger: writes the warning.
     """
     try:

@@ -1,6 +1,6 @@
 """Let exceptions through that a signal handler of the application raises while code of this package runs.
 
-Such an exception, a time limit for example, is meant for the application. It is no internal error.
+Such an exception, a time limit for example, is meant for the application and is no internal error.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def interrupt_in(error: BaseException) -> BaseException | None:
     try:
         if _is_lost_by_orjson(error):
             return error.__cause__
-        for raised in (error, error.__cause__):  # orjson wraps the exceptions that it meets
-            # A single frame is that of the code which caught it; a handler's frame would be a second one.
+        for raised in (error, error.__cause__):  # orjson wraps an exception of its `default`
+            # The first frame is the code that caught the exception. A handler needs a second frame.
             if raised is not None and raised.__traceback__ is not None and raised.__traceback__.tb_next:
                 handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
-                known = {*handlers, pass_on.__code__}  # an exception that was let through once goes on
+                known = {*handlers, pass_on.__code__}  # pass_on: the exception was let through before
                 if any(frame.f_code in known for frame, _ in walk_tb(raised.__traceback__)):
                     return raised
     except (MemoryError, RecursionError):
@@ -45,8 +45,8 @@ def interrupt_in(error: BaseException) -> BaseException | None:
 def _is_lost_by_orjson(error: BaseException) -> bool:
     """Return whether orjson has dropped the traceback of its error's cause.
 
-    That happens to an exception which a signal handler raises at the entry of a ``default`` function: the
-    function catches whatever it raises itself, and an exception that was never caught has no traceback.
+    That happens if a signal handler raises at the entry of a ``default`` function, before its ``try``: an
+    exception that Python code never caught has no traceback.
     """
     cause = error.__cause__
     return (

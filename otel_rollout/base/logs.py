@@ -1,4 +1,4 @@
-"""Keep failing log handlers from ending a program: the record is lost, and nothing else happens."""
+"""Keep a failing log handler from ending the program: only its log record is lost."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from otel_rollout.base.interrupts import pass_on
 
 
 def guard_loggers(*names: str) -> None:
-    """Have loggers ignore exceptions of their handlers.
+    """Make loggers ignore exceptions of their handlers.
 
-    Even the standard handler raises one in a program that has closed its ``sys.stderr``.
+    Even the standard handler raises an exception after the program has closed ``sys.stderr``.
     """
     for name in names:
         logger = logging.getLogger(name)
@@ -22,7 +22,7 @@ def _guarded(handle: Callable[[logging.LogRecord], None]) -> Callable[[logging.L
     def guarded(record: logging.LogRecord) -> None:
         try:
             handle(record)
-        except Exception as error:  # noqa: BLE001 - of the application's handler
+        except Exception as error:  # noqa: BLE001 - raised by the application's handler
             pass_on(error)
 
     return guarded

@@ -1,4 +1,4 @@
-"""Replace attributes of other code's classes and modules, also upon import."""
+"""Replace attributes of third-party classes and modules, now or after their import."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ ImportCallback = Callable[[ModuleType], None]
 class Patches:
     """Replace attributes, and restore them later.
 
-    If other code has patched an attribute later, :meth:`undo` leaves that patch in place. The later patch
-    still calls the replacement, so each replacement checks :attr:`active` before it does any work.
+    If other code patches an attribute after this class, :meth:`undo` leaves that later patch in place. The
+    later patch still calls the replacement, so each replacement checks :attr:`active` before it does any
+    work.
     """
 
     def __init__(self) -> None:
@@ -47,9 +48,9 @@ class Patches:
 def when_imported(name: str, callback: ImportCallback) -> None:
     """Call ``callback(module)`` after module ``name`` has been executed.
 
-    If the module is imported already, ``callback`` is called now. A callback that waits already is not added
-    again. An exception that it raises is logged once; the import succeeds. Built-in and frozen modules are
-    never reported.
+    If the module is imported already, ``callback`` is called now. A callback that is already waiting is not
+    added again. An exception of ``callback`` is logged once, and the import succeeds. The later import of a
+    built-in or frozen module is not noticed.
 
     Args:
         name: full name of the module.
@@ -80,7 +81,7 @@ def _call(callback: ImportCallback, module: ModuleType) -> None:
 
 
 class ReportingFinder(MetaPathFinder):
-    """Return the specs that other finders find, with loaders that report execution."""
+    """A finder that uses the other finders, and reports when a module has executed."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[ImportCallback]] = {}
@@ -104,7 +105,7 @@ class ReportingFinder(MetaPathFinder):
     def _report_execution(self, spec: ModuleSpec) -> None:
         loader: Any = spec.loader
         if not hasattr(loader, "exec_module") or not hasattr(loader, "__dict__") or isinstance(loader, type):
-            return  # a loader of its own kind, or one class for all built-in modules
+            return  # a loader that cannot be wrapped, or the class that all built-in modules share
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Names of the attributes that this project writes or reads, by the vocabulary that defines them.
+"""Name the attributes that this project writes or reads, grouped by vocabulary.
 
 Three vocabularies meet on a rollout span:
 
@@ -27,13 +27,13 @@ STEP: Final = "rollout.step"
 SAMPLE_INDEX: Final = "rollout.sample_index"
 """int or str. Dataset row of the prompt (verl: ``extra_info.index``)."""
 ROLLOUT_N: Final = "rollout.rollout_n"
-"""int. Number of the trajectory in its group, the trajectories that are sampled for one prompt; from 0."""
+"""int. Index, from 0, of the trajectory in its group: all trajectories that are sampled for one prompt."""
 VALIDATE: Final = "rollout.validate"
 """bool. True for validation, whose step numbers overlap with those of training."""
 
 DEFAULT_NAMES: Final = frozenset({"rollout_trace", "agent_loop"})
-"""Names of root spans for which the application has chosen none. OpenTelemetry wants few span names, since
-metrics are made by name; in lists of traces :func:`name_of_trace` gives each root a name of its own."""
+"""Default names of root spans. Span names have to be few, because backends compute metrics by span name. In
+lists of traces, :func:`name_of_trace` gives each trace a name of its own."""
 
 IDENTITY: Final = (PROJECT_NAME, EXPERIMENT_NAME, STEP, SAMPLE_INDEX, ROLLOUT_N, VALIDATE)
 
@@ -43,22 +43,23 @@ EXTRA_PREFIX: Final = "rollout."
 SCORE_PREFIX: Final = "rollout.score."
 """``rollout.score.<name>``: a score given before the trajectory ended (float, bool or str)."""
 SCORE_TIME_PREFIX: Final = "rollout.score_time."
-"""``rollout.score_time.<name>``: int. When that score was given, Unix time in ns; newer ones win."""
+"""``rollout.score_time.<name>``: int. When the score ``<name>`` was given, Unix time in ns. The newest score
+counts."""
 SCORE_ORIGIN: Final = "rollout.score_origin"
-"""str, on an evaluation span whose score the root span does not carry: ``ORIGIN_PROCESS``, given inside the
-trajectory in another process than the root's; ``ORIGIN_OUTSIDE``, by the id of the trajectory at any time, or
-by a task that outlives it."""
+"""str. On an evaluation span whose score is not on the root span. ``ORIGIN_PROCESS``: the score was given
+inside the trajectory, in another process than the root's. ``ORIGIN_OUTSIDE``: the score was given by the
+trajectory's id, or by a task that outlived the trajectory."""
 ORIGIN_PROCESS: Final = "process"
 ORIGIN_OUTSIDE: Final = "outside"
 MAX_SCORE_NAME_CHARS: Final = 250
-"""Longest name of a score: what MLflow takes as the name of an assessment."""
+"""Maximum characters of a score's name: MLflow's limit for the name of an assessment."""
 
 AGENT_NAME: Final = "rollout.agent_name"
 """str. Agent loop that produced the trajectory (verl: ``agent_name``)."""
 GROUP_ID: Final = "rollout.group_id"
 """str. Id of the trajectory's group (verl: ``uid``)."""
 GROUP_SIZE: Final = "rollout.group_size"
-"""int. Number of trajectories in the group; the group is complete when so many have ended."""
+"""int. Number of trajectories in the group. The group is complete when that many have ended."""
 POLICY_VERSION_MIN: Final = "rollout.policy_version_min"
 """int. Version of the weights that made the first tokens (verl: ``min_global_steps``). On model calls too."""
 POLICY_VERSION_MAX: Final = "rollout.policy_version_max"
@@ -70,22 +71,22 @@ NUM_PREEMPTED: Final = "rollout.num_preempted"
 
 # --- Token ids (ours) --------------------------------------------------------------------------------------
 TOKENIZER: Final = "rollout.tokenizer"
-"""str. Tokenizer of the span's token ids, by its name in the run's directory; their text is to be shown
-(``token2text``)."""
+"""str. Name, in the node directory, of the tokenizer with which the forwarder detokenizes the span's token
+ids (``token2text``)."""
 TEXT_OF: Final = "rollout.text_of"
-"""str. On a recorded root span: the span (16 hex digits) whose ``response_text`` the root is to show."""
+"""str. On a recorded root span: id (16 hex digits) of the span whose ``response_text`` the root shows."""
 TURN_CONTINUES: Final = "rollout.turn.continues"
-"""str. An earlier span of the trace (16 hex digits), with whose tokens or messages, and answer, those of this
-span begin. The forwarder adds this attribute and the next two."""
+"""str. Id (16 hex digits) of an earlier span of the trace. The tokens or messages of this span begin with
+those of the earlier span and its answer. The forwarder adds this attribute and the next two."""
 TURN_SHARED: Final = "rollout.turn.shared"
-"""int. Number of tokens or messages in that shared prefix."""
+"""int. Number of tokens or messages in the prefix that both spans share."""
 TURN_LENGTH: Final = "rollout.turn.length"
-"""int. Number of tokens or messages in the turn, without its answer. On a span with both, all three count
-messages."""
+"""int. Number of tokens or messages in the turn, without its answer. If a span has tokens and messages, the
+``TURN_…`` attributes describe the messages."""
 
 # --- Generators (ours). On the span of a generator's operation. --------------------------------------------
 GENERATOR_ITEMS: Final = "rollout.generator.items"
-"""int. Number of items that the generator gave; the output holds the first of them."""
+"""int. Number of items that the generator yielded; the output holds the first items."""
 GENERATOR_EXHAUSTED: Final = "rollout.generator.exhausted"
 """bool. False if the consumer stopped early, or the generator failed."""
 GENERATOR_RETURNED: Final = "rollout.generator.returned"
@@ -93,10 +94,10 @@ GENERATOR_RETURNED: Final = "rollout.generator.returned"
 
 # --- Origin of a line (ours). On the resource. -------------------------------------------------------------
 SEGMENT_ID: Final = "rollout.segment.id"
-"""str. Unique for each segment file, and first in each line: the Collector's ``otlp_json_file`` receiver
-identifies files by their first bytes."""
+"""str. Unique id of the segment file, at the start of each line: the Collector's ``otlp_json_file`` receiver
+identifies a file by its first bytes."""
 RUN_ID: Final = "rollout.run.id"
-"""str. The run that the process belonged to."""
+"""str. Id of the run to which the process belonged."""
 
 NO_EXTRAS: Final = frozenset(
     {
@@ -114,9 +115,10 @@ NO_EXTRAS: Final = frozenset(
         RUN_ID,
     }
 )
-"""Names with a meaning of their own, besides scores; extras of such names go below ``EXTRA_RENAMED``."""
+"""Reserved names, besides those of scores. An extra argument with such a name is recorded below
+``EXTRA_RENAMED``."""
 EXTRA_RENAMED: Final = "rollout.extra."
-"""``rollout.extra.<name>``: a keyword argument of ``rollout_trace_attr`` whose name has another meaning."""
+"""``rollout.extra.<name>``: a keyword argument of ``rollout_trace_attr`` whose attribute name is reserved."""
 
 # --- OpenInference -----------------------------------------------------------------------------------------
 INPUT_VALUE: Final = "input.value"
@@ -189,11 +191,11 @@ def short_name(name: str) -> str:
 
 
 def name_of_trace(name: str, attributes: Mapping[str, Any]) -> str:
-    """Return the name of a trajectory in lists of traces: ``1/29/1`` is its step, sample and rollout.
+    """Return the name of a trajectory in lists of traces: ``step/sample/rollout``.
 
     Args:
-        name: name of its root span; a name that the application has chosen stays.
-        attributes: attributes of its root span.
+        name: name of the root span; returned unchanged if the application has chosen the name.
+        attributes: attributes of the root span.
     """
     parts = [attributes.get(key) for key in (STEP, SAMPLE_INDEX, ROLLOUT_N)]
     while parts and parts[-1] is None:

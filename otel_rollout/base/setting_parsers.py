@@ -29,13 +29,13 @@ def text(value: str) -> str:
 def path_text(value: str) -> str:
     """Accept a path that this process can pass to the system; its bytes need not be valid UTF-8."""
     if "\0" in value:
-        raise ValueError("holds a zero byte, which no path can")
+        raise ValueError("holds a zero byte, which is not allowed in a path")
     try:
         os.fsencode(value)
     except UnicodeEncodeError:
         raise ValueError(
-            f"cannot be the name of a file in this process, whose encoding for names is "
-            f"{sys.getfilesystemencoding()}: set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
+            f"cannot be encoded in {sys.getfilesystemencoding()}, this process's encoding of file names: set "
+            "LC_ALL=C.UTF-8 or PYTHONUTF8=1"
         ) from None
     return value
 
@@ -78,7 +78,7 @@ def share(value: str) -> float:
     """Parse a number from 0 to 1."""
     parsed: float = number(float, 0, value)
     if parsed > 1:
-        raise ValueError("is no share from 0 to 1")
+        raise ValueError("is not a share from 0 to 1")
     return parsed
 
 
@@ -95,7 +95,7 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 
 def names(value: str) -> dict[str, dict[str, Any]]:
-    """Parse names of exporters, comma separated: name → options, of which there are none."""
+    """Parse comma-separated names of exporters: name → options, always empty."""
     found = [name.strip() for name in value.split(",")]
     return {name: {} for name in found if name and name != "none"}
 

@@ -11,7 +11,7 @@ def closest(name: str, known: Iterable[str], similarity: float = 0.7) -> str | N
     Args:
         name: the name that was given.
         known: the names that exist.
-        similarity: the least ratio of :class:`difflib.SequenceMatcher`, from 0 to 1.
+        similarity: minimum ratio of :class:`difflib.SequenceMatcher`, from 0 to 1.
     """
     import difflib  # here: only needed after a mistake
 

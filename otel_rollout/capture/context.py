@@ -1,7 +1,7 @@
 """Find trajectories in an OpenTelemetry context, and leave those that have ended.
 
-A task keeps the context in which it was started. So a context may hold a trajectory, a span or a call from
-another process that has ended long since.
+A task keeps the context in which it was started. So a context may hold a trajectory, a span, or a call from
+another process, that has already ended.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ if TYPE_CHECKING:
     from otel_rollout.capture.trajectory import Trajectory
 
 TRAJECTORY: Final = otel_context.create_key("otel-rollout-trajectory")
-"""Key of the trajectory around."""
+"""Key of the current trajectory."""
 OPERATION: Final = otel_context.create_key("otel-rollout-operation")
-"""Key of the operation around, if it is a method."""
+"""Key of the current operation, if it is a method."""
 SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
-"""OpenTelemetry's key of the current span, so that a span and other values enter a context with one copy."""
+"""OpenTelemetry's key of the current span. With this key, one copy of a context sets a span and other
+values."""
 
 
 def trajectory_in(context: Context) -> Trajectory | None:
-    """Return the trajectory of this process that is around."""
+    """Return the current trajectory if it was started in this process, or None."""
     found: Trajectory | None = context.get(TRAJECTORY)  # type: ignore[assignment] # nobody else has the key
     return found
 
 
 def ended_span_in(context: Context) -> Span | None:
-    """Return the span around if its trajectory, operation, request or call has ended.
+    """Return the current span if its trajectory, operation, request or call has ended.
 
-    A trajectory that starts in the context is no part of that span. This process does not know whether a
-    trajectory of another process has ended, but whether the call from that process has.
+    A trajectory that starts in the context does not belong to such a span. This process does not know whether
+    a trajectory of another process has ended. It knows whether the call from that process has ended.
     """
     around = trajectory_in(context)
     if around is not None:
@@ -49,12 +50,12 @@ def ended_span_in(context: Context) -> Span | None:
 
 
 def without_trajectory(context: Context) -> Context:
-    """Return a context without span and trajectory, in which a new trace starts."""
+    """Return a context without span and identity, in which a new trace starts."""
     return with_identity(NO_IDENTITY, Context({**context, SPAN: trace.INVALID_SPAN}))
 
 
 def leave_ended_trajectories(context: Context) -> None:
-    """Leave the trajectories around that ended before a trajectory inside them."""
+    """Leave enclosing trajectories that ended before the trajectory inside them."""
     outside, around = context, trajectory_in(context)
     while around is not None and around.is_over and around._outside is not None:
         outside = around._outside

@@ -47,8 +47,8 @@ def rollout_trace_op(
     """Record each call of a function, coroutine or generator function as a span.
 
     Use the decorator bare or with options. The span holds the call's arguments by name (without ``self`` and
-    ``cls``), its result or the items of a generator, and the exception that leaves it, if one does. For the
-    caller nothing changes. Attributes can be added inside through OpenTelemetry::
+    ``cls``), its result or the items of a generator, and an exception that leaves the call. For the caller
+    nothing changes. The function can add attributes through OpenTelemetry::
 
         trace.get_current_span().set_attribute("gen_ai.usage.output_tokens", n)
 
@@ -62,11 +62,11 @@ def rollout_trace_op(
         capture: which content of a call is recorded: ``"all"``, ``"inputs"``, ``"outputs"`` or ``"none"``.
         exclude: names of arguments that are not recorded.
         record_super: whether a decorated method that this one overrides, and calls through ``super()``, gets
-            a span of its own. By default both together are one call with one span.
+            a span of its own. By default both calls share one span.
         token2text: whether ``prompt_text`` and ``response_text`` are shown beside the token ids of an output
             (``prompt_ids``, ``response_ids``, ``token_ids``). They are detokenized outside this process, by
-            ``self.tokenizer`` or by the setting ``tokenizer``. None: as the trajectory around, or else the
-            setting ``token2text``, says.
+            ``self.tokenizer`` or by the setting ``tokenizer``. None: the current trajectory decides, or else
+            the setting ``token2text``.
 
     Raises:
         ValueError: at decoration, for a kind or capture that does not exist, and for a name in ``exclude``
@@ -89,7 +89,7 @@ def _check_options(function: object, kind: str, capture: str, exclude: Collectio
         is_kind = function.upper() in semconv.SPAN_KINDS
         right = f"kind={function.upper()!r}" if is_kind else f"name={function!r}"
         raise TypeError(
-            f"rollout_trace_op: options are given by their names: @rollout_trace_op({right}), "
+            f"rollout_trace_op: options are keyword arguments: @rollout_trace_op({right}), "
             f"not @rollout_trace_op({function!r})"
         )
     if kind not in semconv.SPAN_KINDS:
@@ -132,10 +132,9 @@ def _wrapper_for(function: Any) -> Callable[[Operation, Callable[..., Any]], Cal
     return _traced_function
 
 
-# The wrappers are on the hot path, and written out by hand. They are pickled by value when the wrapped
-# function is, as anything in __main__. So they name only functions, classes and modules, which are pickled by
-# reference. Each guards the calls of our functions by a `try` of its own: even the call itself may fail, at
-# the end of the stack.
+# The wrappers are on the hot path, so they share no code. A wrapper of a function in __main__ is pickled by
+# value. So the wrappers refer only to functions, classes and modules, which are pickled by reference. Each
+# wrapper calls our functions inside a `try`: even the call itself raises when the stack is full.
 
 
 def _traced_function(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -190,7 +189,7 @@ def _traced_coroutine(operation: Operation, function: Callable[..., Any]) -> Cal
             attach(recorded.inside)
             result = await function(*args, **kwargs)
         except BaseException as error:
-            # Perhaps in another context than at the start: the garbage collector may close a coroutine.
+            # The context may differ from the start: the garbage collector may close a coroutine.
             current = get_current()
             if current is recorded.inside or current.get(recorded.key) is recorded.span:
                 attach(recorded.outside)

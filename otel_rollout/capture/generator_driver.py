@@ -1,10 +1,10 @@
 """Drive a generator step by step, each step in the generator's own context.
 
-Between two steps the consumer is in its own context: no context token is held across a ``yield``, because the
-consumer goes on to other work, and the generator may be closed from another context, or never. All other
-context variables are the consumer's, as for any generator.
+Between two steps the consumer runs in its own context. No context token is held across a ``yield``: the
+generator may be closed from another context, or never. All other context variables have the consumer's
+values, as in any generator.
 
-A generator function that passes on what its consumer sends is short::
+A generator function that forwards what its consumer sends is short::
 
     steps = Steps(generator, context)
     while steps.advance():
@@ -14,8 +14,8 @@ A generator function that passes on what its consumer sends is short::
             steps.throw(error)
     return steps.value
 
-``GeneratorExit`` is passed on like any other exception. So ``close()`` of the outer generator has the result
-that the inner generator gives it.
+``GeneratorExit`` is forwarded like any other exception. So ``close()`` of the outer generator has the same
+result as ``close()`` of the inner one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from otel_rollout.base.errors import fault
 
 
 class Observer(Protocol):
-    """Is notified of a generator's steps. Its exceptions are reported, not passed on."""
+    """Receives a generator's steps. An observer's exceptions are logged, not raised."""
 
     def yielded(self, item: Any) -> None:
         """Receive an item that the generator yielded."""
@@ -46,8 +46,8 @@ class _Steps:
     """The common part of both kinds of generators.
 
     Args:
-        context: attached while the generator runs; None: the consumer's stays.
-        observer: is notified of each step.
+        context: the context in which the generator runs; None: the consumer's context.
+        observer: receives each step.
     """
 
     value: Any = None
@@ -74,7 +74,7 @@ class _Steps:
         self._throws, self._argument = True, error
 
     def run(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """Call ``step`` in the generator's context, and keep that for the next step."""
+        """Call ``step`` in the generator's context; save the context for the next step."""
         if self._context is None:
             return step(argument)
         outside = otel_context.get_current()
@@ -84,7 +84,7 @@ class _Steps:
         finally:
             self._context = otel_context.get_current()
             otel_context.attach(outside)
-            del argument  # an exception, whose traceback has this frame
+            del argument  # may be an exception, whose traceback refers to this frame
 
     def _yielded(self, item: Any) -> None:
         self._item = item
@@ -144,7 +144,7 @@ class Steps(_Steps):
 
 
 class AsyncSteps(_Steps):
-    """The steps of an asynchronous generator; each step is itself driven in steps."""
+    """The steps of an asynchronous generator; each step is an awaitable with its own steps."""
 
     def __init__(
         self,
@@ -173,8 +173,8 @@ class AsyncSteps(_Steps):
         argument, self._argument = self._argument, None
         if self._has_started:
             return self._generator.athrow(argument) if self._throws else self._generator.asend(argument)
-        # An event loop closes the generators that it saw start. It saw the wrapper, which closes this
-        # generator; closed by both at once, this one would raise. So the loop must not see it start.
+        # An event loop closes every generator whose first step it sees. The wrapper closes this generator,
+        # and a second `aclose` would raise. So hide the first step from the loop.
         self._has_started = True
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(None, None)
@@ -206,5 +206,5 @@ class _Awaited:
                 argument = None
             try:
                 step, argument = inner.send, (yield awaited)
-            except BaseException as error:  # noqa: BLE001 - a cancellation, for example, for the generator
+            except BaseException as error:  # noqa: BLE001 - thrown into the generator: a cancellation, say
                 step, argument = inner.throw, error

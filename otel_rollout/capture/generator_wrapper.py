@@ -1,8 +1,8 @@
 """Generate wrappers of generator functions.
 
-The wrapper of a generator function has to be a generator function, because frameworks check that. It has to
-refuse wrong arguments when it is called, not when it is asked for the first item. So the wrapper has the
-parameters of the function, from whose signature it is generated.
+The wrapper of a generator function has to be a generator function, because frameworks check that. A wrong
+argument has to raise at the call, not at the first step. So each wrapper is generated with the parameters of
+its function.
 """
 
 from __future__ import annotations

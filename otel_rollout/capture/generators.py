@@ -17,8 +17,8 @@ from otel_rollout.capture.generator_wrapper import generate_wrapper
 from otel_rollout.capture.operation import Operation, RecordedCall, start_call
 
 MAX_ITEMS: Final = 4096
-"""Items of a generator that are recorded; further ones are counted. The setting ``value_limit`` bounds their
-total size."""
+"""Maximum number of items recorded of a generator; further items are only counted. The setting
+``value_limit`` bounds the total size of the recorded items."""
 
 
 def traced_generator(operation: Operation, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,7 +51,7 @@ def start_steps(
     *args: Any,
     **kwargs: Any,
 ) -> Steps | AsyncSteps:
-    """Start a call of a generator function, at its first step."""
+    """Start the recording and the steps of a generator, at its first step."""
     call = recording = None
     try:
         call = None if process.off else start_call(operation, args, kwargs)

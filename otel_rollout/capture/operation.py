@@ -29,7 +29,7 @@ Capture = Literal["all", "inputs", "outputs", "none"]
 
 
 _MAX_WRAPPERS: Final = 32
-"""Decorators of one method that are looked through for a decorated function."""
+"""Maximum length of a ``__wrapped__`` chain that is searched for a decorated function."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Options:
 class Operation:
     """A decorated function, and the options of its decorator.
 
-    It is pickled as these, and built anew in the other process.
+    An operation is pickled as its function and options, and rebuilt in the other process.
 
     Raises:
         ValueError: for a name in ``exclude`` that the function does not take.
@@ -69,7 +69,7 @@ class Operation:
 
     def unbound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return what is recorded of arguments that the function does not accept."""
-        if self.options.exclude:  # it is not known which of the arguments are excluded
+        if self.options.exclude:  # nobody knows which of these arguments are excluded
             return {"args": f"<{len(args)} arguments>", "kwargs": sorted(kwargs)}
         return {"args": list(args), "kwargs": kwargs}
 
@@ -100,14 +100,14 @@ class _ActiveMethod:
 
 
 class Call:
-    """One call that a sampler has left out: its context tells the calls inside it.
+    """A call that is sampled out; its context keeps the calls inside it unrecorded.
 
-    During the call the context ``inside`` is current, before and after the call ``outside``.
+    During the call the context ``inside`` is current; before and after the call, ``outside`` is.
     """
 
     __slots__ = ("inside", "outside", "span")
     key: Final = SPAN
-    """Key of the current span in this process. A wrapper may have been pickled in another process."""
+    """Key of the current span in this process. A pickled wrapper must not carry another process's key."""
 
     def __init__(self, span: Span, outside: otel_context.Context) -> None:
         self.span = span
@@ -136,7 +136,7 @@ class RecordedCall(Call):
         limit: int,
         shows_text: bool,
     ) -> None:
-        # Without a call of the base class: this is the hot path.
+        # The hot path: no call of the base class.
         self.span = span
         self.encode = encode
         self.limit = limit
@@ -178,7 +178,7 @@ class RecordedCall(Call):
 
 
 def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """Start to record a call; the caller attaches ``inside``. None: not recorded."""
+    """Start to record a call; return None if it is not recorded. Attach nothing."""
     active = runtime.current()
     if active is None:
         return None
@@ -211,7 +211,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         if encode is not None and operation.takes_input:
             try:
                 arguments = operation.bind(*args, **kwargs)
-            except TypeError:  # the function itself is about to raise it
+            except TypeError:  # the function itself is about to raise the same error
                 arguments = operation.unbound(args, kwargs)
             encoded = encode(arguments, limit)
             span_io.put_json(span, semconv.INPUT_VALUE, encoded)
@@ -251,7 +251,7 @@ def _is_super_call(above: Any, operation: Operation, receiver: Any) -> bool:
 
 
 def _overrides(overriding: Operation, overridden: Operation, receiver: Any) -> bool:
-    """Return whether a method comes before another in the receiver's class order."""
+    """Return whether a method precedes another in the receiver's method resolution order."""
     class_ = receiver if issubclass(type(receiver), type) else type(receiver)
     found = False
     for base in class_.__mro__:

@@ -1,6 +1,6 @@
 """Mark the context of a call from another process, to know when the call ended.
 
-A task that the call started may outlive it. The task keeps the context, but is no part of the call any more.
+A task may outlive the call that started it. The task keeps the context, but no longer belongs to the call.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class _RemoteCall:
 
 
 def start(context: Context) -> Context:
-    """Return the context of a call that is about to run in ``context``."""
+    """Return ``context`` with a mark for a call that is about to start."""
     return otel_context.set_value(_KEY, _RemoteCall(), context)
 
 
 def end(context: Context) -> None:
-    """Note that the call with this context has ended."""
+    """Mark the call in a context as ended."""
     call = context.get(_KEY)
     if type(call) is _RemoteCall:
         call.has_ended = True
 
 
 def has_ended(context: Context) -> bool:
-    """Return whether a context is that of a call from another process that has ended."""
+    """Return whether a context belongs to a call from another process that has ended."""
     call = context.get(_KEY)
     return type(call) is _RemoteCall and call.has_ended

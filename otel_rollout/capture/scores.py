@@ -26,25 +26,25 @@ from otel_rollout.recording.secret_patterns import MARK
 
 Score = float | bool | str
 _SHOWN_CHARS: Final = 60
-"""Characters of a score's name that a warning shows."""
+"""Maximum characters of a score's name in a warning."""
 _traceparent = TraceContextTextMapPropagator()
 
 
 def score(name: str, value: Any, *, comment: str | None = None, trajectory: str | None = None) -> None:
     """Score a trajectory: a reward, an advantage, a verdict, a label.
 
-    By default the trajectory around is scored. In the process that runs the trajectory, the score is also set
-    on its root span; in another process, reached by a Ray call, the score is recorded below the current span.
-    Outside any trajectory, a score without ``trajectory`` is ignored.
+    By default the current trajectory is scored. In the process that runs the trajectory, the score is also
+    set on the root span. In another process, reached by a Ray call, the score is recorded below the current
+    span. Outside any trajectory, a score without ``trajectory`` is ignored.
 
     Of several scores with one name, the newest counts, wherever it was given. Nothing is raised: a value that
-    is no score is not recorded, with a warning. A score is counted (``Report.sampled_out``) if its trajectory
-    is not recorded, or if ``trajectory`` is no id.
+    is no score causes a warning and is not recorded. ``Report.sampled_out`` counts scores whose trajectory is
+    not recorded, and scores whose ``trajectory`` is no id.
 
     Args:
         name: the score's name, for example ``"reward"``; 1 to 250 characters.
-        value: a number, a bool or a label. Scalars of numpy and torch count as the value they hold, members
-            of an enumeration as their value.
+        value: a number, a bool or a label. A scalar of numpy or torch is recorded as a builtin number, a
+            member of an enumeration as its value.
         comment: the reason, in words.
         trajectory: :attr:`Trajectory.id` of another trajectory, running or ended, of any process that
             delivers to the same target.
@@ -57,7 +57,7 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
         if given is None:
             return
         if isinstance(given, str) and redaction.hides(active.settings.redact, name):
-            given = MARK  # the score's own span has it in attributes of other names
+            given = MARK  # on the evaluation span, the attribute has another name
         if trajectory is not None:
             _score_by_id(active, trajectory, name, given, comment)
             return
@@ -75,7 +75,7 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
 def _score_inside(
     active: runtime.Runtime, root: Span, context: Context, name: str, value: Score, comment: str | None
 ) -> None:
-    # A root that has ended takes no attributes any more; a task may live on in its context.
+    # A task may outlive its trajectory. An ended root span accepts no attributes.
     if not root.is_recording():
         _record(active, root, context, name, value, comment, semconv.ORIGIN_OUTSIDE)
         return
@@ -86,7 +86,7 @@ def _score_inside(
 
 
 def _score_by_id(active: runtime.Runtime, id_: str, name: str, value: Score, comment: str | None) -> None:
-    # In an empty context: the trajectory around the caller is another one.
+    # Start from an empty context: the caller's own trajectory is not the scored one.
     context = _traceparent.extract({"traceparent": str(id_)}, Context())
     scored = trace.get_current_span(context)
     if not scored.get_span_context().is_valid:

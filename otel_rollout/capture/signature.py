@@ -1,7 +1,7 @@
 """Bind call arguments to a dict by parameter name.
 
-This is faster than ``inspect.Signature.bind``, because Python itself binds: a function with the parameters of
-the original one is generated, whose body returns them as a dict.
+A generated function has the parameters of the original one, and returns them as a dict. So Python itself
+binds the arguments, which is faster than ``inspect.Signature.bind``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Parameters:
 
     Args:
         function: something callable.
-        follow_wrapped: read the parameters of the function that it wraps (``functools.wraps``).
+        follow_wrapped: whether to read the parameters of the wrapped function (``functools.wraps``).
 
     Raises:
         ValueError: when the parameters cannot be read (some builtins).
@@ -44,15 +44,15 @@ class Parameters:
         }
 
     def declared(self) -> str:
-        """Return the text between a ``def``'s parentheses, with names of ``defaults``."""
+        """Return the parameter list of a ``def``, with the names of ``defaults`` as defaults."""
         return ", ".join(text for index in range(len(self._parameters)) for text in self._declaration(index))
 
     def forwarded(self) -> str:
-        """Return the text between the parentheses of a call that passes them on."""
+        """Return the argument list of a call that passes the parameters on."""
         return ", ".join(_forwarding(parameter) for parameter in self._parameters)
 
     def as_dict(self, exclude: Collection[str]) -> str:
-        """Return a dict display of the parameters, without receiver and excluded ones."""
+        """Return source of a dict of the parameters, without receiver and excluded ones."""
         hidden = {*exclude, *(self.names[:1] if self.has_receiver else ())}
         items = [f"{name!r}: {name}" for name in self.names if name not in hidden]
         unnamed = sorted(set(exclude).difference(self.names))
@@ -101,8 +101,8 @@ def positional(*args: Any, **kwargs: Any) -> dict[str, Any]:
 def make_binder(function: Callable[..., Any], exclude: Collection[str] = ()) -> Binder:
     """Generate a function that returns the arguments of ``function`` by name.
 
-    Defaults are included, a first parameter named ``self`` or ``cls`` is not. The generated function raises
-    ``TypeError`` for arguments for which ``function`` would.
+    The result includes defaults, but no first parameter named ``self`` or ``cls``. The generated function
+    raises ``TypeError`` for the same arguments as ``function``.
 
     Args:
         function: something callable.

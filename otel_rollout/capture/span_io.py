@@ -1,4 +1,4 @@
-"""Start spans and set JSON on them, whether our provider or an SDK records them."""
+"""Start spans and set JSON on them, in our provider or in an application's SDK."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _HEADS: Final = {
 }
 KINDS: Final = {kind: (b"," + writer.attribute(semconv.SPAN_KIND, kind),) for kind in semconv.SPAN_KINDS}
 _LONG: Final = 64 << 10
-"""Bytes of JSON from which a line is written in pieces, to save a copy."""
+"""A line with more bytes of JSON in one attribute is written in pieces, which saves a copy."""
 
 
 def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context) -> Span | None:
     """Start a span below ``parent``; None if the parent's trace is not recorded.
 
-    A trace that a sampler leaves out gets a span that does not record, which tells everything below it.
+    If a sampler leaves the trace out, return a non-recording span: then nothing below it is recorded.
 
     Args:
         runtime: the active runtime.
@@ -51,7 +51,7 @@ def start(runtime: Runtime, name: str, kind: str, parent: Span, context: Context
     if tracer is not None:
         span = tracer.start_span(name, context, attributes={semconv.SPAN_KIND: kind})
         if span.is_recording():
-            # Again, because the application's limits cut the attributes of a span's start.
+            # Set it again: the application's span limits may have dropped it at the start.
             span.set_attribute(semconv.SPAN_KIND, kind)
         elif not above.is_valid:
             runtime.writer.counters.skip("application_sampler")
@@ -88,7 +88,7 @@ def unfinished_line(span: Span, longest: int | None) -> bytes:
 
     Args:
         span: the root span.
-        longest: for a line with nothing but the trajectory's identity: characters that texts are cut to.
+        longest: if given, return only the trajectory's identity, with texts cut to this many characters.
     """
     if type(span) is RecordingSpan:
         return span.unfinished_line(longest)

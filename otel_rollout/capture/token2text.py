@@ -1,4 +1,4 @@
-"""Mark spans whose token ids are to be shown as text.
+"""Mark spans whose token ids are shown as text.
 
 The mark is the name of a tokenizer, with which the forwarder detokenizes the ids
 (:mod:`otel_rollout.forwarder.line_rewriter`).
@@ -28,7 +28,7 @@ def mark(active: Runtime, span: Span, owner: Any) -> bool:
         if name is not None:
             span.set_attribute(semconv.TOKENIZER, name)
         return name is not None
-    except Exception as error:  # noqa: BLE001 - a user's attribute
+    except Exception as error:  # noqa: BLE001 - `tokenizer` may be a user's property
         fault("looking for a tokenizer", error)
         return False
 

@@ -39,10 +39,9 @@ from otel_rollout.recording.span import RecordingSpan
 from otel_rollout.recording.writer import SegmentWriter
 
 _ENTERED_TWICE: Final = (
-    "a trajectory was entered a second time, which records nothing more: rollout_trace_attr() makes one for "
-    "each `with`"
+    "a trajectory was entered a second time, which has no effect: call rollout_trace_attr() for each `with`"
 )
-_NOT_ENTERED: Final = "a trajectory was ended that had not been entered, which does nothing: use `with`"
+_NOT_ENTERED: Final = "a trajectory was ended before it was entered, which has no effect: use `with`"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -67,27 +66,26 @@ def rollout_trace_attr(
 
     Args:
         sample_index: index of the dataset row that was the prompt.
-        step: training step. ``1``, ``1.0`` and NumPy's 1 are one step; rows and siblings are compared alike.
+        step: training step. ``1``, ``1.0`` and NumPy's 1 are one step. This holds for ``sample_index`` and
+            ``rollout_n``, too.
         rollout_n: index, from 0, of this sibling in the group sampled for one prompt.
         name: name of the root span, and of the trace in MLflow.
         validate: whether this is validation rather than training.
         trace: False records nothing inside the block, at next to no cost.
         token2text: whether operations inside, in this process, show token ids as text, unless an operation
-            has a ``token2text`` of its own. None: as the setting ``token2text`` says.
+            has a ``token2text`` of its own. None: the setting ``token2text`` decides.
         extra: further facts about the trajectory (``agent_name="tool_agent"``), recorded on its root span
             as ``rollout.<name>``. ``group_size=8`` is the number of siblings, see docs/sampling.md.
 
     Returns:
-        The trajectory. ``set_input`` and ``set_output`` choose what a list of traces shows of it; by default
-        the input of the first operation directly below it, and the output of the last.
+        The trajectory. ``set_input`` and ``set_output`` choose what a list of traces shows. By default it
+        shows the input of the first operation directly below the trajectory, and the output of the last.
 
     Raises:
         TypeError: when it decorates a function without parentheses.
     """
     if isinstance(sample_index, types.FunctionType):  # as a decorator, without parentheses
-        raise TypeError(
-            "rollout_trace_attr: with parentheses, also as a decorator: @rollout_trace_attr(step=1)"
-        )
+        raise TypeError("rollout_trace_attr: the decorator needs parentheses: @rollout_trace_attr(step=1)")
     identity = {
         semconv.STEP: step,
         semconv.SAMPLE_INDEX: sample_index,
@@ -140,8 +138,8 @@ class Trajectory:
         """The id for :func:`otel_rollout.score`, valid in any process and at any time.
 
         A string of 55 characters, to be kept beside the sample in the training batch: the W3C ``traceparent``
-        of the root span (https://www.w3.org/TR/trace-context/). Its last digits say whether the trajectory is
-        sampled out. None before the trajectory is entered, and where tracing is off.
+        of the root span (https://www.w3.org/TR/trace-context/). The last two digits are 00 if the trajectory
+        is sampled out. None before the trajectory is entered, and if tracing is off.
         """
         if self._span is None:
             return None
@@ -157,7 +155,7 @@ class Trajectory:
 
     @property
     def root(self) -> Span | None:
-        """The root span, a non-recording one if the trajectory is left out; None before."""
+        """The root span, non-recording if the trajectory is sampled out; None without one."""
         return self._span
 
     def another(self) -> Trajectory:
@@ -186,7 +184,7 @@ class Trajectory:
                 self._enter()
             except Exception as error:  # noqa: BLE001 - user code goes on untraced
                 fault("starting a trajectory", error)
-        except BaseException as error:  # a signal handler's: neither the block nor its end is going to run
+        except BaseException as error:  # a signal handler raised it: Python will not call `__exit__`
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
@@ -202,9 +200,9 @@ class Trajectory:
             warn_once(_NOT_ENTERED)
             return
         self.is_over = True
-        # No `detach`: the garbage collector may close a coroutine or generator in another context than it ran
-        # in, where the token is refused and an error is logged. The span is compared, not the context: the
-        # block may have put something else into the context and left it there.
+        # No `detach`: the garbage collector may close a coroutine or generator in another context, where
+        # `detach` would log an error. Compare spans, not contexts: the block may have added other values to
+        # the context.
         outside = self._outside
         if outside is not None and get_current_span() is get_current_span(self._inside):
             attach(outside)
@@ -264,14 +262,14 @@ class Trajectory:
             return
         self._span = span
         if type(span) is RecordingSpan:
-            span.identity = identity  # its own identity, not that of a trajectory around
+            span.identity = identity  # not the identity of an outer trajectory
             span.trajectory = self
         self._attach(outside, identified, span)
         if span.is_recording():
             self._describe(active, span, ended)
 
     def _describe(self, active: runtime.Runtime, span: Span, ended: Span | None) -> None:
-        """Record extra facts, and a link to an ended span; note that it is running."""
+        """Record extra facts and a link to an ended span; register the running trajectory."""
         if ended is not None and ended.get_span_context().trace_flags.sampled:
             span.add_link(ended.get_span_context())
         for name, value in self._extra.items():
@@ -280,7 +278,7 @@ class Trajectory:
         self._slot = active.writer.start_trajectory(functools.partial(span_io.unfinished_line, span))
 
     def _is_sampled_out(self, active: runtime.Runtime, parent: Span, context: otel_context.Context) -> bool:
-        """Return whether the group is sampled out; an inner trajectory follows the outer."""
+        """Return whether the group is sampled out; False inside another trajectory."""
         sampling = active.sampling
         if sampling is None:
             return False
@@ -293,8 +291,8 @@ class Trajectory:
     def _gives_way(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
         """Return whether the trajectory is left out because the spool fills up.
 
-        It is not left out as a part of a trace that exists already, nor in an application's own provider:
-        the application's other exporters do not depend on our spool.
+        A trajectory inside an existing trace is always recorded. So is a trajectory in an application's own
+        provider: the application's other exporters do not depend on the spool.
         """
         return (
             not active.writer.has_room_for(identity)
@@ -307,15 +305,15 @@ class Trajectory:
         entries = {**identified, SPAN: span, TRAJECTORY: self}
         if OPERATION in entries:  # a call inside belongs to the trajectory, not to an operation around it
             entries[OPERATION] = None
-        if CHOSEN in entries:  # the choice has been used, and need not travel on
+        if CHOSEN in entries:  # used by now, and of no use in other processes
             entries[CHOSEN] = None
         inside = otel_context.Context(entries)
         self._outside, self._inside = outside, inside
         attach(inside)
 
     def _exit(self, error: BaseException | None) -> None:
-        # Span, context and trajectory refer to each other: the cycle is broken here, as some applications
-        # switch the garbage collector off. `outside` stays: blocks may be left in any order.
+        # Break the cycle of span, context and trajectory: some applications switch the garbage collector off.
+        # Keep `_outside`: an inner trajectory that ends later needs it.
         self._inside = None
         span = self._span
         if span is None:

@@ -16,9 +16,10 @@ from otel_rollout.recording.identity import PLAIN, builtin, scalar
 
 Scalar = bool | int | float | str | None
 Preview = bytes | tuple[bytes, int]
-"""JSON of an operation's input or output; of long JSON its beginning, and the number of bytes that follow."""
+"""JSON of an input or output; for long JSON, its first ``PREVIEW_BYTES`` and the number of remaining
+bytes."""
 PREVIEW_BYTES: Final = 16 << 10
-"""JSON bytes of an operation's input or output that are recorded on the root span as well."""
+"""Maximum bytes of an operation's input or output that are copied to the root span."""
 _IDENTITY: Final = {
     "sample_index": semconv.SAMPLE_INDEX,
     "step": semconv.STEP,
@@ -27,7 +28,8 @@ _IDENTITY: Final = {
 }
 _ARGUMENTS: Final = (*_IDENTITY, "name", "token2text", "group_size")
 _MISSPELT: Final = 0.77
-"""Similarity to an argument from which an extra may be a misspelling: "validation" is, "trace_id" is not."""
+"""Minimum similarity of an extra to an argument's name for a warning: "validation" warns, "trace_id" does
+not."""
 
 
 def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -43,23 +45,21 @@ def extra_attribute(name: str, value: Any, identity: Mapping[str, Any]) -> tuple
     argument = _similar_argument(name)
     if argument is not None:
         _warn_if_misspelt(name, argument, identity)
-    # Any other float stays one; a group's size is a whole number.
+    # A group's size is recorded as an integer. Other floats stay floats.
     recorded = _scalar(value) if name == "group_size" else _as_otlp(builtin(value), value)
     return _name_of_extra(name), recorded
 
 
 @functools.lru_cache(maxsize=256)
 def _name_of_extra(extra: str) -> str:
-    """Return an extra's attribute name, which is none of our own attributes' names."""
+    """Return an extra's attribute name; warn if the plain name is reserved."""
     name = semconv.EXTRA_PREFIX + extra
     if name not in semconv.NO_EXTRAS and not name.startswith(
         (semconv.SCORE_PREFIX, semconv.SCORE_TIME_PREFIX)
     ):
         return name
     renamed = semconv.EXTRA_RENAMED + extra
-    warn_once(
-        f"rollout_trace_attr: {extra!r} is recorded as {renamed}, because {name} has a meaning of its own"
-    )
+    warn_once(f"rollout_trace_attr: {extra!r} is recorded as {renamed}, because the name {name} is reserved")
     return renamed
 
 
@@ -100,7 +100,7 @@ def cut_preview(encoded: bytes) -> Preview:
 
 
 def preview_json(preview: Preview) -> bytes:
-    """Return a preview as JSON; of long JSON its beginning as a string."""
+    """Return a preview as JSON; long JSON becomes a string with its beginning."""
     if isinstance(preview, bytes):
         return preview
     beginning, more = preview

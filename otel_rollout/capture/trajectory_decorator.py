@@ -29,7 +29,7 @@ def decorate(trajectory: Trajectory, function: Function) -> Function:
         return cast("Function", type(function)(decorate(trajectory, function.__func__)))
     if not callable(function) or inspect.isclass(function):
         raise TypeError(
-            f"rollout_trace_attr: {function!r} is not a function. It marks a block, "
+            f"rollout_trace_attr: {function!r} is not a function. Mark a block, "
             "`with rollout_trace_attr(step=1):`, or a function, `@rollout_trace_attr(step=1)`"
         )
     return cast("Function", _wrapper_for(function)(trajectory, function))

@@ -1,7 +1,7 @@
-"""Read tokens used, model and finish reason from a model's reply.
+"""Read token usage, model and finish reason from a model's reply.
 
-Replies of OpenAI and Anthropic are recognised by their fields: as objects of their SDKs or of libraries with
-such replies, or as dicts. Nothing is imported, and no property of an object is called.
+Replies of OpenAI and Anthropic are recognised by their fields. They may be SDK objects, similar objects of
+other libraries, or dicts. This module imports no SDK and evaluates no property of an object.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _OUTPUT: Final = ("completion_tokens", "output_tokens")
 _DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
 _CACHE_OF_ANTHROPIC: Final = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _WITHIN: Final = ("message", "response")
-"""Fields that hold the reply in a stream's first and last events: Anthropic's, OpenAI's responses."""
+"""Fields that hold the reply in the first and last events of a stream: of Anthropic, of OpenAI's Responses
+API."""
 _MAX_CHOICES: Final = 128
-"""Choices of a reply whose finish reasons are recorded."""
+"""Maximum number of a reply's choices whose finish reasons are recorded."""
 _MAX_COUNT: Final = 1 << 63
-"""Bound of the integers of OTLP."""
+"""Token counts below this number are recorded; larger ones exceed OTLP's 64-bit integers."""
 
 Attribute = int | str | list[str]
 
@@ -33,7 +34,7 @@ Attribute = int | str | list[str]
 def record(span: Span, above: Any, reply: Any) -> None:
     """Set a reply's attributes on its operation's span, unless the user has set them.
 
-    An operation that returns a reply of an operation below it did not make the reply, and gets no attributes.
+    Only the innermost operation that returns the reply gets the attributes, so that no token counts twice.
 
     Args:
         span: the span of the operation that returned the reply.
@@ -69,7 +70,7 @@ def read(reply: Any) -> dict[str, Attribute]:
         fields = next((found for found in within if found is not None), fields)
         usage = _fields(fields.get("usage"))
     ending = _ending(fields)
-    is_reply = usage is not None or bool(ending)  # other objects have a model, too
+    is_reply = usage is not None or bool(ending)  # a field `model` alone does not make a reply
     return {**_tokens(usage or {}), **(_model(fields) if is_reply else {}), **ending}
 
 

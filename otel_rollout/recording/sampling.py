@@ -216,7 +216,7 @@ def _ratio(argument: str) -> Sampler:
     try:
         return TraceIdRatioBased(float(argument or 1))
     except ValueError:
-        raise ValueError(f"OTEL_TRACES_SAMPLER_ARG={argument!r} is no share from 0 to 1") from None
+        raise ValueError(f"OTEL_TRACES_SAMPLER_ARG={argument!r} is not a share from 0 to 1") from None
 
 
 def _installed(name: str, argument: str) -> Sampler:

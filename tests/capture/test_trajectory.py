@@ -255,7 +255,7 @@ def test_end_without_entry_is_ignored_with_a_warning(recorded, caplog, monkeypat
     rollout_trace_attr().__exit__(None, None, None)
     turn("x")
     assert [s.name for s in recorded()] == ["turn"]
-    assert "ended that had not been entered" in caplog.records[0].message
+    assert "ended before it was entered" in caplog.records[0].message
 
 
 def test_running_trajectory_pickles_as_one_not_entered(recorded):

@@ -187,9 +187,9 @@ def test_function_with_trace_false_works_unrecorded(recorded):
         (lambda: rollout_trace_op("tool"), "@rollout_trace_op(kind='TOOL'), not @rollout_trace_op('tool')"),
         (
             lambda: rollout_trace_attr(turn),
-            "with parentheses, also as a decorator: @rollout_trace_attr(",
+            "the decorator needs parentheses: @rollout_trace_attr(",
         ),
-        (lambda: rollout_trace_attr(step=1)(5), "5 is not a function. It marks a block"),
+        (lambda: rollout_trace_attr(step=1)(5), "5 is not a function. Mark a block"),
         (lambda: rollout_trace_attr(step=1)(int), "<class 'int'> is not a function"),
     ],
 )

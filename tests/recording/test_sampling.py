@@ -309,7 +309,7 @@ def test_choice_of_rows_travels_with_calls_outside_trajectories(
 @pytest.mark.parametrize(
     ("variable", "value", "problem"),
     [
-        ("OTEL_ROLLOUT_SAMPLE_RATE", "2", "is no share from 0 to 1"),
+        ("OTEL_ROLLOUT_SAMPLE_RATE", "2", "is not a share from 0 to 1"),
         ("OTEL_ROLLOUT_SAMPLE_RATE", "all", "is not a number"),
         ("OTEL_ROLLOUT_SAMPLE_EVERY", "0", "is less than 1"),
         ("OTEL_ROLLOUT_SAMPLE_VALIDATION", "yes", "is none of sampled, always, never"),
@@ -317,7 +317,7 @@ def test_choice_of_rows_travels_with_calls_outside_trajectories(
         ("OTEL_ROLLOUT_OUTCOME_KEEP", "errors,speed=2", "has 'speed', which is none of errors, validation,"),
         ("OTEL_ROLLOUT_OUTCOME_KEEP", "errors=2", "has 'errors=2', but errors takes no number"),
         ("OTEL_ROLLOUT_OUTCOME_KEEP", "spread", "has 'spread', but spread needs a number: spread=0.5"),
-        ("OTEL_ROLLOUT_OUTCOME_KEEP", "rate=7", "has 'rate=7', where '7' is no share from 0 to 1"),
+        ("OTEL_ROLLOUT_OUTCOME_KEEP", "rate=7", "has 'rate=7', where '7' is not a share from 0 to 1"),
         ("OTEL_ROLLOUT_OUTCOME_DEADLINE", "soon", "is not a number"),
     ],
 )
