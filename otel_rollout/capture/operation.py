@@ -178,7 +178,7 @@ class RecordedCall(Call):
 
 
 def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """Start to record a call; return None if it is not recorded. Attach nothing."""
+    """Start to record a call, or return None; the caller attaches ``inside``."""
     active = runtime.current()
     if active is None:
         return None

@@ -1,6 +1,6 @@
 """Count what one process started, recorded, dropped and left out.
 
-The counts are in the journal, so that a kill loses none.
+The counts are in the journal, where they survive a kill.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, Journal
 _SKIP_WARNINGS: Final = {
     "application_sampler": "the sampler of the application's own OpenTelemetry leaves out a trajectory, "
     "which reaches no exporter",
-    "spool_full": "the run has nearly as much on this machine as it may; a trajectory is left out so that "
-    "others stay whole (OTEL_ROLLOUT_SPOOL_LIMIT, OTEL_ROLLOUT_SPOOL_FULL)",
+    "spool_full": "the run is near its disk limit on this machine; a trajectory is left out so that others "
+    "stay whole (OTEL_ROLLOUT_SPOOL_LIMIT, OTEL_ROLLOUT_SPOOL_FULL)",
 }
-"""Warnings for the first trajectory that is left out without the user's wish."""
+"""Reason → warning for the first trajectory that is left out, if the user did not ask for that."""
 _logger = logging.getLogger("otel_rollout")
 
 
@@ -35,10 +35,11 @@ class Counters:
     """The counters of one writer.
 
     Args:
-        journal: where the counts are published.
+        journal: the journal that holds the counts.
 
     Attributes:
-        lock: held while a count changes. Reentrant: a signal handler may count while its thread does.
+        lock: held while a count changes. The lock is reentrant, because a signal handler may interrupt a
+            count and count, too.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -49,7 +50,7 @@ class Counters:
         self._is_abandoned = False
 
     def drop(self, reason: str, identity: Identity) -> bool:
-        """Count a span that was not recorded. Returns False, for ``return drop(...)``."""
+        """Count a span that was not recorded; return False, for ``return drop(...)``."""
         if self._is_abandoned:
             return False
         with self.lock:
@@ -60,7 +61,7 @@ class Counters:
         return False
 
     def skip(self, reason: str) -> None:
-        """Count a trajectory, or a score, that is left out on purpose."""
+        """Count a trajectory or a score that is left out on purpose."""
         if self._is_abandoned:
             return
         with self.lock:
@@ -74,7 +75,7 @@ class Counters:
         return Counts(self._journal.started[0], self._journal.recorded, dict(self._drops), dict(self._skips))
 
     def abandon(self) -> None:
-        """Stop counting in the journal, which is the parent's, in a forked child."""
+        """Stop counting in a forked child: the journal belongs to the parent."""
         self._is_abandoned = True
         self.lock = threading.RLock()  # a thread of the parent may have held it
         self._journal.started = memoryview(bytearray(8)).cast("Q")

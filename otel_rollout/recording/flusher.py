@@ -1,4 +1,4 @@
-"""The thread that moves lines from the journal to segment files."""
+"""Move lines from the journal to segment files, in a thread."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from otel_rollout.spool.journal import Journal
 from otel_rollout.spool.root_table import RootTable
 
 FLUSH_INTERVAL: Final = 0.02
-"""Seconds that a line may lie in the journal alone. It is safe there; the forwarder does not see it yet."""
+"""Seconds before a line in the journal is flushed. In the journal a line survives the process, but the
+forwarder does not see it yet."""
 FLUSH_CHUNK: Final = 256 << 10
-"""Bytes per write(2): so few that a caller who waits for room is served soon."""
+"""Bytes per write(2), few enough that a caller who waits for room gets it soon."""
 CATCH_UP_CHUNK: Final = 1 << 20
-"""Bytes per write(2) while the journal is more than half full, as each write(2) costs a wait for the GIL."""
+"""Bytes per write(2) while the journal is more than half full: each write(2) costs a wait for the GIL."""
 RETRY_INTERVAL: Final = 0.5
 """Seconds between two attempts to write to a disk that is full or fails."""
 _WAKE, _HURRY = False, True
@@ -38,22 +39,22 @@ class Flusher:
 
     Args:
         node_dir: the directory of the files.
-        journal: what lines are moved from.
-        table: the roots of running trajectories, which gets more slots when few are left.
-        segment: what lines are moved to.
-        usage: the limit of the directory.
+        journal: the source of the lines.
+        table: the root table, which grows when few slots are free.
+        segment: the target of the lines.
+        usage: the disk usage and limit of the directory.
         lock: held during an append to the journal or a change of files.
         counters_lock: held during a change of the journal's counts.
-        recreate: makes ``node_dir`` again after somebody removed it.
+        recreate: creates ``node_dir`` again after somebody has removed it.
         write: records a postponed line.
 
     Attributes:
         is_idle: whether the thread sleeps until it is woken.
-        is_hurried: whether the thread is not to wait for more lines.
-        is_closing: whether nothing is recorded any more.
-        is_stalled: whether callers have waited in vain; then none waits until the thread has caught up.
-        obstacle: the reason why lines cannot be written at present, one of DROP_REASONS.
-        postponed: lines whose thread was interrupted in the middle of another line.
+        is_hurried: whether the thread flushes without waiting for more lines.
+        is_closing: whether the writer records no more lines.
+        is_stalled: whether a caller has waited in vain. Then no caller waits until the thread has caught up.
+        obstacle: the reason why lines cannot be written at present, one of DROP_REASONS; None: no obstacle.
+        postponed: lines that a thread recorded while it was in the middle of another line.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class Flusher:
         self._counters_lock = counters_lock
         self._recreate = recreate
         self._write = write
-        # No events: a finalizer may record while its thread is inside a method of the event, whose lock is
-        # not reentrant. The put of a SimpleQueue is reentrant.
+        # Not an event: its lock is not reentrant, and a finalizer may record a span while its thread is
+        # inside a method of the event. `SimpleQueue.put` is reentrant.
         self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="otel-rollout-flush", daemon=True)
 
@@ -97,7 +98,7 @@ class Flusher:
         self._signals.put(_WAKE)
 
     def hurry(self) -> None:
-        """Have the thread work now."""
+        """Make the thread flush now."""
         if not self.is_hurried:
             self.is_hurried = True
             self._signals.put(_HURRY)
@@ -128,13 +129,13 @@ class Flusher:
                 while self.postponed:
                     self._write(*self.postponed.popleft())
         finally:
-            self.is_closing = True  # whatever ended this thread: the descriptor's number may be used again
+            self.is_closing = True  # before the close: another file may get the descriptor's number
             self._segment.close()
             self._journal.release()
 
     def _wait_for_lines(self) -> None:
         """Sleep while there are no lines, then FLUSH_INTERVAL longer unless hurried."""
-        self.is_idle = True  # from now on a caller wakes this thread; lines from before are seen below
+        self.is_idle = True  # from here on, callers wake this thread; the next line sees earlier lines
         if self._journal.written == self._journal.flushed and not self.postponed and not self.is_closing:
             self._signals.get()
         self.is_idle = False
@@ -145,7 +146,7 @@ class Flusher:
                     pass
             except queue.Empty:
                 pass
-        while not self._signals.empty():  # what the signals ask for is done next
+        while not self._signals.empty():  # the next flush serves all of them
             self._signals.get()
         self.is_hurried = False
 
@@ -178,7 +179,7 @@ class Flusher:
                 self._table.grow()
             except OSError as error:
                 _logger.warning(
-                    "otel-rollout: cannot write to %s: %s; further trajectories are not seen while they run",
+                    "otel-rollout: cannot write to %s: %s; further trajectories show only after their end",
                     self._node_dir,
                     error.strerror or error,
                 )
@@ -193,7 +194,7 @@ class Flusher:
         usage = self._usage
         usage.check(rarely=True)
         if usage.used >= usage.limit:
-            self._meet_obstacle("spool_limit", f"the run has {usage.limit} bytes here, all it may")
+            self._meet_obstacle("spool_limit", f"the run has reached its limit of {usage.limit} bytes here")
         return usage.used < usage.limit
 
     def _meet_obstacle(self, reason: str, description: str) -> None:
@@ -211,7 +212,7 @@ class Flusher:
         except OSError as error:
             self._meet_obstacle("disk", error.strerror or str(error))
             return
-        # A caller who has the lock may wait for this thread to make room: try again after the next flush.
+        # The lock's holder may be waiting for this thread to make room: try again after the next flush.
         if not self._lock.acquire(False):
             segment.discard(prepared)
             return
@@ -250,7 +251,7 @@ class Flusher:
             before = segment.switch_to(prepared)
         os.close(before)
         _logger.warning(
-            "otel-rollout: somebody removed files in %s; what was not delivered is lost, recording goes on",
+            "otel-rollout: somebody removed files in %s; undelivered spans are lost, recording continues",
             self._node_dir,
         )
         return True

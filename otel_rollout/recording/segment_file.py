@@ -14,11 +14,11 @@ from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import open_private
 
 _MAX_SERVICE_NAME_CHARS: Final = 256
-"""Characters of the service's name in the resource of a line that has to be short."""
+"""Most characters of the service's name in ``SegmentFile.short_head``."""
 
 
 class PreparedSegment(NamedTuple):
-    """A segment file that exists and is locked, but is not written to yet."""
+    """A segment file that exists and is locked, but is still empty."""
 
     name: layout.SegmentName
     descriptor: int
@@ -36,7 +36,7 @@ class SegmentFile:
     Attributes:
         head: beginning of each line: the resource, with the segment's id.
         short_head: the head with the service's name alone, for lines that have to be short.
-        descriptor: of the open file; -1 before the first segment and after the last.
+        descriptor: descriptor of the open file; -1 before the first segment and after the last.
         length: bytes in the file.
     """
 
@@ -65,13 +65,13 @@ class SegmentFile:
         """Create the file that follows this one.
 
         Raises:
-            OSError: when it cannot be created; then none is left.
+            OSError: when the file cannot be created; then no file is left.
         """
         name = layout.SegmentName(self._writer_id, self._sequence + 1)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         prepared = PreparedSegment(name, open_private(self._hidden(name), flags))
         try:
-            # Locked before it has its name: a visible segment without a lock has no living writer.
+            # Lock the file before it has its name: a visible segment without a lock has no living writer.
             fcntl.flock(prepared.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.rename(self._hidden(name), self._node_dir / name.file)
         except OSError:
@@ -80,16 +80,16 @@ class SegmentFile:
         return prepared
 
     def discard(self, prepared: PreparedSegment) -> None:
-        """Remove a prepared file that is not going to be used."""
+        """Remove a prepared file that is not needed."""
         for path in (self._hidden(prepared.name), self._node_dir / prepared.name.file):
             path.unlink(missing_ok=True)
         os.close(prepared.descriptor)
 
     def switch_to(self, prepared: PreparedSegment) -> int:
-        """Fill a prepared file from now on.
+        """Switch to a prepared file.
 
         Returns:
-            The descriptor of the file before it, for the caller to close.
+            The descriptor of the previous file, for the caller to close.
         """
         before = self.descriptor
         segment_id, service = prepared.name.stem, str(self._resource.get(semconv.SERVICE_NAME, ""))
@@ -112,7 +112,7 @@ class SegmentFile:
         self.length += written
 
     def truncate(self, length: int) -> None:
-        """Cut the file; to free space does not fail for lack of it."""
+        """Cut the file to ``length`` bytes, which works on a full disk, too."""
         os.ftruncate(self.descriptor, length)
         self.length = length
 

@@ -1,4 +1,4 @@
-"""Track how much of its disk limit a run has used on this machine."""
+"""Track how much of a run's disk limit is used on this machine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from otel_rollout.spool import layout
 CHECK_INTERVAL: Final = 1.0
 """Seconds between two checks of the segments' total size."""
 RARE_CHECK_INTERVAL: Final = 10.0
-"""Seconds between two checks while lines wait: a check waits for the GIL once for each file."""
+"""Seconds between two checks while lines wait. A check waits for the GIL once per file, so it takes long."""
 _SHEDDING_STARTS, _SHEDDING_IS_COMPLETE = 0.5, 0.75
-"""Shares of the limit from which some groups, and all groups, are left out if trajectories are to stay whole.
-
-The last quarter is for trajectories that have started."""
+"""Shares of the limit. With ``whole_trajectories``, some groups are left out above the first share, and all
+groups above the second. The rest of the limit is for trajectories that have started."""
 
 
 class SpoolUsage:
-    """The size of all segments in a node directory, other writers' too.
+    """The size of all segments in a node directory, including those of other writers.
 
     Args:
         node_dir: the directory.
-        limit: bytes that the segments may have together.
+        limit: maximum bytes of all segments together.
         whole_trajectories: whether groups are left out near the limit, so that trajectories stay whole.
     """
 
@@ -38,7 +37,7 @@ class SpoolUsage:
 
     @property
     def is_check_due(self) -> bool:
-        """Whether the last check is longer ago than CHECK_INTERVAL."""
+        """Whether CHECK_INTERVAL has passed since the last check."""
         return time.monotonic() >= self._checked_at + CHECK_INTERVAL
 
     def check(self, rarely: bool = False) -> None:
@@ -49,7 +48,7 @@ class SpoolUsage:
             self._checked_at = now
             try:
                 self.used = layout.segment_bytes(self._node_dir)
-            except OSError:  # the directory is gone; the next write will find out
+            except OSError:  # the directory is gone; the next flush handles that
                 self.used = 0
 
     @property
@@ -58,9 +57,9 @@ class SpoolUsage:
         return self._whole_trajectories and self.used / self.limit >= _SHEDDING_STARTS
 
     def sheds(self, group: Group) -> bool:
-        """Return whether a group is left out, more of them the fuller the spool is.
+        """Return whether a group is left out; the fuller the spool, the more groups are.
 
-        Every process that measures the same directory decides alike.
+        Every process that measures the same directory makes the same decision.
         """
         share = (self.used / self.limit - _SHEDDING_STARTS) / (_SHEDDING_IS_COMPLETE - _SHEDDING_STARTS)
         return group_hash(group) < share

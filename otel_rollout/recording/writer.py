@@ -29,23 +29,24 @@ from otel_rollout.spool.journal import Journal
 from otel_rollout.spool.root_table import MAX_LINE, RootTable
 
 JOURNAL_BYTES: Final = 4 << 20
-"""Size of the journal's ring. It holds what the disk has not taken yet."""
+"""Bytes of the journal's ring, which holds lines until they are on the disk."""
 MAX_WAIT: Final = 0.2
-"""Seconds without progress that a caller waits for room in a full journal, before its span is dropped and
-counted. One write(2) takes less on a disk that is busy but works."""
+"""Seconds without progress after which a caller that waits for room in the journal drops and counts its span.
+On a disk that works, even if busy, one write(2) takes less."""
 MIN_CHECKS: Final = 64
-"""Checks of the journal before a caller drops a span, however long they take. A clock does not tell a thread
-that waits for the GIL from one that waits for the disk. But the caller needs the GIL for each check, and the
-other thread can get it between two of them."""
+"""Fewest checks of the journal before a caller drops a span, however long they take. A clock cannot tell
+whether the flusher waits for the disk or for the GIL. But the caller needs the GIL for each check, and
+between two checks the flusher can get it."""
 MAX_CHECKS: Final = 2000
-"""Checks after which a caller gives up although others make progress: 1 s without waits for the GIL."""
+"""Most checks of one wait, even if others make progress: 1 s without waits for the GIL."""
 
 _CHECK_INTERVAL: Final = 0.0005
 """Seconds between two checks of a thread that waits."""
 _ROOT_TEXT_CHARS: Final = (None, 4096, 256, 32)
-"""Characters that the texts of a running trajectory's line are cut to, one after the other, until it fits."""
+"""Characters to which the texts of a running trajectory's line are cut; the first length with which the line
+fits is used. None: the full line."""
 _MAX_POSTPONED: Final = 1024
-"""Lines that wait for the flusher in memory because their thread was in the middle of another line."""
+"""Most lines that wait for the flusher in memory, because they interrupted another line of their thread."""
 
 
 class SegmentWriter:
@@ -56,8 +57,8 @@ class SegmentWriter:
         resource: attributes of the entity that records; each line has them.
         segment_bytes: size of a segment file at which the next one is created.
         spool_limit: bytes that the segments of all writers in ``node_dir`` may have together.
-        whole_trajectories: whether trajectories are left out near that limit, so that others stay whole.
-        found: makes ``node_dir`` again after somebody removed it.
+        whole_trajectories: whether new trajectories are left out near that limit, so that others stay whole.
+        found: creates ``node_dir`` again after somebody has removed it.
         redact: applied to each line before it is written anywhere.
         journal_bytes: size of the ring between the caller and the disk.
 
@@ -89,7 +90,7 @@ class SegmentWriter:
         self._segment = SegmentFile(node_dir, self.id, redacted_attributes(redact, resource), segment_bytes)
         journal_file = node_dir / (self.id + layout.JOURNAL_SUFFIX)
         table_file = node_dir / (self.id + layout.OPEN_SUFFIX)
-        first = self._segment.prepare_next()  # before the journal: a visible one has a locked segment
+        first = self._segment.prepare_next()  # before the journal: a visible journal has a locked segment
         try:
             self._journal = Journal(journal_file, journal_bytes)
             self._table = RootTable(table_file)
@@ -127,22 +128,23 @@ class SegmentWriter:
 
         Args:
             body: the line; a long one in pieces.
-            identity: of the line's trajectory, by whose step the line is counted if it cannot be recorded.
+            identity: identity of the line's trajectory; a line that is not recorded is counted for its step.
 
         Returns:
-            Whether the line was recorded. If not, it was counted as dropped, unless the writer is closed.
+            Whether the line was recorded. If not, the line was counted as dropped, unless the writer is
+            closed.
         """
         if self._redact is not None:
             try:
                 body = self._redact(_whole(body))
-            except Exception as error:  # noqa: BLE001 - the application's; an unredacted line is not written
+            except Exception as error:  # noqa: BLE001 - of the application: never write an unredacted line
                 self.counters.drop("redaction", identity)
                 pass_on(error)
                 return False
         lock, flusher = self._lock, self._flusher
-        # Checked first, because `with` waits as long as it takes: the holder may be stuck in the disk, or be
-        # this very thread, whose write a signal handler has interrupted. And `with`, because what a handler
-        # raises may strike between an `acquire` and the `try` after it.
+        # Check `locked()` first: `with` has no timeout, and the holder may be stuck on the disk or be this
+        # thread, interrupted by a signal handler. Use `with`: a handler may raise between `acquire` and a
+        # `try`.
         if lock.locked():
             if _is_inside_write():
                 return self._postpone(body, identity)
@@ -166,7 +168,7 @@ class SegmentWriter:
             return True
 
     def _postpone(self, body: Line, identity: Identity) -> bool:
-        """Leave a line to the flusher: this thread is in the middle of another line."""
+        """Leave a line to the flusher, because this thread is in the middle of another line."""
         if len(self._flusher.postponed) >= _MAX_POSTPONED:
             return self.counters.drop("journal_full", identity)
         self._flusher.postponed.append((body, identity))
@@ -174,7 +176,7 @@ class SegmentWriter:
         return True
 
     def _is_free_soon(self) -> bool:
-        """Wait for the thread that writes; False when the caller's patience has ended."""
+        """Wait until the lock is free; return False if that takes too long."""
         patience = _Patience(self._journal)
         while self._lock.locked():
             if not patience.sleep():
@@ -182,7 +184,7 @@ class SegmentWriter:
         return True
 
     def _append_when_possible(self, line: bytes, identity: Identity) -> bool:
-        """Append a line for which the journal had no room; False if it was dropped."""
+        """Append a line that did not fit into the journal; False if the line was dropped."""
         journal = self._journal
         self._wait_for_room(min(len(line), journal.size))
         if len(line) > journal.size:
@@ -191,7 +193,7 @@ class SegmentWriter:
         return journal.append_long((line,)) or self.counters.drop(reason, identity)
 
     def _wait_for_room(self, size: int) -> None:
-        """Wait a bounded time for the flusher to free bytes; not while it is stalled."""
+        """Wait a bounded time for the flusher to free bytes; never for a stalled flusher."""
         flusher, patience = self._flusher, _Patience(self._journal)
         while not flusher.is_stalled and self._journal.room < size:
             flusher.hurry()
@@ -210,8 +212,8 @@ class SegmentWriter:
             segment.write(line)
             journal.set_base(journal.written - segment.length)
             journal.publish(journal.written, 1)
-        except BaseException as error:  # a full disk, or what a signal handler raises
-            if journal.recorded == recorded:  # not published: as if the line had never been written
+        except BaseException as error:  # a full disk, or an exception of a signal handler
+            if journal.recorded == recorded:  # not published: undo the write
                 segment.truncate(length)
                 journal.set_base(journal.written - length)
             pass_on(error)
@@ -223,7 +225,7 @@ class SegmentWriter:
     # --- Trajectories ---------------------------------------------------------------------------------------
 
     def has_room_for(self, identity: Identity) -> bool:
-        """Return whether a trajectory may start: near the limit some groups may not."""
+        """Return whether a trajectory may start: near the limit, some groups may not."""
         usage = self._usage
         if not usage.is_shedding:
             return True
@@ -232,14 +234,15 @@ class SegmentWriter:
         return not usage.sheds(Group.of(identity.attributes))
 
     def start_trajectory(self, body_of: Callable[[int | None], bytes]) -> int | None:
-        """Note a running trajectory by the line to be recorded if this process dies.
+        """Store the line that is recorded if this process dies before the trajectory ends.
 
         Args:
-            body_of: gives that line without its resource head; for a number, with nothing but what the
-                trajectory is known by, in texts of at most so many characters. The first that fits is noted.
+            body_of: returns that line without its resource head. Called with None, it returns the full line;
+                with a number, only the trajectory's identity, in texts of at most that many characters. The
+                first line that fits is stored.
 
         Returns:
-            The slot to give to :meth:`end_trajectory`; None when the trajectory could not be noted.
+            The slot to give to :meth:`end_trajectory`; None if no line was stored.
         """
         head = self._segment.head
         for longest in _ROOT_TEXT_CHARS:
@@ -247,7 +250,7 @@ class SegmentWriter:
             if self._redact is not None:
                 try:
                     body = self._redact(body)
-                except Exception as error:  # noqa: BLE001 - the application's
+                except Exception as error:  # noqa: BLE001 - of the application's function
                     pass_on(error)
                     return None
             if self._is_abandoned:
@@ -259,7 +262,7 @@ class SegmentWriter:
         return None
 
     def _enter_when_possible(self, line: bytes) -> int | None:
-        """Note a running trajectory after the flusher has made room in the table."""
+        """Store a line after the flusher has made room in the table."""
         table, patience = self._table, _Patience(self._journal)
         while table.is_short and not self._flusher.is_stalled and not self._flusher.is_closing:
             self._flusher.hurry()
@@ -271,9 +274,10 @@ class SegmentWriter:
         return table.enter(line)
 
     def end_trajectory(self, slot: int) -> None:
-        """Note that a trajectory has ended, by its slot of :meth:`start_trajectory`.
+        """Free the slot of a trajectory that has ended.
 
-        After :meth:`close` its line has not been written: it stays for the forwarder to end as an error.
+        After :meth:`close` the root span is not recorded. The slot stays, and the forwarder ends the
+        trajectory as an error.
         """
         if not self._flusher.is_closing:
             self._table.leave(slot)
@@ -281,7 +285,7 @@ class SegmentWriter:
     # --- The end --------------------------------------------------------------------------------------------
 
     def counts(self) -> Counts:
-        """Return what this writer has done so far."""
+        """Return the counts of this writer so far."""
         return self.counters.read()
 
     def flush(self, timeout: float) -> bool:
@@ -296,9 +300,9 @@ class SegmentWriter:
         return True
 
     def close(self, timeout: float) -> None:
-        """Flush and end the flusher, which frees the segment's lock, within the timeout.
+        """Flush and end the flusher within the timeout; its end frees the segment's lock.
 
-        What cannot be flushed stays in the journal. A flusher that is stuck in the disk goes on by itself.
+        Lines that cannot be flushed stay in the journal. A flusher that is stuck on the disk ends later.
         """
         deadline = time.monotonic() + timeout
         self.flush(timeout)
@@ -311,8 +315,9 @@ class SegmentWriter:
     def abandon(self) -> None:
         """Close the copies of the parent's files in a forked child.
 
-        Locks are held as long as any process has the descriptors open. Journal and table are shared memory:
-        spans inherited from the parent must not write there when they end here. The parent ends them itself.
+        A file stays locked as long as any process has its descriptor open. Journal and table are shared
+        memory, where the child must not end a span that the parent started. The parent ends such spans
+        itself.
         """
         self._is_abandoned = self._flusher.is_closing = True
         self._lock = threading.Lock()  # a thread of the parent may have held it
@@ -323,7 +328,7 @@ class SegmentWriter:
 
 
 class _Patience:
-    """Bounds a wait: MAX_WAIT and MIN_CHECKS without progress, or MAX_CHECKS."""
+    """Bounds a wait: MAX_WAIT and MIN_CHECKS without progress, or MAX_CHECKS in all."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -333,7 +338,7 @@ class _Patience:
         self._deadline = 0.0
 
     def sleep(self) -> bool:
-        """Sleep a moment; False when the caller has waited long enough."""
+        """Sleep for _CHECK_INTERVAL; return False if the caller has waited long enough."""
         progress = self._journal.written + self._journal.flushed
         if progress != self._progress:
             self._progress, self._checks, self._deadline = progress, 0, time.monotonic() + MAX_WAIT
@@ -352,9 +357,9 @@ _LOCK_HOLDERS: Final = frozenset(
 
 
 def _is_inside_write() -> bool:
-    """Return whether ``write`` interrupted another write of its thread.
+    """Return whether ``write`` interrupted code of this thread that holds the lock.
 
-    A signal handler or a finalizer that records a span does so.
+    That happens if a signal handler or a finalizer records a span.
     """
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

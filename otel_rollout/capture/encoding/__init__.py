@@ -4,14 +4,13 @@ docs/values.md lists what is recorded of each type. There are two ways:
 
 - Most values go straight through orjson, which takes well under a microsecond per kilobyte.
 - A value that orjson refuses (huge integers, cycles, odd keys, lone surrogates …), or that is larger than the
-  limit, is encoded in parts (:mod:`.bounded`) until the limit is reached.
+  limit, is encoded in parts (:mod:`.in_parts`) until the limit is reached.
 
-A quick estimate decides whether a value may be too large; such a value is measured. Both give lower bounds,
-so that a value found too large is too large: the estimate decides how much time is spent, never what is
-recorded.
+A quick estimate finds values that may be too large, and these are measured. The measure is a lower bound: a
+value that measures too large is too large. If a value has too many parts to measure, the estimate decides.
 
 The event loop waits while a value is encoded. So Python's work is bounded by counts (:mod:`.limits`): of
-values visited, and of work units spent on what orjson refuses. What orjson does is fast and is not counted.
+values visited, and of work units spent on what orjson refuses. orjson's own work is fast and is not counted.
 """
 
 from __future__ import annotations
@@ -30,9 +29,10 @@ from otel_rollout.capture.encoding.size import is_larger, seems_larger
 from otel_rollout.capture.encoding.work import Work
 
 Encoder = Callable[[Any, int], bytes]
-"""Encodes a value as JSON of at most about so many bytes."""
+"""Encodes a value as JSON. The second argument is the approximate maximum size in bytes."""
 _NEEDS_DEFAULT: Final = "Type is not JSON serializable"
-"""orjson's message for an object that its ``default`` can convert; keys and the like have other messages."""
+"""orjson's message for an object that ``default`` can convert. For a refused key, orjson has another
+message."""
 _dumps = orjson.dumps
 
 
@@ -40,8 +40,8 @@ def to_json(value: Any, limit: int) -> bytes:
     """Encode a value as JSON of at most about ``limit`` bytes.
 
     Objects become their content (dataclasses, pydantic, attrs, numpy, torch) or their ``repr``. NaN and
-    infinities become null, as JSON has none. Each omission is noted in its place. Nothing is raised, except
-    what a signal handler raises meanwhile: the KeyboardInterrupt of a user, for example.
+    infinities become null, as JSON has none. Each omission is noted in its place. Only the exception of a
+    signal handler is raised: a user's KeyboardInterrupt, for example.
     """
     try:
         if process.values_to_measure or seems_larger(value, limit):
@@ -53,7 +53,7 @@ def to_json(value: Any, limit: int) -> bytes:
         if len(encoded) <= limit:
             return encoded
         process.values_to_measure = MEASURED_AFTER_LARGE
-    except Exception as error:  # noqa: BLE001 - orjson refused a part of it, or it changed meanwhile
+    except Exception as error:  # noqa: BLE001 - orjson refused a part, or another thread changed the value
         pass_on(error)
         if _NEEDS_DEFAULT in str(error):
             return _with_objects(value, limit)
@@ -77,4 +77,4 @@ ENCODERS: Final[Mapping[str, Encoder | None]] = {
     "metadata": outline,
     "none": None,
 }
-"""Encoders by the value of ``OTEL_ROLLOUT_CAPTURE_CONTENT``; with None, values are not recorded."""
+"""Value of ``OTEL_ROLLOUT_CAPTURE_CONTENT`` → encoder; None: values are not recorded."""

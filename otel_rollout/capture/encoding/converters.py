@@ -1,7 +1,7 @@
 """Convert objects that are not JSON to something nearer to JSON, by their type.
 
-docs/values.md lists what becomes of each type. As little as possible of a user's object is called: its
-methods may do anything, and a remote proxy answers to every name over the network.
+docs/values.md lists what is recorded of each type. Converters call few methods of a user's object: a method
+may do anything, and a remote proxy answers every attribute over the network.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _QUALNAME_OF_TYPE: Final = type.__dict__["__qualname__"].__get__
 def safe_repr(value: Any, limit: int = MAX_REPR_CHARS) -> str:
     """Return the ``repr`` of any object, cut, and without memory addresses.
 
-    An object whose class defines no ``__repr__`` is described by its class, without a call of any method.
+    An object whose class defines no ``__repr__`` is described by its class. None of its methods is called.
     """
     type_ = type(value)
     try:
@@ -72,12 +72,12 @@ def _cut(text: str, limit: int) -> str:
 
 
 def type_name(type_: type) -> str:
-    """Return the name of a class, whatever its metaclass answers."""
+    """Return the name of a class without a call of its metaclass."""
     return cast("str", _NAME_OF_TYPE(type_))
 
 
 def _qualified_name(type_: type) -> str:
-    """Return the name of a class with its module, whatever its metaclass answers."""
+    """Return the name of a class with its module, without a call of its metaclass."""
     module = type.__getattribute__(type_, "__module__")
     name = cast("str", _QUALNAME_OF_TYPE(type_))
     return name if module == "builtins" or not isinstance(module, str) else f"{module}.{name}"
@@ -87,7 +87,7 @@ def _qualified_name(type_: type) -> str:
 
 
 def _copy_members(value: Any) -> Any:
-    """Return the members of a set, a deque or a mapping that is no dict."""
+    """Return the members of a set, a deque or a mapping other than a dict."""
     type_ = type(value)
     is_mapping = issubclass(type_, Mapping)
     members = list(islice(value.items() if is_mapping else value, MAX_COPIED_MEMBERS + 1))
@@ -97,7 +97,7 @@ def _copy_members(value: Any) -> Any:
 
 
 def in_stable_order(members: list[Any], type_: type) -> list[Any]:
-    """Sort a set's members if they have an order, so that all processes agree."""
+    """Sort a set of strings or numbers, so that all processes record the same order."""
     member_types = set(map(type, members))
     if type_ is not deque and (member_types <= {str} or member_types <= {int, float}):
         return sorted(members)
@@ -105,7 +105,7 @@ def in_stable_order(members: list[Any], type_: type) -> list[Any]:
 
 
 def _stored_attributes(value: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return attributes as they are stored, without a call of ``__getattr__``."""
+    """Return stored attributes without a call of ``__getattr__``."""
     stored = {}
     for name in names:
         try:
@@ -129,7 +129,7 @@ def _attrs_fields(value: Any) -> dict[str, Any]:
 
 
 def _pydantic_fields(value: Any) -> Any:
-    """Return what a pydantic model dumps: its serialisers may hide a secret."""
+    """Return a pydantic model's dump, because the model's serializers may hide secrets."""
     type_ = type(value)
     return type_.model_dump(value) if hasattr(type_, "model_dump") else type_.dict(value)
 
@@ -146,7 +146,7 @@ def _partial(value: Any) -> dict[str, Any]:
 
 
 def convert_integer(value: int) -> Any:
-    """Return an integer, or a large one's digits: readers of JSON would round it."""
+    """Return an integer, a large one as text: readers of JSON would round it."""
     bits = int.bit_length(value)
     if bits > MAX_INTEGER_BITS:
         return f"<an integer of {bits} bits>"
@@ -176,7 +176,7 @@ def _function_name(value: Any) -> str:
 
 
 def _generator_name(value: Any) -> str:
-    """Name a generator or coroutine, which must not be advanced."""
+    """Describe a generator or coroutine without advancing it."""
     return f"<{type(value).__name__} {value.__qualname__}>"
 
 
@@ -246,7 +246,7 @@ def _is_a(*types_: type) -> Callable[[type], bool]:
 
 
 def _is_of(module: str, name: str) -> Callable[[type], bool]:
-    """Match subclasses of a class of a module that may have been imported."""
+    """Match subclasses of a module's class, if the module has been imported."""
 
     def matches(type_: type) -> bool:
         class_ = getattr(sys.modules.get(module), name, None)
@@ -256,7 +256,7 @@ def _is_of(module: str, name: str) -> Callable[[type], bool]:
 
 
 def _has(name: str) -> Callable[[type], bool]:
-    """Match classes with an attribute; not objects, as a remote proxy has all."""
+    """Match classes, not objects, with an attribute: a remote proxy has every attribute."""
     return lambda type_: hasattr(type_, name)
 
 
@@ -284,7 +284,7 @@ _CONVERTERS: Final[tuple[tuple[Callable[[type], bool], Converter], ...]] = (
     (_has("__attrs_attrs__"), _attrs_fields),
     (_has("__dataclass_fields__"), dataclass_fields),
 )
-"""Converters and the types they are for; the first match counts. A type without a match has its ``repr``."""
+"""Test of a type → converter; the first match counts. Objects of other types become their ``repr``."""
 WORK_UNITS: Final[dict[Converter, int]] = {
     safe_repr: 2,
     str: 2,
@@ -294,9 +294,9 @@ WORK_UNITS: Final[dict[Converter, int]] = {
     _tensor: 4,
     _pydantic_fields: 4,
 }
-"""Work units of a call of a converter, where that is not one."""
+"""Converter → work units per call; 1 if not listed."""
 _converters: dict[type, Converter] = {}
-"""Converters of the types met last."""
+"""Type → converter: a cache of at most MAX_CACHED_TYPES entries."""
 
 
 def converter_of(type_: type) -> Converter:
@@ -304,7 +304,7 @@ def converter_of(type_: type) -> Converter:
     converter = _converters.get(type_)
     if converter is None:
         if len(_converters) >= MAX_CACHED_TYPES:
-            _converters.clear()  # an application may define classes anew with each call
+            _converters.clear()  # an application may define a new class with each call
         converter = next((converter for matches, converter in _CONVERTERS if matches(type_)), safe_repr)
         _converters[type_] = converter
     return converter

@@ -1,7 +1,7 @@
 """Encode a value in parts, within a budget of bytes and of work.
 
-Parts as large as possible are handed to orjson. A part that orjson refuses, or that does not fit, is split,
-down to single members.
+orjson encodes parts as large as possible. A part that orjson refuses, or that does not fit, is split, down to
+single members.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ class BoundedEncoder:
         self._ancestors: set[int] = set()
         """Ids of the containers around the value that is being encoded, to find cycles."""
         self._was_underestimated = False
-        """Whether a part was much larger than measured; then estimates from samples are no longer made."""
+        """Whether a part was much larger than measured. From then on no samples are measured."""
         self._is_vast = False
-        """Whether a part of few members had too many values to measure with the last visits."""
+        """Whether a part of few members had more than MAX_VISITED_AGAIN values. From then on such parts are
+        not measured again."""
 
     def encode(self, value: Any, depth: int) -> bytes:
         """Encode a value and the notes on its omissions, with the bytes that are left."""
@@ -84,7 +85,7 @@ class BoundedEncoder:
             return self._container(value, type_, depth)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - a user's method; the values around it are recorded
+        except BaseException as error:  # noqa: BLE001 - of a user's method; the other values are recorded
             pass_on(error)
             return self._text(converters.safe_repr(value))
         finally:
@@ -143,7 +144,7 @@ class BoundedEncoder:
     # --- Several members at once ----------------------------------------------------------------------------
 
     def _whole(self, members: Any) -> bytes | None:
-        """Encode members at once, without brackets; None if that is impossible."""
+        """Encode members at once, without brackets; None if orjson refuses or room lacks."""
         work = self._work
         try:
             if not SCALARS.issuperset(map(type, members)):
@@ -163,9 +164,9 @@ class BoundedEncoder:
     def _may_not_fit(self, members: Any) -> bool:
         """Return whether members may be larger than the bytes left.
 
-        Of too many members to measure, a sample is measured.
+        If there are too many members to measure, only a sample is measured.
         """
-        # Few large members are split at once: trying to encode them whole on each level takes long.
+        # Split few large members at once: an attempt to encode them whole on each level would take long.
         are_few = len(members) <= SPLIT_PARTS
         size = min(self._bytes_left, MAX_WHOLE_BYTES) if are_few else self._bytes_left
         larger = is_larger(members, size, self._work)
@@ -182,7 +183,7 @@ class BoundedEncoder:
         return larger is not False
 
     def _sharing(self, item: Any, others: int, depth: int) -> bytes:
-        """Encode one of several members and leave some bytes to the members after it."""
+        """Encode one of several members; reserve some bytes for the members after it."""
         reserved = min(self._bytes_left // 2, 64 * max(others, 0))
         self._bytes_left -= reserved
         try:
@@ -279,7 +280,7 @@ class BoundedEncoder:
         return members
 
     def _with_text_keys(self, entries: dict[Any, Any]) -> dict[Any, Any]:
-        """Return a dict with its keys as text if all keys are integers, else as it is."""
+        """Convert the keys of a dict to text if all are integers; else return the dict."""
         if set(map(type, entries)) != {int} or self._is_used_up():
             return entries
         self._work.units -= 2 + (len(entries) >> 3)
@@ -299,7 +300,7 @@ def _escaped(text: str) -> bytes:
 
 
 def _key_text(key: Any, work: Work) -> str:
-    """Return the key of a JSON object that stands for a key of any type."""
+    """Convert a key of any type to the key of a JSON object."""
     type_ = type(key)
     if issubclass(type_, str):
         return str.__getitem__(key, slice(None))

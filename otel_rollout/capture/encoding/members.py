@@ -1,6 +1,7 @@
 """Iterate over large containers in chunks, and name the entries of mappings.
 
-The iterators here are no generators: what a signal handler raises while a generator is closed would be lost.
+The iterators here are no generators: Python drops an exception that a signal handler raises while a generator
+is closed.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Chunks:
     """Iterate over a container's members in lists, and note if the iteration raises.
 
     Args:
-        members: what is iterated over.
-        note: makes the last member, a note, from a text.
+        members: the members of the container.
+        note: makes a member from a text; this member is the last one if the iteration raises.
     """
 
     def __init__(self, members: Iterable[Any], note: Callable[[str], Any]) -> None:
@@ -41,7 +42,7 @@ class Chunks:
         chunk: list[Any] = []
         try:
             chunk.extend(islice(self._members, CHUNK_MEMBERS))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's iterator, or it changed meanwhile
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's iterator, or a changed container
             pass_on(error)
             chunk.append(self._note(f"(the rest raises {type_name(type(error))})"))
             self._members = iter(())
@@ -51,7 +52,7 @@ class Chunks:
 
 
 def is_plain_key(key: tuple[Any, ...]) -> bool:
-    """Return whether a tuple of numbers and short strings is a key by its ``repr``."""
+    """Return whether a tuple has few members, numbers or short strings: a key by its ``repr``."""
     return (
         len(key) <= MAX_TUPLE_KEY_PARTS
         and KEYS.issuperset(map(type, key))
@@ -60,7 +61,7 @@ def is_plain_key(key: tuple[Any, ...]) -> bool:
 
 
 def unique_key(key: str, seen: set[Any]) -> str:
-    """Add a key that is not in ``seen`` yet: 1 and "1" are two keys in Python."""
+    """Make a key unique and add it to ``seen``: 1 and "1" are two keys in Python."""
     unique, number = key, 2
     while unique in seen:
         unique, number = f"{key} ({number})", number + 1

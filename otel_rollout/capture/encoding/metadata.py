@@ -7,12 +7,12 @@ from typing import Any, Final
 import orjson
 
 _MAX_ENTRIES: Final = 64
-"""Entries of a dict that are described."""
+"""Most entries of a dict that are described; further entries are omitted."""
 _SIZED: Final = (str, bytes, bytearray, list, tuple, dict, set, frozenset)
 
 
 def outline(value: Any, limit: int) -> bytes:
-    """Describe a value by type and size; a dict by those of each of its values."""
+    """Describe a value, or each value of a dict, by type and size."""
     if type(value) is dict and value and all(type(key) is str for key in value):
         names = list(value)[:_MAX_ENTRIES]
         return orjson.dumps({name: _description(value[name]) for name in names})

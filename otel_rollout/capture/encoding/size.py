@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCALARS: Final = frozenset({type(None), bool, int, float})
 KEYS: Final = SCALARS | {str}
-"""Types of which short tuples may be keys."""
+"""Types of the members of a tuple that may be a key."""
 _CONTAINERS: Final = frozenset({dict, list, tuple})
 _MEASURED: Final = KEYS | _CONTAINERS
 
@@ -27,10 +27,10 @@ _MEASURED: Final = KEYS | _CONTAINERS
 def seems_larger(value: Any, size: int, levels: int = MAX_ESTIMATED_LEVELS) -> bool:
     """Estimate quickly whether a value takes more than ``size`` bytes.
 
-    It takes a few hundred nanoseconds. The values of narrow dicts are visited. Of a list only the last member
-    is, which stands for all: it is the newest message of a conversation.
+    The estimate takes a few hundred nanoseconds. It visits the values of narrow dicts. It assumes that all
+    members of a list are as large as the last one: in a conversation, that is the newest message.
     """
-    # On the hot path. A loop with a queue, and fewer levels, were both tried and are no faster.
+    # The hot path. Neither a loop with a queue nor fewer levels is faster.
     type_ = type(value)
     if type_ is dict:
         if len(value) > MAX_ESTIMATED_ENTRIES or levels <= 0:
@@ -41,7 +41,7 @@ def seems_larger(value: Any, size: int, levels: int = MAX_ESTIMATED_LEVELS) -> b
                 if len(part) > size:
                     return True
             elif type_ in _CONTAINERS:
-                levels -= 1  # for each container: several on every level would otherwise multiply
+                levels -= 1  # per container, not per level: the containers of each level would multiply
                 if seems_larger(part, size, levels):
                     return True
         return False
@@ -54,7 +54,7 @@ def seems_larger(value: Any, size: int, levels: int = MAX_ESTIMATED_LEVELS) -> b
 def is_larger(value: Any, size: int, work: Work) -> bool | None:
     """Measure whether a value takes more than ``size`` bytes; None: too many parts.
 
-    The measure is a lower bound, so True is certain. It goes level by level, in loops that run in C.
+    The measure is a lower bound, so True is certain. Each level is measured by loops that run in C.
     """
     level = [value]
     while level:
@@ -102,5 +102,5 @@ def _measure_other(part: Any, lists: list[Any], dicts: list[Any]) -> int:
 
 
 def _begins_with_numbers(members: Any) -> bool:
-    """Return whether the first members are numbers; token ids are not visited each."""
+    """Return whether the first members are numbers, as in a list of token ids."""
     return SCALARS.issuperset(map(type, islice(members, TYPED_MEMBERS)))

@@ -1,4 +1,4 @@
-"""Count Python's work on one value, and convert its objects for orjson meanwhile."""
+"""Bound Python's work on one value, and convert the value's objects for orjson."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from otel_rollout.capture.encoding.size import seems_larger
 
 
 class Work:
-    """The work units and visits that are left for one value.
+    """The remaining work units and visits for one value.
 
     Attributes:
-        units: work units left, see :data:`limits.MAX_WORK_UNITS`.
-        visits: values that may still be visited to measure the value.
+        units: remaining work units, see :data:`limits.MAX_WORK_UNITS`.
+        visits: number of values that may still be visited to measure the value.
         reserved: work units that :meth:`convert` must leave.
     """
 
@@ -41,5 +41,5 @@ class Work:
             if seems_larger(content, MAX_CONVERTED_BYTES):
                 raise converters.TooLarge
             return content
-        except BaseException:  # raised again so that it has a traceback for `pass_on`; orjson keeps none
+        except BaseException:  # caught here to get a traceback, which `pass_on` needs and orjson drops
             raise
