@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("otel_rollout")
 SCOPE: Final = "otel_rollout"
-"""Instrumentation scope of the spans of this package."""
+"""Name of this package's instrumentation scope."""
 _AGENT: Final = "opentelemetry.instrumentation.auto_instrumentation"
-"""Module that is imported in processes which `opentelemetry-instrument` has set up."""
+"""Module that `opentelemetry-instrument` imports in the processes that it sets up."""
 
 
 class Application:
@@ -36,7 +36,7 @@ class Application:
 
     Args:
         configured: settings of the run.
-        current_writer: returns what this process records with at present.
+        current_writer: returns the present writer of this process; None while nothing is recorded.
     """
 
     def __init__(self, configured: Settings, current_writer: Callable[[], SegmentWriter | None]) -> None:
@@ -46,17 +46,17 @@ class Application:
         self._tracer: trace.Tracer | None = None
 
     def tracer(self) -> trace.Tracer | None:
-        """Return a tracer of the application's SDK provider; None if it has none.
+        """Return a tracer of the application's SDK provider; None without such a provider.
 
-        Called whenever there is no span of this package to follow, since an application may set its provider
-        late.
+        An application may set its provider late. So this method is called for each span that has no parent of
+        this package.
         """
         sdk = sys.modules.get("opentelemetry.sdk.trace")
         if sdk is None:  # nobody imported the SDK, so no SDK provider can be set
             return None
         try:
             provider = trace.get_tracer_provider()
-        except Exception as error:  # noqa: BLE001 - OTEL_PYTHON_TRACER_PROVIDER names none, as is logged
+        except Exception as error:  # noqa: BLE001 - OTEL_PYTHON_TRACER_PROVIDER is wrong; the API logs that
             pass_on(error)
             return None
         if not isinstance(provider, sdk.TracerProvider):
@@ -70,7 +70,7 @@ class Application:
 
         delivers_itself = self._is_exported_by_agent()
         with process.lock:
-            if provider not in process.joined_providers:  # a processor stays, and finds the current writer
+            if provider not in process.joined_providers:  # a processor stays, and asks for the current writer
                 provider.add_span_processor(
                     processor.IdentityProcessor()
                     if delivers_itself
@@ -83,8 +83,8 @@ class Application:
     def _is_exported_by_agent(self) -> bool:
         """Return whether the agent exports the application's spans to a target of ours.
 
-        The agent, `opentelemetry-instrument`, then delivers the application's spans, and this package
-        delivers trajectories: a span that went through both would arrive twice.
+        In that case the agent (`opentelemetry-instrument`) delivers the application's spans, and this package
+        delivers trajectories. A span that took both ways would arrive twice.
         """
         if _AGENT not in sys.modules:
             return False
@@ -94,7 +94,7 @@ class Application:
         if shared:
             _logger.info(
                 "otel-rollout: opentelemetry-instrument exports the application's own spans to %s; "
-                "trajectories are delivered there by otel-rollout",
+                "otel-rollout delivers trajectories there",
                 ", ".join(sorted(shared)),
             )
         return bool(shared)

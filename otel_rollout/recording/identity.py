@@ -1,7 +1,7 @@
 """Identify the trajectory of a span, by attributes in the OpenTelemetry context.
 
-A span of our own provider inherits the identity from its parent. A span with another parent (of the
-application's SDK, or in another process) finds the identity in the context.
+A span below a span of our own provider inherits its parent's identity. A span with another parent (of the
+application's SDK, or in another process) gets the identity from the context.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HEADS: Final = {key: writer.head_of(key) for key in semconv.IDENTITY}
 PLAIN: Final = frozenset({int, str, bool, type(None)})
 """Types of identity values that are recorded unchanged."""
 _MAX_INT: Final = 1 << 63
-"""Bound of the integers of OTLP."""
+"""Floats below this number fit into OTLP's 64-bit integers."""
 _KEY: Final = otel_context.create_key("otel-rollout-identity")
 
 
@@ -28,10 +28,10 @@ class Identity:
 
     Args:
         attributes: attribute names and values; None values are left out.
-        token2text: the trajectory's argument of that name, in this process.
+        token2text: the trajectory's argument ``token2text``, in this process.
 
     Attributes:
-        encoded: the attributes as on a line, after :meth:`encode`.
+        encoded: the attributes as in a line; None before :meth:`encode`.
     """
 
     __slots__ = ("attributes", "encoded", "token2text")
@@ -44,13 +44,13 @@ class Identity:
         self.encoded: bytes | None = None
 
     def encode(self) -> bytes:
-        """Make ``encoded``, which a trajectory that is left out does not need."""
-        # No cached property: before Python 3.12 it takes a lock, which a fork may leave locked for ever.
+        """Make ``encoded``, on the first use: a trajectory that is left out needs none."""
+        # No cached property: before Python 3.12 it takes a lock, which a fork may leave locked for good.
         encoded = self.encoded = b",".join([_attribute(*item) for item in self.attributes.items()])
         return encoded
 
     def shortened(self, longest: int) -> bytes:
-        """Return the attributes as on a line, with texts cut to ``longest`` characters."""
+        """Return the attributes as in a line, with texts cut to ``longest`` characters."""
         cut = {
             key: value[:longest] if isinstance(value, str) else value
             for key, value in self.attributes.items()
@@ -59,7 +59,7 @@ class Identity:
 
     @property
     def step(self) -> tuple[str, bool]:
-        """The trajectory's step as the report names it, and whether it is a validation."""
+        """The trajectory's step as in the report, and whether the step is a validation."""
         known = self.attributes
         return str(known.get(semconv.STEP, "")), bool(known.get(semconv.VALIDATE, False))
 
@@ -67,8 +67,8 @@ class Identity:
 def scalar(value: Any) -> Any:
     """Convert a number or text to a builtin type, and a whole number to an int.
 
-    So ``1``, ``1.0`` and NumPy's 1 are one step in every process and backend. A bool is no number. Any other
-    value is returned unchanged.
+    So ``1``, ``1.0`` and NumPy's 1 are the same step in every process and backend. A bool, and a value of any
+    other type, is returned unchanged.
     """
     value = builtin(value)
     if type(value) is float and abs(value) < _MAX_INT and value.is_integer():
@@ -83,7 +83,7 @@ def builtin(value: Any) -> Any:
     if not isinstance(value, (int, float, str)):
         try:
             value = value.item()  # numpy and torch scalars
-        except Exception as error:  # noqa: BLE001 - neither of them, or an array
+        except Exception as error:  # noqa: BLE001 - any other object, or an array
             pass_on(error)
             return value
     for base in (bool, int, float):  # subclasses: members of an enumeration, for example
@@ -101,11 +101,11 @@ NO_IDENTITY: Final = Identity({})
 
 
 def identity_in(context: otel_context.Context | None) -> Identity:
-    """Return the identity of the trajectory around, in a context or the current one."""
+    """Return the identity of the trajectory in a context; None: the current context."""
     identity = otel_context.get_value(_KEY, context)
     return identity if isinstance(identity, Identity) else NO_IDENTITY
 
 
 def with_identity(identity: Identity, context: otel_context.Context) -> otel_context.Context:
-    """Return a context inside the trajectory."""
+    """Return a context with the identity of a trajectory."""
     return otel_context.set_value(_KEY, identity, context)

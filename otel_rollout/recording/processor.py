@@ -1,7 +1,7 @@
-"""Record spans of an application's own OpenTelemetry SDK, as a processor in it.
+"""Record spans of an application's own OpenTelemetry SDK, in a span processor.
 
-The processor is used when the application has set an SDK provider. The application's spans and ours then nest
-in its own backend; and all spans of a trajectory, the application's too, reach our spool.
+The processor is used if the application has set an SDK provider. Then the application's spans and ours nest
+in the application's backend. All spans of a trajectory, including the application's, reach our spool.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _OwnIds(IdGenerator):
-    """Draws ids from its own generator: training seeds the SDK's in every worker."""
+    """Draws ids from its own generator: training seeds the SDK's generator in each worker."""
 
     def __init__(self) -> None:
         self._bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
@@ -59,18 +59,18 @@ def tracer_of(provider: TracerProvider, scope: str, version: str) -> Tracer:
 
 
 MAX_OPEN = 1 << 16
-"""Open spans that are remembered. Some applications start spans and never end them."""
+"""Maximum number of open spans whose data are kept. Some applications start spans and never end them."""
 
 
 class _OpenSpan:
-    """The data of an open span, whatever the limits of the application's SDK cut.
+    """The data of an open span, independent of the limits of the application's SDK.
 
     Attributes:
         identity: the trajectory's identity.
-        is_ours: whether our own tracer started the span; only then are the data below kept.
-        attributes: attributes set after the start, uncut as events and links are.
-        events: encoded events.
-        links: encoded links.
+        is_ours: whether our own tracer started the span. Only then are the following data kept.
+        attributes: uncut attributes that were set after the start.
+        events: encoded, uncut events.
+        links: encoded, uncut links.
         dropped: numbers of attributes, events and links beyond our own limits.
     """
 
@@ -88,7 +88,7 @@ class _OpenSpan:
         """Keep attributes set on the span."""
         for key, value in attributes.items():
             if len(self.attributes) < MAX_ATTRIBUTES or key in self.attributes:
-                # A list may change later.
+                # A copy, because a list may change later.
                 self.attributes[str(key)] = tuple(value) if isinstance(value, list) else value
             else:
                 self.dropped[0] += 1
@@ -114,8 +114,8 @@ def _remember(span: Span, identity: Identity, is_ours: bool) -> None:
         spans.pop(next(iter(spans)), None)
     open_span = spans[span.get_span_context().span_id] = _OpenSpan(identity, is_ours)
     if is_ours:
-        # Every change of a span goes through one of these methods. They hold the span by a weak reference: a
-        # span that refers to itself would stay in memory if the garbage collector is switched off.
+        # Every change of a span goes through one of these functions. They refer to the span weakly: with the
+        # garbage collector off, a span that refers to itself would stay in memory.
         span_ref = weakref.ref(span)
         vars(span).update(
             set_attribute=functools.partial(_set_attribute, span_ref, open_span),
@@ -172,15 +172,15 @@ def _add_link(
 def _keep(keep: Callable[..., None], *arguments: Any) -> None:
     try:
         keep(*arguments)
-    except Exception as error:  # noqa: BLE001 - what a user's value raises must not reach the user's code
+    except Exception as error:  # noqa: BLE001 - an exception of a user's value must not reach user code
         pass_on(error)
 
 
 class IdentityProcessor(SpanProcessor):
-    """Sets a trajectory's identity on the application's spans inside it, and no more."""
+    """Sets a trajectory's identity on the application's spans inside, and records none."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Set the identity of the trajectory around on the span."""
+        """Set the identity of the current trajectory on the span."""
         identity = identity_in(parent_context)
         if identity.attributes:
             span.set_attributes(identity.attributes)
@@ -191,10 +191,10 @@ class IdentityProcessor(SpanProcessor):
 
 
 class SpoolSpanProcessor(IdentityProcessor):
-    """Sets a trajectory's identity on its spans, and records them when they end.
+    """Sets a trajectory's identity on its spans, and records the spans when they end.
 
-    Spans of the application outside any trajectory are left alone. Our operations outside any trajectory are
-    recorded.
+    The processor ignores spans of the application outside any trajectory. It records our operations outside
+    any trajectory.
 
     Args:
         current_writer: returns the present writer; None while nothing is recorded.
@@ -206,7 +206,7 @@ class SpoolSpanProcessor(IdentityProcessor):
         self._scope = scope
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Set the identity of the trajectory around on the span."""
+        """Set the identity of the current trajectory on the span; keep the span's data."""
         super().on_start(span, parent_context)
         identity = identity_in(parent_context)
         scope = span.instrumentation_scope
@@ -216,12 +216,12 @@ class SpoolSpanProcessor(IdentityProcessor):
             if writer is not None:
                 try:
                     _remember(span, identity, is_ours)
-                except (RuntimeError, StopIteration):  # another thread made room at the same time
+                except (RuntimeError, StopIteration):  # another thread removed entries at the same time
                     return
                 writer.started()
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Record the span if it belongs to a trajectory, or is ours."""
+        """Record the span if it belongs to a trajectory or to our tracer."""
         context = span.get_span_context()
         open_span = process.sdk_spans.pop(context.span_id, None) if context is not None else None
         writer = self._current_writer() if open_span is not None else None
@@ -242,11 +242,11 @@ class SpoolSpanProcessor(IdentityProcessor):
 
 
 def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
-    """Return the line to be recorded, without end time, if the process dies.
+    """Return the line, without end time, to be recorded if the process dies.
 
     Args:
         span: the root span of a trajectory.
-        longest: for a line with nothing but the trajectory's identity: characters that texts are cut to.
+        longest: if given, return only the trajectory's identity, with texts cut to this many characters.
     """
     context = span.get_span_context()
     open_span = process.sdk_spans.get(context.span_id) if context is not None else None
@@ -264,7 +264,7 @@ def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
 
 
 def _attributes(span: ReadableSpan, open_span: _OpenSpan) -> dict[str, AttributeValue]:
-    """Return a span's attributes; ours are whole, even if the SDK cut them."""
+    """Return a span's attributes; those of our spans are uncut, even if the SDK cut them."""
     identity = open_span.identity.attributes
     return {**identity, **(span.attributes or {}), **open_span.attributes, **identity}
 

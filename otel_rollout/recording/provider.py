@@ -1,7 +1,7 @@
-"""Provide tracers that record, on OpenTelemetry's API alone, without its SDK.
+"""Provide tracers that record, with OpenTelemetry's API but without its SDK.
 
-The provider is never made the global one. Spans of other libraries nest with ours nevertheless, because the
-current span is in OpenTelemetry's context, which is shared.
+This provider is never the global one. Spans of other libraries nest with ours nevertheless, because all of
+them share OpenTelemetry's context.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class RecordingTracerProvider(TracerProvider):
 
     Args:
         writer: records the spans that have ended.
-        decision: decides whether a trace that starts here is recorded; None: all are.
+        decision: decides whether a trace that starts here is recorded; None: every trace is.
     """
 
     def __init__(self, writer: SegmentWriter, decision: Decision | None = None) -> None:
         self.writer = writer
         self.decision = decision
-        # Training seeds the global generator. Ids drawn from it would repeat in every worker, and each draw
-        # would change the random numbers of training.
+        # A generator of our own: training seeds the global one. Its ids would repeat in every worker, and
+        # each draw would change the random numbers of training.
         self.random_bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets
 
     def get_tracer(
@@ -61,7 +61,7 @@ class RecordingTracerProvider(TracerProvider):
 
 
 class UnrecordedSpan(NonRecordingSpan):
-    """A span of a trace that is sampled out, or left out by the user."""
+    """A span of a trace that is not recorded: sampled out, or left out by the user."""
 
 
 class RecordingTracer(Tracer):
@@ -76,15 +76,15 @@ class RecordingTracer(Tracer):
     def start(
         self, name: str, parent: Span, context: Context | None, encoded: Encoded
     ) -> RecordingSpan | None:
-        """Start a span below ``parent``; None if its trace is not recorded.
+        """Start a span below ``parent``; return None if its trace is not recorded.
 
-        The parent decides; the sampler decides for a span without parent.
+        The parent decides whether the trace is recorded. Without a parent, the sampler decides.
 
         Args:
             name: the span's name.
             parent: the span above, or an invalid span.
-            context: the context of the trajectory's identity.
-            encoded: the attributes at the span's start; the dict becomes the span's.
+            context: the context with the trajectory's identity.
+            encoded: the attributes at the span's start. The span takes over the dict.
         """
         if type(parent) is RecordingSpan:
             return self.start_below(parent, otlp_json.json_string(name), encoded)
@@ -106,7 +106,7 @@ class RecordingTracer(Tracer):
         return span
 
     def start_below(self, parent: RecordingSpan, name: bytes, encoded: Encoded) -> RecordingSpan:
-        """Start a span, whose name is given as JSON, below a recording span."""
+        """Start a span below a recording span; ``name`` is JSON."""
         head = parent.head_below or parent.begin_below()
         span = RecordingSpan(self, name, parent.trace_id, head, parent.identity, encoded)
         if parent.trace_state is not None:
@@ -124,7 +124,7 @@ class RecordingTracer(Tracer):
         record_exception: bool = True,
         set_status_on_exception: bool = True,
     ) -> Span:
-        """Start a span, and leave the current span as it is (OpenTelemetry's API)."""
+        """Start a span without making it current (OpenTelemetry's API)."""
         parent = trace.get_current_span(context)
         span = self.start(name, parent, context, {})
         if span is None:
@@ -138,9 +138,9 @@ class RecordingTracer(Tracer):
         return span
 
     def unrecorded(self, parent: Span) -> UnrecordedSpan:
-        """Return a span that tells all below it, in any process, not to record.
+        """Return a span below which nothing is recorded, in any process.
 
-        Its trace flags are 00.
+        The span's trace flags are 00.
         """
         above = parent.get_span_context()
         trace_id = above.trace_id if above.is_valid else self.random_bits(128) or 1
@@ -160,7 +160,7 @@ class RecordingTracer(Tracer):
         set_status_on_exception: bool = True,
         end_on_exit: bool = True,
     ) -> Iterator[Span]:
-        """Start a span and make it the current one in a block (OpenTelemetry's API)."""
+        """Start a span that is current inside the block (OpenTelemetry's API)."""
         span = self.start_span(name, context, kind, attributes, links, start_time)
         with use_span(span, end_on_exit, record_exception, set_status_on_exception):
             yield span

@@ -1,7 +1,7 @@
 """Redact secrets in a line before it is written anywhere.
 
-``OTEL_ROLLOUT_REDACT=secrets`` replaces what :mod:`otel_rollout.recording.secret_finder` finds. An
-application may name functions of its own.
+``OTEL_ROLLOUT_REDACT=secrets`` replaces the secrets that :mod:`otel_rollout.recording.secret_finder` finds.
+An application may name its own functions.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ SHIPPED: Final = "secrets"
 BUDGET: Final = 0.25
 """Seconds of processor time that an application's function may take for one line."""
 PAUSE: Final = 10.0
-"""Length of the pause after a line beyond the budget, as a multiple of the line's time."""
+"""Length of the pause after a line that exceeded BUDGET, as a multiple of the line's processor time."""
 
 _BEFORE: Final = b'{"resourceSpans":[{"scopeSpans":[{'
-"""Beginning that makes a line without its resource head JSON."""
+"""Text that, put before a line without its resource head, makes the line JSON."""
 _KEPT_KEYS: Final = frozenset((*semconv.IDENTITY, semconv.SPAN_KIND))
-"""Attributes that stay when a span's content is replaced: its identity and kind."""
+"""Attributes that stay when a span's content is replaced: identity and kind."""
 _logger = logging.getLogger("otel_rollout")
 
 
 def redaction_of(names: str) -> Redaction | None:
-    """Return the redaction that ``OTEL_ROLLOUT_REDACT`` names; None for none.
+    """Return the redaction that ``OTEL_ROLLOUT_REDACT`` names; None if it names none.
 
     Raises:
-        ValueError: for a function that cannot be found: nothing is recorded without it.
+        ValueError: for a function that cannot be found; then nothing is recorded.
     """
     steps = [_step(name.strip()) for name in names.split(",") if name.strip()]
     if not steps:
@@ -61,12 +61,12 @@ def _step(name: str) -> Redaction:
 
 
 def hides(names: str, name: str) -> bool:
-    """Return whether ``OTEL_ROLLOUT_REDACT`` has text replaced that has this name."""
+    """Return whether ``OTEL_ROLLOUT_REDACT`` replaces a text with this name."""
     return SHIPPED in (step.strip() for step in names.split(",")) and is_secret_name(name)
 
 
 def redact_secrets(line: bytes) -> bytes:
-    """Replace keys, tokens and passwords; leave the rest of the line as it is."""
+    """Replace keys, tokens and passwords in a line; keep all other bytes."""
     text = line.decode("utf-8", "surrogateescape")
     if not secret_finder.may_hold_secrets(text):
         return line
@@ -78,9 +78,10 @@ def redact_secrets(line: bytes) -> bytes:
 def redacted_attributes(
     redact: Redaction | None, attributes: Mapping[str, AttributeInput]
 ) -> dict[str, AttributeInput]:
-    """Redact the text of a resource's attributes, in a line made for this.
+    """Redact the text of a resource's attributes.
 
-    If the application's function fails, only the run's id is left: unredacted text is not written.
+    A function of the application gets the attributes in a line of their own. If the function fails, only the
+    run's id is left: unredacted text is never written.
     """
     if redact is None:
         return dict(attributes)
@@ -92,7 +93,7 @@ def redacted_attributes(
             entry["key"]: entry["value"].get("stringValue", attributes.get(entry["key"]))
             for entry in scope["attributes"]
         }
-    except Exception as error:  # noqa: BLE001 - the application's
+    except Exception as error:  # noqa: BLE001 - of the application's function
         _logger.warning(
             "otel-rollout: the resource's attributes are not recorded: redaction failed: %r", error
         )
@@ -120,10 +121,11 @@ def _of_the_application(name: str) -> Redaction:
 
 
 class _Budgeted:
-    """An application's function, with a bound on its time.
+    """Bounds the time of an application's function.
 
-    Nothing can interrupt a regular expression. So a line for which the function exceeded BUDGET is replaced
-    whole. During a pause, so are all lines of at least half its length, without a call of the function.
+    Nothing can interrupt a regular expression. So if the function exceeded BUDGET for a line, the content of
+    the line is replaced. During the pause that follows, the content of all lines of at least half that length
+    is replaced without a call of the function.
 
     Args:
         redact: calls the function.
@@ -137,12 +139,12 @@ class _Budgeted:
         self._paused_until = 0.0
 
     def __call__(self, line: bytes) -> bytes:
-        """Redact a line, or replace all of its content."""
+        """Redact a line, or replace the line's whole content."""
         if len(line) >= self._max_bytes:
             if time.monotonic() < self._paused_until:
                 return without_content(line)
             self._max_bytes = math.inf
-        start = time.thread_time()  # this thread's: the function is not to blame for waits for other threads
+        start = time.thread_time()  # processor time: waits for other threads do not count
         redacted = self._redact(line)
         seconds = time.thread_time() - start
         if seconds <= BUDGET:
@@ -161,7 +163,7 @@ class _Budgeted:
 
 
 def without_content(line: bytes) -> bytes:
-    """Replace all text in a line but names of attributes, identity and kind."""
+    """Replace all text in a line, except attribute names, identity and kind."""
     data = orjson.loads(_BEFORE + line)
     for resource_spans in data["resourceSpans"]:
         for scope_spans in resource_spans["scopeSpans"]:

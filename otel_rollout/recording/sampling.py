@@ -1,8 +1,8 @@
-"""Sample at the head: decide which traces are recorded, by sampler and by group.
+"""Head sampling: decide which traces are recorded, by sampler and by group.
 
 The samplers are OpenTelemetry's (``OTEL_TRACES_SAMPLER``). A group is the set of trajectories made for one
-dataset row in one step. Its name alone decides whether it is recorded. So every process on every node decides
-alike, without communication and without random numbers.
+dataset row in one step. The group's name alone decides whether the group is recorded. So every process on
+every node makes the same decision, without communication and without random numbers.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "opentelemetry_traces_sampler"
 CHOSEN = otel_context.create_key("otel-rollout-chosen")
-"""Key of the rows of a step that are chosen to be recorded."""
+"""Key of the dataset rows of a step that are chosen to be recorded."""
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
-"""Text that stands for the number it shows."""
+"""Text that counts as an integer."""
 _GROUPS_PER_STEP_NEEDED = (
-    "OTEL_ROLLOUT_SAMPLE_GROUPS has no effect here, where nobody sees a whole step: say in "
-    "OTEL_ROLLOUT_GROUPS_PER_STEP how many groups a step has"
+    "OTEL_ROLLOUT_SAMPLE_GROUPS has no effect here, because no process sees a whole step: set "
+    "OTEL_ROLLOUT_GROUPS_PER_STEP to the number of groups of a step"
 )
 _logger = logging.getLogger("otel_rollout")
 Decision = Callable[[int, str], bool]
-"""Decides by trace id, and by the first span's name, whether a trace is recorded."""
+"""Decides, by trace id and name of the first span, whether a trace is recorded."""
 
 
 class Group(NamedTuple):
-    """The name of a group, which its siblings share; see :meth:`named`, :meth:`of`."""
+    """The name of a group, the same for all its trajectories; made by :meth:`named` and :meth:`of`."""
 
     experiment: Any
     step: Any
@@ -52,7 +52,7 @@ class Group(NamedTuple):
 
     @classmethod
     def named(cls, experiment: Any, step: Any, sample_index: Any, validate: Any) -> Group:
-        """Return the group with this name: 1, 1.0 and "1" are equal, as in listings."""
+        """Return the group with this name; 1, 1.0 and "1" are equal, as in listings."""
         return cls(
             experiment,
             step if type(step) is int else _name(step),
@@ -72,21 +72,21 @@ class Group(NamedTuple):
 
 
 def _name(value: Any) -> Any:
-    """Return a step or row; text that shows a whole number as that number."""
+    """Return a step or row; convert text that shows an integer to that integer."""
     known = scalar(value)
     return int(known) if isinstance(known, str) and _WHOLE_NUMBER.fullmatch(known) else known
 
 
 def group_hash(group: Group, seed: str = "") -> float:
-    """Return a number from 0 to 1 for a group: one number in all processes.
+    """Return a number from 0 to 1 for a group, the same number in all processes.
 
-    The numbers of groups are spread evenly. Trajectories with neither row nor step share one number. Numbers
-    for another seed are independent of these.
+    The numbers are spread evenly. Trajectories with neither row nor step share one number. The numbers for
+    different seeds are independent.
     """
     return _hash(seed, *group)
 
 
-@functools.lru_cache(maxsize=256, typed=True)  # for siblings, which start together; 1 and True differ
+@functools.lru_cache(maxsize=256, typed=True)  # siblings start together; `typed`, because 1 and True differ
 def _hash(*names: Any) -> float:
     digest = hashlib.blake2b(repr(names).encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / (1 << 64)
@@ -99,10 +99,10 @@ class GroupSampling:
     Attributes:
         rate: share of groups that are recorded.
         every: steps that are multiples of this number are recorded.
-        validation: ``always``, ``never``, or ``sampled`` as training is.
-        most: groups recorded of a step; 0: all.
-        out_of: groups that a step has; 0: unknown.
-        seed: leads to another choice of groups.
+        validation: ``always``, ``never``, or ``sampled`` like training.
+        most: maximum number of groups recorded of a step; 0: all.
+        out_of: number of groups of a step; 0: unknown.
+        seed: each seed leads to another choice of groups.
     """
 
     rate: float = 1.0
@@ -112,11 +112,12 @@ class GroupSampling:
     out_of: int = 0
     seed: str = ""
     _random: random.Random = field(default_factory=random.SystemRandom, compare=False)
-    """For trajectories of no group: training depends on the state of the global generator."""
+    """For trajectories without a group. The global generator is left alone, because training depends on
+    it."""
 
     @classmethod
     def of(cls, configured: Settings) -> GroupSampling | None:
-        """Return the sampling that is configured; None if all groups are recorded."""
+        """Return the configured sampling; None if all groups are recorded."""
         sampling = cls(
             configured.sample_rate,
             configured.sample_every,
@@ -129,7 +130,7 @@ class GroupSampling:
         return None if is_all else sampling
 
     def takes(self, group: Group, context: otel_context.Context) -> bool:
-        """Return whether a trajectory of a group, which starts in a context, is recorded."""
+        """Return whether a trajectory of a group that starts in ``context`` is recorded."""
         decided = self._by_step(group)
         if decided is not None:
             return decided
@@ -175,12 +176,12 @@ class GroupSampling:
 
 
 def with_chosen(rows: frozenset[Any] | None, context: otel_context.Context) -> otel_context.Context:
-    """Return a context with the rows of a step that are chosen; None: no choice."""
+    """Return a context with the chosen rows of a step; None: no choice."""
     return otel_context.set_value(CHOSEN, rows, context)
 
 
 def chosen_in(context: otel_context.Context) -> frozenset[Any] | None:
-    """Return the rows chosen of the step around; None without a choice."""
+    """Return the chosen rows of the current step; None without a choice."""
     rows = otel_context.get_value(CHOSEN, context)
     return rows if isinstance(rows, frozenset) else None
 
@@ -188,12 +189,12 @@ def chosen_in(context: otel_context.Context) -> frozenset[Any] | None:
 def decision_of(name: str, argument: str) -> Decision | None:
     """Return a sampler's decision for traces that start here; None: all are recorded.
 
-    Below a span that exists already, that span's decision holds for every sampler: a trace is recorded whole
-    or not at all.
+    Below an existing span, that span's decision holds, whatever the sampler: a trace is recorded whole or not
+    at all.
 
     Args:
-        name: as in ``OTEL_TRACES_SAMPLER``.
-        argument: as in ``OTEL_TRACES_SAMPLER_ARG``.
+        name: value of ``OTEL_TRACES_SAMPLER``.
+        argument: value of ``OTEL_TRACES_SAMPLER_ARG``.
 
     Raises:
         ValueError: for a sampler that does not exist, or an argument that it refuses.

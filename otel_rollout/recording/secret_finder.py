@@ -1,11 +1,11 @@
-"""Find secrets in text, also where the text was encoded several times.
+"""Find secrets in text, even in text that was encoded several times.
 
-Values are searched for secrets. A value that is JSON is taken apart, and each string in it is a value again,
-at any depth. Other text is searched as it is, and again with its escapes (``\\n``, ``\\"``, ``\\u0041``)
-resolved, until it has none: prose may hold JSON, or a piece of JSON.
+A value that is JSON is parsed, and each string in it is searched as a value again, at any depth. Any other
+value is searched as it is. Then its escapes (``\\n``, ``\\"``, ``\\u0041``) are resolved and it is searched
+again, until no escapes are left: prose may hold JSON, or a piece of JSON.
 
-Secrets are returned as ranges of the outermost text. So all other text stays as it is, byte by byte, and JSON
-stays JSON. Every step takes time proportional to the text at most.
+Secrets are returned as ranges of the outermost text. So all other bytes stay unchanged, and JSON stays JSON.
+Every step takes at most linear time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BY_SIGNS: Final = {
     signs: [kind for kind in KINDS.values() if kind.signs == signs]
     for signs in dict.fromkeys(kind.signs for kind in KINDS.values())
 }
-"""Kinds by their signs: signs that several kinds share are searched for once."""
+"""Signs → kinds, so that signs that several kinds share are searched once."""
 _ESCAPES_OF_SIGNS = ("\\u00", "\\x", "\\/")
-"""Beginnings of escapes by which JSON and Python's ``repr`` may write the characters of a sign."""
+"""Beginnings of escapes with which JSON and Python's ``repr`` may write the characters of a sign."""
 
 
 def may_hold_secrets(text: str) -> bool:
-    """Return quickly whether a text may hold secrets; True for each that does."""
+    """Return quickly whether a text may hold secrets; always True if it does."""
     lowered = text.lower()
     return any(sign in lowered for sign in _ALL_SIGNS)
 
@@ -106,13 +106,13 @@ def _unescaped(encoded: str) -> str:
     if "\\" not in encoded:
         return encoded
     try:
-        return cast("str", orjson.loads(f'"{encoded}"'))  # gives what _ESCAPE.sub gives, many times as fast
+        return cast("str", orjson.loads(f'"{encoded}"'))  # same result as _ESCAPE.sub, many times faster
     except ValueError:
         return _ESCAPE.sub(_character, encoded)
 
 
 def _in_encoded(encoded: str, found: Iterable[TextSpan], offset: int) -> Iterator[TextSpan]:
-    """Map ranges of unescaped text to its encoded form at an offset of a text."""
+    """Map ranges of unescaped text to ranges of its encoded form, and add ``offset``."""
     found = list(found)
     escapes = list(_ESCAPE.finditer(encoded)) if found else []
     shifts = [0, *accumulate(len(escape[0]) - 1 for escape in escapes)]
@@ -128,7 +128,7 @@ def _in_encoded(encoded: str, found: Iterable[TextSpan], offset: int) -> Iterato
 _TOKEN = re.compile(r'"(?P<string>[^"\\]*(?:\\.[^"\\]*)*)"?(?P<colon>\s*:)?|[\[\]{}]', re.DOTALL)
 _PAIR_ENDS = re.compile(r"\s*\]")
 _NO_TEXT = ("intValue", "doubleValue", "bytesValue")
-"""Members of an OTLP value that are strings but no text: numbers, and bytes in base64."""
+"""Members of an OTLP value that are JSON strings but not text: numbers, and bytes in base64."""
 
 
 class _Container:
@@ -147,21 +147,22 @@ class _Container:
 
     def __init__(self, is_hidden: bool = False) -> None:
         self.is_hidden = is_hidden
-        """All text in the container is secret."""
+        """Whether all text in the container is secret."""
         self.key = ""
-        """Key of the member that comes next."""
+        """Key of the next member."""
         self.is_named = False
-        """The member ``name`` or ``key`` is the name of a secret, which is in the member ``value``."""
+        """Whether the member ``name`` or ``key`` names a secret, which is in the member ``value``."""
         self.value_begins = self.value_ends = 0
-        """Strings of the JSON before the member ``value``, and up to that member's end."""
+        """Number of the JSON's strings before the member ``value``, and up to the end of that member."""
         self.begins_with_name: bool | None = None
-        """The first string of an array is the name of a secret: the second string, if there are just two."""
+        """Whether the first string of an array names a secret. In an array of two, the second string is
+        secret."""
         self.follows_option = False
-        """The string before, in an array, is a command-line option whose value is secret."""
+        """Whether the previous string in an array is a command-line option whose value is secret."""
         self.redacted_keys = 0
 
     def hides_next(self) -> bool:
-        """Return whether the value that comes next is secret."""
+        """Return whether the next value is secret."""
         return self.is_hidden or (self.is_named and self.key.lower() == "value") or is_secret_name(self.key)
 
 
@@ -201,13 +202,13 @@ def find_in_json(text: str, is_line: bool = False) -> Iterator[TextSpan]:
 
 
 def _end_value(here: _Container, strings: int) -> None:
-    """Note the number of strings up to the end of a member ``value``."""
+    """Store the number of strings up to the end of a member ``value``."""
     if here.key.lower() == "value":
         here.value_ends = strings
 
 
 def _strings_within(strings: list[TextSpan], ranges: list[tuple[int, int]]) -> Iterator[TextSpan]:
-    """Return strings by ranges of their numbers, each once, without empty ones."""
+    """Yield the nonempty strings in ranges of string numbers, each string once."""
     done = 0
     for first, end in sorted(ranges):
         yield from (span for span in strings[max(first, done) : end] if span.start < span.end)
@@ -215,7 +216,7 @@ def _strings_within(strings: list[TextSpan], ranges: list[tuple[int, int]]) -> I
 
 
 def _in_key(token: re.Match[str], here: _Container) -> Iterator[TextSpan]:
-    """Find secrets in a key; the keys of an object stay distinct."""
+    """Find secrets in a key; number redacted keys, so that an object's keys stay distinct."""
     encoded = token["string"]
     here.key = _unescaped(encoded)
     if not may_hold_secrets(encoded):

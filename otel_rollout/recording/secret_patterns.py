@@ -1,7 +1,7 @@
 """Describe each kind of secret: its pattern, and the secret part of a match.
 
-Every pattern takes time proportional to the text at most, because a caller waits and nothing can interrupt a
-regular expression: tests/recording/test_regular_expressions.py.
+Every pattern takes at most linear time, because a caller waits and nothing can interrupt a regular
+expression. tests/recording/test_regular_expressions.py checks that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 MARK: Final = "[redacted]"
-"""Text that takes the place of a secret."""
+"""Text that replaces a secret."""
 
 
 class TextSpan(NamedTuple):
@@ -26,10 +26,10 @@ class SecretKind(NamedTuple):
     """One kind of secret.
 
     Attributes:
-        signs: lower-case texts, one of which is in every text with such a secret.
+        signs: lower-case texts. Every text with such a secret contains at least one of them.
         pattern: matches text that may hold such a secret.
-        secret: returns the secret part of a match, if there is one.
-        more_signs: further such texts: one of them, too, is in every text with such a secret.
+        secret: returns the secret part of a match, or None.
+        more_signs: lower-case texts. Every text with such a secret contains at least one of these, too.
     """
 
     signs: tuple[str, ...]
@@ -61,12 +61,12 @@ _NAME_SIGNS = (
 )
 _SECRET_NAME = re.compile(NAME + r"[a-z0-9_. -]{0,16}\Z", re.IGNORECASE | re.ASCII)
 _MAX_NAME_CHARS = 128
-"""Last characters of a name that are searched."""
+"""Number of last characters of a name that are searched."""
 
 _BACKSLASH = r"\\(?![nrtu\"'\\/])"
 """A backslash that does not begin an escape."""
 _VALUE = (
-    # A quoted value, to the end of its line if the closing quote is missing; or a value without quotes.
+    # A quoted value, which ends with its line if the closing quote is missing; or a value without quotes.
     r"(?:[bruf]{0,2}(?:"
     r'"""(?P<triple>.*?)"""|'
     r"'''(?P<triple_single>.*?)'''|"
@@ -74,7 +74,7 @@ _VALUE = (
     r"'(?P<single>[^'\\]*(?:\\.[^'\\]*)*)'|"
     r"`(?P<back>[^`]*)`|"
     r"[\"'`](?P<open>[^\n\r]*))|"
-    # Strings in brackets, as Python shows a list, tuple, set or dict: to the bracket that closes it.
+    # Strings in brackets, as Python shows a list, tuple, set or dict, up to the closing bracket.
     r"\[\s{0,16}(?=[\"'])(?P<list>[^\]]*)|\(\s{0,16}(?=[\"'])(?P<tuple>[^)]*)|\{\s{0,16}(?=[\"'])(?P<dict>[^}]*)|"
     r"(?P<scheme>(?:basic|bearer|digest|negotiate|token|apikey)[ \t]{1,8})?"
     rf"(?P<plain>(?:[^\s\"'`\\&,;…]|{_BACKSLASH})+))"
@@ -91,7 +91,7 @@ _TYPES = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether the value of something with this name is a secret."""
+    """Return whether a value with this name is a secret."""
     return _SECRET_NAME.search(name[-_MAX_NAME_CHARS:]) is not None
 
 
@@ -115,7 +115,7 @@ def _is_a_value(match: re.Match[str]) -> bool:
 
 _QUOTED_NAME = rf"[\"'][a-z0-9_. -]{{0,32}}?{NAME}[a-z0-9_. -]{{0,16}}[\"']"
 _STRING = r"(?:\"(?P<double>[^\"\\]*(?:\\.[^\"\\]*)*)%s|'(?P<single>[^'\\]*(?:\\.[^'\\]*)*)%s)"
-"""A quoted string; the two gaps are for the patterns that follow its text."""
+"""A quoted string. Each ``%s`` is for a pattern that follows the string's text."""
 
 _OPTION_NAME = (
     rf"-(?<![a-z0-9_-]-)-?(?:[a-z0-9_-]{{0,32}}?{NAME}[0-9_-]{{0,4}}|"
@@ -138,7 +138,7 @@ _PARTS = ("double", "single", "quoted", "quoted_single", "plain")
 
 
 def _of_option(match: re.Match[str]) -> TextSpan | None:
-    """Return the value of a command-line option; None for an option or prose."""
+    """Return the value of a command-line option; None if another option or prose follows."""
     groups = match.groupdict()
     part = next(name for name in _PARTS if groups.get(name) is not None)
     return (
@@ -159,7 +159,7 @@ _PAIR_ENDS = r"\s{0,16},?\s{0,16}(?:[)\]…]|\Z)"
 
 
 def _of_group(*names: str | int) -> Callable[[re.Match[str]], TextSpan | None]:
-    """Return a function that returns the first of these groups that is not empty."""
+    """Return a function that returns the first nonempty group of a match."""
 
     def secret(match: re.Match[str]) -> TextSpan | None:
         return next((TextSpan(*match.span(name)) for name in names if match[name]), None)
@@ -174,7 +174,7 @@ def _named_value(match: re.Match[str]) -> TextSpan | None:
 
 
 _PERCENT = "%(?:25){0,3}"
-"""Beginning of an escape in a URL that may have been encoded up to four times."""
+"""Beginning of an escape in a URL that was encoded up to four times."""
 _KINDS_BY_NAME: Final = {
     "assignment": SecretKind(_NAME_SIGNS, _ASSIGNMENT, _assigned),
     "option": SecretKind(_NAME_SIGNS, _OPTION, _of_option, ("-",)),
@@ -233,17 +233,18 @@ _KINDS_BY_NAME: Final = {
 # --- Secrets that are known by their own form ---------------------------------------------------------------
 
 _WORD_BEGINS = r"(?:(?<![A-Za-z0-9])|(?<=[0-9;\[]m)|(?<=%[0-9A-Fa-f]{2}))"
-"""Beginning of a word; colours of a terminal (``\\x1b[32m``) and escapes of URLs (``%20``) end a word."""
+"""Beginning of a word. A terminal's colour codes (``\\x1b[32m``) and URL escapes (``%20``) end a word."""
 _NOT_IN_URL = r"/\s\"'`<>…"
 _NAME_IN_URL = rf"[^:@\[\]{_NOT_IN_URL}]"
 _PEM = r"-{4,5} ?%s [A-Z0-9 ]{0,40}PRIVATE KEY"
 
 
 def _rest(character: str, shortest: int, like_a_word: bool = False) -> str:
-    """Match the rest of a key, also if a limit cut it to fewer characters.
+    """Match the rest of a key, even if a limit has cut the key.
 
-    Our own limits leave an ellipsis. Those of OpenTelemetry's SDK leave nothing: any end of a text may be a
-    cut. There, text that looks like a word (``hf_datasets``) is a key only if it has a digit.
+    Our own limits leave an ellipsis. The limits of OpenTelemetry's SDK leave no mark, so the end of any text
+    may be a cut. At such an end, text that looks like a word (``hf_datasets``) is a key only if it has a
+    digit.
     """
     is_key = f"(?={character}*[0-9])" if like_a_word else ""
     return f"(?:{character}{{{shortest},}}|{character}+(?=…)|{is_key}{character}{{8,}}\\Z)"
@@ -252,7 +253,7 @@ def _rest(character: str, shortest: int, like_a_word: bool = False) -> str:
 def _kind(
     *signs: str, pattern: str, flags: int = 0, group: str | int = 0, needs: str | int = 0
 ) -> SecretKind:
-    """Return a kind whose secrets are a group of a pattern, if ``needs`` matched."""
+    """Return a kind whose secret is ``group`` of the pattern, if group ``needs`` matched."""
 
     def secret(match: re.Match[str]) -> TextSpan | None:
         return TextSpan(*match.span(group)) if match[needs] is not None else None
@@ -262,7 +263,7 @@ def _kind(
 
 KINDS: Final = {
     **_KINDS_BY_NAME,
-    # Two numbers are the ids of a user and a group, which other programs take.
+    # Two numbers are the ids of a user and a group, as arguments of other programs.
     "curl": SecretKind(
         ("curl",),
         re.compile(
@@ -295,14 +296,15 @@ KINDS: Final = {
     "Hugging Face": _kind("hf_", pattern="hf_" + _rest("[A-Za-z0-9]", 30, True)),
     "Slack": _kind("xox", pattern="xox[abprs]-" + _rest("[A-Za-z0-9-]", 10)),
     "Google": _kind("aiza", pattern=_WORD_BEGINS + "AIza" + _rest("[0-9A-Za-z_-]", 35)),
-    # The first part is matched whole, so that no other attempt begins within it.
+    # Match the whole first part, so that no further attempt begins inside it.
     "JSON Web Token": _kind(
         "eyj",
         pattern=r"eyJ[A-Za-z0-9_-]+"
         r"(?P<more>(?:\.[A-Za-z0-9_-]*){2,4}|\.[A-Za-z0-9_-]{4,}(?=…|\Z)|(?=…))?",
         needs="more",
     ),
-    # To the end of the text if the key's end is missing; from the earliest possible beginning if that is.
+    # If the end of the key is missing, the secret ends with the text. If the beginning is missing, the secret
+    # begins with the earliest possible line.
     "private key": _kind(
         "private key",
         pattern=rf"{_PEM % 'BEGIN'}.*?(?:{_PEM % 'END'}[A-Z0-9 ]{{0,20}}-{{4,5}}|\Z)",
@@ -314,7 +316,7 @@ KINDS: Final = {
         rf"(?P<end>\s*(?={_PEM % 'END'}))?",
         needs="end",
     ),
-    # If the middle of a long text is left out, the rest of its line may be the end of any secret.
+    # If the middle of a long text is left out, the rest of that line may be the end of any secret.
     "line cut by a limit": _kind(
         "more characters) …",
         pattern=rf"more characters\) …((?:[^\r\n\\]|{_BACKSLASH}){{1,2048}})",

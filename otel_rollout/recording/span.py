@@ -1,4 +1,4 @@
-"""Record one span: OpenTelemetry's ``Span`` API in full; its end writes one line."""
+"""Record one span, with OpenTelemetry's whole ``Span`` API, as one line at its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_ATTRIBUTES = 1024
 MAX_EVENTS = 1024
 MAX_LINKS = 128
-"""Attributes, events and links of one span; further ones are counted as dropped."""
+"""Maximum attributes, events and links of one span; further ones are counted as dropped."""
 _ATTRIBUTE, _EVENT, _LINK = 0, 1, 2
 """Index of each count in ``Details.dropped``."""
 
@@ -37,7 +37,8 @@ UNFINISHED = "process ended before the trajectory did"
 _UNFINISHED = Details(status=StatusCode.ERROR.value, status_message=UNFINISHED).encoded()
 
 MAX_EXCEPTION_TEXT = 64 << 10
-"""Characters recorded of an exception's message, and of its stack; the middle is left out."""
+"""Maximum characters recorded of an exception's message, and of its stack. The middle of longer text is
+cut."""
 
 FLAGS = TraceFlags(TraceFlags.SAMPLED | 0x02)
 """Trace flags: sampled, and with a random trace id (W3C Trace Context level 2)."""
@@ -47,16 +48,16 @@ REMOTE_PARENT = LOCAL_PARENT | writer.IS_REMOTE
 """Flags of a span whose parent is in this process, or in another one."""
 
 _DETAILS_KEY = "_made_details"
-"""Name of the attribute that holds a span's details as soon as they exist."""
+"""Key in a span's ``__dict__`` of the details, while they exist."""
 
 Encoded = dict[str, tuple[bytes, ...]]
-"""Attributes by name, encoded: each in pieces that are joined in the end, with a comma before the first."""
+"""Name → encoded attribute: its pieces, the first of which begins with a comma. The span's end joins them."""
 
 Method = TypeVar("Method", bound=Callable[..., None])
 
 
 def _harmless(dropped: int | None) -> Callable[[Method], Method]:
-    """Keep what a user's value raises, when it is encoded, from the user's code.
+    """Keep exceptions of a user's value, raised while it is encoded, from user code.
 
     Args:
         dropped: index of the count that grows when the call fails; None: the call adds nothing to a span.
@@ -67,7 +68,7 @@ def _harmless(dropped: int | None) -> Callable[[Method], Method]:
         def guarded(self: RecordingSpan, *args: Any, **kwargs: Any) -> None:
             try:
                 method(self, *args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - the user's mistake, not ours: not reported
+            except Exception as error:  # noqa: BLE001 - the user's mistake is no internal error
                 pass_on(error)
                 if dropped is not None:
                     self._count_dropped(dropped)
@@ -80,13 +81,13 @@ def _harmless(dropped: int | None) -> Callable[[Method], Method]:
 class RecordingSpan(Span):
     """A span that is recorded when it ends.
 
-    It is on the hot path. So its ids are hex digits as bytes, and its name is JSON, as the line has them; its
-    ``SpanContext`` is made on the first request; and its attributes are public, without properties.
+    This class is on the hot path. So the span's ids are hex digits as bytes, and its name is JSON, as in the
+    line. Its ``SpanContext`` is made on the first request. Its attributes are public, without properties.
 
     Attributes:
-        head_below: beginning of the lines of spans below this one, from the first such span on.
+        head_below: beginning of the lines of spans below this one; None before the first such span.
         trajectory: the trajectory whose root span this is, for ``capture``.
-        has_replies_below: whether an operation right below has recorded the usage of a model's reply.
+        has_replies_below: whether an operation directly below has returned a model's reply.
         long: whether the attributes are large; then the line is written in pieces, which saves a copy.
     """
 
@@ -126,7 +127,7 @@ class RecordingSpan(Span):
         return head
 
     def get_span_context(self) -> SpanContext:
-        """Return the span's ids, flags and state."""
+        """Return the span's ids, flags and trace state."""
         context = self._context
         if context is None:
             context = SpanContext(
@@ -193,7 +194,7 @@ class RecordingSpan(Span):
     def _detailed(self) -> Details:
         details = self._details
         if details is None:
-            # In one step: meanwhile a signal handler or another thread may record on this span, too.
+            # `setdefault` is atomic: a signal handler or another thread may record on this span, too.
             details = self._details = vars(self).setdefault(_DETAILS_KEY, Details())
         return details
 
@@ -205,7 +206,7 @@ class RecordingSpan(Span):
 
     @_harmless(None)
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Set the status: OK is final, UNSET ignored, only ERROR has a description."""
+        """Set the status: OK is final, UNSET is ignored, only ERROR has a description."""
         if self.ended or (self._details is not None and self._details.status == StatusCode.OK.value):
             return
         if isinstance(status, Status):
@@ -248,7 +249,7 @@ class RecordingSpan(Span):
             return
         self.ended = True
         end_ns = end_time or time_ns()
-        if end_ns < self.start_ns and not end_time:  # the machine's clock was set back meanwhile
+        if end_ns < self.start_ns and not end_time:  # the machine's clock was set back
             end_ns = self.start_ns
         try:
             details = self._details
@@ -259,17 +260,17 @@ class RecordingSpan(Span):
             pass_on(error)
         else:
             self.tracer.writer.write(body, self.identity)
-        # A task started inside keeps its context, and this span with it, for as long as it runs.
+        # Release the attributes: a task that was started inside keeps this span in its context.
         self.encoded = {}
         if self._details is not None:
             self._details = None
             vars(self).pop(_DETAILS_KEY, None)
 
     def unfinished_line(self, longest: int | None = None) -> bytes:
-        """Return the line to be recorded, without end time, if the process dies.
+        """Return the line, without end time, to be recorded if the process dies.
 
         Args:
-            longest: for a line with nothing but the trajectory's identity: characters that texts are cut to.
+            longest: if given, return only the trajectory's identity, with texts cut to this many characters.
         """
         if longest is not None:
             return self._short_line(longest)
@@ -320,19 +321,19 @@ class RecordingSpan(Span):
         exc_val: BaseException | None,
         exc_tb: TracebackType | None,
     ) -> None:
-        """Record the exception that leaves the block, if one does, and end the span."""
+        """End the span; first record an exception that leaves the block."""
         if isinstance(exc_val, Exception):
             self.fail(exc_val)
         self.end()
 
 
 def _list_of(attributes: Iterable[tuple[bytes, ...]]) -> tuple[bytes, ...]:
-    """Return the attributes of a span without identity, without the first comma."""
+    """Encode the attributes of a span without identity; drop the first comma."""
     return b"[", b"".join(chain.from_iterable(attributes))[1:], b"]"
 
 
 def qualified_name(type_: type) -> str:
-    """Name a class as OpenTelemetry names exceptions."""
+    """Return the name of a class as OpenTelemetry writes exception types."""
     module = type_.__module__
     return type_.__qualname__ if module == "builtins" else f"{module}.{type_.__qualname__}"
 
@@ -352,7 +353,7 @@ def status_message(exception: BaseException) -> str:
 
 
 def message_of(exception: BaseException) -> str:
-    """Return an exception's message, cut, whatever its ``__str__`` does."""
+    """Return an exception's message, cut; never raise, even if its ``__str__`` does."""
     try:
         return _cut(str(exception))
     except Exception as error:  # noqa: BLE001 - a user's __str__ may do anything

@@ -1,9 +1,9 @@
-"""Write the tokenizers of recorded token ids into the run's directory, each once.
+"""Write the tokenizers of recorded token ids into the node directory, each once.
 
-The forwarder detokenizes with them. A tokenizer's name is made of a part of its content: enough to tell
-tokenizers apart, in well under a millisecond. A large tokenizer that serialises itself keeps all other
-threads waiting. So a thread reads it token by token, unless another process has written it, and leaves out
-what detokenizing does not need.
+The forwarder detokenizes with these files. A tokenizer's name is a digest of a part of its content. This part
+is enough to tell tokenizers apart, and takes well under a millisecond to read. While a large tokenizer
+serializes itself, all other threads wait. So a thread reads the tokenizer token by token, unless another
+process has written it, and omits what detokenizing does not need.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from otel_rollout.base.interrupts import pass_on
 from otel_rollout.spool import layout
 
 MAX_TOKENIZERS: Final = 16
-"""Tokenizers of one process, which are never released."""
+"""Maximum number of tokenizers of one process; none is ever released."""
 _SAMPLES: Final = 1024
-"""Tokens of the vocabulary that a name is made of, besides the added tokens."""
+"""Approximate number of vocabulary tokens in the digest that names a tokenizer. All added tokens are in it,
+too."""
 _SLICE: Final = 1000
-"""Tokens read at once, while other threads wait for the GIL."""
+"""Number of tokens read at once, while other threads wait for the GIL."""
 _PAUSE: Final = 0.0005
-"""Seconds between two such reads, in which other threads run."""
+"""Seconds between two reads, in which other threads run."""
 _FILE: Final = "tokenizer.json"
 _logger = logging.getLogger("otel_rollout")
 
@@ -40,8 +41,8 @@ class Tokenizers:
 
     Args:
         node_dir: the node directory of the spans that name the tokenizers.
-        default: the tokenizer of operations without one: a file or directory, or the name of a model in the
-            Hugging Face cache of this machine.
+        default: the tokenizer for operations without a tokenizer: a file or directory, or the name of a model
+            in this machine's Hugging Face cache.
     """
 
     def __init__(self, node_dir: Path, default: str = "") -> None:
@@ -53,9 +54,10 @@ class Tokenizers:
         self._warned: set[str] = set()
 
     def name_of(self, tokenizer: Any) -> str | None:
-        """Return the name of a tokenizer, or of the default for None; write it if needed.
+        """Return the name of a tokenizer; for None, the name of the default tokenizer.
 
-        A tokenizer that cannot be written has no name, and a warning is logged. Nothing is raised.
+        The first call for a tokenizer writes it. For a tokenizer that cannot be used, a warning is logged and
+        None is returned. Nothing is raised.
         """
         if tokenizer is None:
             return self._name_of_default() if self._default else None
@@ -66,13 +68,13 @@ class Tokenizers:
         try:
             if len(self._known) >= MAX_TOKENIZERS:
                 self._warn(
-                    f"more than {MAX_TOKENIZERS} tokenizers in one process; of the others ids stay ids"
+                    f"more than {MAX_TOKENIZERS} tokenizers in one process; the ids of the others stay ids"
                 )
                 return None
             backend = _backend(tokenizer)
             if backend is None:
                 type_name = type(tokenizer).__qualname__
-                self._warn(f"token2text needs a fast tokenizer, and {type_name} is none; ids stay ids")
+                self._warn(f"token2text needs a fast tokenizer, which {type_name} is not; ids stay ids")
             else:
                 name = _name(backend)
                 self._write(name, lambda: b"".join(_json_of(backend)))
@@ -96,7 +98,7 @@ class Tokenizers:
                 if path is None:
                     self._warn(
                         f"OTEL_ROLLOUT_TOKENIZER={self._default!r}: no {_FILE} there, nor in this machine's "
-                        "Hugging Face cache, and nothing is downloaded; ids stay ids. Give the path of one"
+                        "Hugging Face cache, and nothing is downloaded; ids stay ids. Give the path of such a file"
                     )
                 else:
                     state = path.stat()
@@ -106,7 +108,7 @@ class Tokenizers:
             except Exception as error:  # noqa: BLE001
                 pass_on(error)
                 self._warn(f"OTEL_ROLLOUT_TOKENIZER={self._default!r} cannot be used: {error}; ids stay ids")
-            self._default_name = name  # set last: another thread may ask meanwhile
+            self._default_name = name  # last, because another thread may read it
         return self._default_name or None
 
     def _write(self, name: str, content: Callable[[], bytes]) -> None:
@@ -118,7 +120,7 @@ class Tokenizers:
             try:
                 target.parent.mkdir(mode=0o700, exist_ok=True)
                 layout.write_whole(target, content())
-            except Exception as error:  # noqa: BLE001 - a full disk, or a tokenizer that changes meanwhile
+            except Exception as error:  # noqa: BLE001 - a full disk, or a tokenizer that another thread changes
                 self._warn(f"a tokenizer could not be written to {target}: {error}; ids stay ids")
 
         thread = threading.Thread(target=write, name="otel-rollout-tokenizer", daemon=True)
@@ -133,7 +135,7 @@ class Tokenizers:
 
 
 def _backend(tokenizer: Any) -> Any:
-    """Return the library ``tokenizers``' object behind a tokenizer or processor."""
+    """Return the object of library ``tokenizers`` behind a tokenizer or processor."""
     for candidate in (tokenizer, getattr(tokenizer, "tokenizer", None)):
         backend = getattr(candidate, "backend_tokenizer", candidate)
         if type(backend).__module__.partition(".")[0] == "tokenizers" and hasattr(backend, "id_to_token"):
@@ -164,18 +166,18 @@ def _added(backend: Any) -> list[dict[str, Any]]:
 
 
 def _decoder(backend: Any) -> bytes:
-    """Return the decoder, which turns tokens into text, as JSON."""
+    """Return a tokenizer's decoder, which converts tokens to text, as JSON."""
     return b"null" if backend.decoder is None else bytes(backend.decoder.__getstate__())
 
 
 def _json_of(backend: Any) -> Iterator[bytes]:
-    """Return the JSON of a tokenizer that can decode; its model is a list of tokens."""
+    """Yield the JSON of a tokenizer that can only decode; its model is a list of tokens."""
     yield b'{"version":"1.0","truncation":null,"padding":null,"added_tokens":'
     yield orjson.dumps(_added(backend))
     yield b',"normalizer":null,"pre_tokenizer":null,"post_processor":null,"decoder":'
     yield _decoder(backend)
     yield b',"model":{"type":"WordLevel","unk_token":"","vocab":{'
-    # An id need not be below the number of tokens: there may be gaps before it.
+    # An id may exceed the number of tokens, because ids may have gaps.
     highest = max([backend.get_vocab_size() - 1, *backend.get_added_tokens_decoder()])
     separator = b""
     for start in range(0, highest + 1, _SLICE):
@@ -191,7 +193,7 @@ def _json_of(backend: Any) -> Iterator[bytes]:
 
 
 def _local_file(default: str) -> Path | None:
-    """Find a tokenizer's file by file, directory, or name of a downloaded model."""
+    """Find a tokenizer's file, given a file, a directory, or a downloaded model's name."""
     path = Path(default).expanduser()
     for candidate in (path, path / _FILE):
         if candidate.is_file():
