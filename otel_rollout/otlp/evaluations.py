@@ -1,7 +1,8 @@
-"""Scores in spans, and which score of a name counts: the newest by its own time.
+"""Read and write scores in spans; of several scores with one name, find the newest.
 
-A score is recorded as an evaluation span, whose start is the score's time. The root span of its trajectory
-repeats the value with that time. So every reader of some of these spans, in any order, finds one score.
+A score is recorded as an evaluation span, whose start is the score's time. The root span of the trajectory
+repeats the value and the time. So readers find the same score, whichever of these spans they read, in any
+order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from otel_rollout.base import semconv
 
 Value = bool | int | float | str
 Rank = tuple[bool, int, bool]
-"""Whether a score's time is known, that time, whether the score is explained. Of two the greater counts."""
+"""Sort key of a score: whether its time is known, the time, whether it has a comment. The greatest counts."""
 _LABELS_OF_BOOL: Final = {"True": True, "False": False}
 
 
@@ -24,12 +25,12 @@ class Evaluation:
     """A score that a span holds.
 
     Attributes:
-        name: what was scored.
-        value: the score; a number that JSON cannot hold is its text (``nan``, ``inf``).
+        name: the score's name.
+        value: the score. A number that JSON cannot represent is text (``nan``, ``inf``).
         time_ns: when the score was given, Unix time in ns.
-        comment: why, in words; empty if nobody said.
+        comment: the reason, in words; empty if none was given.
         origin: ``semconv.ORIGIN_…``; None for a score that the trajectory's root span repeats.
-        is_dated: False for a root's score whose own time nobody recorded: any dated score counts before it.
+        is_dated: False for a score on a root span without a time. Any dated score has precedence over it.
     """
 
     name: str
@@ -41,23 +42,23 @@ class Evaluation:
 
     @property
     def rank(self) -> Rank:
-        """The order of scores of one name."""
+        """Sort key: of two scores with one name, the one with the greater rank counts."""
         return self.is_dated, self.time_ns, bool(self.comment)
 
 
 class Ranked(Protocol):
-    """A score in whatever form a backend has it."""
+    """A score in a backend's own form."""
 
     @property
     def rank(self) -> Rank:
-        """The order of scores: of two the greater counts."""
+        """Sort key: of two scores, the one with the greater rank counts."""
 
 
 Score = TypeVar("Score", bound=Ranked)
 
 
 def newest_by(key: Callable[[Score], str], scores: Iterable[Score]) -> dict[str, Score]:
-    """Map each key to the score that counts, the later of two equal ones."""
+    """Map each key to the score with the greatest rank; of equal ranks, to the last."""
     found: dict[str, Score] = {}
     for score in scores:
         known = found.get(key(score))
@@ -67,7 +68,7 @@ def newest_by(key: Callable[[Score], str], scores: Iterable[Score]) -> dict[str,
 
 
 def newest(evaluations: Iterable[Evaluation]) -> dict[str, Evaluation]:
-    """Map each name to the score that counts."""
+    """Map each name to the score with the greatest rank."""
     return newest_by(lambda evaluation: evaluation.name, evaluations)
 
 
@@ -89,7 +90,7 @@ def recorded_in(attributes: Mapping[str, Any], start_ns: int) -> Evaluation | No
 
 
 def repeated_in(attributes: Mapping[str, Any], end_ns: int) -> list[Evaluation]:
-    """Read the scores that a root span repeats; undated ones get its end."""
+    """Read the scores that a root span repeats; undated scores get the span's end time."""
     found = []
     for key, attribute in attributes.items():
         name = key.removeprefix(semconv.SCORE_PREFIX)
@@ -118,7 +119,7 @@ def attributes_of(name: str, value: Value, comment: str | None, origin: str | No
 
 
 def number_of(value: Value) -> float | None:
-    """Convert a score to a number, infinities too; None for NaN and text."""
+    """Convert a score to a number, including infinities; None for NaN and text."""
     try:
         number = float(value) if not isinstance(value, str) or "inf" in value.lower() else math.nan
     except (ValueError, OverflowError):
@@ -127,7 +128,7 @@ def number_of(value: Value) -> float | None:
 
 
 def _recorded_value(attributes: Mapping[str, Any]) -> Value | None:
-    """Return an evaluation's number, else its label. A bool is recorded as both."""
+    """Return an evaluation's number, else its label; a bool if number and label agree."""
     number = _score_value(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE))
     label = _score_value(attributes.get(semconv.GEN_AI_EVALUATION_SCORE_LABEL))
     if isinstance(label, str) and label in _LABELS_OF_BOOL and number == _LABELS_OF_BOOL[label]:
@@ -136,7 +137,7 @@ def _recorded_value(attributes: Mapping[str, Any]) -> Value | None:
 
 
 def _score_value(attribute: Any) -> Value | None:
-    """Return an attribute as a score; None for a type that no score has."""
+    """Return an attribute as a score; None if no score has its type."""
     if isinstance(attribute, float) and not math.isfinite(attribute):
         return str(attribute)
     return attribute if isinstance(attribute, (bool, int, float, str)) else None

@@ -1,7 +1,7 @@
 """Read OTLP/JSON: a line as JSON, and as spans of OpenTelemetry's SDK.
 
-Spans have the types and ranges of the SDK's own spans, for which exporters are written. A line with anything
-else in a field that we know is unreadable as a whole.
+Exporters are written for the SDK's spans, so the spans returned here have the same types and ranges. If a
+known field has another type or range, the whole line is unreadable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _SPAN_DIGITS: Final = 16
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 _CODES: Final = {code.value: code for code in StatusCode}
 _MAX_DEPTH: Final = 24
-"""Levels kept of a nested attribute. Protobuf stops at 100, and counts three for each level of ours."""
+"""Most levels read of a nested attribute. Protobuf allows 100 levels, and a level here is three of
+Protobuf's."""
 
 
 class UnreadableLineError(ValueError):
@@ -33,13 +34,11 @@ class UnreadableLineError(ValueError):
 
 
 class TraceLine:
-    """A line of OTLP JSON Lines, as bytes and as spans.
-
-    Either is made when first asked for.
+    """A line of OTLP JSON Lines, as bytes and as spans, both made on first use.
 
     Args:
         encoded: the line, with its newline; None if ``parsed`` is given.
-        parsed: the line's JSON, which nobody changes any more.
+        parsed: the line's JSON, which must not change any more.
     """
 
     __slots__ = ("_encoded", "_parsed", "_spans")
@@ -94,7 +93,7 @@ def spans_of(line: bytes) -> list[ReadableSpan]:
 
 
 def spans_as_json(parsed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the spans of a line's JSON as they are."""
+    """Yield the spans of a line's JSON unchanged."""
     for of_resource in parsed["resourceSpans"]:
         for of_scope in of_resource["scopeSpans"]:
             yield from of_scope["spans"]
@@ -150,7 +149,7 @@ def _span(span: Mapping[str, Any], resource: Resource, scope: InstrumentationSco
 def _status(status: Mapping[str, Any]) -> Status:
     code = _CODES.get(_integer(status.get("code", 0), 0, 1 << 31), StatusCode.UNSET)
     message = _text(status.get("message"))
-    return Status(code, message if code is StatusCode.ERROR and message else None)  # as the OTel API has it
+    return Status(code, message if code is StatusCode.ERROR and message else None)  # the OTel API's rule
 
 
 def _state(holder: Mapping[str, Any]) -> TraceState | None:
@@ -204,7 +203,7 @@ def _value(value: Mapping[str, Any], depth: int) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Check that a value is a string; return protobuf's default for None."""
+    """Check that a value is a string; return Protobuf's default, "", for None."""
     return "" if value is None else _of_type(str, value)
 
 
@@ -215,7 +214,7 @@ def _of_type(type_: type[Any], value: Any) -> Any:
 
 
 def _integer(value: Any, least: int, beyond: int) -> int:
-    """Return an integer, which OTLP/JSON may have as text or number."""
+    """Parse an integer, which OTLP/JSON writes as text or as a number."""
     if isinstance(value, bool) or not least <= int(value) < beyond or (type(value) is float and value % 1):
         raise ValueError(f"an integer from {least} to {beyond - 1} expected")
     return int(value)
@@ -226,16 +225,17 @@ def _time(value: Any) -> int:
 
 
 def _id(value: Any, digits: int, least: int = 1) -> int:
-    """Return an id that is written in hex.
+    """Parse an id in hex.
 
-    An id of zeros is no id (W3C Trace Context). Only links may have one: they are kept for their attributes.
+    An id of zeros is invalid (W3C Trace Context). Only a link may have such an id, so that its attributes are
+    not lost.
     """
     if not _HEX.fullmatch(_of_type(str, value)) or not least <= int(value, 16) < 1 << 4 * digits:
-        raise ValueError(f"no id of {digits} hex digits")
+        raise ValueError(f"an id is not {digits} hex digits, or is out of range")
     return int(value, 16)
 
 
 def _parent_id(span: Mapping[str, Any]) -> int:
-    """Return the parent's id; 0 without a parent, which some writers spell as zeros."""
+    """Return the parent's id; 0 without a parent, for which some writers write zeros."""
     parent = _text(span.get("parentSpanId"))
     return _id(parent, _SPAN_DIGITS) if parent.strip("0") else 0

@@ -1,7 +1,7 @@
 """Find ids, times and the step in a recorded line, without parsing the line.
 
-A search for an attribute's bytes finds no text that quotes the attribute: inside a JSON string the quotation
-marks are escaped.
+A search for the bytes of an attribute never matches inside a JSON string, because there the quotation marks
+are escaped.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _VALIDATE: Final = b'{"key":"%b","value":{"boolValue":' % semconv.VALIDATE.encod
 class StepKey(NamedTuple):
     """A step of training or of validation.
 
-    ``step`` is empty for spans outside any trajectory. ``step`` is "other steps" where the files do not name
-    the step: for drops of a process that had drops in 95 other steps, and for running operations, unless all
-    running trajectories of a process have one step.
+    ``step`` is empty for spans outside any trajectory. ``step`` is "other steps" if the files do not name the
+    step. That is so for drops of a process that already had drops in 95 other steps. It is also so for
+    running operations, unless all running trajectories of the process have one step.
     """
 
     step: str
@@ -51,7 +51,7 @@ def step_of(line: bytes) -> StepKey:
 
 def parsed_step_of(line: bytes) -> StepKey:
     """Return the step of a line by parsing it; empty if the line is unreadable."""
-    from otel_rollout.otlp.reader import UnreadableLineError, spans_of  # imports the SDK; training need not
+    from otel_rollout.otlp.reader import UnreadableLineError, spans_of  # late: training needs no SDK
 
     try:
         spans = spans_of(line)
@@ -62,18 +62,18 @@ def parsed_step_of(line: bytes) -> StepKey:
 
 
 def trace_id_of(line: bytes) -> bytes | None:
-    """Return the 16 bytes of a line's trace id; None for a line not of the recorder."""
+    """Return the 16 bytes of a line's trace id; None if the recorder did not write the line."""
     found = _TRACE_ID.search(line)
     return bytes.fromhex(found[1].decode()) if found else None
 
 
 def ids_of(line: bytes) -> tuple[bytes, bytes]:
-    """Return trace id and span id in hex; both empty for a line not of the recorder."""
+    """Return trace id and span id in hex; both empty if the recorder did not write the line."""
     found = _IDS.search(line)
     return (found[1], found[2]) if found else (b"", b"")
 
 
 def end_time_of(line: bytes) -> int | None:
-    """Return the end of a line's span in ns of Unix time; None without an end."""
+    """Return the end of a line's span, Unix time in ns; None if the line has no end."""
     found = _END_TIME.search(line)
     return int(found[1]) if found else None

@@ -4,7 +4,7 @@ The encoding's rules (OpenTelemetry protocol, "JSON Protobuf Encoding"): ids in 
 as integers, 64-bit integers as strings, bytes in base64. The file format is the OTel File Exporter's: one
 ``TracesData`` object per line.
 
-Fragments cost half of what nested dicts cost, because what a trajectory's spans have in common is encoded
+Fragments take half the time of nested dicts, because the common parts of a trajectory's spans are encoded
 once.
 """
 
@@ -28,15 +28,16 @@ _LINE_END = b"}]}]}]}\n"
 """The end of a line: closes the span, the span list, the scope and the resource."""
 
 HAS_IS_REMOTE, IS_REMOTE = 0x100, 0x200
-"""Bits of OTLP's flags: ``IS_REMOTE`` holds a value; the span's parent, or the link's target, is remote."""
+"""Bits of OTLP's flags. The first: the second is valid. The second: the span's parent, or the link's target,
+is in another process."""
 
 _BACKSLASH = ord("\\")
 _dumps = orjson.dumps
 
 
 def json_string(text: str) -> bytes:
-    """Encode a JSON string; lone surrogates, which UTF-8 cannot hold, become '?'."""
-    if type(text) is not str:  # applications may give anything as a name or a key
+    """Encode a JSON string; lone surrogates, which UTF-8 cannot encode, become '?'."""
+    if type(text) is not str:  # applications may pass any object as a name or a key
         text = str(text)
     try:
         return _dumps(text)
@@ -48,11 +49,11 @@ def attribute_of_json(head: bytes, encoded: bytes) -> tuple[bytes, ...]:
     """Encode, in pieces, an attribute whose value is JSON in a string.
 
     Args:
-        head: what :func:`head_of_string` returned.
+        head: result of :func:`head_of_string`.
         encoded: JSON as orjson writes it: UTF-8 without control characters.
     """
     if _BACKSLASH in encoded:
-        if encoded.isascii():  # quicker with many escapes; far slower with other text than ASCII
+        if encoded.isascii():  # faster with many escapes, but far slower for text that is not ASCII
             return head[:-1], _dumps(encoded.decode("ascii")), b"}}"
         encoded = encoded.replace(b"\\", b"\\\\")
     return head, encoded.replace(b'"', b'\\"'), b'"}}'
@@ -64,7 +65,7 @@ def head_of_string(key: str) -> bytes:
 
 
 def any_value(value: AttributeInput) -> bytes:
-    """Encode an OTLP ``AnyValue``; a type unknown to OTLP as its ``str``."""
+    """Encode an OTLP ``AnyValue``; a value of a type unknown to OTLP becomes its ``str``."""
     type_ = type(value)
     if type_ is str:
         return b'{"stringValue":%b}' % json_string(cast("str", value))
@@ -120,7 +121,7 @@ def attribute_list(attributes: Mapping[str, AttributeInput]) -> bytes:
 
 
 def resource_head(resource: Mapping[str, AttributeInput]) -> bytes:
-    """Encode the beginning of a line: the resource. The scope follows."""
+    """Encode the beginning of a line, up to the scope: the resource."""
     return b'{"resourceSpans":[{"resource":{"attributes":%b},"scopeSpans":[{' % attribute_list(resource)
 
 
@@ -160,7 +161,7 @@ def link(
 
 
 def head_below(trace_id: bytes, parent_id: bytes, flags: int) -> bytes:
-    """Encode the beginning of all spans below one, up to their own id.
+    """Encode the common beginning of all spans below one span, up to their own id.
 
     Args:
         trace_id: in hex.
@@ -181,18 +182,16 @@ def line(
     attributes: Iterable[bytes],
     details: bytes = b"",
 ) -> tuple[bytes, ...]:
-    """Put a line with one span together from encoded parts.
-
-    The line is in pieces, and lacks what :func:`resource_head` returns.
+    """Return the pieces of a line with one span, without the resource head.
 
     Args:
-        scope: what :func:`scope_head` returned.
-        head: what :func:`head_below` returned.
+        scope: result of :func:`scope_head`.
+        head: result of :func:`head_below`.
         span_id: in hex.
         name: as a JSON string.
         kind: OTLP ``SpanKind``: the API's value plus one.
-        attributes: pieces that together are what :func:`attribute_list` returns.
-        details: what follows the attributes: :meth:`Details.encoded` and :func:`trace_state`.
+        attributes: the pieces of an attribute list, see :func:`attribute_list`.
+        details: the fields after the attributes: :meth:`Details.encoded` and :func:`trace_state`.
     """
     described = b'","name":%b,"kind":%d,"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":' % (
         name,
@@ -204,7 +203,7 @@ def line(
 
 
 def trace_state(header: str) -> bytes:
-    """Encode a span's trace state, from W3C's ``tracestate`` header."""
+    """Encode a span's trace state, given as W3C's ``tracestate`` header."""
     return b',"traceState":%b' % json_string(header) if header else b""
 
 
@@ -213,11 +212,11 @@ class Details:
     """Events, links and status of a span: few spans have any.
 
     Attributes:
-        events: as :func:`event` returns them.
-        links: as :func:`link` returns them.
+        events: results of :func:`event`.
+        links: results of :func:`link`.
         dropped: numbers of attributes, events and links beyond the limits.
         status: OTLP ``StatusCode``.
-        status_message: of an error.
+        status_message: message of an error.
     """
 
     events: list[bytes] = field(default_factory=list)
@@ -227,7 +226,7 @@ class Details:
     status_message: str | None = None
 
     def encoded(self) -> bytes:
-        """Encode what follows a span's attributes on a line."""
+        """Encode the fields that follow a span's attributes in a line."""
         parts = []
         if self.events:
             parts.append(b',"events":[%b]' % b",".join(self.events))

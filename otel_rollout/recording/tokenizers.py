@@ -98,7 +98,7 @@ class Tokenizers:
                 if path is None:
                     self._warn(
                         f"OTEL_ROLLOUT_TOKENIZER={self._default!r}: no {_FILE} there, nor in this machine's "
-                        "Hugging Face cache, and nothing is downloaded; ids stay ids. Give the path of such a file"
+                        "Hugging Face cache, and nothing is downloaded; ids stay ids. Give such a file's path"
                     )
                 else:
                     state = path.stat()

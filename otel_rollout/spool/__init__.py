@@ -1,1 +1,1 @@
-"""Files on disk between the recording processes and the forwarder."""
+"""Files on disk that recording processes write and the forwarder reads."""

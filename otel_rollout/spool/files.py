@@ -16,12 +16,12 @@ from otel_rollout.spool.private_files import open_beside
 from otel_rollout.spool.segments import MAX_LINE_BYTES
 
 MAX_WINDOW_BYTES: Final = 128 << 20
-"""Bytes of memory for decompression: what our archives need, and the zstd command's default limit."""
+"""Maximum bytes of the decompression window. Our archives need that much; it is also zstd's default limit."""
 MAX_RATIO: Final = 1000
-"""Bytes that one compressed byte may become, beyond ``ALWAYS_ALLOWED_BYTES``. Conversations whose turns
-resend their context stay below; a file of zeros does not."""
+"""Maximum ratio of decompressed to compressed bytes, above ``ALWAYS_ALLOWED_BYTES``. Conversations whose
+turns resend their context stay below this ratio; a file of zeros does not."""
 ALWAYS_ALLOWED_BYTES: Final = 64 << 20
-"""Bytes that any compressed file may become."""
+"""Decompressed bytes that are allowed for any compressed file, whatever the ratio."""
 
 
 def files_of(paths: Sequence[Path]) -> Iterator[Path]:
@@ -36,7 +36,7 @@ def files_of(paths: Sequence[Path]) -> Iterator[Path]:
             if not found:
                 raise ValueError(f"{path} holds no segments (files called <writer>.<number>.jsonl[.zst])")
             yield from found
-        elif path.is_char_device() or path.is_block_device():  # which may have no end
+        elif path.is_char_device() or path.is_block_device():  # a device may have no end
             raise ValueError(f"{path} is a device, not a file")
         else:
             yield path
@@ -44,7 +44,7 @@ def files_of(paths: Sequence[Path]) -> Iterator[Path]:
 
 def segments_below(directory: Path) -> list[Path]:
     """Return the segments in and below a directory, archived ones included."""
-    if directory.is_symlink():  # a person may name a link; links below it are not followed
+    if directory.is_symlink():  # follow a link that a person names, but no links below it
         directory = directory.resolve()
     return sorted(path for path in directory.rglob("*") if _is_segment(path))
 
@@ -54,14 +54,14 @@ def _is_segment(path: Path) -> bool:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file, decompressed, and taken out of dead letters.
+    """Yield the recorded lines of a file, also of a compressed or dead-letter file.
 
-    The last line may have no newline. A line that is longer than any span comes in pieces.
+    The last line may have no newline. A line of more than MAX_LINE_BYTES comes in pieces.
 
     Raises:
         OSError: when the file cannot be read.
-        ForeignFileError: when the file has a name as in a spool, and may be another user's.
-        ValueError: when the file is damaged, or would become too large.
+        ForeignFileError: when the file is named like a file of a spool, and may be another user's.
+        ValueError: when the file is damaged, or its decompressed content is too large.
     """
     is_rejected = path.name.startswith(layout.DEAD_LETTER_PREFIX)
     with _opened(path) as file:
@@ -77,7 +77,7 @@ def _rejected_line(path: Path, number: int, entry: bytes) -> bytes:
         line = orjson.loads(entry)["line"]
         return bytes(line.encode()) + b"\n"
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise ValueError(f'{path}, line {number}: is no rejected span, which is {{"line": "..."}}') from None
+        raise ValueError(f'{path}, line {number}: is not of the form {{"line": "..."}}') from None
 
 
 @contextmanager
@@ -98,12 +98,12 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _opener_for(path: Path) -> Callable[[str, int], int] | None:
-    """Return a careful opener for file names as in a spool; None for other names."""
+    """Return an opener that checks the owner, for file names of a spool; else None."""
     return open_beside if _is_segment(path) or path.name.startswith(layout.DEAD_LETTER_PREFIX) else None
 
 
 class _BoundedReader(io.RawIOBase):
-    """Reads decompressed bytes, and raises ValueError where they are too many."""
+    """Reads decompressed bytes; raises ValueError after more than ``limit`` bytes."""
 
     def __init__(self, plain: Any, path: Path, limit: int) -> None:
         self._plain = plain
@@ -121,6 +121,6 @@ class _BoundedReader(io.RawIOBase):
         self._size += count
         if self._size > self._limit:
             raise ValueError(
-                f"{self._path} becomes more than {self._limit} bytes, which no file of its size does"
+                f"{self._path} decompresses to more than {self._limit} bytes, too many for a file of its size"
             )
         return count

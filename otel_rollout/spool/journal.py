@@ -1,9 +1,9 @@
 """Append lines to a ring in a memory-mapped file, where they survive the process.
 
-An append is a copy into shared memory, without a system call. A system call would release the GIL; with one
-busy Python thread in the process, the caller would wait for the interpreter's switch interval, 5 ms, to get
-it back. The kernel keeps the pages when the process is killed at any point. The length is published after
-the bytes, so that a reader finds only whole lines.
+An append is a copy into shared memory, without a system call. A system call would release the GIL. With one
+busy Python thread in the process, the caller would then wait 5 ms, the interpreter's switch interval, for the
+GIL. If the process is killed, the kernel keeps the pages. The length is published after the bytes, so a
+reader finds only whole lines.
 
 File layout, little-endian::
 
@@ -14,20 +14,21 @@ File layout, little-endian::
     48    8   spans ever started
     56    8   base: value of `written` at which the current segment file began (signed)
     64    8   sequence of the current segment file; 0 until the writer has its first
-    72    8×n trajectories and scores that were left out, in the order of SKIP_REASONS
-    4096  128×96 dropped spans, a row for each step with dropped spans:
+    72    8×n numbers of trajectories and scores left out, in the order of SKIP_REASONS
+    4096  128×96 numbers of dropped spans, a row for each step with dropped spans:
               0  1  length of the step's name, plus one; 0 in free rows
-              1  1  whether the step is one of validation
+              1  1  1 for a validation step, else 0
               2  62 the step's name
-              64 8×n dropped spans, in the order of DROP_REASONS
+              64 8×n numbers of dropped spans, in the order of DROP_REASONS
     16384 …   the ring; byte i of the stream lies at 16384 + i % size
 
-Length and number of lines are written to the slot that is not valid; then one byte makes it valid. So a kill
-never parts them. (``struct.pack_into`` clears its target first, and cannot be used.) The number of started
-spans is changed in place, at once: at any moment, at least as many spans are started as recorded.
+Length and number of lines are written to the slot that is not valid; then one byte makes this slot valid. So
+both change together, even if the process is killed. (``struct.pack_into`` clears its target first, so it
+cannot be used.) The number of started spans is changed in place, atomically. At any moment, at least as many
+spans are started as recorded.
 
 `written` minus `base` minus the segment's length is the number of bytes that the segment of a dead writer
-lacks. They are all in the ring, because a writer overwrites only what its segment has.
+lacks. All these bytes are in the ring, because a writer overwrites only bytes that its segment has.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ HEADER_BYTES = 16384
 OTHER_STEPS = "other steps"
 """Name of the last row, which counts the drops of all steps without a row of their own."""
 STEP_ROWS = 96
-"""Rows for dropped spans by step."""
+"""Number of rows for dropped spans, one row per step."""
 _ACTIVE, _SLOTS, _STARTED, _BASE, _SEQUENCE, _SKIPS, _ROWS = 8, (16, 32), 48, 56, 64, 72, 4096
 _NAME, _ROW_DROPS, _ROW_BYTES = 2, 64, 128
 _NAME_BYTES = _ROW_DROPS - _NAME
@@ -56,9 +57,9 @@ _published = struct.Struct("<2Q")
 _number = struct.Struct("<q")
 
 DROP_REASONS = ("journal_full", "disk", "encoding", "spool_limit", "redaction")
-"""Reasons why a span that ended was not recorded: the ring stayed full; the segment could not be written;
-the span could not be encoded; the run's segments have reached ``OTEL_ROLLOUT_SPOOL_LIMIT``; redaction
-failed."""
+"""Reasons why an ended span was not recorded. In order: the ring stayed full; the segment could not be
+written; the span could not be encoded; the run's segments have reached ``OTEL_ROLLOUT_SPOOL_LIMIT``;
+redaction failed."""
 SKIP_REASONS = (
     "switched_off",
     "sampled_out",
@@ -68,26 +69,28 @@ SKIP_REASONS = (
     "score_of_unrecorded",
     "score_of_unknown",
 )
-"""Reasons why a trajectory was left out on purpose: ``trace=False``; ``OTEL_ROLLOUT_SAMPLE_…`` or
-``OTEL_TRACES_SAMPLER``; the sampler of the application's own OpenTelemetry; a caller in another process that
-is not recorded; segments near ``OTEL_ROLLOUT_SPOOL_LIMIT`` (``OTEL_ROLLOUT_SPOOL_FULL``). Reasons why a
-score was left out: its trajectory is left out; its ``trajectory`` is no id."""
+"""Reasons why a trajectory or a score was left out on purpose. A trajectory, in order: ``trace=False``;
+``OTEL_ROLLOUT_SAMPLE_…`` or ``OTEL_TRACES_SAMPLER``; the sampler of the application's own OpenTelemetry; an
+unrecorded caller in another process; segments near ``OTEL_ROLLOUT_SPOOL_LIMIT``
+(``OTEL_ROLLOUT_SPOOL_FULL``). A
+score: its trajectory is left out; its ``trajectory`` is no id."""
 _HEADER = struct.Struct(f"<8sQ5Q2q{len(SKIP_REASONS)}q")
 _DROPS = struct.Struct(f"<{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000
-"""Reads of a header until two in a row are equal, so that no write fell in between."""
+"""Maximum reads of a header. Reading stops when two reads in a row are equal, so no write fell between
+them."""
 _NEWLINE = ord("\n")
 
 
 class Journal:
-    """The writing end of a journal; not thread-safe, so its owner holds a lock.
+    """The writing end of a journal; it is not thread-safe, so its owner needs a lock.
 
     Args:
         path: file to create; must not exist.
         size: bytes of the ring.
 
     Attributes:
-        started: a view, in the file itself, of the number of spans ever started; any thread may add to it.
+        started: view of the number of spans ever started, in the file; any thread may increase the number.
 
     Raises:
         OSError: when the file cannot be created, or its space cannot be reserved.
@@ -98,7 +101,7 @@ class Journal:
         self._map = reserved(path, HEADER_BYTES + size)
         self._descriptor = _locked(path)
         for page in range(0, HEADER_BYTES + size, mmap.PAGESIZE):
-            self._map[page] = 0  # a page fault here rather than in a caller's span
+            self._map[page] = 0  # take the page fault here, not in a caller's span
         self._map[: len(MAGIC)] = MAGIC
         self._active = 0
         self._rows: dict[tuple[str, bool], int] = {}
@@ -110,7 +113,7 @@ class Journal:
 
     @property
     def room(self) -> int:
-        """Bytes that fit before the owner has to flush."""
+        """Number of bytes that fit before the owner has to flush."""
         return self.size - (self.written - self.flushed)
 
     def append(self, head: bytes, body: bytes) -> bool:
@@ -126,7 +129,7 @@ class Journal:
         middle = at + len(head)
         ring[at:middle] = head
         ring[middle : at + length] = body
-        self.publish(written + length, 1)  # after the copy: this is what makes the line exist
+        self.publish(written + length, 1)  # after the copy, because this makes the line valid
         return True
 
     def append_long(self, pieces: Sequence[bytes]) -> bool:
@@ -146,7 +149,7 @@ class Journal:
     def publish(self, written: int, lines: int = 0) -> None:
         """Publish length and number of lines in the file, then to the flusher.
 
-        In this order, so that segments have only lines that count.
+        This order ensures that segments have only counted lines.
 
         Args:
             written: the new length.
@@ -155,8 +158,8 @@ class Journal:
         recorded = self.recorded + lines
         slot = 1 - self._active
         at = _SLOTS[slot]
-        # Python runs signal handlers after a call. So what a handler raises strikes here at the latest, and
-        # a line that is not published is not counted either.
+        # Python runs signal handlers after a call. So a handler raises here at the latest, and a line that is
+        # not published is not counted either.
         packed = _published.pack(written, recorded)
         self._map[at : at + 16] = packed
         self._map[_ACTIVE] = self._active = slot
@@ -166,25 +169,26 @@ class Journal:
     def unflushed(self, limit: int) -> memoryview:
         """Return the oldest bytes that the segment lacks, at most ``limit``.
 
-        The view has to be released before the next append.
+        Release the view before the next append.
         """
         at = self.flushed % self.size
         length = min(self.written - self.flushed, self.size - at, limit)
         return memoryview(self._map)[HEADER_BYTES + at : HEADER_BYTES + at + length]
 
     def begin_segment(self, sequence: int) -> None:
-        """Note that the bytes from here on belong to segment ``sequence``."""
+        """Publish that the bytes from here on belong to segment ``sequence``."""
         self.set_base(self.written)
         self._put(_SEQUENCE, sequence)
 
     def begin_anew(self, sequence: int, forget: bool) -> None:
         """Continue in a new file, with segment ``sequence``, after files were removed.
 
-        The new file has the lines that no segment had yet. It appears at once, locked.
+        The new file has the lines that are in no segment yet. It is locked and complete when it appears.
 
         Args:
             sequence: number of the segment.
-            forget: uncount the lines that segments had, because the ledger of their delivery is gone as well.
+            forget: whether to uncount the lines in segments, because the ledger of their delivery is gone,
+                too.
 
         Raises:
             OSError: when the file cannot be created; then nothing has changed.
@@ -200,7 +204,7 @@ class Journal:
         ring = fresh[HEADER_BYTES:]
         waiting = (ring[at:] + ring[:at])[: self.written - self.flushed]
         if self.flushed and ring[at - 1] != _NEWLINE:
-            rest = waiting.find(b"\n") + 1  # of a line whose beginning was in the segment
+            rest = waiting.find(b"\n") + 1  # the rest of a line that began in the segment
             self.flushed, waiting = self.flushed + rest, waiting[rest:]
         if forget:
             forgotten = self.recorded - waiting.count(b"\n")
@@ -219,24 +223,24 @@ class Journal:
             return not os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
         except (FileNotFoundError, NotADirectoryError):
             return True
-        except OSError:  # permission to look was taken away; the open file can still be written to
+        except OSError:  # permission was taken away; the open file is still writable
             return False
 
     def release(self) -> None:
-        """Free the lock by which others see that the writer is alive."""
+        """Free the lock that shows other processes that the writer is alive."""
         os.close(self._descriptor)
 
     def set_base(self, base: int) -> None:
-        """Note the byte of the stream at which the current segment file begins.
+        """Publish the byte of the stream at which the current segment file begins.
 
-        It is negative when the segment holds more than ever went through the ring.
+        ``base`` is negative if the segment has more bytes than ever went through the ring.
         """
         self._put(_BASE, base)
 
-    # Any thread may call these two without the owner's lock, but not both at once.
+    # `skip` and `drop` need no owner's lock. But only one thread at a time may call one of them.
 
     def skip(self, reason: str, total: int) -> None:
-        """Publish the number of trajectories that were left out for ``reason``."""
+        """Publish the number of trajectories or scores that were left out for ``reason``."""
         self._put(_SKIPS + 8 * SKIP_REASONS.index(reason), total)
 
     def drop(self, step: str, validate: bool, reason: str) -> None:
@@ -259,7 +263,7 @@ class Journal:
         row = _ROWS + number * _ROW_BYTES
         self._map[row + 1] = validate
         self._map[row + _NAME : row + _NAME + len(name)] = name
-        self._map[row] = len(name) + 1  # last: from here on the row exists
+        self._map[row] = len(name) + 1  # last, because this makes the row valid
         return row
 
     def _view_of_started(self) -> memoryview:
@@ -277,16 +281,16 @@ def reserved(path: Path, size: int) -> mmap.mmap:
     """
     descriptor = open_private(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
-        # Reserved now: a page without space later would mean SIGBUS in the training process.
+        # Reserve the space now: a full disk would later mean SIGBUS in the training process.
         os.posix_fallocate(descriptor, 0, size)
-        with standard_streams_taken():  # the map keeps a duplicate of the descriptor
+        with standard_streams_taken():  # the map duplicates the descriptor
             return mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)
 
 
 def _locked(path: Path) -> int:
-    """Lock a file; return the descriptor that holds the lock as long as it is open."""
+    """Lock a file; return the descriptor, which holds the lock as long as it is open."""
     descriptor = open_private(path, os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     return descriptor
@@ -302,7 +306,7 @@ class JournalState:
     base: int
     sequence: int
     drops_of_steps: dict[tuple[str, bool], dict[str, int]]
-    """Dropped spans by reason, by step and by whether it is one of validation."""
+    """(Step, whether it is a validation) → reason → number of dropped spans."""
     skips: dict[str, int]
 
     @property
@@ -315,7 +319,7 @@ class JournalState:
 
 
 def read_state(path: Path) -> JournalState | None:
-    """Read a journal's header; None if there is no journal (yet) of this user's."""
+    """Read a journal's header; None without a complete journal of this user."""
     try:
         opened = open(path, "rb", buffering=0, opener=open_private)  # noqa: SIM115
     except (FileNotFoundError, ForeignFileError):
@@ -348,7 +352,7 @@ def _drops_in(header: bytes) -> dict[tuple[str, bool], dict[str, int]]:
 
 
 def owed_bytes(path: Path, state: JournalState, segment_bytes: int) -> bytes:
-    """Return the bytes that a dead writer's segment of so many bytes lacks."""
+    """Return the bytes that a dead writer's segment, now of ``segment_bytes``, lacks."""
     missing = state.written - state.base - segment_bytes
     size = path.stat().st_size - HEADER_BYTES
     if not 0 < missing <= size:

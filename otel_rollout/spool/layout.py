@@ -4,21 +4,21 @@
 
     <spool_dir>/<run id>/<host>-<boot id>/        one directory per run and node ("node directory")
         run.json                      manifest: the run's id and exporters (never credentials)
-        trackers.json                 the trackers' runs that the run belongs to, once they are published
+        trackers.json                 the trackers' runs of this run, after they are published
         <writer>.<sequence>.jsonl     segment: OTLP JSON Lines, one span per line; flock'd while it is written
         <writer>.journal              journal: the writer's tail and counters, readable after its death
         <writer>.open                 root table: the writer's running and unfinished trajectories
         forwarder.lock                lock of the directory's one forwarder; names the forwarder's access
         forwarder.successor           request of a process that is to take the lock over
         forwarder.log                 log of the forwarder
-        draining                      touched by a process that waits for everything to be delivered
+        draining                      touched by a process that waits until all spans are delivered
         ledger.sqlite                 ledger: cursors and counts per exporter
-        unreadable-<time>.ledger.sqlite   a ledger that could not be read, and was replaced
+        unreadable-<time>.ledger.sqlite   an unreadable ledger that was replaced
         rejected.<exporter>.jsonl     dead-letter file: spans that a target rejects, with the reason
-        tokenizers/<name>.json        tokenizers, by the names that spans with token ids give
-        archive/<segment>.jsonl.zst   archived segments, where delivered segments are kept
+        tokenizers/<name>.json        tokenizers; spans with token ids refer to them by name
+        archive/<segment>.jsonl.zst   archived segments, if delivered segments are kept
 
-This module knows names and owners only. What the files hold, ``recording`` and ``forwarder`` know.
+This module defines names and owners. ``recording`` and ``forwarder`` define the content of the files.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ DEAD_LETTER_PREFIX = "rejected."
 COMPRESSED_SUFFIX = ".zst"
 TOKENIZERS = "tokenizers"
 COPY_SUFFIX = ".copy"
-"""End of the name of a directory that is a copy of another machine's node directory."""
+"""Suffix of a directory that is a copy of another machine's node directory."""
 CLOSING_SEQUENCE = 999_999
-"""Sequence of the segment in which crash recovery ends trajectories; no writer gets there."""
+"""Sequence of the segment in which crash recovery ends trajectories; no writer reaches this number."""
 _NAME_BYTES = 255
-"""Bytes of a file name, on most file systems."""
+"""Maximum bytes of a file name on most file systems."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _READABLE_CHARACTERS = 60
-"""Characters kept of a name before its digest."""
+"""Maximum characters of a name that are kept before its digest."""
 _DIGEST_DIGITS = 20
-"""Hex digits of the digest that keeps names distinct."""
+"""Hex digits of the digest that keeps shortened names distinct."""
 _logger = logging.getLogger("otel_rollout")
 LIMIT_OF_UNKNOWN_SPACE = 1 << 30
-"""Bytes of segments a run may have where the file system does not say what is free, as memory does not."""
+"""Limit of a run's segments in bytes, on a file system that does not report its free space, such as tmpfs."""
 _SEGMENT_NAME = re.compile(r"(?P<writer>\d+-[0-9a-f]{16})\.(?P<sequence>\d{6})\.jsonl")
 
 
@@ -98,12 +98,12 @@ class SegmentName:
 
 
 def new_writer_id() -> str:
-    """Make the id of a recording process: pid, and random digits because pids recur."""
+    """Make the id of a writer: pid and random digits, because pids are reused."""
     return f"{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def new_run_id() -> str:
-    """Make the id of a run that was given none."""
+    """Make a random id for a run without an id."""
     return f"run-{os.urandom(6).hex()}"
 
 
@@ -123,10 +123,10 @@ def node_directory(spool_dir: Path, run_id: str, node: str) -> Path:
 
 
 def _safe(name: str, otherwise: str, room: int = _NAME_BYTES) -> str:
-    """Return a name from outside as a single component of a path.
+    """Convert a name from outside to a single component of a path.
 
-    Distinct names give distinct components. A name that is too long, or has other characters than file names
-    should have, becomes its readable part and a digest.
+    Distinct names give distinct components. A name that is too long or has unsafe characters becomes its
+    readable part and a digest.
     """
     if not name:
         return otherwise
@@ -141,8 +141,8 @@ def create_private(directory: Path, spool_dir: Path) -> None:
     """Create a directory, and its parents below the spool, for this user alone.
 
     Raises:
-        PermissionError: when one of them belongs to another user, who could then read or replace what is
-            recorded (temporary directories are shared).
+        PermissionError: when one of the directories belongs to another user, who could read or replace the
+            recordings. This can happen in a shared temporary directory.
     """
     try:
         spool_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -155,20 +155,20 @@ def create_private(directory: Path, spool_dir: Path) -> None:
 
 
 def _check_spool_directory(spool_dir: Path) -> None:
-    """Check that a spool, and a link to it, is this user's or the administrator's."""
+    """Check that a spool, and a link to it, belongs to this user or the administrator."""
     for owner in (spool_dir.lstat().st_uid, spool_dir.stat().st_uid):
         if owner not in (os.geteuid(), 0):
             raise ForeignFileError(f"{spool_dir} belongs to user id {owner}, not to {os.geteuid()}")
 
 
 def default_limit(node_dir: Path) -> int:
-    """Return the default limit of a run's segments in bytes: half of what is free."""
+    """Return the default limit of a run's segments in bytes: half of the free space."""
     free = free_bytes(node_dir)
     return LIMIT_OF_UNKNOWN_SPACE if free is None else max(1, (free + segment_bytes(node_dir)) // 2)
 
 
 def free_bytes(directory: Path) -> int | None:
-    """Return the bytes free for this user; None where the file system does not say."""
+    """Return the bytes free for this user; None if the file system does not report them."""
     state = os.statvfs(directory)
     if state.f_blocks == 0:  # memory without a limit, and some network file systems
         return None
@@ -177,7 +177,7 @@ def free_bytes(directory: Path) -> int | None:
 
 
 def tokenizer_file(node_dir: Path, name: str) -> Path:
-    """Return the path of the tokenizer that spans call ``name``."""
+    """Return the path of the tokenizer to which spans refer as ``name``."""
     return node_dir / TOKENIZERS / f"{_safe(name, 'tokenizer', _NAME_BYTES - len('.json'))}.json"
 
 
@@ -187,7 +187,7 @@ def tokenizer_files(node_dir: Path) -> list[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace a private file at once: readers see the old file or the new one."""
+    """Replace a private file atomically: readers see the old file or the new one."""
     fresh = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.new")
     with open(fresh, "wb", opener=open_private) as file:
         file.write(content)
@@ -195,7 +195,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_private(path: Path) -> bytes:
-    """Read a file of a directory that is this user's alone.
+    """Read a file of a directory that only this user can write to.
 
     Raises:
         OSError: when the file cannot be read.
@@ -211,19 +211,19 @@ def segments(node_dir: Path) -> list[SegmentName]:
 
 
 def _own_files(node_dir: Path, suffix: str) -> Iterator[os.DirEntry[str]]:
-    """Yield this user's files in a node directory; no links, pipes, others' files."""
+    """Yield this user's regular files in a node directory that end with ``suffix``."""
     with os.scandir(node_dir) as entries:
         yield from (entry for entry in entries if entry.name.endswith(suffix) and is_own(entry))
 
 
 def segment_bytes(node_dir: Path) -> int:
-    """Return the bytes of the segments in a node directory."""
+    """Return the total bytes of the segments in a node directory."""
     files = _own_files(node_dir, SEGMENT_SUFFIX)
     return sum(file.stat(follow_symlinks=False).st_size for file in files if SegmentName.parse(file.name))
 
 
 def journals(node_dir: Path) -> list[str]:
-    """Return the ids of all writers that have a journal here."""
+    """Return the ids of all writers that have a journal in a node directory."""
     return sorted(file.name.removesuffix(JOURNAL_SUFFIX) for file in _own_files(node_dir, JOURNAL_SUFFIX))
 
 
@@ -235,7 +235,7 @@ class Manifest:
     project_name: str
     exporters: tuple[str, ...]
     target: str = ""
-    """Fingerprint of what the run delivers to; empty if that is not known."""
+    """Fingerprint of the run's targets; empty if unknown."""
 
 
 def write_manifest(node_dir: Path, manifest: Manifest) -> None:
@@ -248,7 +248,7 @@ def write_manifest(node_dir: Path, manifest: Manifest) -> None:
 def _write_json(path: Path, content: object) -> None:
     try:
         encoded = orjson.dumps(content, option=orjson.OPT_INDENT_2)
-    except TypeError:  # bytes of a variable that are no UTF-8
+    except TypeError:  # a variable whose bytes are not UTF-8
         encoded = json.dumps(content, indent=2, ensure_ascii=False).encode("utf-8", "replace")
     write_whole(path, encoded)
 
@@ -271,12 +271,12 @@ def read_manifest(node_dir: Path) -> Manifest | None:
 
 
 def publish_trackers(node_dir: Path, runs: Mapping[str, str]) -> None:
-    """Publish which runs of trackers the rollout belongs to: exporter → run."""
+    """Publish the trackers' runs to which the run belongs: exporter → tracker's run."""
     _write_json(node_dir / TRACKERS, {**read_trackers(node_dir), **runs})
 
 
 def read_trackers(node_dir: Path) -> dict[str, str]:
-    """Read the runs of trackers that were published: exporter → run."""
+    """Read the published runs of trackers: exporter → tracker's run."""
     try:
         published = orjson.loads(read_private(node_dir / TRACKERS))
         return {str(name): str(run) for name, run in published.items()}
@@ -287,11 +287,11 @@ def read_trackers(node_dir: Path) -> dict[str, str]:
 def node_directories(directory: Path) -> list[Path]:
     """Find the node directories in and below a node, run or spool directory.
 
-    The run that began last comes last. Directories of other users are left alone, by the administrator too:
-    in a temporary directory anybody may put spans, to have them delivered in our name, or links, to have
-    files read and written with our rights.
+    The newest run comes last. Directories of other users are left alone, even by the administrator: into a
+    temporary directory, anybody can put spans that would be delivered in our name, or links to files that
+    would be read and written with our rights.
     """
-    if os.path.islink(directory):  # a person may name a link; the directory behind it is checked
+    if os.path.islink(directory):  # follow a link that a person names; its target is checked
         directory = directory.resolve()
     found: dict[Path, float] = {}
     for depth in ("", "*/", "*/*/"):

@@ -1,9 +1,9 @@
 """Open files of the spool so that nobody can lead us to another user's files.
 
-A spool may lie in a temporary directory that everybody can write to, and a directory in it may be another
-user's, or a copy of one. So the directory is opened and checked first, the file is opened relative to the
-directory, and the open file is checked once more: it must be a regular file of the expected owner, with one
-name. Links are not followed, and pipes are not waited for.
+A spool may lie in a temporary directory that everybody can write to. A directory in it may belong to another
+user. So the functions here first open and check the directory. They open the file relative to the directory,
+and check the open file: it must be a regular file of the expected owner, with one name. They follow no links
+and wait for no pipes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _FILE_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _NOT_A_FILE: Final = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
-"""Errors of the system for a link, a directory, and a pipe without a reader."""
+"""Errors of ``open(2)`` for a link, a directory, and a pipe without a reader."""
 _FIRST_DESCRIPTOR: Final = 3
-"""The first number after those of the standard streams."""
+"""The first descriptor after those of the standard streams."""
 _logger = logging.getLogger("otel_rollout")
 
 
 class ForeignFileError(PermissionError):
-    """Raised for a file or directory that may be another user's; it was left alone."""
+    """Raised for a file or directory that may be another user's, before any use of it."""
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:
-    """Open or create a file in a directory that is this user's alone.
+    """Open or create a file in a directory that only this user can write to.
 
-    An ``opener`` for :func:`open`.
+    This function is an ``opener`` for :func:`open`.
 
     Raises:
         OSError: when the file cannot be opened.
@@ -46,43 +46,43 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def open_beside(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file that has the owner of its directory; an ``opener`` for reading.
+    """Open a file that has the same owner as its directory; an ``opener`` for reading.
 
-    For directories that a person has named, which may be a colleague's.
+    Use this function for a directory that a person has named: it may be a colleague's.
 
     Raises:
         OSError: when the file cannot be opened.
-        ForeignFileError: when the file may be another user's than the directory.
+        ForeignFileError: when file and directory may have different owners.
     """
     return _open(path, flags, private=False)
 
 
 def read_beside(path: Path) -> bytes:
-    """Read a file that has the owner of its directory."""
+    """Read a file that has the same owner as its directory."""
     with open(path, "rb", opener=open_beside) as file:
         return file.read()
 
 
 def check_private(path: Path, state: os.stat_result) -> None:
-    """Check that a directory is this user's alone.
+    """Check that a directory belongs to this user, and that nobody else can write to it.
 
     Raises:
-        ForeignFileError: when the directory is not.
+        ForeignFileError: when it does not, or others can.
     """
     if not stat.S_ISDIR(state.st_mode):
         raise ForeignFileError(f"{path} is {_described_type(state)}, not a directory")
     if state.st_uid != os.geteuid():
         raise ForeignFileError(f"{path} belongs to user id {state.st_uid}, not to {os.geteuid()}")
     if state.st_mode & _WRITABLE_BY_OTHERS:
-        raise ForeignFileError(f"{path} is writable for other users; `chmod go-w {path}` changes that")
+        raise ForeignFileError(f"{path} is writable by other users; `chmod go-w {path}` changes that")
 
 
 def check_absent_or_own(path: Path) -> None:
-    """Check a file of a private directory that a library will open by its path.
+    """Check a file of a private directory, before a library opens it by path.
 
     Raises:
         OSError: when the directory cannot be opened.
-        ForeignFileError: when the directory is not this user's alone, or the file may be another user's.
+        ForeignFileError: when others can write to the directory, or the file may be another user's.
     """
     directory = _opened_directory(path, private=True)
     try:
@@ -95,7 +95,7 @@ def check_absent_or_own(path: Path) -> None:
 
 
 def is_own(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a file of this user's alone; log anything else once."""
+    """Return whether an entry is a regular file of this user; log any other entry once."""
     try:
         state = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
@@ -108,9 +108,9 @@ def is_own(entry: os.DirEntry[str]) -> bool:
 
 @contextmanager
 def standard_streams_taken() -> Iterator[None]:
-    """Keep the numbers of closed standard streams from files that are opened.
+    """Keep files opened in the block from getting the descriptor of a closed stream.
 
-    Else what a library prints would go into our file.
+    Without this, the output that a library prints would go into our file.
     """
     taken: list[int] = []
     try:
@@ -123,7 +123,7 @@ def standard_streams_taken() -> Iterator[None]:
 
 
 def log_left_alone(problem: str) -> None:
-    """Log once that something in a spool is left alone; forwarders look often."""
+    """Log once that something in a spool is left alone: forwarders check it repeatedly."""
     warn_once(f"{problem}; it is left alone")
 
 
@@ -132,7 +132,7 @@ def _open(path: str | os.PathLike[str], flags: int, *, private: bool) -> int:
     name = os.path.basename(path)
     try:
         owner = os.geteuid() if private else os.fstat(directory).st_uid
-        # Truncated only after the check: the file may be another user's.
+        # Truncate only after the check: the file may be another user's.
         safe_flags = (flags & ~os.O_TRUNC) | _FILE_FLAGS
         with standard_streams_taken():
             descriptor = os.open(name, safe_flags, 0o600, dir_fd=directory)
@@ -176,7 +176,7 @@ def _check_file(path: str | os.PathLike[str], state: os.stat_result, owner: int)
 
 
 def _problem(state: os.stat_result, owner: int) -> str:
-    """Return why a file may be another user's; empty if it cannot be."""
+    """Return why a file may be another user's; empty if the file is the expected owner's."""
     if not stat.S_ISREG(state.st_mode):
         return f"is {_described_type(state)}, not a file"
     if state.st_uid != owner:

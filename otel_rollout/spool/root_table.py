@@ -1,12 +1,12 @@
 """List running trajectories in a memory-mapped table that outlives the process.
 
-A root span ends last, or never if its worker is killed. So from its start to its end, a slot of the table
-holds the line to be recorded if the process dies. A reader sees which trajectories are running, and which
-ones a dead process never finished.
+A root span ends last, or never if its worker is killed. So while a root span runs, a slot of the table holds
+the line that is recorded if the process dies. A reader sees which trajectories are running, and which
+trajectories a dead process never finished.
 
-File layout: slots of ``SLOT_BYTES``, each a version, a length and a line, little-endian. The version is odd
-while the slot is written to, so that a reader can tell a whole line from half of one. The file grows; a slot
-stays in its position.
+File layout: slots of ``SLOT_BYTES``, each with a version, a length and a line, little-endian. The version is
+odd while a process writes to the slot, so that a reader recognizes half a line. The file grows; slots never
+move.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from otel_rollout.spool.journal import reserved
 from otel_rollout.spool.private_files import ForeignFileError, open_private
 
 SLOTS = 256
-"""Slots of a new table. It doubles when few slots are free."""
+"""Slots of a new table. The table doubles when few slots are free."""
 MAX_SLOTS = 1 << 15
-"""Slots of the largest table, 128 MiB. Further trajectories are recorded, but not seen while they run."""
+"""Slots of the largest table, 128 MiB. Further trajectories are recorded, but not visible while they run."""
 SLOT_BYTES = 4096
 """Bytes of a slot: a page."""
 _HEAD = struct.Struct("<II")
 MAX_LINE = SLOT_BYTES - _HEAD.size
-"""Bytes of the longest line that fits a slot."""
+"""Maximum bytes of a line in a slot."""
 
 
 class RootTable:
     """The writing end of a table.
 
-    Several threads may use it at once, but only one :meth:`grow` and :meth:`begin_anew`.
+    Several threads may use a table at once, but only one of them may call :meth:`grow` and
+    :meth:`begin_anew`.
 
     Args:
         path: file to create; must not exist.
@@ -59,10 +60,10 @@ class RootTable:
         return len(self._free) < slots // 4 and slots < self._most
 
     def enter(self, line: bytes) -> int | None:
-        """Enter a trajectory by its line, of at most MAX_LINE bytes.
+        """Store the line, of at most MAX_LINE bytes, of a running trajectory.
 
         Returns:
-            The slot, for :meth:`leave`; None when the table is full.
+            The slot, for :meth:`leave`; None if the table is full.
         """
         try:
             slot = self._free.pop()
@@ -78,7 +79,7 @@ class RootTable:
         return slot
 
     def leave(self, slot: int) -> None:
-        """Remove a trajectory from the table."""
+        """Free the slot of a trajectory."""
         _HEAD.pack_into(self._map, slot * SLOT_BYTES, self._versions[slot], 0)
         self._free.append(slot)
 
@@ -86,7 +87,7 @@ class RootTable:
         """Double the table.
 
         Raises:
-            OSError: when there is no room, or somebody has removed the file. The table keeps its size.
+            OSError: when there is no disk space, or somebody has removed the file. The table keeps its size.
         """
         slots = len(self._versions)
         try:
@@ -98,7 +99,7 @@ class RootTable:
         self._free[:0] = range(2 * slots - 1, slots - 1, -1)
 
     def _mapped(self, size: int) -> mmap.mmap:
-        """Enlarge and map the file; a write to the old mapping reaches the same file."""
+        """Enlarge and map the file; writes to the old mapping still reach the file."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             if not os.path.samestat(os.fstat(descriptor), self._file):
@@ -112,7 +113,7 @@ class RootTable:
         """Continue in a new file, which replaces the old one.
 
         Raises:
-            OSError: when the new file cannot be created; then the old one is gone nevertheless.
+            OSError: when the new file cannot be created; the old file is removed even then.
         """
         self._path.unlink(missing_ok=True)
         fresh = reserved(self._path, len(self._versions) * SLOT_BYTES)

@@ -13,19 +13,20 @@ from otel_rollout.spool.layout import SegmentName
 from otel_rollout.spool.private_files import ForeignFileError, open_private
 
 READ_BYTES = 1 << 20
-"""Bytes read at once where a newline is looked for."""
+"""Bytes read at once in the search for a newline."""
 MAX_LINE_BYTES = 128 << 20
-"""Bytes read of one line at most: no span is that large, but a damaged file may have no newline."""
+"""Maximum bytes read of one line. No span is that large, but a damaged file may have no newline."""
 
 
 def is_being_written(path: Path) -> bool:
-    """Return whether the process lives that writes a segment or journal.
+    """Return whether the process that writes a segment or journal is alive.
 
-    It holds the file's lock, which ends with the process. Pids are reused, and clocks are set.
+    That process holds the file's lock until its death. A pid or a time would prove less: pids are reused, and
+    clocks are set.
     """
     try:
         descriptor = open_private(path, os.O_RDONLY)
-    except (FileNotFoundError, ForeignFileError):  # removed, for everybody is done with it; or another user's
+    except (FileNotFoundError, ForeignFileError):  # removed after use, or another user's
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -44,9 +45,10 @@ def living_writers(node_dir: Path) -> set[str]:
 def is_dead(node_dir: Path, writer: str) -> bool:
     """Return whether a writer will certainly write no more.
 
-    A writer locks its journal soon after it has made it. It has one segment locked at any time, the first one
-    before it has a journal. The journal names the current segment, and is read before and after the look at
-    the lock: with the next segment the writer unlocks the last.
+    A writer locks its journal soon after its creation. It holds the lock of one segment at any time; it locks
+    the first segment before it has a journal. The journal names the current segment. When the writer switches
+    to the next segment, it unlocks the last one. So read the journal before and after the check of the
+    segment's lock.
     """
     if is_being_written(node_dir / (writer + layout.JOURNAL_SUFFIX)):
         return False
@@ -58,7 +60,7 @@ def is_dead(node_dir: Path, writer: str) -> bool:
 
 
 def _sequence(node_dir: Path, writer: str) -> int:
-    """Return the number of a writer's segment; 0 while it starts, or without journal."""
+    """Return the number of a writer's segment; 0 without journal, or before the first."""
     state = journal.read_state(node_dir / (writer + layout.JOURNAL_SUFFIX))
     return state.sequence if state is not None else 0
 
@@ -75,8 +77,9 @@ def writers(node_dir: Path) -> set[str]:
 def repair(node_dir: Path, writer: str) -> None:
     """Complete the last segment of a dead writer from its journal.
 
-    Half a line at the segment's end is cut off. Half a line at the end of another segment is damage: it gets
-    a newline, and so counts as unreadable. Idempotent. To be called by the holder of the forwarder's lock.
+    Half a line at the segment's end is cut off. Half a line at the end of another segment is damage. It gets
+    a newline, and so becomes an unreadable line. Only the holder of the forwarder's lock may call this
+    function. Repeated calls change nothing more.
     """
     path = node_dir / (writer + layout.JOURNAL_SUFFIX)
     state = journal.read_state(path)
@@ -93,12 +96,12 @@ def repair(node_dir: Path, writer: str) -> None:
 def discard_buffers(node_dir: Path, writer: str) -> None:
     """Free the space of a dead writer's journal and root table; the counts stay.
 
-    To be called when the writer's segments are complete and its trajectories ended. A journal that cannot be
-    read, of a newer version say, stays as it is.
+    Call this function when the writer's segments are complete and its trajectories have ended. A journal that
+    cannot be read, for example of a newer version, stays unchanged.
     """
     path = node_dir / (writer + layout.JOURNAL_SUFFIX)
     if journal.read_state(path) is not None:
-        fresh = path.with_suffix(".new")  # never cut a file: a process that has it mapped would die of it
+        fresh = path.with_suffix(".new")  # never truncate: SIGBUS in a process that has mapped the file
         with open(path, "rb", opener=open_private) as old, open(fresh, "wb", opener=open_private) as file:
             file.write(old.read(journal.HEADER_BYTES))
         fresh.replace(path)
@@ -127,7 +130,7 @@ def _end_of_last_line(segment: BinaryIO) -> int:
 def append_line(path: Path, line: bytes) -> None:
     """Append a line, whole or not at all.
 
-    Half a line, of a process that was killed while it wrote, is cut off first.
+    Half a line at the file's end, left by a process that was killed, is cut off first.
 
     Raises:
         OSError: when the line cannot be written.
@@ -139,19 +142,20 @@ def append_line(path: Path, line: bytes) -> None:
             file.write(line)
             file.flush()
         except OSError:
-            os.ftruncate(file.fileno(), end)  # freeing space does not fail for lack of it
+            os.ftruncate(file.fileno(), end)  # works on a full disk, too
             raise
 
 
 def complete_lines(path: Path, position: int, limit: int) -> Iterator[tuple[bytes, int]]:
-    """Yield complete lines of a segment from a byte on, each with its end.
+    """Yield the complete lines of a segment from ``position`` on, each with its end.
 
-    Stops after ``limit`` bytes, but not before the first line. What follows the last newline is not finished,
-    and not yielded. Of a line longer than ``MAX_LINE_BYTES`` the beginning is yielded, without a newline.
+    At least one line is yielded, then lines up to ``limit`` bytes in all. A line without a newline is not
+    complete and not yielded. Of a line longer than ``MAX_LINE_BYTES``, only the beginning is yielded, without
+    a newline.
     """
     try:
         file = open(path, "rb", opener=open_private)  # noqa: SIM115
-    except FileNotFoundError:  # everybody is done with it
+    except FileNotFoundError:  # removed after use
         return
     with file:
         begin = file.seek(position)
@@ -169,7 +173,7 @@ def complete_lines(path: Path, position: int, limit: int) -> Iterator[tuple[byte
 
 
 def _rest_of_line(file: BinaryIO) -> int:
-    """Return the bytes up to and with the next newline; 0 without a newline."""
+    """Return the number of bytes through the next newline; 0 without a newline."""
     length = 0
     while piece := file.readline(READ_BYTES):
         length += len(piece)

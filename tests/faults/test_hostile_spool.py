@@ -232,7 +232,7 @@ def test_directory_that_others_can_write_to_is_not_used(
     node_dir = hostile.node_directory(shared / "spool")
     node_dir.chmod(0o777)
     assert layout.node_directories(shared / "spool") == []
-    assert f"{node_dir} is writable for other users; `chmod go-w {node_dir}` changes that" in caplog.text
+    assert f"{node_dir} is writable by other users; `chmod go-w {node_dir}` changes that" in caplog.text
     with pytest.raises(ForeignFileError, match="chmod go-w"):
         forwarding.forward_directory(node_dir, settings.Settings())
     with pytest.raises(ForeignFileError, match="OTEL_ROLLOUT_SPOOL_DIR"):

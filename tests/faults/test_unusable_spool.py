@@ -128,7 +128,7 @@ def test_status_of_unreadable_spool_has_counts_of_this_process(
     for report in reports:
         assert (report.started, report.recorded, report.lost) == (2, 2, 0)
         assert report.exporters["test-file"].pending == 2
-        assert "is writable for other users" in str(report.problem)
+        assert "is writable by other users" in str(report.problem)
         assert str(report.problem) in report.summary()
     assert sum("spans are not known" in record.message for record in caplog.records) == 1
 
