@@ -1,4 +1,4 @@
-"""What the settings of content and redaction let onto the disk."""
+"""The settings of content and redaction decide what reaches the disk."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SECRETS = {  # text with a secret in it → the part that must not be readable
 
 @rollout_trace_op(name="op")
 def op(prompt: object, n: int = 1) -> object:
-    """Return the prompt, or raise it."""
+    """Return the prompt, or raise an exception with it."""
     if isinstance(prompt, Exception):
         raise prompt
     trace.get_current_span().set_attribute("note", str(prompt))
@@ -86,7 +86,7 @@ def test_metadata_records_types_and_sizes_without_content(recorded_with: Record)
 
 
 def test_content_none_records_spans_without_inputs_and_outputs(recorded_with: Record) -> None:
-    """The root has no input and output either; the tree is complete."""
+    """The root has no input and no output; the tree is complete."""
     spans = recorded_with("classified", ValueError("classified"), capture_content="none")
     assert [span.name for span in spans] == ["op", "op", "score reward", "rollout_trace"]
     for span in spans[:2] + spans[3:]:
@@ -122,7 +122,7 @@ def test_values_under_names_of_secrets_are_redacted(recorded_with: Record, tmp_p
     st.sampled_from(sorted(SECRETS)),
 )
 def test_redacted_line_is_still_json_within_json(value: object, text: str) -> None:
-    """Whatever is redacted, both levels of JSON can be parsed."""
+    """Both levels of JSON can be parsed after any redaction."""
     inner = orjson.dumps([value, text]).decode("utf-8", "replace")
     line = orjson.dumps({"attributes": [{"value": {"stringValue": inner}}]})
     redacted = orjson.loads(redaction.redact_secrets(line))

@@ -1,4 +1,4 @@
-"""A task keeps the context in which it was started, also after the trajectory there has ended."""
+"""A task keeps the context in which it was started, even after the trajectory there has ended."""
 
 import asyncio
 import contextvars
@@ -50,7 +50,7 @@ class Engine:
 
 
 async def test_worker_started_in_a_trajectory_records_later_ones_as_separate_traces(recorded):
-    """Each later trajectory has its own identity, and a link to the one in which the worker was started."""
+    """Each later trajectory has its own identity, and a link to the trajectory that started the worker."""
     engine = Engine()
     with rollout_trace_attr(step=0, name="first"):
         await engine.rollout(0)
@@ -91,7 +91,7 @@ async def test_trajectories_of_concurrent_tasks_are_part_of_the_running_one(reco
 
 @pytest.mark.parametrize("left_out", [{"trace": False}, {}])
 def test_trajectory_after_an_unrecorded_one_is_sampled_anew(recorded, left_out):
-    """An ended trajectory that was not recorded does not decide for later ones in its context."""
+    """An ended, unrecorded trajectory does not keep later trajectories in its context unrecorded."""
     with rollout_trace_attr(step=1, name="first", **left_out):
         context = contextvars.copy_context()
 
@@ -125,7 +125,7 @@ def test_trajectory_below_an_ended_operation_is_a_separate_trace(recorded):
 
 
 def test_trajectory_below_an_ended_application_span_is_a_separate_trace(recorded, monkeypatch):
-    """Trajectories belong to the application's request only while it lasts."""
+    """Trajectories belong to the application's request only while the request lasts."""
     provider = TracerProvider()
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
 
@@ -160,7 +160,7 @@ async def test_trajectory_after_an_ended_remote_call_is_a_separate_trace(recorde
 
 
 def test_operations_and_scores_after_the_end_stay_in_the_ended_trace(recorded):
-    """The ended root does not show them."""
+    """The ended root span has neither the operations nor the scores."""
     with rollout_trace_attr(step=1, name="over"):
         turn("inside")
         context = contextvars.copy_context()
@@ -181,7 +181,7 @@ def test_operations_and_scores_after_the_end_stay_in_the_ended_trace(recorded):
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(st.integers(0, 5), max_size=24))
 def test_trajectories_left_in_any_order_leave_an_empty_context(recorded, steps):
-    """A trajectory is below the one around it if that is still running, and a root otherwise."""
+    """A trajectory is below the enclosing trajectory while that one runs, and a root otherwise."""
     outside = otel_context.get_current()
     known = len(recorded())
     running, expected, count = {}, {}, 0
@@ -207,7 +207,7 @@ def test_trajectories_left_in_any_order_leave_an_empty_context(recorded, steps):
 
 
 def test_trajectories_left_in_the_wrong_order_restore_the_context(recorded):
-    """Later spans belong to neither of them, and the application's own context entries stay."""
+    """Later spans belong to neither trajectory, and the application's own context entries stay."""
     outside = otel_context.get_current()
     outer, inner = rollout_trace_attr(name="outer"), rollout_trace_attr(name="inner")
     outer.__enter__()

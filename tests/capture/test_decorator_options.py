@@ -46,7 +46,7 @@ def test_capture_option_limits_the_recorded_content(recorded, capture, has_input
 
 
 def test_excluded_arguments_are_not_recorded(recorded):
-    """They are missing by name, among further keyword arguments, and in a call that does not fit."""
+    """Excluded arguments are missing by name, in ``**kwargs``, and in a call with wrong arguments."""
 
     @rollout_trace_op(exclude=["key", "token"])
     def call(url, key=None, **options):
@@ -165,7 +165,7 @@ def test_other_calls_of_methods_with_one_name_are_separate_spans(recorded):
 
 
 def test_base_method_that_calls_the_override_is_a_separate_span(recorded):
-    """Only a call up the class order is a super() call."""
+    """Only a call up the method resolution order is a super() call."""
 
     class Template:
         @rollout_trace_op(name="Template.run")
@@ -205,7 +205,7 @@ class AsyncCallable:
 
 
 async def test_partials_and_callable_objects_are_recorded(recorded):
-    """They have the name of what they call; an asynchronous __call__ makes a coroutine function."""
+    """The span has the name of the called function; an asynchronous __call__ makes a coroutine function."""
     square = rollout_trace_op(functools.partial(power, exponent=2))
     asquare = rollout_trace_op(functools.partial(apower, exponent=2))
     with rollout_trace_attr():
@@ -225,7 +225,7 @@ async def test_partials_and_callable_objects_are_recorded(recorded):
 
 
 async def test_returned_coroutine_or_generator_is_not_wrapped(recorded):
-    """It runs after the function's span has ended; its own function is to be decorated."""
+    """A returned coroutine or generator runs after the span's end; only its own function can be decorated."""
 
     async def later():
         return 5

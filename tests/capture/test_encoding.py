@@ -442,7 +442,7 @@ ODD = {
 
 @pytest.mark.parametrize("kind", ODD)
 def test_values_that_orjson_refuses_take_bounded_time(kind):
-    """A mebibyte of them takes Python a few milliseconds, and the omission is counted."""
+    """A mebibyte of such values takes a few milliseconds, and the omission is counted."""
     value, encoded = ODD[kind](), []
     assert instructions(lambda: encoded.append(to_json(value, LIMIT))) < 800_000
     recorded = json.loads(encoded[0])
@@ -462,7 +462,7 @@ def nested(levels):
 
 @pytest.mark.parametrize("value", [[nested(800)] * 15, [[nested(300)] * 12, [nested(300)] * 12]])
 def test_deep_value_is_not_measured_on_every_level(value):
-    """This holds also after all visits are used up."""
+    """A deep value is not measured on every level, even after all visits are used up."""
     assert instructions(lambda: to_json([[[]] * 9000, *value], LIMIT)) < 800_000
 
 
@@ -541,5 +541,5 @@ def test_plain_value_round_trips(value):
 
 @given(value=plain)
 def test_value_encoded_in_parts_equals_the_value(value):
-    """Both ways of encoding give the one result."""
+    """Both ways of encoding give the same result."""
     assert json.loads(BoundedEncoder(LIMIT, Work()).encode(value, 100)) == value

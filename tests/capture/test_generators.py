@@ -181,7 +181,7 @@ def test_generator_closed_early_is_no_error(recorded, end):
 
 @pytest.mark.parametrize("end", ["close", "collect"])
 async def test_async_generator_closed_early_is_no_error(recorded, end):
-    """This holds also when only the event loop closes it."""
+    """The generator is closed by its consumer or only by the event loop."""
     cleaned = asyncio.Event()
 
     @rollout_trace_op
@@ -290,14 +290,14 @@ def test_items_of_a_long_generator_are_bounded(recorded, monkeypatch):
 
 
 def test_generator_never_started_is_not_recorded(recorded):
-    """No part of it has run."""
+    """No part of the generator has run."""
     count(3)
     count(3).close()
     assert recorded() == []
 
 
 def test_generator_keeps_no_argument_or_item_alive(recorded):
-    """They live as long as with the plain generator."""
+    """Arguments and items live as long as with an undecorated generator."""
 
     class Thing:
         pass

@@ -34,6 +34,6 @@ def test_unnamed_trajectory_is_listed_by_its_identity(recorded, given, shown):
 
 
 def test_operation_with_the_default_name_keeps_it():
-    """Only trajectories are listed by their identity."""
+    """Only a trajectory is listed by its identity."""
     attributes = {semconv.SPAN_KIND: "CHAIN", semconv.STEP: 1}
     assert semconv.name_of_trace("agent_loop", attributes) == "agent_loop"

@@ -1,4 +1,4 @@
-"""Scores of the trajectory around, and by id of a trajectory that has ended or runs elsewhere."""
+"""Scores of the current trajectory, and by id of a trajectory that has ended or runs elsewhere."""
 
 import datetime
 import itertools
@@ -65,7 +65,7 @@ def test_score_is_an_evaluation_span_and_a_root_attribute(recorded, value, attri
     ],
 )
 def test_text_of_a_score_with_a_secret_name_is_redacted(recorded, name, value, redact, told, is_given_by_id):
-    """It is redacted on the score's own span and on the root; numbers stay."""
+    """The text is redacted on the evaluation span and on the root span; numbers stay."""
     otel_rollout.configure("spool", redact=redact)
     with rollout_trace_attr() as trajectory:
         score(name, value, trajectory=trajectory.id if is_given_by_id else None)
@@ -176,7 +176,7 @@ def test_scalar_of_any_library_is_recorded_with_its_type(recorded, value, record
 
 
 def test_root_repeats_a_score_with_its_time(recorded):
-    """The time is the evaluation span's, not the root's end; of two scores the newest is repeated."""
+    """The time is the evaluation span's start, not the root's end. Of two scores the newest is repeated."""
     with rollout_trace_attr() as trajectory:
         score("reward", 0.1)
         score("reward", 0.5)
@@ -273,7 +273,7 @@ def test_any_score_name_and_id_raise_nothing(recorded, name):
 
 
 def test_score_of_an_unrecorded_trajectory_is_counted(recorded):
-    """Its id says that it is not recorded; nothing is recorded, and the report has the count."""
+    """The id says that its trajectory is not recorded. The score is only counted, in the report."""
     with rollout_trace_attr(trace=False) as left_out:
         pass
     score("reward", 1.0, trajectory=left_out.id)
@@ -291,7 +291,7 @@ def test_trajectory_id_survives_json_and_is_none_before_entry(recorded):
 
 
 def test_score_without_tracing_does_nothing():
-    """There is no id, and code that scores by id runs."""
+    """Without tracing there is no id, and code that scores by id still runs."""
     with rollout_trace_attr(step=1) as trajectory:
         assert trajectory.id is None
     score("reward", 1.0, trajectory=trajectory.id)

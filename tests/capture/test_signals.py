@@ -1,4 +1,4 @@
-"""An exception raised by the application's signal handler reaches the application, wherever it strikes."""
+"""An exception of the application's signal handler reaches the application, wherever it is raised."""
 
 import contextlib
 import itertools
@@ -19,11 +19,11 @@ PACKAGE = str(Path(otel_rollout.__file__).parent)
 
 
 class TimeLimit(Exception):
-    """The exception of a time limit: a subclass of ``Exception``, as most are."""
+    """The exception of a time limit: a subclass of ``Exception``, like most of them."""
 
 
 class Preempted(BaseException):
-    """The exception of a job's own handler of SIGTERM."""
+    """The exception that a job's own SIGTERM handler raises."""
 
 
 class Shown:
@@ -58,7 +58,7 @@ def counted() -> int:
 
 
 class Strikes:
-    """Raises the signal at the n-th call of a function of ours."""
+    """Raises the signal at the n-th call of one of our functions."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -84,7 +84,7 @@ def struck(at: int) -> int:
 
 @pytest.mark.parametrize("kind", [TimeoutError, Preempted])
 def test_signal_handlers_exception_passes_through_any_function(recorded, kind):
-    """It may strike at the entry of any of our functions, and recording goes on afterwards."""
+    """The signal may arrive at the entry of any of our functions, and recording continues afterwards."""
 
     def ring(*_):
         raise kind("now")

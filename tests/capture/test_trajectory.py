@@ -95,7 +95,7 @@ def test_identity_cannot_be_overwritten_inside(recorded):
 
 
 def test_root_has_the_first_input_and_the_last_output(recorded):
-    """A list of traces shows them by default."""
+    """A list of traces shows this input and output by default."""
     with rollout_trace_attr():
         turn("question")
         turn("answer")
@@ -135,7 +135,7 @@ def test_last_of_several_large_outputs_is_on_the_root(recorded):
 
 
 def test_trace_false_switches_off_the_block_alone(recorded):
-    """Trajectory and operations are not recorded, in tasks either; afterwards tracing is on."""
+    """Trajectory and operations are not recorded, not even in tasks. After the block, tracing is on."""
 
     async def inside() -> None:
         turn("task")
@@ -176,7 +176,7 @@ def test_trace_id_is_known_while_the_trajectory_runs(recorded):
 
 
 def test_sub_trajectory_has_its_own_scores_input_and_output(recorded):
-    """Outside its block they are the outer trajectory's."""
+    """Outside the sub-trajectory's block, scores, input and output are the outer trajectory's."""
     with rollout_trace_attr(step=1, name="outer"):
         turn("first")
         with rollout_trace_attr(step=2, name="inner") as inner:
@@ -235,7 +235,7 @@ async def test_trace_false_ends_with_its_block(recorded):
 
 
 def test_second_entry_of_a_trajectory_is_ignored_with_a_warning(recorded, caplog, monkeypatch):
-    """It may be entered again inside or afterwards."""
+    """The second entry may be inside the block or after it."""
     trajectory = rollout_trace_attr(name="trajectory")
     with trajectory:
         with trajectory:
@@ -251,7 +251,7 @@ def test_second_entry_of_a_trajectory_is_ignored_with_a_warning(recorded, caplog
 
 
 def test_end_without_entry_is_ignored_with_a_warning(recorded, caplog, monkeypatch):
-    """Nothing is recorded."""
+    """An end without entry records nothing."""
     rollout_trace_attr().__exit__(None, None, None)
     turn("x")
     assert [s.name for s in recorded()] == ["turn"]
@@ -284,7 +284,7 @@ async def test_cancelled_trajectory_is_recorded_as_cancelled(recorded):
 
 
 def test_threads_record_into_their_own_trajectories(recorded):
-    """Each thread's operations belong to the trajectory that it has entered."""
+    """Each thread's operations belong to the trajectory that the thread has entered."""
     together = threading.Barrier(4)
 
     def rollout(number: int) -> None:
@@ -305,7 +305,7 @@ def test_threads_record_into_their_own_trajectories(recorded):
 
 @pytest.mark.parametrize("sampler", ["always_off", "traceidratio"])
 def test_sampled_out_call_is_neither_bound_nor_encoded(fresh_process, test_exporters, monkeypatch, sampler):
-    """Calls below it are not recorded either, and only the context says so."""
+    """Calls below are not recorded either, because the context carries the decision."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     otel_rollout.configure({"test-file": {"path": os.devnull}})
@@ -369,7 +369,7 @@ def test_ended_operation_keeps_no_content_in_memory(recorded):
     ("extra", "meant"), [("stepp", "step"), ("sample_idx", "sample_index"), ("validation", "validate")]
 )
 def test_extra_with_a_name_like_an_argument_is_warned_of_once(recorded, caplog, extra, meant):
-    """It is recorded nevertheless: it may be meant."""
+    """The extra is recorded nevertheless, because it may be intended."""
     for _ in range(3):
         with rollout_trace_attr(**{extra: 7}):
             pass
@@ -408,7 +408,7 @@ def test_extra_named_like_our_own_attribute_is_renamed(recorded, caplog, monkeyp
 
 
 def test_identity_and_extras_as_text_have_no_quotes(recorded):
-    """Tags are searched by a row's UUID, path or date, not by its JSON."""
+    """Users search tags by a row's UUID, path or date, not by quoted JSON."""
     row = uuid.UUID(int=7)
     with rollout_trace_attr(sample_index=row, data=Path("a/b"), day=date(2026, 1, 2), tags=["x"], raw=b"x"):
         pass
@@ -433,7 +433,7 @@ def test_float_extra_stays_a_float(recorded):
 
 
 def test_extra_unlike_any_argument_is_not_warned_of(recorded, caplog):
-    """Nor is one similar to an argument that was given."""
+    """An extra similar to an argument that was given causes no warning, either."""
     with rollout_trace_attr(step=0, steps=5, trace_id="t", agent_name="a", group_size=8, policy_version=3):
         pass
     assert caplog.records == []

@@ -31,7 +31,7 @@ ONE = ["turn", "rollout_trace"]
 
 
 def test_each_call_of_a_function_is_a_trajectory(recorded):
-    """It has the decorator's identity, and the function's return value reaches the caller."""
+    """The trajectory has the decorator's identity, and the function's return value reaches the caller."""
 
     @rollout_trace_attr(step=1, sample_index=7, agent_name="math")
     def rollout(text: str, *, again: bool = False) -> str:
@@ -62,7 +62,7 @@ async def test_each_call_of_a_coroutine_function_is_a_trajectory(recorded):
 
 
 def test_each_call_of_a_generator_function_is_a_trajectory(recorded):
-    """It lasts from the first step to the end; between the steps the consumer is outside."""
+    """The trajectory lasts from the first step to the end; between steps the consumer is outside."""
 
     @rollout_trace_attr(step=1)
     def rollout(texts: str):
@@ -86,7 +86,7 @@ def test_each_call_of_a_generator_function_is_a_trajectory(recorded):
 
 
 async def test_each_call_of_an_asynchronous_generator_function_is_a_trajectory(recorded):
-    """It lasts from the first step to the end."""
+    """The trajectory lasts from the first step to the end."""
 
     @rollout_trace_attr(step=1)
     async def rollout(texts: str):
@@ -136,7 +136,7 @@ def test_exception_ends_the_trajectory_as_an_error(recorded, kind):
 
 
 def test_methods_of_all_kinds_can_be_decorated(recorded):
-    """They may be decorated as an operation, too."""
+    """A method may be decorated as an operation, too."""
 
     class Agent:
         @rollout_trace_attr(step=1)

@@ -64,7 +64,7 @@ def healthy_disk(monkeypatch):
     ("threads", "calls", "steps"), [(32, 60, 60_000), (64, 200, 3000), (64, 300, 30), (200, 100, 300)]
 )
 def test_threads_that_starve_each_other_lose_no_span(healthy_disk, threads, calls, steps):
-    """This holds from slow graders to loops that only record."""
+    """No span is lost, from slow graders to loops that only record."""
     ran = subprocess.run(
         [sys.executable, "-c", GRADERS, str(threads), str(calls), str(steps)],
         capture_output=True,
@@ -124,7 +124,7 @@ def recorded_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
 
 
 def test_span_of_a_signal_handler_inside_a_write_is_recorded(tmp_path, monkeypatch):
-    """The handler does not wait for its own thread; its span comes right after."""
+    """The handler does not wait for its own thread; the handler's span comes right after."""
     writer = writer_in(tmp_path)
     for number in range(20):
         assert recorded_by_a_handler(writer, monkeypatch, b"%d\n" % number) < MAX_WAIT
@@ -136,7 +136,7 @@ def test_span_of_a_signal_handler_inside_a_write_is_recorded(tmp_path, monkeypat
 
 
 def test_slow_disk_that_works_loses_no_span(tmp_path, monkeypatch):
-    """Threads that record more than the disk takes wait for it."""
+    """Threads that record faster than the disk writes wait for the disk."""
     real_write = flusher.os.write
 
     def write(descriptor: int, data: bytes) -> int:

@@ -39,7 +39,7 @@ def application(monkeypatch) -> InMemorySpanExporter:
 
 
 def test_spans_go_to_the_application_and_to_the_spool(application, recorded):
-    """Both have one tree with the application's spans and the trajectory's identity."""
+    """Application and spool have one tree with the application's spans and the trajectory's identity."""
     with rollout_trace_attr(step=3, sample_index=1):
         assert op(7) == 7
         score("reward", 1.0)
@@ -69,7 +69,7 @@ def test_trace_has_the_runs_resource_alone(recorded, monkeypatch):
 
 
 def test_application_span_outside_any_trajectory_is_not_recorded(application, recorded):
-    """Our own call outside any trajectory is."""
+    """Our own call outside any trajectory is recorded."""
     op(1)  # our own call outside any trajectory is recorded
     with trace.get_tracer("app").start_as_current_span("request"):
         pass
@@ -86,7 +86,7 @@ def test_trajectory_inside_an_application_span_continues_its_trace(application, 
 
 
 def test_provider_set_late_is_joined_from_then_on(recorded, monkeypatch):
-    """Trajectories before it are recorded by our provider, later ones through the application's."""
+    """Earlier trajectories are recorded by our provider, later ones through the application's."""
     with rollout_trace_attr(name="before"):
         pass
     exporter = InMemorySpanExporter()
@@ -124,7 +124,7 @@ def test_ids_do_not_come_from_the_global_generator(application, recorded):
 
 
 def test_application_sampler_decides_for_whole_trajectories(recorded, monkeypatch):
-    """All spans below a root that it leaves out are left out; no operation becomes its own trace."""
+    """All spans below a root that is sampled out are left out; no operation becomes its own trace."""
     provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.5)))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
 
@@ -273,7 +273,7 @@ def test_sampler_that_drops_everything_is_warned_of_once(recorded, monkeypatch, 
 
 
 def test_provider_shut_down_early_still_records(application, recorded):
-    """It ends the application's own export, not ours."""
+    """The shutdown ends the application's export, not ours."""
     trace.get_tracer_provider().shutdown()
     with rollout_trace_attr():
         op(1)

@@ -24,12 +24,12 @@ READABLE = 7
 
 
 class Secret(NamedTuple):
-    """Text with a secret in it, and the part that must not be readable."""
+    """Text with a secret, and the part that must not be readable."""
 
     text: str
     hidden: str
     ends_by_itself: bool = True
-    """What follows without a space or a quote is not taken for part of it."""
+    """Text that follows without a space or a quote does not count as part of the secret."""
 
 
 BODY = "a1B2c3D4e5F6g7H8i9J0"
@@ -116,7 +116,7 @@ BEFORE += ["<x>", "<x y='", "%3D", "x=1&y=", "('x', '", "--key ", "cmd --key=", 
 AFTER = ["\n", "\r\n", '"', "'", ", ", "。", "\x1b[0m", " ", "\t", "`", "", ")", "]", "}", "<", "\\"]
 AFTER += ["</x>", "'/>", "&x=1", "%26x%3D1", "')", " --verbose", ";"]
 AFTER_OTHERS = ["\n", "\r\n", '"', "'", ", ", ";", ""]
-"""Texts that may follow a secret which only they end."""
+"""Texts that end the secret before them."""
 
 
 def escaped_slashes(value: object) -> str:
@@ -261,7 +261,7 @@ def test_secret_cut_by_a_limit_is_redacted(
 
 @pytest.mark.parametrize("kind", sorted(IN_A_LINE))
 def test_text_after_a_cut_in_the_middle_is_redacted(kind: str) -> None:
-    """It may be the end of any secret."""
+    """Text after a cut may be the end of any secret."""
     secret = SECRETS[kind]
     for at in range(len(secret.text)):
         text = f"Traceback … (4096 more characters) …{secret.text[at:]}\n  File x, line 1"
@@ -362,7 +362,7 @@ def test_strings_in_brackets_after_a_secret_name_are_redacted(text: str) -> None
 
 
 def test_values_beside_other_names_stay() -> None:
-    """The text before and after such a value does not matter."""
+    """A value stays, whatever the text before and after it."""
     entries = [{"value": "plain", "name": "user"}, {"name": "password"}, {"value": "plain"}]
     line = line_with(json.dumps(entries))
     assert redact_secrets(line) == line
@@ -383,7 +383,7 @@ def test_redacted_keys_of_one_object_stay_distinct() -> None:
 
 
 def test_second_redaction_changes_nothing() -> None:
-    """The forwarder redacts detokenized text in lines that are redacted already."""
+    """The forwarder redacts detokenized text in lines that were already redacted."""
     for secret in SECRETS.values():
         once = redact_secrets(line_with(f"a {secret.text}\n"))
         assert redact_secrets(once) == once
@@ -411,7 +411,7 @@ def burn(text: str) -> str:
 def test_function_beyond_its_budget_costs_content_but_no_span(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its line is replaced, and so are lines of that length for a while; shorter ones are not."""
+    """The line's content is replaced, for a while also that of other long lines, but not of shorter ones."""
     redact = redaction.redaction_of(f"{__name__}:burn")
     assert redact is not None
     assert redact(line_with("quick")) == line_with("quick")

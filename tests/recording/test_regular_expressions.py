@@ -288,6 +288,6 @@ def test_time_grows_no_faster_than_the_text(expression: Expression) -> None:
     ],
 )
 def test_search_finds_known_slow_expressions(pattern: str, is_slow: bool) -> None:
-    """Some of them were once part of this package."""
+    """Some of these expressions were once part of this package."""
     expression = Expression("here", re.compile(pattern, re.DOTALL))
     assert any(is_super_linear(expression, *given) for given in sorted(inputs(expression.pattern))) == is_slow

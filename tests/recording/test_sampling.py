@@ -65,7 +65,7 @@ def test_every_kth_step_is_recorded() -> None:
 
 @pytest.mark.parametrize(("validation", "expected"), [("always", 200), ("never", 0)])
 def test_validation_has_its_own_rule(validation: str, expected: int) -> None:
-    """Always or never, whatever holds for training."""
+    """Validation is recorded always or never, whatever the rule for training."""
     sampler = GroupSampling(rate=0.1, every=7, validation=validation, most=2, out_of=200)
     assert len(taken(sampler, step=3, validate=True)) == expected
     assert taken(sampler, step=3) == set()
@@ -75,7 +75,7 @@ def test_validation_has_its_own_rule(validation: str, expected: int) -> None:
 
 
 def test_limit_is_exact_where_the_whole_step_is_known() -> None:
-    """It holds however often a group occurs, among the groups that the rate chooses."""
+    """The limit is exact however often a group occurs, among the groups that the rate chooses."""
     step = [group(row) for row in ROWS for _ in range(4)]
     chosen = GroupSampling(most=7).chosen(step)
     assert chosen is not None
@@ -249,7 +249,7 @@ def test_sampled_out_trajectory_is_silent_and_its_scores_are_counted(
 
 
 def test_groups_are_sampled_below_an_operation(recorded: Callable[[], list[Recorded]]) -> None:
-    """A sub-trajectory follows the trajectory around it."""
+    """A sub-trajectory is recorded if and only if the enclosing trajectory is."""
     active = runtime.current()
     assert active is not None
     active.sampling = GroupSampling(most=1, out_of=2)

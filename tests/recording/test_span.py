@@ -15,7 +15,7 @@ def tracer(tracing):
 
 
 def test_spans_started_through_the_api_nest(tracer, recorded):
-    """They carry kind, times and attributes."""
+    """The spans have kind, times and attributes."""
     with tracer.start_as_current_span("parent", kind=SpanKind.CLIENT, start_time=5) as parent:
         assert trace.get_current_span() is parent
         with tracer.start_as_current_span("child", attributes={"a": 1, "b": [1.5, 2.5]}):
@@ -28,7 +28,7 @@ def test_spans_started_through_the_api_nest(tracer, recorded):
 
 
 def test_remote_parent_is_the_parent(tracer, recorded):
-    """The line says that the parent is remote."""
+    """The line has the flag of a remote parent."""
     remote = SpanContext(0xABC, 0xDEF, True, TraceFlags(1), trace.TraceState([("k", "v")]))
     context = trace.set_span_in_context(NonRecordingSpan(remote))
     tracer.start_span("local", context).end()
@@ -40,7 +40,7 @@ def test_remote_parent_is_the_parent(tracer, recorded):
 
 
 def test_span_below_an_unsampled_parent_is_not_recorded(tracer, recorded):
-    """Its context carries the flag on."""
+    """The unrecorded span's context keeps the unsampled flag."""
     remote = SpanContext(0xABC, 0xDEF, True, TraceFlags(0))
     child = tracer.start_span("c", trace.set_span_in_context(NonRecordingSpan(remote)))
     child.end()
@@ -83,7 +83,7 @@ def test_links_events_and_a_new_name_are_recorded(tracer, recorded):
 
 
 def test_event_of_a_signal_handler_during_the_first_event_is_kept(tracer, recorded, monkeypatch):
-    """Another thread's event is, too."""
+    """The event of another thread is kept, too."""
     make = span_module.Details
 
     def interrupted():

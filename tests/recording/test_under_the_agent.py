@@ -72,7 +72,7 @@ def arrived(path: Path) -> list[tuple[str, int, object]]:
 
 
 def test_agent_and_forwarder_with_one_target_deliver_each_span_once(agent: Path) -> None:
-    """Both read the exporter's variable; each delivers its own spans, and all have the identity."""
+    """Agent and forwarder read one variable. Each delivers its own spans, and all have the identity."""
     said = run(OTEL_TRACES_EXPORTER="test-file")
     assert arrived(agent) == [
         ("app inside", 1, 3),

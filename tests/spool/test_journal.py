@@ -120,7 +120,7 @@ def test_killed_writer_loses_and_tears_no_line(tmp_path, after):
     acknowledged = max([acknowledged, *(int(n) for n in rest[:-1] if n)])
     (writer,) = layout.journals(tmp_path)
     assert segments.living_writers(tmp_path) == set()
-    for _ in range(2):  # healing again changes nothing
+    for _ in range(2):  # a second repair changes nothing
         segments.repair(tmp_path, writer)
         numbers = [int(line.split(b":")[0]) for line in bodies(tmp_path)]
         assert numbers in (list(range(acknowledged + 1)), list(range(acknowledged + 2)))
@@ -139,15 +139,15 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 def dying_publish(self, written, lines=0, publish=journal.Journal.publish):
-    if self.recorded + lines == 50:  # its bytes are copied, its length is not public
+    if self.recorded + lines == 50:  # the line's bytes are copied, its length is not published
         writer._flusher.hurry()
-        time.sleep(0.2)  # the flusher moves all it sees
+        time.sleep(0.2)  # the flusher moves all published bytes
         die()
     publish(self, written, lines)
 
 class Places:
     def pack(self, written, recorded, pack=journal._published.pack):
-        if recorded == 50:  # a half of the place that does not hold yet
+        if recorded == 50:  # half of the slot that is not valid yet
             at = journal._SLOTS[1 - writer._journal._active]
             writer._journal._map[at : at + 8] = b"?" * 8
             die()
@@ -374,7 +374,7 @@ while True:
 
 
 def test_length_and_counts_of_a_journal_are_of_one_moment(tmp_path):
-    """That holds whenever the header is read, and whenever the process is killed."""
+    """Length and counts fit together whenever the header is read, and whenever the process is killed."""
     for attempt in range(30):
         path = tmp_path / f"{attempt}.journal"
         command = [sys.executable, "-c", ENDLESS_JOURNAL, str(path)]

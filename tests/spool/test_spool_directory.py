@@ -94,7 +94,7 @@ def test_read_only_spool_directory_leaves_the_program_untraced(
 def test_missing_spool_directory_is_created(
     tracing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its parents are created too, for this user alone."""
+    """The parent directories are created, too, for this user alone."""
     otel_rollout.configure(spool_dir=str(tmp_path / "a" / "b" / "spool"))
     record(1)
     (node_dir,) = layout.node_directories(tmp_path / "a" / "b" / "spool")
@@ -180,7 +180,7 @@ def test_a_short_write_followed_by_a_good_line(recording_there: Path, tmp_path: 
 def test_a_disk_that_is_full_when_a_cursor_is_to_be_written(
     recording_there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Delivered spans are noted once there is space, and not sent again meanwhile."""
+    """Delivered spans are noted once there is space, and not sent again before that."""
     monkeypatch.setattr(retry, "POLICIES", {"second": RetryPolicy(longest_pause=0.05)})
     record(3)
     active = runtime.current()
