@@ -1,4 +1,4 @@
-"""Keep internal errors away from user code: log each once, and let the program go on."""
+"""Keep internal errors away from user code: log each once, and continue."""
 
 from __future__ import annotations
 

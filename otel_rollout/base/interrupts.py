@@ -26,7 +26,7 @@ def pass_on(error: BaseException) -> None:
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """Return ``error`` or its cause if a signal handler raised it; None for any other exception."""
+    """Return ``error`` or its cause, whichever a signal handler raised, else None."""
     try:
         if _is_lost_by_orjson(error):
             return error.__cause__

@@ -1,4 +1,4 @@
-"""Replace attributes of third-party classes and modules, now or after their import."""
+"""Replace attributes of third-party classes and modules, now or after import."""
 
 from __future__ import annotations
 

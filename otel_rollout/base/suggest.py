@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def closest(name: str, known: Iterable[str], similarity: float = 0.7) -> str | None:
-    """Return the known name that is most similar to ``name``; None if no name is similar enough.
+    """Return the known name most similar to ``name``; None if none is similar.
 
     Args:
         name: the name that was given.

@@ -1,4 +1,4 @@
-"""The installed version of this package, for scopes, user agents and ``otel-rollout --version``."""
+"""The installed version of this package."""
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final

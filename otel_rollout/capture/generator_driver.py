@@ -144,7 +144,7 @@ class Steps(_Steps):
 
 
 class AsyncSteps(_Steps):
-    """The steps of an asynchronous generator; each step is an awaitable with its own steps."""
+    """The steps of an asynchronous generator; each step is awaited."""
 
     def __init__(
         self,

@@ -251,7 +251,7 @@ def _is_super_call(above: Any, operation: Operation, receiver: Any) -> bool:
 
 
 def _overrides(overriding: Operation, overridden: Operation, receiver: Any) -> bool:
-    """Return whether a method precedes another in the receiver's method resolution order."""
+    """Return whether a method precedes another in the receiver's MRO."""
     class_ = receiver if issubclass(type(receiver), type) else type(receiver)
     found = False
     for base in class_.__mro__:

@@ -44,7 +44,7 @@ class Parameters:
         }
 
     def declared(self) -> str:
-        """Return the parameter list of a ``def``, with the names of ``defaults`` as defaults."""
+        """Return the parameter list of a ``def``; defaults are names in ``defaults``."""
         return ", ".join(text for index in range(len(self._parameters)) for text in self._declaration(index))
 
     def forwarded(self) -> str:

@@ -1,4 +1,4 @@
-"""Read and write scores in spans; of several scores with one name, find the newest.
+"""Read and write scores in spans, and find the newest score of each name.
 
 A score is recorded as an evaluation span, whose start is the score's time. The root span of the trajectory
 repeats the value and the time. So readers find the same score, whichever of these spans they read, in any

@@ -62,13 +62,13 @@ def parsed_step_of(line: bytes) -> StepKey:
 
 
 def trace_id_of(line: bytes) -> bytes | None:
-    """Return the 16 bytes of a line's trace id; None if the recorder did not write the line."""
+    """Return the 16 bytes of a line's trace id; None if it is not a recorder's line."""
     found = _TRACE_ID.search(line)
     return bytes.fromhex(found[1].decode()) if found else None
 
 
 def ids_of(line: bytes) -> tuple[bytes, bytes]:
-    """Return trace id and span id in hex; both empty if the recorder did not write the line."""
+    """Return trace id and span id in hex; both empty if it is not a recorder's line."""
     found = _IDS.search(line)
     return (found[1], found[2]) if found else (b"", b"")
 

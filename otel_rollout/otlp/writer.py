@@ -65,7 +65,7 @@ def head_of_string(key: str) -> bytes:
 
 
 def any_value(value: AttributeInput) -> bytes:
-    """Encode an OTLP ``AnyValue``; a value of a type unknown to OTLP becomes its ``str``."""
+    """Encode an OTLP ``AnyValue``; a type unknown to OTLP becomes its ``str``."""
     type_ = type(value)
     if type_ is str:
         return b'{"stringValue":%b}' % json_string(cast("str", value))

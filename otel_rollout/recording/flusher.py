@@ -179,7 +179,8 @@ class Flusher:
                 self._table.grow()
             except OSError as error:
                 _logger.warning(
-                    "otel-rollout: cannot write to %s: %s; further trajectories show only after their end",
+                    "otel-rollout: cannot write to %s: %s; further trajectories are not visible "
+                    "until they end",
                     self._node_dir,
                     error.strerror or error,
                 )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _OwnIds(IdGenerator):
-    """Draws ids from its own generator: training seeds the SDK's generator in each worker."""
+    """Draws ids from its own generator, because training seeds the SDK's."""
 
     def __init__(self) -> None:
         self._bits = random.Random(os.urandom(16)).getrandbits  # noqa: S311 - ids, not secrets

@@ -43,7 +43,7 @@ Decision = Callable[[int, str], bool]
 
 
 class Group(NamedTuple):
-    """The name of a group, the same for all its trajectories; made by :meth:`named` and :meth:`of`."""
+    """The name of a group; make it with :meth:`named` or :meth:`of`."""
 
     experiment: Any
     step: Any

@@ -216,7 +216,7 @@ def _strings_within(strings: list[TextSpan], ranges: list[tuple[int, int]]) -> I
 
 
 def _in_key(token: re.Match[str], here: _Container) -> Iterator[TextSpan]:
-    """Find secrets in a key; number redacted keys, so that an object's keys stay distinct."""
+    """Find secrets in a key; number redacted keys to keep them distinct."""
     encoded = token["string"]
     here.key = _unescaped(encoded)
     if not may_hold_secrets(encoded):

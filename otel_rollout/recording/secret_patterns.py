@@ -138,7 +138,7 @@ _PARTS = ("double", "single", "quoted", "quoted_single", "plain")
 
 
 def _of_option(match: re.Match[str]) -> TextSpan | None:
-    """Return the value of a command-line option; None if another option or prose follows."""
+    """Return a command-line option's value; None if an option or prose follows."""
     groups = match.groupdict()
     part = next(name for name in _PARTS if groups.get(name) is not None)
     return (

@@ -1,4 +1,4 @@
-"""Record one span, with OpenTelemetry's whole ``Span`` API, as one line at its end."""
+"""Record one span, with the whole ``Span`` API, as one line at its end."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class SegmentWriter:
             return True
 
     def _postpone(self, body: Line, identity: Identity) -> bool:
-        """Leave a line to the flusher, because this thread is in the middle of another line."""
+        """Leave a line to the flusher: this thread is in the middle of another line."""
         if len(self._flusher.postponed) >= _MAX_POSTPONED:
             return self.counters.drop("journal_full", identity)
         self._flusher.postponed.append((body, identity))

@@ -168,7 +168,7 @@ def default_limit(node_dir: Path) -> int:
 
 
 def free_bytes(directory: Path) -> int | None:
-    """Return the bytes free for this user; None if the file system does not report them."""
+    """Return the bytes free for this user; None if the file system reports none."""
     state = os.statvfs(directory)
     if state.f_blocks == 0:  # memory without a limit, and some network file systems
         return None

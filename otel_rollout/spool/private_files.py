@@ -64,7 +64,7 @@ def read_beside(path: Path) -> bytes:
 
 
 def check_private(path: Path, state: os.stat_result) -> None:
-    """Check that a directory belongs to this user, and that nobody else can write to it.
+    """Check that a directory is this user's, and that nobody else can write to it.
 
     Raises:
         ForeignFileError: when it does not, or others can.

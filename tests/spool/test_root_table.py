@@ -141,7 +141,9 @@ def test_root_table_that_cannot_grow_costs_one_wait(recorded, tmp_path, monkeypa
     for trajectory in reversed(running):
         trajectory.__exit__(None, None, None)
     assert len(recorded()) == SLOTS + 201
-    assert len([record for record in caplog.records if "are not seen while they run" in record.message]) == 1
+    assert (
+        len([record for record in caplog.records if "are not visible until they end" in record.message]) == 1
+    )
     assert runtime.current().writer.counts().drops == dict.fromkeys(
         runtime.current().writer.counts().drops, 0
     )

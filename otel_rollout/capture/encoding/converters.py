@@ -129,7 +129,7 @@ def _attrs_fields(value: Any) -> dict[str, Any]:
 
 
 def _pydantic_fields(value: Any) -> Any:
-    """Return a pydantic model's dump, because the model's serializers may hide secrets."""
+    """Return a pydantic model's dump: the model's serializers may hide secrets."""
     type_ = type(value)
     return type_.model_dump(value) if hasattr(type_, "model_dump") else type_.dict(value)
 

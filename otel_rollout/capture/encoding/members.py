@@ -52,7 +52,7 @@ class Chunks:
 
 
 def is_plain_key(key: tuple[Any, ...]) -> bool:
-    """Return whether a tuple has few members, numbers or short strings: a key by its ``repr``."""
+    """Return whether a tuple is so small and plain that its ``repr`` is a key."""
     return (
         len(key) <= MAX_TUPLE_KEY_PARTS
         and KEYS.issuperset(map(type, key))
