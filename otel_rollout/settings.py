@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from otel_rollout.base import setting_parsers
-from otel_rollout.base.environment_variables import DELIVERY_PREFIXES
+from otel_rollout.base import setting_parsers, tail_rule_syntax
+from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
 
 PREFIX: Final = "OTEL_ROLLOUT_"
 """Prefix of this package's variables."""
@@ -292,7 +292,7 @@ class Settings:
         "OTEL_ROLLOUT_OUTCOME_KEEP",
         "Which groups are delivered, by their outcome: any of `errors`, `validation`, `zero`, "
         "`spread=X`, `slow=X`, `long=X`, `rate=X`, comma separated. Empty: all. See docs/sampling.md.",
-        setting_parsers.tail_rule_text,
+        tail_rule_syntax.tail_rule_text,
         "",
         forwarder="founder",
     )
@@ -349,7 +349,7 @@ class Settings:
     @property
     def tail_rules(self) -> dict[str, float]:
         """Tail-sampling rule → its number; empty if all groups are delivered."""
-        return setting_parsers.tail_rules(self.outcome_keep)
+        return tail_rule_syntax.tail_rules(self.outcome_keep)
 
     @property
     def experiment(self) -> str:

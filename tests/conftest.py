@@ -13,7 +13,7 @@ import pytest
 import otel_rollout
 from otel_rollout import settings
 from otel_rollout._state import process
-from otel_rollout.base.environment_variables import PREFIXES
+from otel_rollout.base.known_exporters import PREFIXES
 from tests.exporters import install
 from tests.fresh_process import fresh_process as new_process
 from tests.local_weave import LocalWeave

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rollout import settings, settings_reader
-from otel_rollout.base.environment_variables import PREFIXES
+from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.doctor import checks, variables
 from otel_rollout.doctor.diagnosis import Finding, Row, Verdict
 from otel_rollout.doctor.probe import make_clock, make_probe

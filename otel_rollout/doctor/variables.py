@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from otel_rollout.base.environment_variables import PREFIXES
+from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.settings import CONFIG_VARIABLE
 
 EXPORTERS: Final = "OTEL_TRACES_EXPORTER"

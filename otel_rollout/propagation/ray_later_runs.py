@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from otel_rollout._state import process
-from otel_rollout.base.environment_variables import PREFIXES
+from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.runs import membership
 from otel_rollout.settings import CONFIG_VARIABLE
 

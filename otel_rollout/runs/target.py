@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_rollout import settings_reader
-from otel_rollout.base.environment_variables import KNOWN_EXPORTERS, may_be_credential, without_credentials
+from otel_rollout.base.environment_variables import may_be_credential, without_credentials
+from otel_rollout.base.known_exporters import KNOWN_EXPORTERS
 from otel_rollout.settings import Settings
 
 _OF_OTHERS: Final = re.compile(r"OTEL_(?!ROLLOUT_|.*(LOGS|METRICS)_).*(ENDPOINT|FILE|HOST|PATH|URI|URL)")

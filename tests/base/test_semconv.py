@@ -23,3 +23,20 @@ def test_names_of_the_identity_are_written_in_one_module() -> None:
         if isinstance(node, ast.Constant) and NAME.search(str(node.value))
     }
     assert set(found) == {"otel_rollout/base/semconv.py"}, found
+
+
+SET_BY_THE_GATEWAY = ("rollout.redacted.", "rollout.score.range")
+"""Attributes that the Collector's gateway makes by itself."""
+
+
+def test_collector_reads_attributes_that_exist() -> None:
+    """Each ``rollout.*`` attribute in the Collector's configurations is declared in semconv."""
+    declared = {value for value in vars(semconv).values() if isinstance(value, str)}
+    prefixes = (semconv.SCORE_PREFIX, *SET_BY_THE_GATEWAY)
+    found = {
+        name
+        for path in (ROOT / "collector-config").rglob("*.yaml")
+        for name in re.findall(r"[\"'](rollout\.[a-z_.]+)[\"']", path.read_text())
+    }
+    assert semconv.STEP in found
+    assert {name for name in found if not name.startswith(prefixes)} <= declared
