@@ -52,6 +52,8 @@ class ProcessState:
     runtime: Runtime | None = field(default=None, metadata=_PER_PROCESS)
     start: Start | None = field(default=None, metadata=_PER_PROCESS)
     """The latest start of a runtime, which may have been interrupted."""
+    is_starting: bool = field(default=False, metadata=_PER_PROCESS)
+    """Whether the runtime is being created, in a call that holds ``lock``."""
     joined_providers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     """The application's tracer providers that have a span processor of this package."""
     metrics_are_offered: bool = False

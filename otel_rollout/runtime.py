@@ -10,18 +10,21 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Mapping
 
 from otel_rollout import _state
 from otel_rollout._state import process
 from otel_rollout.account import metrics
 from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
 from otel_rollout.launch import launcher
 from otel_rollout.launch.status import delivered_here, present_writer
+from otel_rollout.otlp.writer import AttributeInput
 from otel_rollout.recording.application import SCOPE, Application
 from otel_rollout.recording.provider import RecordingTracer, RecordingTracerProvider
-from otel_rollout.recording.redaction import Redaction, redaction_of
+from otel_rollout.recording.redaction import Redaction, redacted_attributes, redaction_of
 from otel_rollout.recording.sampling import Decision, GroupSampling, decision_of
 from otel_rollout.recording.tokenizers import Tokenizers
 from otel_rollout.recording.writer import SegmentWriter
@@ -38,20 +41,28 @@ class Runtime:
 
     Args:
         configured: settings with tracing enabled and a run id.
+        resource: redacted attributes of the resource.
         redact: redacts lines before they are written.
+        decision: the sampler's decision; None records every trace.
 
     Raises:
         OSError: the spool cannot be used.
     """
 
-    def __init__(self, configured: Settings, redact: Redaction | None) -> None:
+    def __init__(
+        self,
+        configured: Settings,
+        resource: Mapping[str, AttributeInput],
+        redact: Redaction | None,
+        decision: Decision | None,
+    ) -> None:
         self.settings = configured
         self.is_closed = False
         found = functools.partial(create_node_directory, configured)
         node_dir = found()
         self.writer = SegmentWriter(
             node_dir,
-            _resource(configured),
+            resource,
             segment_bytes=configured.segment_bytes,
             spool_limit=configured.spool_limit or layout.default_limit(node_dir),
             whole_trajectories=configured.spool_full == "trajectories",
@@ -59,15 +70,11 @@ class Runtime:
             redact=redact,
         )
         self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
-        provider = RecordingTracerProvider(self.writer, _sampler_decision(configured))
+        provider = RecordingTracerProvider(self.writer, decision)
         self.tracer: RecordingTracer = provider.get_tracer(SCOPE, VERSION)
         self.sampling = GroupSampling.of(configured)
         self.application_tracer = Application(configured, _current_writer).tracer
-        if "console" in configured.exporters and process.is_root:
-            _logger.warning(
-                "otel-rollout: the exporter console prints into %s, because the forwarder process delivers.",
-                node_dir / layout.FORWARDER_LOG,
-            )
+        self.node_dir = node_dir
         self.keeper = launcher.ForwarderSupervisor(node_dir, configured, found)
         self.keeper.start()
 
@@ -84,13 +91,22 @@ class Start:
     """Creates a runtime in a thread, where no signal handler can interrupt it.
 
     Python runs signal handlers in the main thread. If a handler's exception interrupts a waiting caller, the
-    start goes on, and the next caller waits for it.
+    start goes on, and the next caller waits for it. The caller holds locks while it waits, so the thread runs
+    none of the application's code: redaction and sampler are loaded before, and a span that the thread
+    happens to start (in a ``__del__``) is not recorded.
+
+    Attributes:
+        runtime: the runtime, once it exists.
+        thread_id: id of the thread that creates the runtime; 0 before that thread runs.
     """
 
     def __init__(self, configured: Settings) -> None:
         self.settings = configured
         self.runtime: Runtime | None = None
+        self.thread_id = 0
         self._redact = redaction_of(configured.redact)  # the application's code, which may import modules
+        self._resource = redacted_attributes(self._redact, _resource(configured))
+        self._decision = _sampler_decision(configured)  # the application's code, too
         self._error: Exception | None = None
         self._turn = threading.Lock()
         self._is_over = threading.Event()
@@ -105,17 +121,22 @@ class Start:
             threading.Thread(target=self._run, name="otel-rollout-start", daemon=True).start()
             self._is_over.wait()
         if self.runtime is None:
-            assert self._error is not None
-            raise self._error
+            raise self._error if self._error is not None else RuntimeError("the start was ended")
         return self.runtime
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the runtime could not be created."""
+        return self._is_over.is_set() and self.runtime is None
 
     def _run(self) -> None:
         if not self._turn.acquire(blocking=False):  # the thread of an interrupted caller is creating it
             return
         try:
-            self.runtime = Runtime(self.settings, self._redact)
-        except Exception as error:  # noqa: BLE001 - raised by result()
-            self._error = error
+            self.thread_id = threading.get_ident()
+            self.runtime = Runtime(self.settings, self._resource, self._redact, self._decision)
+        except BaseException as error:  # noqa: BLE001 - raised by result()
+            self._error = error if isinstance(error, Exception) else RuntimeError(repr(error))
         finally:
             self._is_over.set()
 
@@ -128,18 +149,32 @@ def current() -> Runtime | None:
     active = process.runtime
     if active is not None or process.off:
         return active
+    start = process.start
+    if start is not None and start.thread_id == threading.get_ident():  # a caller waits and holds the lock
+        return None
     with process.lock:
+        if process.is_starting:  # a span of the application's redaction or sampler, which is being loaded
+            return None
         if process.runtime is None and not process.off:
             _set_up()
         active = process.runtime
     if active is not None and not process.metrics_are_offered:
         process.metrics_are_offered = True  # once per process: the instruments serve all its runs
-        metrics.offer(present_writer, delivered_here)  # without the lock: a reader of metrics may wait for it
+        with internal_errors("offering metrics"):  # without the lock: a reader of metrics may wait for it
+            metrics.offer(present_writer, delivered_here)
     return active
 
 
 def _set_up() -> None:
     """Set ``process.runtime``; set ``process.off`` if this process does not record."""
+    process.is_starting = True
+    try:
+        _set_up_once()
+    finally:
+        process.is_starting = False
+
+
+def _set_up_once() -> None:
     try:
         if process.is_over and not _may_begin_again():
             process.off = True
@@ -166,14 +201,21 @@ def _started(configured: Settings) -> Runtime:
     """Return a runtime with these settings, from an interrupted start or a new one."""
     start = process.start
     if start is None or start.settings != configured or (start.runtime and start.runtime.is_closed):
-        if start is not None and start.runtime is not None:
+        if start is not None and start.runtime is not None and not start.runtime.is_closed:
             start.runtime.close(CLOSE_TIMEOUT)
         start = process.start = Start(configured)
     try:
-        return start.result()
-    except Exception:
-        process.start = None
+        started = start.result()
+    except Exception:  # of the start; or of a signal handler, and the start goes on
+        if start.has_failed:
+            process.start = None
         raise
+    if "console" in configured.exporters and process.is_root:
+        _logger.warning(
+            "otel-rollout: the exporter console prints into %s, because the forwarder process delivers.",
+            started.node_dir / layout.FORWARDER_LOG,
+        )
+    return started
 
 
 def _may_begin_again() -> bool:

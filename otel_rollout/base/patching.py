@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
@@ -56,9 +57,8 @@ def when_imported(name: str, callback: ImportCallback) -> None:
         name: full name of the module.
         callback: receives the module.
     """
-    module = sys.modules.get(name)
-    if module is not None:
-        _call(callback, module)
+    if sys.modules.get(name) is not None:
+        _call(callback, importlib.import_module(name))  # waits if another thread is executing the module
         return
     waiting = _reporting_finder().waiting.setdefault(name, [])
     if callback not in waiting:

@@ -11,7 +11,7 @@ from pathlib import Path
 from otel_rollout.account import node_report
 from otel_rollout.account.report import Report
 from otel_rollout.base.errors import warn_once
-from otel_rollout.forwarder.forwarder import collect_garbage_rarely, forward
+from otel_rollout.forwarder.forwarder import forward
 from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.launch import drain
 from otel_rollout.settings import Settings
@@ -39,7 +39,6 @@ def forward_directory(node_dir: Path, configured: Settings) -> bool:
     try:
         if not lock.acquire():
             return False
-        collect_garbage_rarely()
         forward(node_dir, configured, lock)
         return True
     finally:

@@ -94,7 +94,8 @@ class BatchSender:
         if not sent:
             return None, {}
         if self._export_lines is not None:
-            return self._result_of(self._export_lines, self._encoded(sent)), {}
+            export_lines = self._export_lines
+            return self._result_of(lambda lines: export_lines(self._encoded(lines)), sent), {}
         spans, unreadable = _decoded(sent)
         return self._result_of(self._exporter.export, spans) if spans else None, unreadable
 

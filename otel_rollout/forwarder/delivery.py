@@ -217,8 +217,10 @@ class Delivery:
         if trace_id is None:
             return True
         is_kept = self._ledger.is_kept(trace_id)
-        line.is_sampled_out = is_kept is False
-        return is_kept is not None
+        if is_kept is None:  # another exporter, which shares the line, may know already
+            return False
+        line.is_sampled_out = not is_kept
+        return True
 
     def _log_unreadable(self, name: SegmentName, error: OSError) -> None:
         if name not in self._unreadable:

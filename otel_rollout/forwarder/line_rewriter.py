@@ -4,10 +4,11 @@ A line without token ids, messages and images stays as recorded. In other lines 
 output changes; see docs/tokens.md. Segments keep the recorded lines. A line that cannot be rewritten is
 exported as recorded.
 
-All exporters of a forwarder share one rewriter. The result for a line depends on the turns that had ended
-when its own turn began, and not on the order in which lines are read. So exporters may read lines at any
-pace, and repeatedly. The memory of traces is bounded, and empty when a forwarder starts. Without the memory,
-a turn is exported in full, and the answer that a root shows is read from the segment.
+All exporters of a forwarder share one rewriter. A line refers only to turns and images of spans that had
+ended when its own span began, whatever the order in which lines are read. So exporters may read lines at any
+pace, and repeatedly. The memory of traces is bounded, and empty when a forwarder starts. If the memory has
+forgotten a trace, because an exporter catches up for example, a turn is exported in full to all exporters,
+and the answer that a root shows is read from the segment.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class LineRewriter:
                 changed = [self._rewrite_span(span, contents, parsed) for span in spans_as_json(parsed)]
             if not any(changed):
                 return TraceLine(line, parsed)
-            return self._redacted(TraceLine(parsed=parsed)) if has_text else TraceLine(parsed=parsed)
+            rewritten = TraceLine(parsed=parsed, recorded=line)
+            return self._redacted(rewritten) if has_text else rewritten
         # No failure may stop the export of a line; a panic of the library tokenizers is no Exception.
         except BaseException as error:  # noqa: BLE001
             if str(error) not in self._problems and len(self._problems) < _MAX_LOGGED_PROBLEMS:

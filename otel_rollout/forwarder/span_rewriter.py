@@ -37,7 +37,7 @@ class TraceMemory:
     Attributes:
         tokens: tokenizer name → turns of token ids.
         messages: the turns of messages.
-        images: digest of an image → id of the first span with the image.
+        images: digest of an image → end and id of the first span with the image.
         texts: span id → decoded text of the span's answer.
         size: bytes of memory, as last measured.
     """
@@ -45,7 +45,7 @@ class TraceMemory:
     def __init__(self) -> None:
         self.tokens: dict[str, Turns] = {}
         self.messages = Turns(context_diff.MESSAGE_BYTES)
-        self.images: dict[str, str] = {}
+        self.images: dict[str, tuple[int, str]] = {}
         self.texts: BoundedDict[str, str] = BoundedDict(_MAX_TEXTS)
         self.size = 0
 
@@ -242,8 +242,9 @@ class SpanRewriter:
         if not separator:
             return value
         digest = hashlib.sha256(content.encode()).hexdigest()
-        owner = self._trace.images.setdefault(digest, self._id)
-        if owner == self._id:
+        end, owner = min(self._trace.images.get(digest, (self._end, self._id)), (self._end, self._id))
+        self._trace.images[digest] = end, owner
+        if end >= self._start:  # lines are read in any order: only an earlier span has the image
             return value
         self._changed = True
         size = len(content) * 3 // 4

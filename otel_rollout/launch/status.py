@@ -42,7 +42,8 @@ def complete(report: Report, writer: SegmentWriter | None) -> Report:
 
 def present_writer() -> SegmentWriter | None:
     """Return this process's writer; None before the first span, or without tracing."""
-    return process.runtime.writer if process.runtime is not None else None
+    active = process.runtime  # another thread may set it to None
+    return active.writer if active is not None else None
 
 
 def delivered_here() -> dict[str, DeliveryCount]:

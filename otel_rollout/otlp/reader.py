@@ -39,11 +39,18 @@ class TraceLine:
     Args:
         encoded: the line, with its newline; None if ``parsed`` is given.
         parsed: the line's JSON, which must not change any more.
+        recorded: the bytes to fall back on if ``parsed`` cannot be encoded.
     """
 
-    __slots__ = ("_encoded", "_parsed", "_spans")
+    __slots__ = ("_encoded", "_parsed", "_recorded", "_spans")
 
-    def __init__(self, encoded: bytes | None = None, parsed: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        encoded: bytes | None = None,
+        parsed: dict[str, Any] | None = None,
+        recorded: bytes | None = None,
+    ) -> None:
+        self._recorded = recorded
         self._encoded = encoded
         self._parsed = parsed
         self._spans: list[ReadableSpan] | None = None
@@ -51,9 +58,18 @@ class TraceLine:
     @property
     def encoded(self) -> bytes:
         """The line as bytes."""
+        parsed = self._parsed  # read first: another thread drops it once the bytes exist
         if self._encoded is None:
-            self._encoded = orjson.dumps(self._parsed) + b"\n"
+            self._encoded = self._dumped(parsed)
         return self._encoded
+
+    def _dumped(self, parsed: dict[str, Any] | None) -> bytes:
+        try:
+            return orjson.dumps(parsed) + b"\n"
+        except TypeError:  # nested more deeply than orjson writes, though it reads it
+            if self._recorded is None:
+                raise
+            return self._recorded
 
     @property
     def spans(self) -> list[ReadableSpan]:
@@ -63,7 +79,8 @@ class TraceLine:
             UnreadableLineError: when the line is no OTLP/JSON trace data.
         """
         if self._spans is None:
-            self._spans = _decoded(parsed_line(self.encoded) if self._parsed is None else self._parsed)
+            parsed = self._parsed
+            self._spans = _decoded(parsed_line(self.encoded) if parsed is None else parsed)
             if self._encoded is not None:
                 self._parsed = None
         return self._spans

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from otel_rollout.base import semconv
+from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.recording import secret_finder
 from otel_rollout.recording.secret_patterns import MARK, is_secret_name
@@ -94,6 +95,7 @@ def redacted_attributes(
             for entry in scope["attributes"]
         }
     except Exception as error:  # noqa: BLE001 - of the application's function
+        pass_on(error)
         _logger.warning(
             "otel-rollout: the resource's attributes are not recorded: redaction failed: %r", error
         )

@@ -20,7 +20,7 @@ from otel_rollout.otlp import writer
 from otel_rollout.recording.counters import Counters, Counts
 from otel_rollout.recording.flusher import Flusher, Line
 from otel_rollout.recording.identity import NO_IDENTITY, Identity
-from otel_rollout.recording.redaction import Redaction, redacted_attributes
+from otel_rollout.recording.redaction import Redaction
 from otel_rollout.recording.sampling import Group
 from otel_rollout.recording.segment_file import SegmentFile
 from otel_rollout.recording.spool_usage import SpoolUsage
@@ -87,7 +87,7 @@ class SegmentWriter:
         self._high_water = journal_bytes // 2
         self._is_abandoned = False
         self._lock = threading.Lock()
-        self._segment = SegmentFile(node_dir, self.id, redacted_attributes(redact, resource), segment_bytes)
+        self._segment = SegmentFile(node_dir, self.id, resource, segment_bytes)
         journal_file = node_dir / (self.id + layout.JOURNAL_SUFFIX)
         table_file = node_dir / (self.id + layout.OPEN_SUFFIX)
         first = self._segment.prepare_next()  # before the journal: a visible journal has a locked segment

@@ -250,6 +250,36 @@ def test_image_is_exported_once_per_trace() -> None:
     assert rewriter.rewritten(other) == other
 
 
+def test_image_is_never_replaced_by_a_reference_to_a_later_span() -> None:
+    """Exporters read lines in their own order; the span that begins first keeps the image for all."""
+    rewriter = LineRewriter(Path())
+    image = "data:image/png;base64," + "iVBORw0KGgo" * 200
+    said = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": image}}]}]}
+    first, second = line(1, said, {"content": "a cat"}), line(2, said, {"content": "a dog"})
+    assert rewriter.rewritten(second) == second
+    assert rewriter.rewritten(first) == first
+    (message,) = exported_by(rewriter, second).input["messages"]
+    assert message["content"][0]["image_url"]["url"].endswith(f"is in span {1:016x}>")
+
+
+def test_line_that_is_nested_too_deeply_for_json_is_exported_as_recorded() -> None:
+    """orjson reads more levels than it writes; such a line stops no delivery."""
+    rewriter = LineRewriter(Path())
+    nested: dict[str, Any] = {"stringValue": "deep"}
+    for _ in range(130):
+        nested = {"kvlistValue": {"values": [{"key": "k", "value": nested}]}}
+    ids = {"prompt_ids": list(range(40))}
+    rewriter.rewritten(line(1, ids, {"token_ids": list(range(40, 60))}))
+    parsed = json.loads(line(2, {"prompt_ids": list(range(80))}, {"token_ids": [1]}))
+    parsed["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"].append(
+        {"key": "k", "value": nested}
+    )
+    deep = json.dumps(parsed, separators=(",", ":")).encode() + b"\n"
+    exported = rewriter.rewrite(deep)
+    assert exported.encoded == deep
+    assert exported.spans[0].name
+
+
 def test_line_without_repeated_content_is_exported_unchanged() -> None:
     """An unreadable line is exported unchanged as well."""
     rewriter = LineRewriter(Path())
