@@ -167,7 +167,7 @@ def test_small_archive_that_expands_to_gigabytes_is_refused(
             file.write(compressor.compress(block))
         file.write(compressor.flush())
     assert path.stat().st_size < 200_000
-    assert "becomes more than" in run("replay", path, "--to", "test-file", code=2)
+    assert "decompresses to more than" in run("replay", path, "--to", "test-file", code=2)
     assert layout.node_directories(tmp_path / "spool") == []
 
 
