@@ -97,7 +97,7 @@ class Start:
 
     Attributes:
         runtime: the runtime, once it exists.
-        thread_id: id of the thread that creates the runtime; 0 before that thread runs.
+        thread_id: id of the thread that is creating the runtime; 0 before and afterwards.
     """
 
     def __init__(self, configured: Settings) -> None:
@@ -138,6 +138,7 @@ class Start:
         except BaseException as error:  # noqa: BLE001 - raised by result()
             self._error = error if isinstance(error, Exception) else RuntimeError(repr(error))
         finally:
+            self.thread_id = 0  # another thread may get this id
             self._is_over.set()
 
 
