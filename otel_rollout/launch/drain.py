@@ -105,7 +105,6 @@ def is_settled(node_dir: Path, configured: Settings, target: int) -> bool:
 
 def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> bool:
     from otel_rollout.account.ledger_reader import read_ledger
-    from otel_rollout.exporting.api import FailureKind
 
     ledger = read_ledger(node_dir)
     done = {name: ledger.done(name) for name in configured.exporters}
@@ -114,10 +113,20 @@ def _is_done(node_dir: Path, configured: Settings, target: int, show: Show) -> b
     behind = [
         name for name, count in done.items() if count < target or not _is_linked(node_dir, name, ledger)
     ]
-    is_refused = all(
-        name in ledger.failures and ledger.failures[name].kind is FailureKind.REFUSED for name in behind
+    if not behind:
+        return True
+    if not _are_refused(behind, ledger) or launcher.would_successor_help(node_dir, configured):
+        return False
+    # The refusal may be that of a forwarder whose successor has just taken over, and forgotten it.
+    return _are_refused(behind, read_ledger(node_dir))
+
+
+def _are_refused(exporters: list[str], ledger: LedgerState) -> bool:
+    from otel_rollout.exporting.api import FailureKind
+
+    return all(
+        name in ledger.failures and ledger.failures[name].kind is FailureKind.REFUSED for name in exporters
     )
-    return not behind or (is_refused and not launcher.would_successor_help(node_dir, configured))
 
 
 def _is_linked(node_dir: Path, exporter: str, ledger: LedgerState) -> bool:

@@ -1,0 +1,50 @@
+"""Test when the wait for delivery is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_rollout.account.ledger import Ledger
+from otel_rollout.exporting.api import ExportFailure, FailureKind
+from otel_rollout.forwarder.crash_recovery import CrashRecovery
+from otel_rollout.launch import drain, launcher
+from otel_rollout.recording.writer import SegmentWriter
+from otel_rollout.settings import Settings
+from otel_rollout.spool import layout
+
+SETTINGS = Settings(project_name="p", exporters={"otlp": {}})
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """The ledger of a node directory with one span, which the target refuses."""
+    layout.write_manifest(tmp_path, layout.Manifest("run", "p", ("otlp",)))
+    writer = SegmentWriter(tmp_path, {"service.name": "s"}, segment_bytes=1 << 20)
+    assert writer.write(b"{}\n")
+    writer.close(10)
+    assert CrashRecovery(tmp_path).run().dead_are_complete
+    ledger = Ledger(tmp_path)
+    ledger.note_failure("otlp", ExportFailure(FailureKind.REFUSED, "401"))
+    return ledger
+
+
+def test_wait_ends_when_the_target_refuses_the_credentials_of_this_process(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """A person has to act, so waiting longer does not help."""
+    assert drain.is_settled(tmp_path, SETTINGS, target=1)
+
+
+def test_wait_goes_on_when_a_successor_has_just_taken_over(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal is of the earlier forwarder: its successor has other credentials and forgets it."""
+
+    def successor_takes_over(*_: object) -> bool:
+        ledger.forget_failures()
+        return False
+
+    monkeypatch.setattr(launcher, "would_successor_help", successor_takes_over)
+    assert not drain.is_settled(tmp_path, SETTINGS, target=1)
