@@ -290,8 +290,8 @@ class Settings:
     )
     outcome_keep: str = _setting(
         "OTEL_ROLLOUT_OUTCOME_KEEP",
-        "Which groups are delivered, by their outcome: any of `errors`, `validation`, `zero`, "
-        "`spread=X`, `slow=X`, `long=X`, `rate=X`, comma separated. Empty: all. See docs/sampling.md.",
+        f"Which groups are delivered, by their outcome: any of {tail_rule_syntax.forms()}, comma separated. "
+        "Empty: all. See docs/sampling.md.",
         tail_rule_syntax.tail_rule_text,
         "",
         forwarder="founder",

@@ -21,6 +21,11 @@ _TAIL_RULES: Final[Mapping[str, Callable[[str], float] | None]] = {
 """Tail-sampling rule → parser of its number; None for a rule without a number."""
 
 
+def forms() -> str:
+    """Return how each rule is written: ```errors`, `spread=X```."""
+    return ", ".join(f"`{name}=X`" if parse else f"`{name}`" for name, parse in _TAIL_RULES.items())
+
+
 def tail_rules(value: str) -> dict[str, float]:
     """Parse tail-sampling rules, ``errors,spread=0.5``: rule → its number; 1 for a rule without a number.
 

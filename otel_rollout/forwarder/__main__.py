@@ -26,7 +26,7 @@ def main() -> None:
     """
     node_dir = Path(sys.argv[1])
     os.umask(0o077)  # only this user may read the files written here
-    from otel_rollout.base.environment_variables import access_in
+    from otel_rollout.base.access_variables import access_in
     from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 
     try:

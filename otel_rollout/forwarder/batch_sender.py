@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_rollout.exporting.api import ExportFailure, ExportsLines, FailureKind, reads_spool
 from otel_rollout.forwarder.lines import Line
-from otel_rollout.forwarder.retry import RetryPolicy, is_worth_logging
+from otel_rollout.forwarder.retry_policy import RetryPolicy, is_worth_logging
 from otel_rollout.otlp.reader import UnreadableLineError
 
 _BAD_VALUE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)

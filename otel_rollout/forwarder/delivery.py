@@ -15,7 +15,7 @@ from otel_rollout.account.ledger import Ledger
 from otel_rollout.account.ledger_reader import Tally
 from otel_rollout.exporting.api import Announces, ExportFailure, Prepares, reads_spool
 from otel_rollout.exporting.entry_points import destination_of
-from otel_rollout.forwarder import retry
+from otel_rollout.forwarder import retry_policy
 from otel_rollout.forwarder.batch_sender import BatchSender
 from otel_rollout.forwarder.dead_letters import DeadLetters
 from otel_rollout.forwarder.lines import Line, LineCache
@@ -81,7 +81,7 @@ class Delivery:
         self._tallies: dict[StepKey, Tally] = {}
         self._unreadable: set[SegmentName] = set()
         self._dead_letters = DeadLetters(node_dir, name)
-        self._policy = retry.policy_of(name)
+        self._policy = retry_policy.policy_of(name)
         self._sender = BatchSender(name, exporter, self._policy, self._stop, self._advance, self._failed)
         # A trajectory that tail sampling discards would be shown as running forever.
         is_shown = isinstance(exporter, Announces) and not options.is_tail_sampled

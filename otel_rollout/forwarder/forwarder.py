@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.account.ledger_file import replace_unreadable, set_aside_unreadable
-from otel_rollout.base.environment_variables import access_in
+from otel_rollout.base.access_variables import access_in
 from otel_rollout.base.errors import warn_once
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.exporting.entry_points import is_for_another_machine, load

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from otel_rollout._state import process
-from otel_rollout.base.environment_variables import access_in, without_credentials
+from otel_rollout.base.access_variables import access_in, without_credentials
 from otel_rollout.base.known_exporters import DELIVERY_PREFIXES
 from otel_rollout.forwarder.lock import SUCCESSOR, ForwarderLock
 from otel_rollout.runs.target import is_published, names_target

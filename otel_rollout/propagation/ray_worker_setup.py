@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from otel_rollout.base.environment_variables import may_be_credential
+from otel_rollout.base.access_variables import may_be_credential
 from otel_rollout.base.known_exporters import PREFIXES
 from otel_rollout.propagation import ray_later_runs, ray_private_api
 from otel_rollout.propagation.ray_outgoing_calls import ARGUMENT

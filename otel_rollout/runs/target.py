@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from otel_rollout import settings_reader
-from otel_rollout.base.environment_variables import may_be_credential, without_credentials
+from otel_rollout.base.access_variables import may_be_credential, without_credentials
 from otel_rollout.base.known_exporters import KNOWN_EXPORTERS
 from otel_rollout.settings import Settings
 

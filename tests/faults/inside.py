@@ -46,10 +46,10 @@ def _step_clock(clock: Path) -> None:
 
 
 def _hurry(factor: float) -> None:
-    from otel_rollout.forwarder import retry
+    from otel_rollout.forwarder import retry_policy
 
-    usual = retry.DEFAULT_POLICY
-    retry.DEFAULT_POLICY = dataclasses.replace(  # type: ignore[misc]
+    usual = retry_policy.DEFAULT_POLICY
+    retry_policy.DEFAULT_POLICY = dataclasses.replace(  # type: ignore[misc]
         usual,
         first_pause=usual.first_pause / factor,
         longest_pause=usual.longest_pause / factor,

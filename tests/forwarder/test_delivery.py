@@ -21,9 +21,9 @@ import otel_rollout
 from otel_rollout import StepCount, StepKey, rollout_trace_attr, rollout_trace_op, runtime
 from otel_rollout.account import ledger, ledger_reader
 from otel_rollout.account.report import Report
-from otel_rollout.forwarder import delivery, retry
+from otel_rollout.forwarder import delivery, retry_policy
 from otel_rollout.forwarder.lock import ForwarderLock
-from otel_rollout.forwarder.retry import RetryPolicy
+from otel_rollout.forwarder.retry_policy import RetryPolicy
 from otel_rollout.launch import launcher
 from otel_rollout.runs import membership
 from otel_rollout.settings import SettingsError
@@ -135,7 +135,7 @@ def test_a_target_that_is_too_slow_for_a_batch_is_given_less(faulty, target):
     report = otel_rollout.shutdown(60)
     count = report.exporters["test-faulty"]
     assert (count.delivered, report.lost, set(delivered(target).values())) == (201, 0, {1})
-    assert count.retried > retry.DEFAULT_POLICY.whole_attempts
+    assert count.retried > retry_policy.DEFAULT_POLICY.whole_attempts
 
 
 def test_rejected_span_goes_to_the_dead_letter_file_and_others_arrive(faulty, target, tmp_path):
@@ -329,7 +329,7 @@ def test_forwarder_exits_after_its_linger_time(fresh_process, test_exporters, ta
 
 def test_delivery_survives_a_locked_ledger(tracing, tmp_path, monkeypatch):
     """A ledger that cannot be written delays delivery and loses nothing."""
-    monkeypatch.setattr(retry, "POLICIES", {"second": RetryPolicy(longest_pause=0.05)})
+    monkeypatch.setattr(retry_policy, "POLICIES", {"second": RetryPolicy(longest_pause=0.05)})
     monkeypatch.setattr(ledger_reader, "_BUSY_TIMEOUT", 0.05)
     record(1)
     active = runtime.current()

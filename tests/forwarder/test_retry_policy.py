@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from otel_rollout.exporting.api import ExportFailure, FailureKind
-from otel_rollout.forwarder import retry
-from otel_rollout.forwarder.retry import RetryPolicy
+from otel_rollout.forwarder import retry_policy
+from otel_rollout.forwarder.retry_policy import RetryPolicy
 
 POLICY = RetryPolicy(first_pause=1, longest_pause=10, refused_pause=70, whole_attempts=3)
 UNAVAILABLE = ExportFailure(FailureKind.UNAVAILABLE, "503")
@@ -37,11 +37,11 @@ def test_a_batch_is_halved_after_its_whole_attempts():
 
 def test_attempts_are_logged_ever_more_rarely():
     """Of sixteen failures, the 1st, 2nd, 4th, 8th and 16th are logged."""
-    assert [number for number in range(1, 17) if retry.is_worth_logging(number)] == [1, 2, 4, 8, 16]
+    assert [number for number in range(1, 17) if retry_policy.is_worth_logging(number)] == [1, 2, 4, 8, 16]
 
 
 def test_an_exporter_may_have_a_policy_of_its_own(monkeypatch):
     """Exporters without an entry have the default policy."""
-    monkeypatch.setattr(retry, "POLICIES", {"slow": POLICY})
-    assert retry.policy_of("slow") is POLICY
-    assert retry.policy_of("mlflow") is retry.DEFAULT_POLICY
+    monkeypatch.setattr(retry_policy, "POLICIES", {"slow": POLICY})
+    assert retry_policy.policy_of("slow") is POLICY
+    assert retry_policy.policy_of("mlflow") is retry_policy.DEFAULT_POLICY
