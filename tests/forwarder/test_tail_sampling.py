@@ -400,9 +400,17 @@ def test_unusually_slow_or_long_group_is_kept() -> None:
     rules.learn(name, [trajectory(seconds=1.0, tokens=100) for _ in range(50)])
     assert rules.decide(name, [trajectory(seconds=1.0, tokens=100), slow]) == (True, "slow")
     assert rules.decide(name, [long]) == (True, "long")
-    assert rules.decide(name, [trajectory(seconds=2.9, tokens=399)]) == (False, "ordinary")
+    assert rules.decide(name, [trajectory(seconds=3.0, tokens=400)]) == (False, "ordinary")
     validation = name._replace(validate=True)
     assert rules.decide(validation, [slow]) == (False, "ordinary"), "validation has its own median"
+
+
+def test_nothing_is_unusual_where_the_median_is_zero() -> None:
+    """Without token counts no group is long, whatever the first counted trajectory has."""
+    rules = TailRules(tail_rules("long=4"), 0, "")
+    name = Group("e", 1, 1, False)
+    rules.learn(name, [trajectory(seconds=1.0, tokens=0) for _ in range(50)])
+    assert rules.decide(name, [trajectory(seconds=1.0, tokens=1)]) == (False, "ordinary")
 
 
 def test_base_rate_chooses_equal_groups_on_every_node() -> None:

@@ -1,6 +1,7 @@
 """The reader decodes recorded lines to the SDK's spans, field by field."""
 
 import contextlib
+import json
 
 import orjson
 import pytest
@@ -97,6 +98,72 @@ def test_field_with_a_foreign_value_raises_one_error_or_none(where, what):
         return
     with contextlib.suppress(UnreadableLineError):
         spans_of(line)
+
+
+def line_with(**changed):
+    span = {
+        "traceId": "0" * 31 + "1",
+        "spanId": "0" * 15 + "1",
+        "startTimeUnixNano": "1",
+        "endTimeUnixNano": "2",
+        **changed,
+    }
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+
+
+def attribute(value):
+    return [{"key": "k", "value": value}]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("startTimeUnixNano", time) for time in (0, 2**64 - 1)),
+        *(("endTimeUnixNano", time) for time in (0, 2**64 - 1)),
+        *(("flags", flags) for flags in (0, 2**32 - 1)),
+        *(("kind", kind) for kind in (0, 2**31 - 1)),
+        *(("status", {"code": code}) for code in (0, 2**31 - 1)),
+        *(("attributes", attribute({"intValue": str(number)})) for number in (-(2**63), 2**63 - 1)),
+        ("attributes", attribute({"intValue": 3.0})),
+        ("links", [{"traceId": "0" * 32, "spanId": "0" * 16, "flags": 2**32 - 1}]),
+    ],
+)
+def test_integer_at_the_limits_of_its_field_is_decoded(field, value):
+    """The limits are those of the field's type in OTLP."""
+    (span,) = spans_of(line_with(**{field: value}))
+    assert span.context.is_valid
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("startTimeUnixNano", time) for time in (-1, 2**64, 1.5, True)),
+        *(("endTimeUnixNano", time) for time in (-1, 2**64)),
+        *(("flags", flags) for flags in (-1, 2**32)),
+        *(("kind", kind) for kind in (-1, 2**31)),
+        *(("status", {"code": code}) for code in (-1, 2**31)),
+        *(("attributes", attribute({"intValue": str(number)})) for number in (-(2**63) - 1, 2**63)),
+        ("links", [{"traceId": "0" * 32, "spanId": "0" * 16, "flags": 2**32}]),
+        ("spanId", "0" * 16),
+        ("traceId", "0" * 32),
+    ],
+)
+def test_integer_beyond_the_limits_of_its_field_raises_one_error(field, value):
+    """A value that OTLP cannot hold makes the line unreadable."""
+    with pytest.raises(UnreadableLineError):
+        spans_of(line_with(**{field: value}))
+
+
+@pytest.mark.parametrize("container", ["arrayValue", "kvlistValue"])
+def test_value_is_decoded_down_to_the_deepest_level_and_cut_below(container):
+    """The 24th level inside an attribute is decoded; the 25th is replaced by a note."""
+    for levels, is_whole in ((24, True), (25, False)):
+        value = {"stringValue": "innermost"}
+        for _ in range(levels):
+            entry = {"key": "k", "value": value} if container == "kvlistValue" else value
+            value = {container: {"values": [entry]}}
+        (span,) = spans_of(line_with(attributes=attribute(value)))
+        assert ("innermost" in str(span.attributes)) is is_whole
 
 
 def test_link_without_ids_is_decoded(tracing, tmp_path):

@@ -182,6 +182,18 @@ def test_too_deeply_nested_value_is_cut():
     assert "innermost" not in str(request)
 
 
+@pytest.mark.parametrize("container", ["arrayValue", "kvlistValue"])
+def test_value_is_exported_down_to_the_deepest_level_and_cut_below(container: str):
+    """The 24th level inside an attribute is exported; the 25th is replaced by a note."""
+    for levels, is_whole in ((24, True), (25, False)):
+        value: dict = {"stringValue": "innermost"}
+        for _ in range(levels):
+            entry = {"key": "k", "value": value} if container == "kvlistValue" else value
+            value = {container: {"values": [entry]}}
+        (request,) = sent([recorded(attributes=[{"key": "deep", "value": value}])])
+        assert ("innermost" in str(request)) is is_whole
+
+
 def recorded(**changed: object) -> bytes:
     """Make a line of one span."""
     span = {"traceId": "1" * 32, "spanId": "2" * 16, "name": "n", **changed}
