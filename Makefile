@@ -48,7 +48,8 @@ demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 test:  ## What the README promises: real Ray, MLflow, Weave and Collector
 	@echo "== make test first installs three environments below this folder (about 8 GB: MLflow and Ray, Weave's"
 	@echo "== server, Phoenix) and builds an OpenTelemetry Collector with Go, then it tests. On two cores it"
-	@echo "== takes up to 25 minutes the first time, and up to 15 after that."
+	@echo "== takes up to 25 minutes the first time, and up to 15 after that. Run it as root: some tests mount file"
+	@echo "== systems and act as other users."
 	$(call part,make test,$(call in_pairs,built-for-tests) && $(call in_pairs,$(TESTS)))
 
 test-all:  ## What takes other environments: verl, and older versions of verl, Ray and OpenTelemetry

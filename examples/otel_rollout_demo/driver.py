@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,11 @@ from otel_rollout_demo.worker import AgentLoopWorker, Rollout, Trajectory
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
+
+_RAY_STARTS = 3
+"""Attempts to start Ray."""
+_TIMED_OUT = "timed out during startup"
+"""Part of Ray's error when its node did not start in time."""
 
 
 @dataclass(frozen=True)
@@ -144,14 +150,7 @@ class Cluster:
 
     def _start(self, ray: Any) -> None:
         plan = self._plan
-        ray.init(
-            address="local",  # never a running cluster
-            num_cpus=plan.workers + 2,  # logical CPUs, one per actor, on any machine
-            object_store_memory=100 * 1024**2,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        _start_ray(ray, cpus=plan.workers + 2)  # logical CPUs, one per actor, on any machine
         if plan.model is None:
             self._server = ray.remote(ScriptedServer).options(num_cpus=1).remote(plan.seed)
             name = "scripted"
@@ -171,6 +170,26 @@ class Cluster:
             if actor is not None:
                 ray.kill(actor)
         ray.shutdown()
+
+
+def _start_ray(ray: Any, cpus: int) -> None:
+    """Start a local Ray; start it again if Ray's limit of 30 s was too short for a busy machine."""
+    for attempt in range(1, _RAY_STARTS + 1):
+        try:
+            ray.init(
+                address="local",  # never a running cluster
+                num_cpus=cpus,
+                object_store_memory=100 * 1024**2,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        except Exception as error:
+            if attempt == _RAY_STARTS or _TIMED_OUT not in str(error):
+                raise
+            print("Ray's node did not start within Ray's limit of 30 s. Starting it again …", file=sys.stderr)
+        else:
+            return
 
 
 def _last_line(error: Exception) -> str:

@@ -100,10 +100,10 @@ def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_group
     told += f"{len(whole)} groups are whole, {len(torn)} are not"
     print(told)
     assert told in " ".join((ROOT / "docs" / "collector.md").read_text().split()), (
-        "it is told to readers, too"
+        "docs/collector.md states these numbers"
     )
     by_outcome = {group for group in range(GROUPS) if group % 50 in (10, 20, 30)}
-    assert torn <= by_outcome, "only an outcome parts siblings"
+    assert torn <= by_outcome, "only outcome rules split groups"
     assert 0.04 * GROUPS < len(by_chance) < 0.18 * GROUPS, "about a tenth of the rest"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from otel_rollout_demo.driver import Plan, schedule
+from otel_rollout_demo.driver import Plan, _start_ray, schedule
 from otel_rollout_demo.server import InferenceServer, ScriptedServer, TransformersServer
 from otel_rollout_demo.tokenizer import load_tokenizer
 from otel_rollout_demo.tools import CalculatorTool
@@ -133,3 +133,37 @@ async def test_full_context_ends_the_trajectory(tiny_model: Path) -> None:
     server = TransformersServer(str(tiny_model), seed=0)
     output = await server.generate("r", [1] * 512, {"temperature": 1.0, "top_p": 1.0, "max_tokens": 5})
     assert (output.token_ids, output.stop_reason) == ([], "aborted")
+
+
+class SlowRay:
+    """Ray on a busy machine, where a node needs several starts."""
+
+    def __init__(self, failures: int, message: str) -> None:
+        self.failures = failures
+        self.message = message
+        self.starts = 0
+
+    def init(self, **options: object) -> None:
+        assert options["num_cpus"] == 4
+        self.starts += 1
+        if self.starts <= self.failures:
+            raise Exception(self.message)
+
+
+def test_node_that_ray_gave_up_on_is_started_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ray waits 30 s and has no setting for it; one line says what happens."""
+    ray = SlowRay(1, "The current node timed out during startup. This could happen because …")
+    _start_ray(ray, cpus=4)
+    assert ray.starts == 2
+    assert "did not start within Ray's limit of 30 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("message", "starts"), [("The current node timed out during startup.", 3), ("no space left", 1)]
+)
+def test_ray_that_does_not_start_fails_the_demo(message: str, starts: int) -> None:
+    """A third timeout, or any other error of Ray's, is raised."""
+    ray = SlowRay(10, message)
+    with pytest.raises(Exception, match=message):
+        _start_ray(ray, cpus=4)
+    assert ray.starts == starts
