@@ -6,6 +6,8 @@ another process, that has already ended.
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as otel_context
@@ -14,6 +16,7 @@ from opentelemetry.context import Context, attach
 from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 
 from otel_rollout.capture import remote_call
+from otel_rollout.capture.trajectory_attributes import are_of_two_trajectories
 from otel_rollout.recording.identity import NO_IDENTITY, identity_in, with_identity
 
 if TYPE_CHECKING:
@@ -49,6 +52,31 @@ def ended_span_in(context: Context) -> Span | None:
     return None if span.is_recording() else span
 
 
+def running_task() -> int:
+    """Return an id of the current asyncio task; outside any task, of the thread."""
+    asyncio = sys.modules.get("asyncio")  # importing it takes a program without event loop 30 ms
+    running_loop = getattr(asyncio, "_get_running_loop", None)  # missing while another thread imports asyncio
+    if asyncio is not None and running_loop is not None and running_loop() is not None:
+        task = asyncio.current_task()
+        if task is not None:
+            return id(task)
+    return threading.get_ident()
+
+
+def is_of_another_caller(trajectory: Trajectory, context: Context) -> bool:
+    """Return whether a trajectory that starts in ``context`` is none of the trajectory there.
+
+    That is so if both were started by different tasks, with different steps, samples or rollouts. A worker
+    task that is started inside one trajectory, and serves others, starts such trajectories.
+    """
+    task, around = running_task(), trajectory_in(context)
+    while around is not None and around.task != task:
+        if are_of_two_trajectories(trajectory.identity, around.identity):
+            return True
+        around = trajectory_in(around.context_outside)
+    return False
+
+
 def without_trajectory(context: Context) -> Context:
     """Return a context without span and identity, in which a new trace starts."""
     return with_identity(NO_IDENTITY, Context({**context, SPAN: trace.INVALID_SPAN}))
@@ -57,8 +85,8 @@ def without_trajectory(context: Context) -> Context:
 def leave_ended_trajectories(context: Context) -> None:
     """Leave enclosing trajectories that ended before the trajectory inside them."""
     outside, around = context, trajectory_in(context)
-    while around is not None and around.is_over and around._outside is not None:
-        outside = around._outside
+    while around is not None and around.is_over:
+        outside = around.context_outside
         around = trajectory_in(outside)
     if outside is not context:
         entries = {SPAN: get_current_span(outside), TRAJECTORY: around, OPERATION: outside.get(OPERATION)}

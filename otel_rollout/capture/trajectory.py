@@ -22,7 +22,10 @@ from otel_rollout.capture.context import (
     SPAN,
     TRAJECTORY,
     ended_span_in,
+    is_of_another_caller,
     leave_ended_trajectories,
+    running_task,
+    trajectory_in,
     without_trajectory,
 )
 from otel_rollout.capture.trajectory_attributes import (
@@ -99,7 +102,10 @@ class Trajectory:
     """A trajectory being recorded: made by :func:`rollout_trace_attr`, entered once.
 
     Attributes:
+        identity: attribute of the identity → value, as the caller gave it.
         is_over: whether the trajectory's block has been left.
+        task: id of the asyncio task, or of the thread, that entered the block; 0 before.
+        context_outside: the context around the block.
     """
 
     def __init__(
@@ -112,16 +118,17 @@ class Trajectory:
     ) -> None:
         self._token2text = token2text
         self._name = name
-        self._identity = identity
+        self.identity = identity
         self._extra = extra
         self._recorded = recorded
         self._entered = False
         self._reentered = 0
         self._is_apart = False
         self.is_over = False
+        self.task = 0
+        self.context_outside = otel_context.Context()
         self._span: Span | None = None
         self._inside: otel_context.Context | None = None
-        self._outside: otel_context.Context | None = None
         self._input: Preview | None = None
         self._output: Preview | None = None
         self._text_of: str | None = None
@@ -131,7 +138,7 @@ class Trajectory:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a trajectory not yet entered: a recording does not leave its process."""
-        return Trajectory, (self._name, self._identity, self._extra, self._recorded, self._token2text)
+        return Trajectory, (self._name, self.identity, self._extra, self._recorded, self._token2text)
 
     @property
     def id(self) -> str | None:
@@ -160,7 +167,7 @@ class Trajectory:
 
     def another(self) -> Trajectory:
         """Return a trajectory like this one, not yet entered."""
-        return Trajectory(self._name, self._identity, self._extra, self._recorded, self._token2text)
+        return Trajectory(self._name, self.identity, self._extra, self._recorded, self._token2text)
 
     def __call__(self, function: Function) -> Function:
         """Decorate a function: each call is a trajectory like this one.
@@ -203,8 +210,8 @@ class Trajectory:
         # No `detach`: the garbage collector may close a coroutine or generator in another context, where
         # `detach` would log an error. Compare spans, not contexts: the block may have added other values to
         # the context.
-        outside = self._outside
-        if outside is not None and get_current_span() is get_current_span(self._inside):
+        inside, outside = self._inside, self.context_outside
+        if inside is not None and get_current_span() is get_current_span(inside):
             attach(outside)
             try:
                 if TRAJECTORY in outside and not self._is_apart:
@@ -231,9 +238,9 @@ class Trajectory:
         if active is None:
             return
         outside = otel_context.get_current()
-        ended = ended_span_in(outside) if SPAN in outside else None
-        self._is_apart = ended is not None
-        context = outside if ended is None else without_trajectory(outside)
+        other = self._span_of_another(outside) if SPAN in outside else None
+        self._is_apart = other is not None
+        context = outside if other is None else without_trajectory(outside)
         parent = trace.get_current_span(context)
         if not self._recorded or self._is_sampled_out(active, parent, context):
             active.writer.counters.skip("sampled_out" if self._recorded else "switched_off")
@@ -245,7 +252,7 @@ class Trajectory:
             {
                 semconv.PROJECT_NAME: settings.project_name,
                 semconv.EXPERIMENT_NAME: settings.experiment,
-                **recorded_identity(self._identity),
+                **recorded_identity(self.identity),
             },
             self._token2text,
         )
@@ -266,14 +273,22 @@ class Trajectory:
             span.trajectory = self
         self._attach(outside, identified, span)
         if span.is_recording():
-            self._describe(active, span, ended)
+            self._describe(active, span, other)
 
-    def _describe(self, active: runtime.Runtime, span: Span, ended: Span | None) -> None:
-        """Record extra facts and a link to an ended span; register the running trajectory."""
-        if ended is not None and ended.get_span_context().trace_flags.sampled:
-            span.add_link(ended.get_span_context())
+    def _span_of_another(self, context: otel_context.Context) -> Span | None:
+        """Return the current span if this trajectory does not belong to it, or None."""
+        ended = ended_span_in(context)
+        around = trajectory_in(context)
+        if ended is None and around is not None and is_of_another_caller(self, context):
+            return around.root or trace.INVALID_SPAN
+        return ended
+
+    def _describe(self, active: runtime.Runtime, span: Span, other: Span | None) -> None:
+        """Record extra facts and a link to another's span; register the running trajectory."""
+        if other is not None and other.get_span_context().trace_flags.sampled:
+            span.add_link(other.get_span_context())
         for name, value in self._extra.items():
-            span.set_attribute(*extra_attribute(name, value, self._identity))
+            span.set_attribute(*extra_attribute(name, value, self.identity))
         self._writer = active.writer
         self._slot = active.writer.start_trajectory(functools.partial(span_io.unfinished_line, span))
 
@@ -285,7 +300,7 @@ class Trajectory:
         above = parent.get_span_context()
         if identity_in(context).attributes or (above.is_valid and not above.trace_flags.sampled):
             return False
-        known = {semconv.EXPERIMENT_NAME: active.settings.experiment, **recorded_identity(self._identity)}
+        known = {semconv.EXPERIMENT_NAME: active.settings.experiment, **recorded_identity(self.identity)}
         return not sampling.takes(Group.of(known), context)
 
     def _gives_way(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
@@ -308,12 +323,12 @@ class Trajectory:
         if CHOSEN in entries:  # used by now, and of no use in other processes
             entries[CHOSEN] = None
         inside = otel_context.Context(entries)
-        self._outside, self._inside = outside, inside
+        self.context_outside, self._inside, self.task = outside, inside, running_task()
         attach(inside)
 
     def _exit(self, error: BaseException | None) -> None:
         # Break the cycle of span, context and trajectory: some applications switch the garbage collector off.
-        # Keep `_outside`: an inner trajectory that ends later needs it.
+        # Keep `context_outside`: an inner trajectory that ends later needs it.
         self._inside = None
         span = self._span
         if span is None:

@@ -40,6 +40,15 @@ def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
     return known
 
 
+def are_of_two_trajectories(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two identities both name a step, a sample or a rollout, and not the same one."""
+    first, second = recorded_identity(one), recorded_identity(other)
+    return any(
+        None not in (first[key], second[key]) and first[key] != second[key]
+        for key in (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N)
+    )
+
+
 def extra_attribute(name: str, value: Any, identity: Mapping[str, Any]) -> tuple[str, Scalar]:
     """Return the attribute of an extra argument; warn of a likely misspelling."""
     argument = _similar_argument(name)

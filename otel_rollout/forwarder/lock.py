@@ -97,11 +97,11 @@ class ForwarderLock:
         return published is not None and published.keys() < access.keys()
 
     def has_other_access(self, access: Mapping[str, str]) -> bool:
-        """Return whether the holder has the variables of ``access`` with other values."""
+        """Return whether the holder lacks a variable of ``access``, or has it with another value."""
         published, salt = self._published_access()
-        if published is None or published.keys() != access.keys():
+        if published is None:
             return False
-        return published != fingerprints(access, salt)
+        return any(published.get(name) != print_ for name, print_ in fingerprints(access, salt).items())
 
     def _published_access(self) -> tuple[dict[str, str] | None, str]:
         try:

@@ -89,6 +89,60 @@ async def test_trajectories_of_concurrent_tasks_are_part_of_the_running_one(reco
     assert not any(s.span.links for s in spans)
 
 
+@pytest.mark.parametrize("served", [{"step": 2}, {"sample_index": 8}, {"rollout_n": 1}])
+@pytest.mark.parametrize("first", [{}, {"trace": False}])
+async def test_worker_started_in_a_running_trajectory_records_others_as_separate_traces(
+    recorded, first, served
+):
+    """A trajectory of another step, sample or rollout in another task is not part of the running one."""
+    identity = {"step": 1, "sample_index": 7, "rollout_n": 0}
+
+    async def serve() -> None:
+        with rollout_trace_attr(**(identity | served), name="served"):
+            turn("x")
+        with rollout_trace_attr(**identity, name="own"):
+            turn("y")
+
+    with rollout_trace_attr(**identity, **first, name="first"), rollout_trace_attr(name="part"):
+        await asyncio.create_task(serve())  # the worker is started in a part, which names nothing else
+    spans = {span.name: span for span in recorded()}
+    links = [(link.trace_id, link.span_id) for link in spans["served"].span.links]
+    assert spans["served"].span.parent_span_id == b""
+    assert (
+        spans["served"].attributes.items()
+        >= {f"rollout.{k}": v for k, v in (identity | served).items()}.items()
+    )
+    if first:
+        assert set(spans) == {"served", "turn"}
+        assert links == []
+    else:
+        part, own = spans["part"].span, spans["own"].span
+        assert own.trace_id == part.trace_id == spans["first"].span.trace_id
+        assert links == [(part.trace_id, part.span_id)]
+
+
+def test_thread_that_a_trajectory_starts_records_others_as_separate_traces(recorded):
+    """A thread that got the context of a running trajectory serves another one."""
+    served = rollout_trace_attr(step=2, name="served")
+
+    def serve() -> None:
+        with served:
+            turn("x")
+
+    with rollout_trace_attr(step=1, name="first"):
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(serve,))
+        thread.start()
+        thread.join()
+    assert set(roots_of(recorded())) == {"first", "served"}
+
+
+def test_trajectory_inside_the_block_of_another_is_part_of_it(recorded):
+    """Its caller is the outer trajectory, whatever step it names."""
+    with rollout_trace_attr(step=1, name="outer"), rollout_trace_attr(step=2, name="inner"):
+        turn("x")
+    assert set(roots_of(recorded())) == {"outer"}
+
+
 @pytest.mark.parametrize("left_out", [{"trace": False}, {}])
 def test_trajectory_after_an_unrecorded_one_is_sampled_anew(recorded, left_out):
     """An ended, unrecorded trajectory does not keep later trajectories in its context unrecorded."""

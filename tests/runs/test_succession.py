@@ -93,6 +93,42 @@ def test_other_credentials_are_tried_where_the_target_refuses(
     assert ask(parent, "shutdown", 60) == {"recorded": 4, "pending": 0, "lost": 0}
 
 
+def test_token_is_tried_where_the_forwarder_has_variables_that_its_owner_lacks(
+    started: Any, variables: dict[str, str], receiver: Receiver
+) -> None:
+    """A child has a key of another service and no token; its parent has the token and no such key."""
+    receiver.required = "Bearer right"
+    parent = started(**variables, **{TOKEN: "Authorization=Bearer right"})
+    ask(parent, "start", {TOKEN: None, "WANDB_API_KEY": "x"})
+    ask(parent, "child", "record", "of child")
+    wait_for(lambda: receiver.refusals, what="the refusal of the child's forwarder")
+    ask(parent, "record", "of parent")
+    assert ask(parent, "shutdown", 60) == {"recorded": 4, "pending": 0, "lost": 0}
+
+
+@pytest.mark.parametrize(
+    ("holder", "other", "is_different"),
+    [
+        ({"A": "1"}, {"A": "1"}, False),
+        ({"A": "1", "B": "2"}, {"A": "1"}, False),
+        ({"A": "1"}, {}, False),
+        ({"A": "1"}, {"A": "2"}, True),
+        ({"A": "1", "B": "2"}, {"A": "2"}, True),
+        ({"A": "1"}, {"B": "1"}, True),
+        ({"A": "1", "B": "2"}, {"B": "2", "C": "3"}, True),
+    ],
+)
+def test_holder_with_all_variables_of_a_process_has_no_other_access(
+    holder: dict[str, str], other: dict[str, str], is_different: bool, tmp_path: Path
+) -> None:
+    """What the holder has in addition does not matter; a missing variable or another value does."""
+    lock = ForwarderLock(tmp_path)
+    assert not lock.has_other_access(other)  # the holder has published nothing
+    lock.publish_access(holder)
+    assert lock.has_other_access(other) is is_different
+    lock.close()
+
+
 def test_successor_waits_until_the_lock_is_free(tmp_path: Path) -> None:
     """The successor requests the lock with a file, and removes it with the lock."""
     first, second = ForwarderLock(tmp_path), ForwarderLock(tmp_path)
