@@ -159,7 +159,7 @@ def test_work_submitted_by_an_operation_is_its_child(recorded):
     assert {s.span.parent_span_id for s in spans if s.name == "grade"} == {above.span.span_id}
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_spans_of_pool_processes_are_delivered_when_the_job_ends(method, tmp_path, test_exporters):
     """Pool processes exit or are killed; all spans arrive, and the report counts them."""
     delivered = tmp_path / "delivered.jsonl"
