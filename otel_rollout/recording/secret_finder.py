@@ -127,6 +127,7 @@ def _in_encoded(encoded: str, found: Iterable[TextSpan], offset: int) -> Iterato
 
 _TOKEN = re.compile(r'"(?P<string>[^"\\]*(?:\\.[^"\\]*)*)"?(?P<colon>\s*:)?|[\[\]{}]', re.DOTALL)
 _PAIR_ENDS = re.compile(r"\s*\]")
+_COMMA = re.compile(r"\s*,\s*")
 _NO_TEXT = ("intValue", "doubleValue", "bytesValue")
 """Members of an OTLP value that are JSON strings but not text: numbers, and bytes in base64."""
 
@@ -140,6 +141,7 @@ class _Container:
         "is_hidden",
         "is_named",
         "key",
+        "previous_end",
         "redacted_keys",
         "value_begins",
         "value_ends",
@@ -159,6 +161,8 @@ class _Container:
         secret."""
         self.follows_option = False
         """Whether the previous string in an array is a command-line option whose value is secret."""
+        self.previous_end = 0
+        """Position in the JSON at which the previous string in an array ends."""
         self.redacted_keys = 0
 
     def hides_next(self) -> bool:
@@ -234,12 +238,17 @@ def _in_string(token: re.Match[str], here: _Container) -> Iterable[TextSpan]:
     """Find secrets in a string that is not a key."""
     encoded = token["string"]
     start, end = token.span("string")
+    # A number or an object between two strings is the value of the first.
+    is_next = bool(here.follows_option or here.begins_with_name) and (
+        _COMMA.fullmatch(token.string, here.previous_end, token.start()) is not None
+    )
     is_secret = (
         here.hides_next()
-        or (here.follows_option and not encoded.startswith("-"))
-        or (here.begins_with_name and _PAIR_ENDS.match(token.string, token.end()))
+        or (is_next and here.follows_option and not encoded.startswith("-"))
+        or (is_next and here.begins_with_name and _PAIR_ENDS.match(token.string, token.end()))
     )
     key, here.key = here.key, ""
+    here.previous_end = token.end()
     here.follows_option = not key and encoded[:1] == "-" and IS_OPTION.fullmatch(encoded) is not None
     if is_secret:
         return [TextSpan(start, end)] if start < end else ()

@@ -314,6 +314,9 @@ def test_other_text_stays_byte_by_byte(value: object, nestings: list[str]) -> No
         "loc=('body', 'password'), the name: password is reserved; key: value",
         "{'name': 'user', 'value': 'alice'}, {'name': 'password', 'type': 'str'}",
         '["run", "--max-tokens", "5", "--password", "--token", "-v"]',
+        '["run", "--token", 5, "verbose"]',
+        '["run", "--token", {"a": 5}, "verbose"]',
+        '["password", null, "verbose"]',
     ],
 )
 def test_text_that_resembles_a_secret_stays(text: str) -> None:
