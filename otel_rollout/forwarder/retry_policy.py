@@ -22,6 +22,8 @@ class RetryPolicy:
     Attributes:
         first_pause: seconds before the second attempt; each further pause is twice as long.
         longest_pause: maximum seconds between attempts.
+        longest_requested_pause: maximum seconds for which a target's ``Retry-After`` is followed: a server with a
+            wrong clock must not stop delivery for good.
         refused_pause: seconds after a refusal before the next attempt: a person may correct the cause.
         whole_attempts: attempts to send a whole batch while the target is unavailable. Then the batch is
             halved: a slow target may accept smaller batches.
@@ -29,6 +31,7 @@ class RetryPolicy:
 
     first_pause: float = 0.5
     longest_pause: float = 30.0
+    longest_requested_pause: float = 300.0
     refused_pause: float = 60.0
     whole_attempts: int = 4
 
@@ -41,7 +44,9 @@ class RetryPolicy:
         """Return the seconds to wait after a failed export."""
         if failure.kind is FailureKind.REFUSED:
             return self.refused_pause
-        return failure.retry_after or self.pause(attempt)
+        # max() in this order makes NaN zero: exporters of other authors may store any number.
+        requested = min(self.longest_requested_pause, max(0.0, failure.retry_after or 0.0))
+        return requested or self.pause(attempt)
 
     def is_halved(self, failure: ExportFailure, attempts: int, lines: int) -> bool:
         """Return whether to halve a batch of ``lines`` lines after ``attempts`` attempts."""

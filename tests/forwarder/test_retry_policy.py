@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from otel_rollout.exporting.api import ExportFailure, FailureKind
@@ -26,6 +28,23 @@ def test_a_failure_says_how_long_its_export_waits():
     assert POLICY.pause_after(ExportFailure(FailureKind.UNAVAILABLE, "429", retry_after=17.0), 0) == 17
     assert POLICY.pause_after(REFUSED, 5) == 70
     assert 3 <= POLICY.pause_after(UNAVAILABLE, 2) <= 5
+
+
+@pytest.mark.parametrize(
+    ("requested", "low", "high"),
+    [
+        (300, 300, 300),
+        (1e9, 300, 300),
+        (math.inf, 300, 300),
+        (0, 0.75, 1.25),
+        (-5, 0.75, 1.25),
+        (math.nan, 0.75, 1.25),
+    ],
+)
+def test_requested_pause_is_bounded(requested, low, high):
+    """Delivery waits at most five minutes; a request without a positive number has no effect."""
+    failure = ExportFailure(FailureKind.UNAVAILABLE, "429", retry_after=requested)
+    assert low <= POLICY.pause_after(failure, 0) <= high
 
 
 def test_a_batch_is_halved_after_its_whole_attempts():
