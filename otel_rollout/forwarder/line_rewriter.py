@@ -13,7 +13,6 @@ and the answer that a root shows is read from the segment.
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 import threading
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base import semconv
+from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.span_rewriter import Contents, SpanRewriter, TraceMemory
 from otel_rollout.forwarder.tokenizer_cache import DetokenizerCache
 from otel_rollout.otlp.reader import TraceLine, parsed_line, spans_as_json
@@ -81,8 +81,13 @@ class LineRewriter:
         try:
             parsed = parsed_line(line)
             contents = Contents(tokens=_IDS in line, images=_IMAGE in line)
+            # These may wait for files, so they are fetched before the lock is taken.
+            sources = [
+                (span, self._detokenizer_of(span), self._answer_shown_by(span, parsed))
+                for span in spans_as_json(parsed)
+            ]
             with self._lock:
-                changed = [self._rewrite_span(span, contents, parsed) for span in spans_as_json(parsed)]
+                changed = [self._rewrite_span(contents, *source) for source in sources]
             if not any(changed):
                 return TraceLine(line, parsed)
             rewritten = TraceLine(parsed=parsed, recorded=line)
@@ -109,15 +114,29 @@ class LineRewriter:
         begin = line.encoded.index(_SCOPES) + len(_SCOPES)  # the recorder does not redact the resource either
         return TraceLine(line.encoded[:begin] + self._redact(line.encoded[begin:]))
 
-    def _rewrite_span(self, span: dict[str, Any], contents: Contents, parsed: dict[str, Any]) -> bool:
+    def _detokenizer_of(self, span: dict[str, Any]) -> Detokenizer | None:
+        """Return the detokenizer that a span names; wait for one that is being written."""
+        name = _text(span, semconv.TOKENIZER)
+        return self._detokenizers.get(name, int(span["endTimeUnixNano"]) / 1e9) if name else None
+
+    def _answer_shown_by(self, span: dict[str, Any], parsed: dict[str, Any]) -> str | None:
+        """Return the answer of another span that a span shows, from memory or segment."""
+        other = _text(span, semconv.TEXT_OF)
+        if other is None:
+            return None
+        with self._lock:
+            trace = self._traces.get(str(span["traceId"]))
+            known = trace.texts.get(other) if trace is not None else None
+        return known if known is not None else self._recorded_text(parsed, other)
+
+    def _rewrite_span(
+        self, contents: Contents, span: dict[str, Any], detokenizer: Detokenizer | None, answer: str | None
+    ) -> bool:
         trace_id = str(span["traceId"])
         trace = self._traces.pop(trace_id, None) or TraceMemory()
         self._size -= trace.size
         try:
-            recorded_text = functools.partial(self._recorded_text, parsed)
-            return SpanRewriter(
-                span, trace, self._turns, contents, self._detokenizers, recorded_text
-            ).rewrite()
+            return SpanRewriter(span, trace, self._turns, contents, detokenizer, answer).rewrite()
         finally:
             trace.measure()
             if trace.size <= self._memory // _TRACE_SHARE:
@@ -142,10 +161,8 @@ class LineRewriter:
                 for span in spans_as_json(parsed_line(line)) if mark in line else ():
                     if span["spanId"] == span_id:
                         trace = TraceMemory()
-                        rewriter = SpanRewriter(
-                            span, trace, "whole", _EVERYTHING, self._detokenizers, lambda other: None
-                        )
-                        rewriter.rewrite()
+                        detokenizer = self._detokenizer_of(span)
+                        SpanRewriter(span, trace, "whole", _EVERYTHING, detokenizer).rewrite()
                         return trace.texts.get(span_id)
         return None
 
@@ -153,6 +170,13 @@ class LineRewriter:
 def _may_repeat(line: bytes) -> bool:
     """Return whether a line may hold content that other spans hold too."""
     return b'prompt_ids\\":[' in line or b'messages\\":[' in line or _IMAGE in line
+
+
+def _text(span: dict[str, Any], key: str) -> str | None:
+    """Return the text of a span's attribute, or None."""
+    values = (entry["value"] for entry in span.get("attributes", ()) if entry["key"] == key)
+    text = next(values, {}).get("stringValue")
+    return text if isinstance(text, str) else None
 
 
 def _segment_of(parsed: dict[str, Any]) -> SegmentName | None:

@@ -22,8 +22,8 @@ class RetryPolicy:
     Attributes:
         first_pause: seconds before the second attempt; each further pause is twice as long.
         longest_pause: maximum seconds between attempts.
-        longest_requested_pause: maximum seconds for which a target's ``Retry-After`` is followed: a server with a
-            wrong clock must not stop delivery for good.
+        longest_requested_pause: maximum seconds that a target's ``Retry-After`` delays the next attempt: a
+            server with a wrong clock must not stop delivery for good.
         refused_pause: seconds after a refusal before the next attempt: a person may correct the cause.
         whole_attempts: attempts to send a whole batch while the target is unavailable. Then the batch is
             halved: a slow target may accept smaller batches.

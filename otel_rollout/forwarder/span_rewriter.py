@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -15,7 +15,6 @@ from otel_rollout.forwarder import context_diff
 from otel_rollout.forwarder.context_diff import Shared, Turns
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.model_call import ModelCall, prompt_of
-from otel_rollout.forwarder.tokenizer_cache import DetokenizerCache
 
 _MIN_SHARED_TOKENS: Final = 16
 """Minimum length of a shared prompt prefix, in tokens, to be replaced by a reference."""
@@ -72,8 +71,8 @@ class SpanRewriter:
         trace: the memory of the span's trace.
         turns: which turns are exported without their shared prefix (``tokens``, ``all`` or none: ``whole``).
         contents: which contents to look for.
-        detokenizers: the run's detokenizers.
-        recorded_text: takes the id of another span; returns the text of its answer from its recorded line.
+        detokenizer: decodes the span's token ids; None if there is none.
+        answer: text to show if the span shows the answer of another span that the memory has forgotten.
     """
 
     def __init__(
@@ -82,15 +81,15 @@ class SpanRewriter:
         trace: TraceMemory,
         turns: str,
         contents: Contents,
-        detokenizers: DetokenizerCache,
-        recorded_text: Callable[[str], str | None],
+        detokenizer: Detokenizer | None = None,
+        answer: str | None = None,
     ) -> None:
         self._span = span
         self._trace = trace
         self._turns = turns
         self._contents = contents
-        self._detokenizers = detokenizers
-        self._recorded_text = recorded_text
+        self._detokenizer = detokenizer
+        self._answer = answer
         self._id = str(span["spanId"])
         self._start, self._end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
         self._attributes = {entry["key"]: entry["value"] for entry in span.get("attributes", ())}
@@ -100,9 +99,7 @@ class SpanRewriter:
 
     def rewrite(self) -> bool:
         """Rewrite the span; return False if it stays as recorded."""
-        name = self._attributes.get(semconv.TOKENIZER, {}).get("stringValue")
-        detokenizer = self._detokenizers.get(name, self._end / 1e9) if name else None
-        turn = self._rewrite_tokens(str(name), detokenizer) if self._contents.tokens else None
+        turn = self._rewrite_tokens() if self._contents.tokens else None
         conversation = self._conversation()
         if (
             conversation is not None
@@ -144,24 +141,25 @@ class SpanRewriter:
 
     # --- token ids ----------------------------------------------------------------------------------------
 
-    def _rewrite_tokens(self, tokenizer: str, detokenizer: Detokenizer | None) -> _Turn | None:
+    def _rewrite_tokens(self) -> _Turn | None:
         answers = [(holder, key) for key in _ANSWERS for holder in _holders(self._output, key)]
         prompts = [*_holders(self._output, "prompt_ids"), *_holders(self._input, "prompt_ids")]
         if not (answers or prompts):
             return None
+        tokenizer = str(self._attributes.get(semconv.TOKENIZER, {}).get("stringValue"))
         turns = self._trace.tokens.setdefault(tokenizer, Turns(context_diff.TOKEN_BYTES, _MIN_SHARED_TOKENS))
         if len(answers) > 1:  # several answers are no turn: a later turn continues at most one of them
             for holder, key in answers:
                 call = ModelCall(holder.get("prompt_ids", []), holder[key])
                 self._remember(call, turns, can_be_continued=False)
-                self._show(holder, call, detokenizer)
+                self._show(holder, call)
             return None
         holder, key = answers[0] if answers else ({}, "")
         call = ModelCall(prompt_of(prompts), holder.get(key, []))
         shared = self._shared_prefix(call, turns, holder)
         self._remember(call, turns, can_be_continued=bool(answers and prompts))
         if answers:
-            self._show(holder, call, detokenizer, shared.length if shared else 0)
+            self._show(holder, call, shared.length if shared else 0)
         if shared is None:
             return None
         for prompt in prompts:
@@ -184,10 +182,9 @@ class SpanRewriter:
         if call.encoded:
             call.branch = turns.add(self._id, call.encoded, self._end, can_be_continued)
 
-    def _show(
-        self, holder: dict[str, Any], call: ModelCall, detokenizer: Detokenizer | None, start: int = 0
-    ) -> None:
+    def _show(self, holder: dict[str, Any], call: ModelCall, start: int = 0) -> None:
         """Add a call's decoded text to ``holder``; the prompt's text from ``start`` on."""
+        detokenizer = self._detokenizer
         if detokenizer is None or not call.ids:
             return
         call.decode(start, detokenizer)
@@ -258,9 +255,7 @@ class SpanRewriter:
         entries = self._span["attributes"]
         self._span["attributes"] = [entry for entry in entries if entry["key"] != semconv.TEXT_OF]
         self._changed = True
-        answer = self._trace.texts.get(other)
-        if answer is None:
-            answer = self._recorded_text(other)
+        answer = self._trace.texts.get(other, self._answer)
         if answer is not None:
             output = self._output if isinstance(self._output, dict) else {}
             self._output = {**output, "response_text": answer}

@@ -45,6 +45,9 @@ class DetokenizerCache:
 
         Return None, with a warning, if the tokenizer is missing or cannot be used.
         """
+        loaded = self._loaded.get(name)  # without the lock, which a wait for another tokenizer may hold
+        if loaded is not None:
+            return loaded
         with self._lock:
             return self._get(name, end)
 

@@ -302,6 +302,27 @@ def test_tokenizer_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
     timer.join()
 
 
+def test_wait_for_a_tokenizer_delays_no_other_line(tmp_path: Path) -> None:
+    """Lines with no tokenizer, or with a loaded one, are rewritten meanwhile."""
+    missing, loaded = "0" * 32, stored(tmp_path, demo_tokenizer())
+    rewriter = LineRewriter(tmp_path)
+    ids = {"prompt_ids": [5]}, {"token_ids": [6]}
+    assert "response_text" in exported_by(rewriter, line(1, *ids, tokenizer=loaded)).output
+    now = time.time_ns()
+    raw = line(2, *ids, tokenizer=missing, span=(now - 1, now))
+    waiting = threading.Thread(target=rewriter.rewritten, args=[raw], daemon=True)
+    waiting.start()
+    shown = line(4, {}, {}, text_of=3)
+    lines = [line(3, *ids, tokenizer=loaded), shown, line(5, {"messages": [{"role": "user"}]}, {})]
+    for other in lines:
+        rewriter.rewritten(other)
+    assert waiting.is_alive()
+    path = layout.tokenizer_file(tmp_path, missing)
+    path.write_bytes(layout.tokenizer_file(tmp_path, loaded).read_bytes())
+    waiting.join(60)
+    assert not waiting.is_alive()
+
+
 def test_span_that_ends_in_the_future_extends_no_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
