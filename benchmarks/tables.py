@@ -280,7 +280,7 @@ def trajectory_rows(part: Result) -> list[Row]:
         ["those as JSON", f"{ours['unique_json_bytes'] / number / 1e3:,.0f} kB", ""],
         ["recorded", f"{ours['recorded_bytes'] / number / 1e3:,.0f} kB", ""],
         [
-            "kept segments",
+            "archived segments",
             f"{ours['kept_bytes'] / number / 1e3:,.0f} kB, {ours['kept_of_unique_json']:.2f} of that JSON",
             "",
         ],
@@ -442,7 +442,7 @@ TABLES = {
     "volume": Shown(
         "volume",
         "A day of trajectories of 30 turns",
-        ("sent to a backend", "kept segments", "tokens decoded", "CPU of the trainer, a trajectory"),
+        ("sent to a backend", "archived segments", "tokens decoded", "CPU of the trainer, a trajectory"),
         volume_rows,
         ("docs/volume.md",),
     ),

@@ -218,8 +218,9 @@ class Settings:
     )
     capture_content: CaptureContent = _setting(
         "OTEL_ROLLOUT_CAPTURE_CONTENT",
-        "What is recorded of inputs, outputs and exceptions: `full`; `metadata`, names, types and sizes; or "
-        "`none`, of exceptions the type alone.",
+        "What is recorded of inputs, outputs and exceptions: `full`; `metadata`, of inputs and outputs the "
+        "names, types and sizes; or `none`. With `metadata` and `none`, an exception's type is recorded, but "
+        "neither its message nor its stack.",
         setting_parsers.choice(*get_args(CaptureContent)),
         "full",
     )

@@ -4,8 +4,10 @@ Callers are the forwarder, the launcher and the doctor.
 
 ``SpanExporter.export`` returns SUCCESS or FAILURE, but callers must know more. They wait for the end of an
 outage, and bisect a rejected batch; a refused credential needs a person. So an exporter stores an
-:class:`ExportFailure` in ``last_failure`` before it returns FAILURE. Without that attribute each failure
-counts as an outage.
+:class:`ExportFailure` in ``last_failure`` before it returns FAILURE. Without that attribute, FAILURE counts
+as an outage. An exception that ``export`` raises counts as a rejection if a wrong value causes such
+exceptions (``ValueError``, ``TypeError``, ``LookupError``, ``AttributeError``, ``ArithmeticError``),
+and otherwise as an outage.
 
 Everything else is optional: an exporter that has the members of a Protocol below has its ability. Callers
 look abilities up by ``isinstance``, so the members must be on the class or the object itself, not behind
@@ -28,9 +30,9 @@ class FailureKind(enum.Enum):
     """What to do about a failed export."""
 
     UNAVAILABLE = "unavailable"
-    """The target did not answer in time, or asked to wait (429, 5xx): send the batch again later."""
+    """The target did not answer in time, or asked to wait (429, 503): send the batch again later."""
     REJECTED = "rejected"
-    """The target read the batch and rejected it (400, 413, 422): some span in the batch is at fault."""
+    """The target read the batch and rejected it (400, 409, 413, 422): some span in the batch is at fault."""
     REFUSED = "refused"
     """The target denies access (401, 403), or the set-up is wrong: a person has to act."""
 

@@ -20,7 +20,11 @@ from requests.auth import AuthBase
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 
 _REJECTED: Final = frozenset({400, 409, 413, 422})
-"""Statuses that blame the content of the request."""
+"""Statuses that blame the content of the request.
+
+Weave answers 409 to a call whose content does not match its digest. Elsewhere 409 is a conflict. The halves
+that are sent again outlive a short conflict, and a lasting conflict must not hold up all other spans.
+"""
 _UNAVAILABLE: Final = frozenset({408, 425, 429, 499})
 """Statuses below 500 that ask for another attempt."""
 _REFUSED: Final = frozenset({501})
