@@ -51,7 +51,7 @@ class ProcessState:
     """Whether this process certainly records nothing; then tracing costs only one read of this field."""
     runtime: Runtime | None = field(default=None, metadata=_PER_PROCESS)
     start: Start | None = field(default=None, metadata=_PER_PROCESS)
-    """The latest start of a runtime, which may have been interrupted."""
+    """A start of a runtime that is under way, or that a signal handler's exception interrupted."""
     is_starting: bool = field(default=False, metadata=_PER_PROCESS)
     """Whether the runtime is being created, in a call that holds ``lock``."""
     joined_providers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
@@ -120,6 +120,20 @@ class ProcessState:
     # --- Frameworks: otel_rollout.integrations ------------------------------------------------------------
     originals: dict[str, Any] = field(default_factory=dict, metadata=_WIRED)
     """Name of a framework's function that an integration has replaced → that function."""
+
+    def present_runtime(self) -> Runtime | None:
+        """Return the runtime, also one that an interrupted start has created since."""
+        return self.runtime or (self.start.runtime if self.start is not None else None)
+
+    def take_runtime(self) -> Runtime | None:
+        """Forget the runtime, and return it for the caller to close.
+
+        An interrupted start closes the runtime that it is still creating.
+        """
+        runtime, start = self.runtime, self.start
+        self.runtime = self.start = None
+        abandoned = start.abandon() if start is not None else None
+        return runtime or abandoned
 
     def __reduce__(self) -> str:
         """Pickle a reference: a function pickled by value uses the state of its receiver."""

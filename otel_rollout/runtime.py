@@ -57,7 +57,6 @@ class Runtime:
         decision: Decision | None,
     ) -> None:
         self.settings = configured
-        self.is_closed = False
         found = functools.partial(create_node_directory, configured)
         node_dir = found()
         self.writer = SegmentWriter(
@@ -80,7 +79,6 @@ class Runtime:
 
     def close(self, timeout: float) -> None:
         """Flush and stop recording."""
-        self.is_closed = True
         deadline = time.monotonic() + timeout
         self.keeper.stop()
         self.tokenizers.finish(timeout / 2)
@@ -109,10 +107,13 @@ class Start:
         self._decision = _sampler_decision(configured)  # the application's code, too
         self._error: Exception | None = None
         self._turn = threading.Lock()
+        self._lock = threading.Lock()
+        """Held while ``runtime`` and ``_is_abandoned`` are set."""
+        self._is_abandoned = False
         self._is_over = threading.Event()
 
-    def result(self) -> Runtime:
-        """Wait for the runtime.
+    def result(self) -> Runtime | None:
+        """Wait for the runtime; return None if the start was abandoned.
 
         Raises:
             OSError: the spool cannot be used.
@@ -120,21 +121,31 @@ class Start:
         if not self._is_over.is_set():
             threading.Thread(target=self._run, name="otel-rollout-start", daemon=True).start()
             self._is_over.wait()
-        if self.runtime is None:
-            raise self._error if self._error is not None else RuntimeError("the start was ended")
-        return self.runtime
+        if self._error is not None:
+            raise self._error
+        return None if self._is_abandoned else self.runtime
 
     @property
     def has_failed(self) -> bool:
         """Whether the runtime could not be created."""
-        return self._is_over.is_set() and self.runtime is None
+        return self._is_over.is_set() and self._error is not None
+
+    def abandon(self) -> Runtime | None:
+        """Return the runtime if it exists; otherwise its thread will close it."""
+        with self._lock:
+            self._is_abandoned = True
+            return self.runtime
 
     def _run(self) -> None:
         if not self._turn.acquire(blocking=False):  # the thread of an interrupted caller is creating it
             return
         try:
             self.thread_id = threading.get_ident()
-            self.runtime = Runtime(self.settings, self._resource, self._redact, self._decision)
+            created = Runtime(self.settings, self._resource, self._redact, self._decision)
+            with self._lock:
+                self.runtime = None if self._is_abandoned else created
+            if self.runtime is None:
+                created.close(CLOSE_TIMEOUT)
         except BaseException as error:  # noqa: BLE001 - raised by result()
             self._error = error if isinstance(error, Exception) else RuntimeError(repr(error))
         finally:
@@ -183,6 +194,7 @@ def _set_up_once() -> None:
         configured = settle()
         if configured.enabled:
             process.runtime = _started(configured)
+            process.start = None
             return
     except OSError as error:
         pass_on(error)  # TimeoutError, which time limits usually raise, is an OSError
@@ -198,12 +210,16 @@ def _set_up_once() -> None:
     process.off = True
 
 
-def _started(configured: Settings) -> Runtime:
-    """Return a runtime with these settings, from an interrupted start or a new one."""
+def _started(configured: Settings) -> Runtime | None:
+    """Return a runtime with these settings, from an interrupted start or a new one.
+
+    Return None if a signal handler has ended recording meanwhile.
+    """
     start = process.start
-    if start is None or start.settings != configured or (start.runtime and start.runtime.is_closed):
-        if start is not None and start.runtime is not None and not start.runtime.is_closed:
-            start.runtime.close(CLOSE_TIMEOUT)
+    if start is None or start.settings != configured:
+        outdated = process.take_runtime()
+        if outdated is not None:
+            outdated.close(CLOSE_TIMEOUT)
         start = process.start = Start(configured)
     try:
         started = start.result()
@@ -211,7 +227,7 @@ def _started(configured: Settings) -> Runtime:
         if start.has_failed:
             process.start = None
         raise
-    if "console" in configured.exporters and process.is_root:
+    if started is not None and "console" in configured.exporters and process.is_root:
         _logger.warning(
             "otel-rollout: the exporter console prints into %s, because the forwarder process delivers.",
             started.node_dir / layout.FORWARDER_LOG,
@@ -256,7 +272,7 @@ def _resource(configured: Settings) -> dict[str, str]:
 
 def _after_fork_in_child() -> None:
     """Let a forked child record without the parent's writer, threads, exit handler."""
-    inherited = process.runtime or (process.start.runtime if process.start else None)
+    inherited = process.present_runtime()
     _state.reset(after_fork=True)
     if inherited is not None:
         inherited.writer.abandon()

@@ -20,8 +20,9 @@ def fresh_process() -> Iterator[None]:
     try:
         yield
     finally:
-        if process.runtime is not None:
-            process.runtime.close(5)
+        active = process.take_runtime()
+        if active is not None:
+            active.close(5)
         otel_rollout.uninstrument()
         os.environ.pop(settings.CONFIG_VARIABLE, None)
         _state.reset()

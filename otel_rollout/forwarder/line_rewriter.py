@@ -174,9 +174,11 @@ def _may_repeat(line: bytes) -> bool:
 
 def _text(span: dict[str, Any], key: str) -> str | None:
     """Return the text of a span's attribute, or None."""
-    values = (entry["value"] for entry in span.get("attributes", ()) if entry["key"] == key)
-    text = next(values, {}).get("stringValue")
-    return text if isinstance(text, str) else None
+    for entry in span.get("attributes", ()):
+        if entry["key"] == key:
+            text = entry["value"].get("stringValue")
+            return text if isinstance(text, str) else None
+    return None
 
 
 def _segment_of(parsed: dict[str, Any]) -> SegmentName | None:

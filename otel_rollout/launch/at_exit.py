@@ -44,8 +44,8 @@ def run() -> None:
         with contextlib.suppress(KeyboardInterrupt):  # ends the wait; the forwarder goes on
             if process.is_root:
                 shutdown(None)
-            elif process.runtime is not None:
-                process.runtime.close(CLOSE_TIMEOUT)
+            else:
+                close()
             _drain_earlier_runs()
         for ended in filter(None, (*process.earlier_runs, process.ended_run)):
             with exit_message.ctrl_c_ignored():
@@ -59,7 +59,7 @@ def run() -> None:
 
 def close() -> None:
     """Flush the recorded spans of a process that exits without ``atexit``."""
-    active = process.runtime
+    active = process.present_runtime()
     if active is not None and not process.is_root:
         active.close(CLOSE_TIMEOUT)
 

@@ -30,7 +30,7 @@ def shutdown(timeout: float | None) -> Report:
     with process.lock:
         configured = decide()
         process.off = True
-        active, process.runtime = process.runtime, None
+        active = process.take_runtime()
         if not configured.enabled:
             return Report.empty()
         deadline = time.monotonic() + _bounded(configured.shutdown_timeout if timeout is None else timeout)

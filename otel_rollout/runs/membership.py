@@ -132,7 +132,7 @@ def join(config: str, variables: Mapping[str, str]) -> None:
         variables: further variables of the other run's founder.
     """
     with process.lock:
-        active, process.runtime = process.runtime, None
+        active = process.take_runtime()
         for name in settings_reader.inherited(os.environ).get("target_variables", {}):
             os.environ.pop(name, None)
         os.environ.update(variables)
@@ -158,7 +158,7 @@ def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
 
 def _has_begun() -> bool:
     """Return whether this process records, or any process in the run it founded."""
-    if process.runtime is not None:
+    if process.runtime is not None or process.start is not None:
         return True
     is_id_given = "run_id" in process.arguments or bool(os.environ.get("OTEL_ROLLOUT_RUN_ID"))
     return (
@@ -171,9 +171,9 @@ def _has_begun() -> bool:
 
 def _end_run() -> None:
     """End recording, and the run if this process founded it; do not wait."""
-    if process.runtime is not None:
-        process.runtime.close(CLOSE_TIMEOUT)
-        process.runtime = None
+    active = process.take_runtime()
+    if active is not None:
+        active.close(CLOSE_TIMEOUT)
     if process.is_root and process.settings is not None:
         process.earlier_runs.append(EndedRun(process.settings))
         _logger.info("otel-rollout: the run %s has ended; its delivery goes on", process.settings.run_id)
