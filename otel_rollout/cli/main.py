@@ -234,25 +234,40 @@ def replay(
     configured, _ = settings_reader.from_environment({**os.environ, **everything})
     configured = runs.with_exporters(configured, runs.exporter_names(to))
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the copy is removed
+    report = Report.empty()
     try:
         spool_dir, limit = configured.spool_dir, configured.spool_limit
         with as_node_directory(paths, spool_dir, list(configured.exporters), limit) as node_dir:
-            with polled_progress(lambda: _delivered(node_report.report(node_dir, configured))):
-                forward_directory(node_dir, configured)
-            report = node_report.report(node_dir, configured)
+            try:
+                with polled_progress(lambda: _delivered(node_report.report(node_dir, configured))):
+                    forward_directory(node_dir, configured)
+            finally:
+                report = node_report.report(node_dir, configured)
     except (OSError, ValueError) as error:
         typer.echo(f"cannot replay: {error}", err=True)
         raise typer.Exit(2) from error
+    except (KeyboardInterrupt, SystemExit):
+        _print_counts(report)
+        typer.echo(
+            "The replay was interrupted, and its copies are removed. Your files are unchanged: to deliver "
+            "the rest, run the command again. It sends every line again.",
+            err=True,
+        )
+        raise
     _print_replayed(report)
 
 
-def _print_replayed(report: Report) -> None:
+def _print_counts(report: Report) -> None:
     for name, count in report.exporters.items():
         typer.echo(
             f"{name}: {count.delivered} lines delivered, {count.rejected} rejected, {count.pending} pending"
         )
         if count.problem:
             typer.echo(count.problem, err=True)
+
+
+def _print_replayed(report: Report) -> None:
+    _print_counts(report)
     if any(count.pending or count.rejected for count in report.exporters.values()):
         typer.echo(
             f"The rest is kept on disk. Deliver it with: otel-rollout forward --spool {report.directory}",

@@ -140,14 +140,16 @@ def test_replay_interrupted_while_copying_leaves_no_run(
 def test_replay_interrupted_while_delivering_leaves_no_run(
     archived: Path, target: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """The copy is removed, and `status` shows the original run again."""
+    """The copy is removed, a message says how to deliver the rest, and the original run stays."""
     Path(f"{target}.fault").write_text("unavailable")
     command = [*ON_A_TERMINAL, "replay", archived, "--to", "test-faulty"]
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         wait_for(lambda: list((tmp_path / "spool").glob("replay-*/*/ledger.sqlite")), what="delivery")
         process.send_signal(number)
-        process.wait(60)
+        output, _ = process.communicate(timeout=60)
     assert process.returncode not in (0, None)
+    assert "test-faulty: 0 lines delivered, 0 rejected, 30 pending" in output
+    assert "Your files are unchanged: to deliver the rest, run the command again" in output
     assert layout.node_directories(tmp_path / "spool") == [archived]
     assert list((tmp_path / "spool").iterdir()) == [archived.parent]
 
