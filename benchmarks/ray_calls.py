@@ -90,7 +90,7 @@ def start_ray(**arguments: Any) -> None:
     """Start a cluster for this process."""
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", **arguments)
+    ray.init("local", num_cpus=2, include_dashboard=False, logging_level="ERROR", **arguments)
 
 
 def take_turns(rounds: int, variants: dict[str, tuple[Callable[[], None], Around]]) -> dict[str, Any]:

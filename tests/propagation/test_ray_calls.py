@@ -31,7 +31,7 @@ def job(tmp_path_factory):
                 {"test-file": {"path": str(directory / "delivered")}}, project_name="project"
             )
             instrument.instrument()
-            start_ray(lambda: ray.init(num_cpus=8, include_dashboard=False, logging_level="ERROR"))
+            start_ray(lambda: ray.init("local", num_cpus=8, include_dashboard=False, logging_level="ERROR"))
             yield Job(directory / "spool")
             ray.shutdown()
             instrument.uninstrument()
