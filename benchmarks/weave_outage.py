@@ -62,7 +62,7 @@ def ours(weave: LocalWeave, seconds: float) -> dict[str, int]:
             for process in forwarders(spool):
                 os.kill(process, signal.SIGKILL)
             time.sleep(seconds / 2)
-            weave.heal()
+            weave.recover()
             job.wait(seconds + _PATIENCE)
     return _arrived(weave, "outage-ours")
 
@@ -79,7 +79,7 @@ def theirs(weave: LocalWeave, seconds: float) -> dict[str, int]:
         time.sleep(seconds / 2)
         job.kill()
     time.sleep(seconds / 2)
-    weave.heal()
+    weave.recover()
     time.sleep(1)
     return _arrived(weave, "outage-theirs")
 

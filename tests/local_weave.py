@@ -123,9 +123,9 @@ class LocalWeave:
         """Have the next requests fail whose path contains ``path``; see ``tests/weave/local_server.py``."""
         self._request("/_test/fail", {"path": path, "status": status, "times": times, **how})
 
-    def heal(self) -> None:
+    def recover(self) -> None:
         """Undo all faults."""
-        self._request("/_test/heal", {})
+        self._request("/_test/recover", {})
 
     def forget_projects(self) -> None:
         """Have no project exist any more."""

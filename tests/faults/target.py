@@ -64,7 +64,7 @@ class FaultyProxy:
         self._lock = threading.Lock()
         self._fault: str | int | None = None
         self._left = 0
-        self._healed = threading.Event()
+        self._recovered = threading.Event()
         self._reserved = socket.socket()  # bound, never listening: the port is ours, and refuses
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._reserved.bind((HOST, 0))
@@ -75,7 +75,7 @@ class FaultyProxy:
 
     def fail(self, fault: str | int, times: int = 1 << 30) -> None:
         """Fail the next ``times`` requests."""
-        self._healed.clear()
+        self._recovered.clear()
         with self._lock:
             self._fault, self._left = fault, times
         if fault == "refusing":
@@ -83,17 +83,17 @@ class FaultyProxy:
         elif self._listener is None:
             self._listen()
 
-    def heal(self) -> None:
+    def recover(self) -> None:
         """Pass all requests on again."""
         with self._lock:
             self._fault = None
-        self._healed.set()
+        self._recovered.set()
         if self._listener is None:
             self._listen()
 
     def close(self) -> None:
         """Release the port."""
-        self._healed.set()
+        self._recovered.set()
         self._refuse()
         self._reserved.close()
 
@@ -144,9 +144,9 @@ class FaultyProxy:
             self._left -= 1
             return self._fault
 
-    def wait_for_healing(self, seconds: float) -> None:
+    def wait_for_recovery(self, seconds: float) -> None:
         """Wait until the fault is over, at most that long."""
-        self._healed.wait(seconds)
+        self._recovered.wait(seconds)
 
     def ask_upstream(
         self, method: str, path: str, headers: dict[str, str], body: bytes
@@ -180,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         proxy, fault = self.server, self.server.take_fault(self.path)
         if fault == "hanging":
-            proxy.wait_for_healing(60)
+            proxy.wait_for_recovery(60)
             return
         if fault == "cut before":
             self._send(200, {}, b"half an answer", cut=True)

@@ -59,9 +59,9 @@ class Rollout:
             os.kill(forwarder, signal.SIGCONT)
         return names
 
-    def heal(self) -> None:
+    def recover(self) -> None:
         for proxy in self.proxies.values():
-            proxy.heal()
+            proxy.recover()
 
     def wait_until_delivered(self) -> None:
         recorded = self.job.ask("status")["recorded"]
@@ -178,7 +178,7 @@ def test_lasting_fault_of_target_delays_delivery_and_loses_nothing(
         return {name: failure.kind for name, failure in rollout.ledger.failures.items() if name in in_trouble}
 
     wait_for(lambda: kinds() == dict.fromkeys(in_trouble, kind), what=f"{kind} to be noted of all")
-    rollout.heal()
+    rollout.recover()
     rollout.wait_until_delivered()
     assert rollout.ledger.failures == {}
     rollout.check_arrived(names, fault in ANSWER_LOST)
@@ -193,7 +193,7 @@ def test_passing_refusal_of_batch_loses_no_span(rollout: Rollout, status: int, t
     """
     names = rollout.record_under(status, times)
     rollout.wait_until_delivered()
-    rollout.heal()
+    rollout.recover()
     account = rollout.job.ask("status")
     assert {name: count["rejected"] for name, count in account["exporters"].items()} == dict.fromkeys(
         rollout.proxies, 0
@@ -216,7 +216,7 @@ def test_target_back_after_outage_gets_every_span(rollout: Rollout) -> None:
     account = rollout.job.ask("status")
     assert {c["pending"] for c in account["exporters"].values()} == {len(names)}, account
     assert account["lost"] == 0
-    rollout.heal()
+    rollout.recover()
     rollout.wait_until_delivered()
     rollout.check_arrived(names, answer_lost=False)
 
@@ -228,7 +228,7 @@ def test_failing_target_does_not_delay_other_targets(rollout: Rollout) -> None:
     recorded = rollout.job.ask("status")["recorded"]
     wait_for(lambda: all(rollout.ledger.done(name) == recorded for name in ("weave", "otlp")))
     assert rollout.ledger.done("mlflow") < recorded
-    rollout.heal()
+    rollout.recover()
     rollout.wait_until_delivered()
     rollout.check_arrived(names, answer_lost=False)
 

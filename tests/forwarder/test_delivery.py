@@ -116,8 +116,8 @@ def test_spans_wait_for_a_target_that_is_down(faulty, target, tmp_path, caplog):
     fault.unlink()
     wait_for(lambda: otel_rollout.status().exporters["test-faulty"].delivered == 4, what="delivery")
     assert set(delivered(target).values()) == {1}
-    healed = otel_rollout.status().exporters["test-faulty"]
-    assert (healed.problem, healed.retried >= count.retried > 0) == (None, True)
+    recovered = otel_rollout.status().exporters["test-faulty"]
+    assert (recovered.problem, recovered.retried >= count.retried > 0) == (None, True)
 
 
 def test_failed_set_up_of_an_exporter_is_no_retry(fresh_process, test_exporters):

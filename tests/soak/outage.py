@@ -44,7 +44,7 @@ def outage(seconds: float, spool: str) -> str:
             account = job.ask("status")
             assert account["exporters"]["otlp"]["pending"] == len(expected) == account["recorded"], account
             assert not receiver.names, receiver.names
-            proxy.heal()
+            proxy.recover()
             back = time.monotonic()
             report = job.ask("shutdown", 300)
             wait_for(lambda: sum(receiver.names.values()) >= len(expected), seconds=300, what="delivery")

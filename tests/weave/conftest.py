@@ -16,9 +16,9 @@ from tests.sdk_spans import ROLLOUT_RUN, Rollouts
 @pytest.fixture
 def weave(local_weave: LocalWeave) -> Iterator[LocalWeave]:
     """The server, without faults before and after a test."""
-    local_weave.heal()
+    local_weave.recover()
     yield local_weave
-    local_weave.heal()
+    local_weave.recover()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ Stores:
     null    keeps nothing; for measuring clients
 
 Prints the port it listens on. ``GET /_test/stats`` says how often each path was asked for and how many calls
-were received. ``POST /_test/fail`` has the next requests fail, and ``/_test/heal`` undoes it:
+were received. ``POST /_test/fail`` has the next requests fail, and ``/_test/recover`` undoes it:
     path, status, times  which, how (status 0: the connection is cut), and how many
     skip                 after so many that pass
     after                having stored what they carry
@@ -175,8 +175,8 @@ class LocalServer:
         async def fail(request: Request) -> Any:
             self.faults.append(json.loads(await request.body()))
 
-        @post("/_test/heal")
-        async def heal() -> Any:
+        @post("/_test/recover")
+        async def recover() -> Any:
             self.faults.clear()
 
         @post("/_test/forget_projects")

@@ -147,7 +147,7 @@ def test_call_that_breaks_the_server_is_told_from_a_failing_server(weave, projec
 
     weave.fail("calls/complete", 500, times=100)
     assert {failed(exporter, [span]).kind for _ in range(6)} == {FailureKind.UNAVAILABLE}
-    weave.heal()
+    weave.recover()
     weave.fail("calls/complete", 500, times=1)
     assert failed(exporter, [span]).kind is FailureKind.REJECTED
 
