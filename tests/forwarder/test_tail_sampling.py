@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 import otel_rollout
 from otel_rollout import Report, StepKey, rollout_trace_attr, rollout_trace_op, runtime, score
@@ -27,16 +28,21 @@ from otel_rollout.base import semconv
 from otel_rollout.base.tail_rule_syntax import tail_rules
 from otel_rollout.cli import forwarding
 from otel_rollout.forwarder import tail_sampling
+from otel_rollout.forwarder.delivery import Delivery, DeliveryOptions
+from otel_rollout.forwarder.lines import LineCache
 from otel_rollout.forwarder.tail_rules import Decision, TailRules, TrajectoryOutcome
 from otel_rollout.forwarder.tail_sampling import TailSampling
 from otel_rollout.launch import launcher
 from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.scan import trace_id_of
 from otel_rollout.recording.sampling import Group
 from otel_rollout.runs import directory, membership
 from otel_rollout.settings import SettingsError
 from otel_rollout.spool import layout
+from otel_rollout.spool.layout import SegmentName
 from tests.faults.forwarding import nobody_forwards
 from tests.forwarder.test_delivery import node_directory, otel_rollout_command
+from tests.forwarder.tokens_support import line as recorded_line
 from tests.waiting import wait_for
 
 Begin = Callable[..., None]
@@ -442,3 +448,26 @@ def test_budget_is_never_exceeded(groups: list[tuple[bool, int]], budget: int) -
 def test_outcome_takes_any_line(line: bytes) -> None:
     """An unreadable line adds its size, and raises nothing."""
     assert noted(line).size == len(line)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_decision_about_a_shared_line_stays_for_the_other_exporter(tmp_path: Path, is_kept: bool) -> None:
+    """An exporter that has yet to read the decision does not change it for the other exporters."""
+    segment = SegmentName("1-00000000000000aa", 1)
+    (tmp_path / "behind").mkdir()
+    (tmp_path / segment.file).write_bytes(recorded_line(1, {}, {}))
+    lines = LineCache(tmp_path)
+    options = DeliveryOptions(is_tail_sampled=True)
+    knows, waits = (
+        Delivery(name, ConsoleSpanExporter(), tmp_path, lines=lines, options=options) for name in ("a", "b")
+    )
+    (shared,) = lines.reader().read(segment, 0, 1 << 20)
+    trace_id = trace_id_of(shared.recorded)
+    assert trace_id is not None
+    with Ledger(tmp_path) as ledger, Ledger(tmp_path / "behind") as behind:
+        knows._ledger, waits._ledger = ledger, behind
+        assert not knows._is_decided(shared)
+        ledger.decide((), {trace_id: is_kept})
+        assert knows._is_decided(shared)
+        assert not waits._is_decided(shared)
+    assert shared.is_sampled_out is not is_kept

@@ -2,16 +2,18 @@
 
 import contextlib
 import json
+import sys
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from otel_rollout import runtime
 from otel_rollout.otlp import scan, writer
-from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.otlp.reader import TraceLine, UnreadableLineError, spans_of
 from otel_rollout.spool.layout import segments
 
 
@@ -202,3 +204,42 @@ def test_scanned_step_is_the_decoded_step(step, validate, text):
     )
     line = b"".join((writer.resource_head({"service.name": text}), *pieces))
     assert scan.step_of(line) == scan.parsed_step_of(line)
+
+
+def read_with_interruption(line: TraceLine, number: int) -> tuple[bytes, list[ReadableSpan], int]:
+    """Read a line's bytes and spans, and let another reader in before instruction ``number``.
+
+    Return the bytes, the spans, and the number of instructions.
+    """
+    properties = {found.fget.__code__ for found in (TraceLine.encoded, TraceLine.spans)}
+    instructions = 0
+
+    def interrupt(frame, event, argument):
+        nonlocal instructions
+        frame.f_trace_opcodes = True
+        instructions += event == "opcode"
+        if event == "opcode" and instructions == number:
+            assert line.encoded
+            assert line.spans
+        return interrupt
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: interrupt if frame.f_code in properties else None)
+    try:
+        return line.encoded, line.spans, instructions
+    finally:
+        sys.settrace(before)
+
+
+def test_line_shared_by_exporters_is_whole_wherever_their_threads_switch():
+    """Another thread may read the line's bytes and spans between any two instructions."""
+    span = {"traceId": "1" * 32, "spanId": "2" * 16, "name": "s"}
+    span |= {"startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+    parsed = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+    number = instructions = 0
+    while number <= instructions:
+        encoded, spans, instructions = read_with_interruption(TraceLine(parsed=parsed), number)
+        assert orjson.loads(encoded) == parsed
+        assert [found.name for found in spans] == ["s"]
+        number += 1
+    assert number > 20
