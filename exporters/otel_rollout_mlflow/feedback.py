@@ -11,9 +11,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
 from otel_rollout.exporting.encodable import encodable
+from otel_rollout.exporting.projects import context_of
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation, Rank
-from otel_rollout_mlflow.ids import context_of, is_root, trace_id_of
+from otel_rollout_mlflow.ids import is_root, trace_id_of
 from otel_rollout_mlflow.tags import NOT_FOR_SCORES, problem_of_tag, tag_text
 
 MAX_NAME_CHARS: Final = 250

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext
+
+from otel_rollout.exporting.projects import context_of
 
 PREFIX: Final = "tr-"
 """Prefix of MLflow's trace ids, before OpenTelemetry's trace id in hex."""
@@ -19,15 +20,3 @@ def trace_id_of(span: ReadableSpan) -> str:
 def is_root(span: ReadableSpan) -> bool:
     """Whether MLflow takes the trace's tags, previews and state from the span."""
     return span.parent is None
-
-
-def context_of(span: ReadableSpan) -> SpanContext:
-    """Return a span's context.
-
-    Raises:
-        ValueError: the span has none.
-    """
-    context = span.get_span_context()
-    if context is None:
-        raise ValueError(f"span {span.name!r} has no context")
-    return context

@@ -177,7 +177,7 @@ def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
         return None
     is_dated, time_ns, _ = feedback.rank_of(assessment)
     if not is_dated:  # given in MLflow by a person, or recorded without its own time
-        time_ns = _unix_ns(str(assessment.get("last_update_time") or assessment.get("create_time") or ""))
+        time_ns = unix_ns(str(assessment.get("last_update_time") or assessment.get("create_time") or ""))
     return Evaluation(str(name), value, time_ns, str(assessment.get("rationale") or ""))
 
 
@@ -207,7 +207,7 @@ def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> d
     }
 
 
-def _unix_ns(text: str) -> int:
+def unix_ns(text: str) -> int:
     """Parse protobuf's JSON timestamp as Unix time in ns; 0 for any other text."""
     try:
         return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 10**9)

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
 
+from otel_rollout.exporting.projects import context_of
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation, Rank
 from otel_rollout_weave import values
-from otel_rollout_weave.ids import call_id_of, context_of, uuid_of
+from otel_rollout_weave.ids import call_id_of, uuid_of
 
 MAX_TYPE_CHARS: Final = 128
 """Maximum characters of a feedback type; a longer score name is cut and gets a digest."""

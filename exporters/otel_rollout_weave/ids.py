@@ -7,6 +7,8 @@ import hashlib
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
 
+from otel_rollout.exporting.projects import context_of
+
 
 def uuid_of(key: str) -> str:
     """Make a UUID from a hash of a key, in the format of version 4."""
@@ -31,15 +33,3 @@ def marker_id_of(context: SpanContext) -> str:
 def trace_id_of(span: ReadableSpan) -> str:
     """Return a span's trace id in hex, the form in which Weave stores it."""
     return f"{context_of(span).trace_id:032x}"
-
-
-def context_of(span: ReadableSpan) -> SpanContext:
-    """Return a span's context.
-
-    Raises:
-        ValueError: the span has none.
-    """
-    context = span.get_span_context()
-    if context is None:
-        raise ValueError(f"span {span.name!r} has no context")
-    return context

@@ -15,10 +15,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
+from otel_rollout.exporting.projects import context_of
 from otel_rollout_weave import inputs_outputs, values
 from otel_rollout_weave.attributes import attributes_of, kind_of
 from otel_rollout_weave.feedback import WeaveFeedback, iso_time, repeated_by, to_feedback
-from otel_rollout_weave.ids import call_id_of, context_of, marker_id_of, trace_id_of
+from otel_rollout_weave.ids import call_id_of, marker_id_of, trace_id_of
 
 MAX_OP_NAME_CHARS: Final = 128
 """Maximum characters of an operation's name in Weave; a longer name is cut."""

@@ -11,8 +11,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.batching import chunks
+from otel_rollout.exporting.projects import context_of
 from otel_rollout_weave.calls import CallWriter
-from otel_rollout_weave.ids import context_of, marker_id_of
+from otel_rollout_weave.ids import marker_id_of
 from otel_rollout_weave.mapping import WeaveCall, to_marker
 from otel_rollout_weave.server import Server
 

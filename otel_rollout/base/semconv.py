@@ -175,7 +175,6 @@ GEN_AI_EVALUATION_EXPLANATION: Final = "gen_ai.evaluation.explanation"
 
 # --- OpenTelemetry, general --------------------------------------------------------------------------------
 SERVICE_NAME: Final = "service.name"
-SERVICE_INSTANCE_ID: Final = "service.instance.id"
 ERROR_TYPE: Final = "error.type"
 """str. Class of the exception that ended the operation; ``asyncio.exceptions.CancelledError`` for a cancelled
 task."""

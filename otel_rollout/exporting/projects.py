@@ -1,4 +1,4 @@
-"""Find the project that a span belongs to: MLflow's experiment, Weave's project."""
+"""Find a span's trace, and its project: MLflow's experiment, Weave's project."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext
 
 
 def by_project(
@@ -31,13 +32,13 @@ def by_project(
     rooted: set[int] = set()
     for span in spans:
         if named := _named_in(span.attributes):
-            project_of_trace.setdefault(_trace_of(span), named)
+            project_of_trace.setdefault(context_of(span).trace_id, named)
         if span.parent is None:
-            rooted.add(_trace_of(span))
+            rooted.add(context_of(span).trace_id)
 
     groups: dict[str | None, list[ReadableSpan]] = {}
     for span in spans:
-        trace = _trace_of(span)
+        trace = context_of(span).trace_id
         project = (
             project_of_trace.get(trace)
             or _named_in(span.resource.attributes)
@@ -47,11 +48,16 @@ def by_project(
     return groups
 
 
-def _trace_of(span: ReadableSpan) -> int:
+def context_of(span: ReadableSpan) -> SpanContext:
+    """Return a span's context.
+
+    Raises:
+        ValueError: the span has none.
+    """
     context = span.get_span_context()
     if context is None:
         raise ValueError(f"span {span.name!r} has no context")
-    return context.trace_id
+    return context
 
 
 def _named_in(attributes: Mapping[str, object] | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -87,6 +86,8 @@ def _tags(reference: Reference) -> dict[str, str]:
 
 
 def _summary(info: Mapping[str, Any]) -> Summary:
+    from otel_rollout_mlflow.trace_reader import unix_ns
+
     tags: Mapping[str, str] = info.get("tags") or {}
     named = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semconv.VALIDATE)
     short = {name: semconv.short_name(name) for name in named}
@@ -100,7 +101,7 @@ def _summary(info: Mapping[str, Any]) -> Summary:
         path=path_of({name: tags[key] for name, key in short.items() if key in tags}),
         name=tags.get("mlflow.traceName", ""),
         state=state,
-        start_ns=_unix_ns(str(info.get("request_time", ""))),
+        start_ns=unix_ns(str(info.get("request_time", ""))),
         seconds=float(duration) if duration and state != "running" else None,
         scores=_scores(info),
         tokens=Tokens(usage.get("input_tokens"), usage.get("output_tokens"))
@@ -122,13 +123,6 @@ def _scores(info: Mapping[str, Any]) -> tuple[Score, ...]:
     whole = evaluations.newest(score for is_part, score in given if score and not is_part)
     found = sorted((parts | whole).values(), key=lambda score: score.time_ns)
     return tuple(Score(score.name, score.value, score.comment) for score in found)
-
-
-def _unix_ns(text: str) -> int:
-    try:
-        return int(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 10**9)
-    except ValueError:
-        return 0
 
 
 @contextmanager
