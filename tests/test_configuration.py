@@ -371,17 +371,10 @@ def test_a_misspelt_option_of_an_exporter_is_answered_with_the_one_that_was_mean
         otel_rollout.configure({exporter: {option: "x"}})
 
 
-def test_misspelt_exporter_in_variable_is_one_error_and_spans_are_kept(tmp_path):
+def test_misspelt_exporter_in_variable_is_one_error_and_spans_are_kept():
     """The program goes on, and its last line says what to correct and how to deliver."""
-    program = (
-        "import otel_rollout, time\n"
-        "with otel_rollout.rollout_trace_attr(step=1): pass\n"
-        "end = time.monotonic() + 60\n"
-        "while not otel_rollout.status().exporters['mlfow'].problem: assert time.monotonic() < end\n"
-        "while not otel_rollout._state.process.runtime.keeper._reported: assert time.monotonic() < end\n"
-    )
     ended = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-m", "tests.programs.name_misspelt_exporter"],
         env={**os.environ, "OTEL_TRACES_EXPORTER": "mlfow"},
         capture_output=True,
         text=True,

@@ -24,7 +24,7 @@ class Ran(NamedTuple):
 
 
 def run(
-    program: str,
+    program: str | Sequence[str],
     variables: dict[str, str] | None = None,
     *,
     shell: str = "",
@@ -33,11 +33,25 @@ def run(
     redirect: str = "",
     cwd: Path | None = None,
 ) -> Ran:
-    """Run a program in another process, after shell commands."""
+    """Run a program in another process, after shell commands.
+
+    Args:
+        program: code, or a module of tests/programs and its arguments.
+        variables: variables to add to this process's environment.
+        shell: commands to run before.
+        without: variables to remove from the environment.
+        within: command that runs the shell.
+        redirect: the shell's redirections of the program.
+        cwd: working directory.
+    """
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'exporters'}", **(variables or {})}
     for name in without:
         environment.pop(name, None)
-    command = [*within, "/bin/sh", "-c", f'{shell} exec "$@" {redirect}', "sh", sys.executable, "-c", program]
+    if isinstance(program, str):
+        python = [sys.executable, "-c", program]
+    else:
+        python = [sys.executable, "-m", f"tests.programs.{program[0]}", *program[1:]]
+    command = [*within, "/bin/sh", "-c", f'{shell} exec "$@" {redirect}', "sh", *python]
     ran = subprocess.run(
         command, env=environment, capture_output=True, timeout=120, check=False, cwd=cwd or ROOT
     )

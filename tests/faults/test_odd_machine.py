@@ -13,13 +13,7 @@ import otel_rollout
 from otel_rollout import SettingsError
 from tests.faults.running import COMMAND, run
 
-PROGRAM = """
-import otel_rollout
-with otel_rollout.rollout_trace_attr(step=1):
-    print(otel_rollout.rollout_trace_op(lambda x: x)(5))
-otel_rollout.status()
-otel_rollout.shutdown(1)
-"""
+PROGRAM = "record_on_odd_machine"
 NO_ROOM = (
     "".join(  # as in a container whose file system is read-only
         f"mount --bind {place} {place}; mount -o remount,bind,ro {place}; " for place in ("/tmp", "/var/tmp")
@@ -58,7 +52,7 @@ def test_program_runs_on_machine_where_something_is_missing(
     if machine != "no writable temporary directory":
         variables = {**variables, "TMPDIR": str(open_to_all)}
     given = {**variables, "OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "1", **how.pop("variables", {})}
-    ran = run(PROGRAM, given, without=["OTEL_ROLLOUT_SPOOL_DIR", *how.pop("without", [])], **how)
+    ran = run([PROGRAM], given, without=["OTEL_ROLLOUT_SPOOL_DIR", *how.pop("without", [])], **how)
     assert ran.code == 0, ran.err
     assert ran.out == ("5\n" if ">&-" not in how.get("redirect", "") else "")
     assert "Traceback" not in ran.err
@@ -67,28 +61,12 @@ def test_program_runs_on_machine_where_something_is_missing(
         assert "OTEL_ROLLOUT_SPOOL_DIR" in ran.err
 
 
-FAILING_HANDLER = """
-import logging
-class Failing(logging.Handler):
-    def emit(self, record):
-        raise RuntimeError("the handler")
-logging.getLogger().addHandler(Failing())
-"""
-
-
 @pytest.mark.parametrize("spool_dir", ["usable", "/dev/null/x"])
-@pytest.mark.parametrize(
-    "before",
-    ["import sys; sys.stderr.close()", "import sys; sys.stderr = sys.stdout = None", FAILING_HANDLER],
-    ids=["stderr closed", "no streams", "a handler that fails"],
-)
-def test_program_whose_log_cannot_be_written_runs(before: str, spool_dir: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("log", ["closed", "missing", "failing"])
+def test_program_whose_log_cannot_be_written_runs(log: str, spool_dir: str, tmp_path: Path) -> None:
     """Only log records are lost; recording, status() and shutdown() work."""
-    code = PROGRAM.replace("print(", "seen = (").replace("status()", "status().problem") + (
-        f"open({str(tmp_path / 'seen')!r}, 'w').write(str(seen))"
-    )
     given = {**TRACED, "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / spool_dir)}
-    ran = run(f"{before}\n{code}", given)
+    ran = run([PROGRAM, "--log", log, "--result", str(tmp_path / "seen")], given)
     assert ran.code == 0, ran.err
     assert (tmp_path / "seen").read_text() == "5"
     assert "Traceback" not in ran.err
@@ -103,16 +81,9 @@ def test_program_runs_in_any_working_directory(
     """The directory may be deleted, or its name no text; workers inherit it."""
     place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
     place.mkdir()
-    program = "import os, subprocess, sys\n" + PROGRAM.replace(
-        "otel_rollout.status()",
-        "code = 'import os; from otel_rollout.runs.membership import decide; '\n"
-        "code += 'print(os.fsencode(decide().working_dir))'\n"
-        "subprocess.run([sys.executable, '-c', code], check=True, cwd='/')",
-    )
-    if name == b"deleted":
-        program = f"import os; os.rmdir({str(place)!r})\n" + program
+    program = [PROGRAM, "--child", *(["--remove", str(place)] if name == b"deleted" else [])]
     given = {**variables, **encoding, "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool")}
-    ran = run("import sys; sys.stdout.reconfigure(line_buffering=True)\n" + program, given, cwd=place)
+    ran = run(program, given, cwd=place)
     assert ran.code == 0, ran.err
     inherited = os.fsencode(place) if variables and name != b"deleted" else b""
     assert ran.out == f"5\n{inherited!r}\n"
@@ -134,7 +105,7 @@ def test_spool_directory_whose_name_is_no_text_is_delivered_and_shown(
         "OTEL_ROLLOUT_SPOOL_DIR": spool_dir,
         "PYTHONPATH": os.environ["PYTHONPATH"],
     }
-    ran = run(PROGRAM.replace("shutdown(1)", "shutdown(60)"), given)
+    ran = run([PROGRAM, "--timeout", "60"], given)
     assert (ran.code, ran.out) == (0, "5\n"), ran.err
     assert len((tmp_path / "delivered").read_text().splitlines()) == 2
     for command in ("status", "status --json --steps", "forward", "show"):
@@ -160,7 +131,7 @@ def test_path_that_process_cannot_encode_is_refused(setting: str, tmp_path: Path
 
 def test_variable_that_is_no_utf8_is_named_and_its_default_used() -> None:
     """An error names the variable, and spans are recorded."""
-    ran = run(PROGRAM, {**TRACED, "OTEL_ROLLOUT_PROJECT": "\udcff", "OTEL_RESOURCE_ATTRIBUTES": "a=\udcff"})
+    ran = run([PROGRAM], {**TRACED, "OTEL_ROLLOUT_PROJECT": "\udcff", "OTEL_RESOURCE_ATTRIBUTES": "a=\udcff"})
     assert (ran.code, ran.out) == (0, "5\n")
     assert "OTEL_ROLLOUT_PROJECT='\\udcff' is not valid UTF-8; the default is used" in ran.err
     assert "OTEL_RESOURCE_ATTRIBUTES is not valid UTF-8" in ran.err
@@ -169,12 +140,8 @@ def test_variable_that_is_no_utf8_is_named_and_its_default_used() -> None:
 
 def test_output_of_libraries_does_not_enter_spool_files(tmp_path: Path) -> None:
     """If a program has closed its streams, no spool file gets their descriptors."""
-    code = PROGRAM.replace("print(", "(").replace(
-        "otel_rollout.status()",
-        "import os\nfor stream in (0, 1, 2):\n    try: os.write(stream, b'printed by a library')\n"
-        "    except OSError: pass",
-    )
-    ran = run(code, {**TRACED, "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path)}, redirect="<&- >&- 2>&-")
+    given = {**TRACED, "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path)}
+    ran = run([PROGRAM, "--library"], given, redirect="<&- >&- 2>&-")
     assert ran.code == 0
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.name.endswith(".journal") for path in files)

@@ -18,70 +18,25 @@ from otel_rollout.launch import status
 from otel_rollout.runs import directory, membership
 from otel_rollout.spool import layout
 from tests.faults.running import COMMAND, run
+from tests.programs.record_in_unusable_spool import FAULTS
 from tests.waiting import wait_for
 
 UNPRIVILEGED = """
 import ctypes, os
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 """
-PREPARED = """
-import logging, os, pathlib, shutil, sqlite3, sys
-import otel_rollout
-from otel_rollout.account import ledger, node_report, report
-from otel_rollout.forwarder import delivery, lock
-from otel_rollout.launch import at_exit, drain, launcher, shutdown, status
-otel_rollout.configure("console", spool_dir=SPOOL, run_id=RUN, node="node")
-spool, run, node = (pathlib.Path(SPOOL), pathlib.Path(SPOOL, RUN), pathlib.Path(SPOOL, RUN, "node"))
-old = str(spool) + ".old"
-
-def record():
-    with otel_rollout.rollout_trace_attr(step=1):
-        assert otel_rollout.rollout_trace_op(lambda x: x)(5) == 5
-
-"""
-ENDING = """
-record()
-report = otel_rollout.status()
-print(report.recorded, report.directory == str(node), report.problem)
-report = otel_rollout.shutdown(1)
-print(report.recorded, report.directory == str(node), report.problem)
-print(report.summary() and "summed up", dict(report.by_step) is not None, "lost", report.lost)
-"""
-FAULTS = {
-    "a file in place of the spool": "spool.write_text('')",
-    "a file in place of the run": "spool.mkdir(); run.write_text('')",
-    "a file in place of the node": "run.mkdir(parents=True); node.write_text('')",
-    "a link in place of the node": "run.mkdir(parents=True); node.symlink_to('/etc')",
-    "squatted": "node.mkdir(parents=True); os.chown(run, 4711, 4711)",
-    "everybody may write": "run.mkdir(parents=True); node.mkdir(); node.chmod(0o777)",
-    "removed under way": "record(); spool.rename(old); shutil.rmtree(old, ignore_errors=True)",
-    "replaced by a file under way": "record(); spool.rename(old); spool.write_text('')",
-    "permissions taken away under way": "record(); node.chmod(0)",
-    "the run's permissions taken away under way": "record(); run.chmod(0)",
-    "ledger of nonsense": "record(); (node / 'ledger.sqlite').write_text('nonsense' * 100)",
-    "ledger a directory": "record(); (node / 'ledger.sqlite').mkdir()",
-    "ledger unreadable": "record(); (node / 'ledger.sqlite').touch(); (node / 'ledger.sqlite').chmod(0)",
-    "journal unreadable": "record(); [p.chmod(0) for p in node.glob('*.journal')]",
-    "lock a directory": "run.mkdir(parents=True); node.mkdir(); (node / 'forwarder.lock').mkdir()",
-    "a run id too long for a name": "",
-}
-"""What happens to a spool before or while a process records."""
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_program_whose_spool_cannot_be_used_ends_normally(fault: str, user: str, open_to_all: Path) -> None:
     """status(), shutdown() and the exit raise nothing, and log each message once."""
-    run_id = "r" * 300 if "too long" in fault else "run"
-    prepared = PREPARED.replace("SPOOL", repr(str(open_to_all / "spool"))).replace("RUN", repr(run_id))
-    before, comma, rest = prepared.partition("otel_rollout.configure")
-    drop = UNPRIVILEGED if user == "nobody" else ""
-    program = before + drop + comma + rest + FAULTS[fault] + "\n" + ENDING
+    run_id = "r" * 300 if fault == "run_id_too_long_for_a_name" else "run"
     if fault == "squatted" and user == "nobody":  # only root can give directories away
         (open_to_all / "spool" / "run" / "node").mkdir(parents=True)
         (open_to_all / "spool" / "run").chmod(0o700)
         os.chown(open_to_all / "spool", 65534, 65534)
-        program = program.replace(FAULTS[fault], "")
+    program = ["record_in_unusable_spool", str(open_to_all / "spool"), run_id, fault, user]
     ran = run(program, {"OTEL_ROLLOUT_SHUTDOWN_TIMEOUT": "1"})
     assert ran.code == 0, ran.err
     assert "Traceback" not in ran.err

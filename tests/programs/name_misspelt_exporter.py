@@ -1,0 +1,23 @@
+"""Record with a misspelt exporter, and end once the forwarder and this process have said so."""
+
+from __future__ import annotations
+
+import otel_rollout
+from otel_rollout._state import process
+from tests.waiting import wait_for
+
+
+def has_reported() -> bool:
+    return process.runtime is not None and bool(process.runtime.keeper._reported)
+
+
+def main() -> None:
+    """Record one trajectory."""
+    with otel_rollout.rollout_trace_attr(step=1):
+        pass
+    wait_for(lambda: otel_rollout.status().exporters["mlfow"].problem, what="the forwarder's error")
+    wait_for(has_reported, what="this process's error")
+
+
+if __name__ == "__main__":
+    main()
