@@ -1,4 +1,7 @@
-"""Accept what exporters send to MLflow, Weave and an OTLP receiver, and store nothing; print the port."""
+"""Accept what exporters send to MLflow, Weave and OTLP, and store nothing.
+
+Prints the port.
+"""
 
 from __future__ import annotations
 

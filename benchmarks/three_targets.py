@@ -1,4 +1,4 @@
-"""Measure the CPU of one forwarder that delivers to MLflow, Weave and OTLP at once.
+"""Measure a forwarder's CPU when it delivers to MLflow, Weave and OTLP at once.
 
     python -m benchmarks.three_targets [--quick] [--against CHECKOUT]
 
@@ -50,7 +50,10 @@ otel_rollout.shutdown(60)
 
 
 def run(quick: bool = False, against: Path | None = None) -> dict[str, Any]:
-    """Measure every shape of trajectory in rounds, one checkout after the other in each."""
+    """Measure every shape of trajectory in rounds.
+
+    In each round, one checkout follows the other.
+    """
     spans, rounds = (2_000, 1) if quick else (10_000, 5)
     checkouts = {"this": ROOT} | ({"other": against} if against else {})
     result: dict[str, Any] = {"spans": spans}
@@ -92,7 +95,7 @@ def _record(spool: Path, shape: str, trajectories: int) -> Path:
 
 
 def _cpu_seconds(checkout: Path, spool: Path, copy: Path, servers: _Servers) -> float:
-    """Return the CPU seconds of a forwarder of a checkout that delivers a copy of a spool."""
+    """Return the CPU seconds of a checkout's forwarder that delivers a spool copy."""
     shutil.copytree(spool, copy)
     environment = {
         **os.environ,

@@ -1,4 +1,4 @@
-"""Fixtures for every test: a private spool, tracing in this process, reading back what was recorded."""
+"""Fixtures for every test: a private spool, tracing, and reading the recording."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Give each test a spool of its own, and none of the shell's variables for tracing."""
+    """Give each test a spool of its own, without the shell's tracing variables."""
     for name in list(os.environ):
         if name.startswith(PREFIXES) and name != "MLFLOW_DISABLE_TELEMETRY":
             monkeypatch.delenv(name)
@@ -46,7 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def no_internal_errors(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Fail a test in which an internal error was logged, unless it is marked ``internal_errors``."""
+    """Fail a test that logs an internal error.
+
+    Tests with the mark ``internal_errors`` are exempt.
+    """
     process.reported.clear()  # each error is logged once in a process; here, once in a test
     yield
     if request.node.get_closest_marker("internal_errors") is None:
@@ -64,7 +67,7 @@ def local_weave(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalWeave
 
 @pytest.fixture
 def test_exporters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the exporters of ``tests.exporters``, here and for processes started from here."""
+    """Install the exporters of ``tests.exporters``, also for child processes."""
     path = install(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.setenv("PYTHONPATH", path)
@@ -72,7 +75,10 @@ def test_exporters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let this process decide anew whether and how it records; after the test it has decided nothing."""
+    """Let this process decide anew whether and how it records.
+
+    After the test it has decided nothing.
+    """
     monkeypatch.delenv(settings.CONFIG_VARIABLE, raising=False)
     with new_process():
         yield

@@ -1,4 +1,4 @@
-"""Span exporters for tests, found by entry point in the forwarder's process as any other is."""
+"""Span exporters for tests, found by entry point as any other exporter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ test-otlp-1 = tests.soak.sender:SayingWho
 
 
 def install(site: Path) -> str:
-    """Make the exporters of tests installed in the folder ``site``; the PYTHONPATH that finds them."""
+    """Make the exporters of tests installed in the folder ``site``.
+
+    The PYTHONPATH that finds them.
+    """
     info = site / "otel_rollout_tests-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: otel-rollout-tests\nVersion: 1\n")

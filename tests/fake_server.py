@@ -1,4 +1,4 @@
-"""An HTTP server that answers as told: for answers that a real server rarely gives."""
+"""An HTTP server that gives the answers that it was told to give."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Request(NamedTuple):
 
 
 class FakeServer:
-    """Answers each path by the longest part of it that has an answer, others by ``{}``."""
+    """Answers each path by its longest part with an answer, others by ``{}``."""
 
     def __init__(self, answers: Mapping[str, tuple[int, Mapping[str, str], bytes]]) -> None:
         self.uri = ""

@@ -13,7 +13,10 @@ from otel_rollout._state import process
 
 @contextmanager
 def fresh_process() -> Iterator[None]:
-    """Let this process decide anew whether and how it records; stop recording at the end of the block."""
+    """Let this process decide anew whether and how it records.
+
+    Stop recording at the end of the block.
+    """
     otel_rollout.uninstrument()
     os.environ.pop(settings.CONFIG_VARIABLE, None)
     _state.reset()

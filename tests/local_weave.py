@@ -1,4 +1,4 @@
-"""A Weave of one's own: its server and its client, each a process of ``.venv-weave``."""
+"""Weave's own server and client, each a process of ``.venv-weave``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_SECONDS = 120
 
 
 class LocalWeave:
-    """Weave's trace server with its ClickHouse store, and the unmodified weave client to read it back.
+    """Weave's trace server with ClickHouse, and the unmodified client to read it.
 
     Attributes:
         url: of the server: W&B and trace server in one.
@@ -77,7 +77,10 @@ class LocalWeave:
         return self.ask({"project": f"{ENTITY}/{project}", **query})
 
     def told(self, project: str, *columns: str) -> list[dict[str, Any]]:
-        """These columns of all calls, as the server has them; the client takes long to read many."""
+        """These columns of all calls, as the server has them.
+
+        The client takes long to read many.
+        """
         asked = {"project_id": f"{ENTITY}/{project}", "columns": columns}
         with self._answer("/calls/stream_query", asked) as lines:
             return [json.loads(line) for line in lines]
@@ -120,7 +123,10 @@ class LocalWeave:
         return answer
 
     def fail(self, path: str, status: int, times: int = 1, **how: Any) -> None:
-        """Have the next requests fail whose path contains ``path``; see ``tests/weave/local_server.py``."""
+        """Have the next requests fail whose path contains ``path``.
+
+        See ``tests/weave/local_server.py``.
+        """
         self._request("/_test/fail", {"path": path, "status": status, "times": times, **how})
 
     def recover(self) -> None:
@@ -156,7 +162,10 @@ class LocalWeave:
 
 
 def where(**attributes: Any) -> dict[str, Any]:
-    """A Weave query for calls whose fields have the given values; ``__`` in names stands for a dot."""
+    """A Weave query for calls whose fields have the given values.
+
+    ``__`` in names stands for a dot.
+    """
     equal = [
         {"$eq": [{"$getField": name.replace("__", ".")}, {"$literal": value}]}
         for name, value in attributes.items()

@@ -64,7 +64,7 @@ def server_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def stored(uri: str, project: str, filter_string: str | None = None) -> list[Trace]:
-    """The project's traces that match, read back with MLflow's own client, with their spans."""
+    """Return the project's matching traces with spans, read by MLflow's own client."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what MLflow's own imports warn about is not ours to fix
         from mlflow import MlflowClient

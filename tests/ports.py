@@ -12,7 +12,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that nobody listens on, and that was not given before."""
+    """Return a free TCP port of the loopback that was not returned before."""
     draw = random.SystemRandom()
     while True:
         port = draw.choice(_PORTS)

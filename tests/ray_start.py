@@ -17,7 +17,7 @@ Started = TypeVar("Started")
 
 
 def start_ray(start: Callable[[], Started]) -> Started:
-    """Call ``start``, which starts a node of Ray's, again if Ray gave up waiting for that node."""
+    """Call ``start``, which starts a node of Ray's, again if Ray gave up on it."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return start()
@@ -29,7 +29,7 @@ def start_ray(start: Callable[[], Started]) -> Started:
 
 
 def run_program(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program that starts Ray by itself, again if Ray gave up waiting for its node.
+    """Run a program that starts Ray, again if Ray gave up on its node.
 
     Args:
         command: the program and its arguments.

@@ -24,7 +24,10 @@ def deliver(exporter: SpanExporter, spans: list[ReadableSpan]) -> None:
 
 
 class Rollouts:
-    """Builds trajectories with the SDK. Spans come out in the order in which they ended: children first."""
+    """Builds trajectories with the SDK.
+
+    Spans come out in the order in which they ended: children first.
+    """
 
     def __init__(self, project: str, resource: Mapping[str, str] | None = None) -> None:
         self.identity: dict[str, Any] = {
@@ -44,7 +47,10 @@ class Rollouts:
     def span(
         self, name: str, kind: str | None = None, context: Context | None = None, **attributes: Any
     ) -> Iterator[Span]:
-        """Make a span with the trajectory's identity; ``__`` in attribute names stands for a dot."""
+        """Make a span with the trajectory's identity.
+
+        ``__`` in attribute names stands for a dot.
+        """
         given = {key.replace("__", "."): value for key, value in attributes.items()}
         if kind:
             given["openinference.span.kind"] = kind

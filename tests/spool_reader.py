@@ -1,4 +1,4 @@
-"""An independent reader of segments: Google's protobuf JSON parser on OpenTelemetry's own schema.
+"""Read segments independently, with Google's protobuf JSON parser.
 
 It shares nothing with the code under test, and refuses unknown fields.
 """
@@ -46,7 +46,10 @@ class Recorded:
 
 
 def parse_line(line: bytes) -> TracesData:
-    """Parse a line by the rules of OTLP/JSON: hex ids (protobuf's own JSON has base64), no unknown fields."""
+    """Parse a line by the rules of OTLP/JSON: hex ids, no unknown fields.
+
+    Protobuf's own JSON has base64.
+    """
     return ParseDict(ids_to_base64(json.loads(line)), TracesData(), ignore_unknown_fields=False)
 
 
@@ -114,7 +117,7 @@ def segments_below(directory: Path) -> list[Path]:
 
 
 def read_directory(directory: Path) -> list[Recorded]:
-    """Every span of every segment at or below a directory, in order of recording per writer."""
+    """Return all spans of the segments below a directory, in order per writer."""
     return [span for path in segments_below(directory) for span in read_segment(path)]
 
 

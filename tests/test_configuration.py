@@ -1,4 +1,7 @@
-"""Configuration: arguments win over variables, these over defaults; mistakes stop no training."""
+"""Configuration: arguments win over variables, these over defaults.
+
+Mistakes stop no training.
+"""
 
 import dataclasses
 import json
@@ -118,7 +121,7 @@ json_values = st.recursive(
     config=st.none() | st.text(max_size=4) | json_values.map(json.dumps),
 )
 def test_no_variable_stops_a_program(environ, config):
-    """Any content of variables gives settings, and a sentence for each value that could not be used."""
+    """Any variables give settings, and a sentence for each unusable value."""
     if config is not None:
         environ["OTEL_ROLLOUT_CONFIG"] = config
     configured, problems = settings_reader.from_environment(environ)
@@ -128,7 +131,7 @@ def test_no_variable_stops_a_program(environ, config):
 
 @pytest.mark.parametrize("place", ["~no-such-user/spool", "relative"])
 def test_program_in_deleted_directory_runs(place, tmp_path):
-    """Neither a deleted directory nor a spool in a missing home directory stops a program."""
+    """A program runs in a deleted directory or with its spool in a missing home."""
     gone = tmp_path / "gone"
     gone.mkdir()
     code = (
@@ -257,7 +260,10 @@ def test_sdk_disabled_switches_tracing_off(fresh_process, monkeypatch, tmp_path)
 
 
 def test_unusable_spool_switches_tracing_off_with_one_error(fresh_process, monkeypatch, tmp_path, caplog):
-    """Training goes on if the spool directory cannot be made, and one error says that tracing is off."""
+    """Training goes on if the spool directory cannot be made.
+
+    One error says that tracing is off.
+    """
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_DIR", str(tmp_path / "file" / "spool"))
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
@@ -281,7 +287,7 @@ def test_import_loads_no_heavy_module():
 
 
 def test_table_in_docs_is_generated_from_settings():
-    """docs/configuration.md lists every setting with its variable, default and meaning."""
+    """docs/configuration.md lists each setting's variable, default and meaning."""
     from otel_rollout.settings import markdown_table
 
     page = Path(__file__).parent.parent / "docs" / "configuration.md"
@@ -299,7 +305,7 @@ def test_table_in_docs_is_generated_from_settings():
     ],
 )
 def test_misspelt_variable_is_named_with_the_closest_one(variable, meant):
-    """Misspelt are unknown names with the prefix, and names that differ from a known one by some letters."""
+    """Unknown names with the prefix or close to a known name are misspelt."""
     (sentence,) = settings_reader.unknown_variables({variable: "true"})
     assert variable in sentence
     assert f"Did you mean {meant!r}?" in sentence
@@ -312,7 +318,7 @@ def test_unknown_variable_with_prefix_is_named():
 
 
 def test_known_variables_are_not_reported_as_unknown():
-    """Known are variables of the SDK, of every setting, and those that processes pass to their children."""
+    """Variables of the SDK, of settings and of the package itself are known."""
     from opentelemetry.sdk import environment_variables
 
     others = [name for name in vars(environment_variables) if name.startswith("OTEL_")]
@@ -325,7 +331,7 @@ def test_known_variables_are_not_reported_as_unknown():
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_unknown_variables_are_warned_of_once_in_a_tree_of_processes(tmp_path, enabled):
-    """The warning appears even if tracing is off, since a misspelt variable may be the reason."""
+    """The warning appears even if tracing is off, perhaps for a misspelt variable."""
     child = "import otel_rollout\nwith otel_rollout.rollout_trace_attr(step=1): pass\n"
     program = child + f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], check=True)"
     environ = {**os.environ, "OTEL_ROLLOUT_KEPP": "true"}

@@ -40,7 +40,10 @@ def run(test_exporters: None, tmp_path: Path) -> Callable[..., str]:
 
 
 def test_plain_python(run: Callable[..., str], tmp_path: Path) -> None:
-    """Twelve conversations, each a tree of turns and tool calls with its reward; all delivered."""
+    """Twelve conversations, each a tree of turns and tool calls with its reward.
+
+    All delivered.
+    """
     assert "lost: 0" in run("plain_python.py")
     spans = read_directory(tmp_path / "spool")
     roots = [span for span in spans if span.name == "rollout_trace"]
@@ -75,7 +78,10 @@ def test_openai_compatible_without_arguments_says_how_to_call_it() -> None:
 
 
 def test_own_opentelemetry(run: Callable[..., str], tmp_path: Path) -> None:
-    """Its exporter shows the trajectory; ours has the spans of its database client, not of its start-up."""
+    """Its exporter shows the trajectory.
+
+    Ours has the spans of its database client, not of its start-up.
+    """
     printed = run("own_opentelemetry.py")
     shown = [line.split()[2] for line in printed.splitlines() if line.startswith("application's exporter")]
     assert sorted(shown) == ["SELECT", "look_up", "rollout_trace", "start-up"]
@@ -104,7 +110,10 @@ PAGES = [
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_install_commands_name_a_checkout_and_a_declared_extra(page: Path) -> None:
-    """Until there is a release, `pip install` of this package names a directory, and an extra that exists."""
+    """Until there is a release, `pip install` of this package names a directory.
+
+    The extra exists.
+    """
     declared = re.findall(r"^([\w-]+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     installed = re.findall(r"pip install (?:-e )?'([^'\[]*)\[([\w,-]+)\]'", page.read_text())
     assert {source for source, _ in installed} <= {"./otel-rollout", ".", "../.."}

@@ -1,4 +1,4 @@
-"""The hot path takes no more instructions and memory than its baseline, whatever the machine's load."""
+"""The hot path takes no more instructions and memory than its baseline."""
 
 import json
 import platform
@@ -20,7 +20,10 @@ BEFORE = json.loads(BASELINE.read_text())
     reason=f"instructions were counted with Python {BEFORE['python']}",
 )
 def test_traced_call_stays_within_the_baseline():
-    """Instructions and memory of a call that is off, left out or recorded change by 2 % at most."""
+    """Instructions and memory of a call change by 2 % at most.
+
+    The call is off, sampled out or recorded.
+    """
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.counts"],
         capture_output=True,

@@ -15,7 +15,7 @@ SHOWN = [(name, page) for name, table in TABLES.items() if table.is_in(RESULT) f
 
 @pytest.mark.parametrize(("name", "page"), SHOWN)
 def test_a_table_has_the_figures_of_the_last_run(name: str, page: str) -> None:
-    """A page's table is the one ``python -m benchmarks.report`` writes from latest.json."""
+    """A page's table is what ``python -m benchmarks.report`` writes."""
     written = f"<!-- bench:{name} -->\n{TABLES[name].as_markdown(RESULT)}<!-- bench:end -->\n"
     assert written in (ROOT / page).read_text(), "write it anew: python -m benchmarks.report"
 

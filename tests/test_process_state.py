@@ -50,7 +50,7 @@ def name_of(node: ast.expr) -> str:
 
 
 def stateful_classes(trees: list[ast.Module]) -> set[str]:
-    """Return the classes whose instances change: their methods set attributes, or they are dataclasses."""
+    """Return classes whose instances change: by methods, or as dataclasses."""
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     return {class_.name for class_ in classes if is_dataclass(class_) or sets_attributes(class_)}
 
@@ -72,7 +72,7 @@ def sets_attributes(class_: ast.ClassDef) -> bool:
 
 
 def assignments(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield names and values that statements of a module or class assign, those in branches included."""
+    """Yield names and values that a module or class assigns, in branches too."""
     for node in body:
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -125,7 +125,7 @@ def variables_of(tree: ast.Module, stateful: set[str]) -> Iterator[str]:
 
 
 def test_no_variable_of_the_process_lies_outside_the_state() -> None:
-    """Globals, caches and changing objects of modules are fields of the state, or named exceptions."""
+    """What changes in a module is a field of the state, or a named exception."""
     trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in MODULES}
     stateful = stateful_classes(list(trees.values()))
     found = {f"{path}:{name}" for path, tree in trees.items() for name in variables_of(tree, stateful)}
@@ -181,7 +181,10 @@ def test_reset_gives_every_field_its_initial_value(fresh_process: None) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # since Python 3.12, with threads
 def test_forked_child_keeps_decisions_and_gets_own_locks(fresh_process: None) -> None:
-    """A lock that its parent holds stops no child; what its parent has logged is not logged again."""
+    """A lock that its parent holds stops no child.
+
+    What its parent has logged is not logged again.
+    """
     process.is_root = process.is_configured = True
     process.reported.add("a message")
     with process.lock, process.instrument_lock, process.ledger_lock:
@@ -200,5 +203,5 @@ def test_forked_child_keeps_decisions_and_gets_own_locks(fresh_process: None) ->
 
 
 def test_process_state_is_pickled_by_reference() -> None:
-    """A decorated function that is pickled by value uses the state of the process that receives it."""
+    """A function that is pickled by value uses its receiver's state."""
     assert pickle.loads(pickle.dumps(process)) is process

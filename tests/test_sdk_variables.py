@@ -1,4 +1,7 @@
-"""OpenTelemetry's own variables: which of them affect recording; docs/configuration.md has the table."""
+"""OpenTelemetry's own variables: which of them affect recording.
+
+Docs/configuration.md has the table.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ def op(text: str) -> str:
 def under(
     fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., list[Recorded]]:
-    """Return a function that records trajectories under variables, and returns the recorded spans."""
+    """Return a function that records trajectories under variables.
+
+    The function returns the recorded spans.
+    """
 
     def run(trajectories: int = 1, **variables: str) -> list[Recorded]:
         monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-file")
@@ -59,7 +65,7 @@ def test_traces_exporter_none_switches_tracing_off(under: Under) -> None:
 
 
 def test_sdk_disabled_records_nothing(under: Under, tmp_path: Path) -> None:
-    """OTEL_SDK_DISABLED switches tracing off before a spool is made or an exporter constructed."""
+    """OTEL_SDK_DISABLED switches tracing off before anything is made."""
     assert under(OTEL_SDK_DISABLED="true") == []
     assert not (tmp_path / "spool").exists()
 
@@ -88,7 +94,10 @@ def test_sampler_records_or_drops_whole_trajectories(
 def test_operation_that_is_sampled_out_takes_what_it_calls_along(
     fresh_process: None, test_exporters: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operation outside any trajectory is sampled out with the operations below it, and counted once."""
+    """An operation outside trajectories is sampled out with those below it.
+
+    It is counted once.
+    """
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-file")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
 
@@ -152,14 +161,17 @@ def test_propagators_variable_changes_nothing(under: Under) -> None:
     ],
 )
 def test_variable_that_is_not_honoured_changes_nothing(under: Under, variable: str) -> None:
-    """Limits would cut JSON and evict identity; other variables name parts of the SDK that are not used."""
+    """Limits would cut JSON and evict identity.
+
+    Other variables name parts of the SDK that are not used.
+    """
     call, root = under(**{variable: "1"})
     assert call.input == {"text": "x" * 1000}
     assert (root.attributes["rollout.step"], root.attributes["rollout.sample_index"]) == (1, 0)
 
 
 def test_table_in_docs_lists_the_tested_variables() -> None:
-    """Every variable of the table occurs in a test here, and every tested one in the table."""
+    """The table's variables are exactly the tested ones."""
     table = PAGE.read_text().partition("## OpenTelemetry's own variables")[2].partition("\n## ")[0]
     here = Path(__file__).read_text()
     listed = set(re.findall(r"^\| `(OTEL_\w+)`", table, re.MULTILINE))

@@ -168,7 +168,7 @@ def _final(value: str, character: Character) -> str:
 
 
 def _independent(steps: list[Step]) -> list[Step]:
-    """Return the first step, and following steps that do not need each other's results."""
+    """Return the first step and the following steps that need no other's result."""
     chosen = steps[:1]
     for step in steps[1:]:
         if any(number in {earlier.value for earlier in chosen} for number in _numbers(step.expression)):

@@ -1,4 +1,4 @@
-"""Convert inputs and outputs so that MLflow reads them back as the recorded values."""
+"""Convert inputs and outputs so that MLflow reads back the recorded values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Map an OpenTelemetry span to the span that MLflow understands: pure functions, no I/O.
+"""Map an OpenTelemetry span to MLflow's span, by pure functions without I/O.
 
 MLflow reads its own attributes (``mlflow.*``) from OTLP spans. It reads trace tags from the *root* span's
 ``mlflow.traceTag.<key>``, and makes a trace tag of every resource attribute. See

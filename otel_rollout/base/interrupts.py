@@ -1,4 +1,6 @@
-"""Let exceptions through that a signal handler of the application raises while code of this package runs.
+"""Let exceptions of the application's signal handlers through this package.
+
+They may be raised while code of this package runs.
 
 Such an exception, a time limit for example, is meant for the application and is no internal error.
 """

@@ -185,7 +185,10 @@ EXCEPTION_ESCAPED: Final = "exception.escaped"
 
 
 def short_name(name: str) -> str:
-    """Return an attribute's name without ``rollout.``: the name of MLflow's tag and of Weave's attribute."""
+    """Return an attribute's name without ``rollout.``.
+
+    It is the name of MLflow's tag and of Weave's attribute.
+    """
     return name.removeprefix(EXTRA_PREFIX)
 
 

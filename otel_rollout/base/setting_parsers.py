@@ -25,7 +25,10 @@ def text(value: str) -> str:
 
 
 def path_text(value: str) -> str:
-    """Accept a path that this process can pass to the system; its bytes need not be valid UTF-8."""
+    """Accept a path that this process can pass to the system.
+
+    Its bytes need not be valid UTF-8.
+    """
     if "\0" in value:
         raise ValueError("holds a zero byte, which is not allowed in a path")
     try:
@@ -44,7 +47,10 @@ def path(value: str) -> Path:
 
 
 def flag(value: str) -> bool:
-    """Parse a boolean; as the OpenTelemetry specification demands, only ``true`` switches it on."""
+    """Parse a boolean; only ``true`` switches it on.
+
+    The OpenTelemetry specification demands this.
+    """
     word = value.strip().lower()
     if word not in ("true", "false"):
         raise ValueError("is neither true nor false")
@@ -99,7 +105,10 @@ def names(value: str) -> dict[str, dict[str, Any]]:
 
 
 def pairs(value: str) -> dict[str, str]:
-    """Parse ``key=value,key=value`` with percent-encoding, the format of ``OTEL_RESOURCE_ATTRIBUTES``."""
+    """Parse ``key=value,key=value``, percent-encoded.
+
+    This is the format of ``OTEL_RESOURCE_ATTRIBUTES``.
+    """
     found: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in text(value).split(","))):
         key, separator, entry = item.partition("=")

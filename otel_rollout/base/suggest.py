@@ -19,6 +19,9 @@ def closest(name: str, known: Iterable[str], similarity: float = 0.7) -> str | N
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?``, to append to a sentence; empty if no known name is similar."""
+    """Return `` Did you mean 'x'?``, or nothing if no known name is similar.
+
+    The result is appended to a sentence.
+    """
     found = closest(name, known)
     return f" Did you mean {found!r}?" if found else ""

@@ -1,4 +1,7 @@
-"""Parse the names of tail-sampling rules. :mod:`otel_rollout.forwarder.tail_rules` applies the rules."""
+"""Parse the names of tail-sampling rules.
+
+:mod:`otel_rollout.forwarder.tail_rules` applies the rules.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def forms() -> str:
 
 
 def tail_rules(value: str) -> dict[str, float]:
-    """Parse tail-sampling rules, ``errors,spread=0.5``: rule → its number; 1 for a rule without a number.
+    """Parse ``errors,spread=0.5``: rule → its number; 1 for a rule without a number.
 
     Raises:
         ValueError: naming the part that cannot be used.

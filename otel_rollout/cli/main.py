@@ -116,7 +116,7 @@ def status(
         bool, typer.Option("--steps", help="Show counts per step too; reads all pending spans.")
     ] = False,
 ) -> None:
-    """Show how many spans this machine has recorded, and how many of them were delivered."""
+    """Show how many spans this machine has recorded and delivered."""
     if watch and json:
         raise typer.BadParameter("--watch is for people; a program calls `status --json` again and again.")
     configured, _ = settings_reader.from_environment(os.environ)
@@ -222,7 +222,9 @@ def replay(
     ],
     to: Annotated[str, typer.Option(help="Exporters, comma separated.", callback=_check_exporters)],
 ) -> None:
-    """Deliver files again, or to another target: archived segments, a copied spool, any OTLP JSON Lines.
+    """Deliver files again, or to another target.
+
+    Files are archived segments, a copied spool, or any OTLP JSON Lines.
 
     A backend that identifies spans by id, as MLflow does, stores a span once however often it is sent.
     """
@@ -285,7 +287,10 @@ def doctor(
     ray: Annotated[bool, typer.Option("--ray", help="Check every node of a Ray cluster too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check why traces do not arrive: variables, packages, spool, targets; on a cluster's nodes too."""
+    """Check why traces do not arrive; on a cluster's nodes too.
+
+    The checks cover variables, packages, spool and targets.
+    """
     from otel_rollout.doctor import examine
     from otel_rollout.doctor import show as show_diagnosis
 

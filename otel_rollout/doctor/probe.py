@@ -1,4 +1,4 @@
-"""Make functions that run on nodes of a cluster, even if a node lacks this package.
+"""Make functions that run on a cluster's nodes, even without this package there.
 
 Each function is nested, so that it is pickled by value. It may use builtins and its own imports, but no name
 of this module, and it returns builtins.

@@ -90,7 +90,10 @@ def recorded_in(attributes: Mapping[str, Any], start_ns: int) -> Evaluation | No
 
 
 def repeated_in(attributes: Mapping[str, Any], end_ns: int) -> list[Evaluation]:
-    """Read the scores that a root span repeats; undated scores get the span's end time."""
+    """Read the scores that a root span repeats.
+
+    Undated scores get the span's end time.
+    """
     found = []
     for key, attribute in attributes.items():
         name = key.removeprefix(semconv.SCORE_PREFIX)

@@ -1,4 +1,6 @@
-"""Continue trajectories in thread pools; leave the parent's trajectory in forked children.
+"""Continue trajectories in thread pools.
+
+Leave the parent's trajectory in forked children.
 
 ``ThreadPoolExecutor.submit`` starts work in a thread that does not have the caller's context. verl's parsers
 and reward functions run there: ``loop.run_in_executor`` calls ``submit``, in asyncio's loops and in uvloop's.

@@ -177,7 +177,10 @@ def _keep(keep: Callable[..., None], *arguments: Any) -> None:
 
 
 class IdentityProcessor(SpanProcessor):
-    """Sets a trajectory's identity on the application's spans inside, and records none."""
+    """Sets a trajectory's identity on the application's spans inside.
+
+    It records none of them.
+    """
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Set the identity of the current trajectory on the span."""
@@ -264,7 +267,7 @@ def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
 
 
 def _attributes(span: ReadableSpan, open_span: _OpenSpan) -> dict[str, AttributeValue]:
-    """Return a span's attributes; those of our spans are uncut, even if the SDK cut them."""
+    """Return a span's attributes, uncut for our spans even if the SDK cut them."""
     identity = open_span.identity.attributes
     return {**identity, **(span.attributes or {}), **open_span.attributes, **identity}
 

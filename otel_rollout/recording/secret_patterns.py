@@ -253,7 +253,10 @@ def _rest(character: str, shortest: int, like_a_word: bool = False) -> str:
 def _kind(
     *signs: str, pattern: str, flags: int = 0, group: str | int = 0, needs: str | int = 0
 ) -> SecretKind:
-    """Return a kind whose secret is ``group`` of the pattern, if group ``needs`` matched."""
+    """Return a kind whose secret is ``group`` of the pattern.
+
+    There is a secret only if group ``needs`` matched.
+    """
 
     def secret(match: re.Match[str]) -> TextSpan | None:
         return TextSpan(*match.span(group)) if match[needs] is not None else None

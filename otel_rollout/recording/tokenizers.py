@@ -193,7 +193,7 @@ def _json_of(backend: Any) -> Iterator[bytes]:
 
 
 def _local_file(default: str) -> Path | None:
-    """Find a tokenizer's file, given a file, a directory, or a downloaded model's name."""
+    """Find a tokenizer's file by file, directory or a downloaded model's name."""
     path = Path(default).expanduser()
     for candidate in (path, path / _FILE):
         if candidate.is_file():

@@ -95,7 +95,10 @@ def check_absent_or_own(path: Path) -> None:
 
 
 def is_own(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a regular file of this user; log any other entry once."""
+    """Return whether an entry is a regular file of this user.
+
+    Log any other entry once.
+    """
     try:
         state = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
@@ -123,7 +126,10 @@ def standard_streams_taken() -> Iterator[None]:
 
 
 def log_left_alone(problem: str) -> None:
-    """Log once that something in a spool is left alone: forwarders check it repeatedly."""
+    """Log once that something in a spool is left alone.
+
+    Forwarders check it repeatedly.
+    """
     warn_once(f"{problem}; it is left alone")
 
 
@@ -176,7 +182,7 @@ def _check_file(path: str | os.PathLike[str], state: os.stat_result, owner: int)
 
 
 def _problem(state: os.stat_result, owner: int) -> str:
-    """Return why a file may be another user's; empty if the file is the expected owner's."""
+    """Return why a file may be another user's; empty for a file of the expected owner."""
     if not stat.S_ISREG(state.st_mode):
         return f"is {_described_type(state)}, not a file"
     if state.st_uid != owner:

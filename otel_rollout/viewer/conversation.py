@@ -259,7 +259,10 @@ def _key(span: ReadableSpan) -> str:
 
 
 def _with_prefix(earlier: Sequence[_Item], shared: Shared, new: Sequence[_Item]) -> tuple[_Item, ...]:
-    """Prepend the prefix shared with ``earlier`` to ``new``, if ``earlier`` has it all."""
+    """Prepend the prefix shared with ``earlier`` to ``new``.
+
+    Return ``new`` unchanged if ``earlier`` lacks a part of the prefix.
+    """
     is_whole = shared.length <= len(earlier)
     return tuple(context_diff.restored(earlier, shared.length, new) if is_whole else new)
 

@@ -28,7 +28,10 @@ def test_setting_an_entry_again_makes_it_the_newest() -> None:
 
 
 def test_sum_of_sizes_is_bounded() -> None:
-    """As many of the oldest entries go as make room; one that is too large for all of it is not kept."""
+    """As many of the oldest entries go as make room.
+
+    One that is too large for all of it is not kept.
+    """
     texts: BoundedDict[str, str] = BoundedDict(10, len)
     texts["a"], texts["b"], texts["c"] = "xxxx", "xxxx", "xx"
     assert texts.size == 10

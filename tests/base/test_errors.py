@@ -60,7 +60,7 @@ def ring(*_: object) -> None:
 
 @pytest.mark.parametrize("cause", [False, True], ids=["itself", "as the cause of another"])
 def test_exception_of_a_signal_handler_goes_through(cause: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """A time limit of the application that strikes inside the block reaches the application."""
+    """A time limit that strikes inside the block reaches the application."""
     before = signal.signal(signal.SIGALRM, ring)
 
     def work() -> None:

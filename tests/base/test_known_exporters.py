@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_prefixes_are_listed_in_one_module() -> None:
-    """No other module of the package or of an exporter has a prefix as a string of its own."""
+    """No other module of package or exporters has a prefix as a string of its own."""
     found = {
         path.relative_to(ROOT).as_posix()
         for folder in ("otel_rollout", "exporters")
@@ -32,7 +32,10 @@ def test_exporters_get_at_least_the_variables_of_every_process() -> None:
 
 @pytest.mark.parametrize("exporter", KNOWN_EXPORTERS)
 def test_variables_of_a_known_exporter_reach_every_process(exporter: str) -> None:
-    """They begin with the exporter's prefixes, and the variable of a required option names the target."""
+    """They begin with the exporter's prefixes.
+
+    The variable of a required option names the target.
+    """
     known = KNOWN_EXPORTERS[exporter]
     assert all(name.startswith(known.prefixes) for name in known.of_target | known.set_by_client)
     assert not known.of_target & known.set_by_client

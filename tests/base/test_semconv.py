@@ -14,7 +14,7 @@ NAME = re.compile(rf"\b(rollout|tags|attributes)\.({SHORT})\b")
 
 
 def test_names_of_the_identity_are_written_in_one_module() -> None:
-    """No other module of the product has the name of such an attribute, or of its tag, in a string."""
+    """No other module of the product has such a name, or its tag, in a string."""
     found = {
         path.relative_to(ROOT).as_posix(): node.value
         for folder in ("otel_rollout", "exporters", "examples/otel_rollout_demo")
@@ -30,7 +30,7 @@ SET_BY_THE_GATEWAY = ("rollout.redacted.", "rollout.score.range")
 
 
 def test_collector_reads_attributes_that_exist() -> None:
-    """Each ``rollout.*`` attribute in the Collector's configurations is declared in semconv."""
+    """Semconv declares each ``rollout.*`` attribute of the Collector's configurations."""
     declared = {value for value in vars(semconv).values() if isinstance(value, str)}
     prefixes = (semconv.SCORE_PREFIX, *SET_BY_THE_GATEWAY)
     found = {

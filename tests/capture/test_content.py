@@ -50,7 +50,7 @@ def op(prompt: object, n: int = 1) -> object:
 
 @pytest.fixture
 def recorded_with(fresh_process: None, test_exporters: None, tmp_path: Path) -> Callable[..., list[Recorded]]:
-    """Return a function that records calls of ``op`` with some arguments, under some settings."""
+    """Return a function that records calls of ``op``, given arguments and settings."""
 
     def record(*prompts: object, **settings: str) -> list[Recorded]:
         otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, **settings)
@@ -95,7 +95,10 @@ def test_content_none_records_spans_without_inputs_and_outputs(recorded_with: Re
 
 @pytest.mark.parametrize("text", SECRETS, ids=range(len(SECRETS)))
 def test_secret_is_redacted_in_every_part_of_a_span(recorded_with: Record, tmp_path: Path, text: str) -> None:
-    """Nested arguments, results, attributes, exceptions and comments are redacted, and nothing is dropped."""
+    """Nested arguments, results, attributes, exceptions and comments are redacted.
+
+    Nothing is dropped.
+    """
     nested = {"a": [{"b": f"before {text}, after"}]}
     long = ["x" * 100_000, text]
     spans = recorded_with(text, nested, long, ValueError(f"cannot use {text}"), redact="secrets")
@@ -198,7 +201,10 @@ def test_spans_of_the_applications_provider_are_redacted(
 def test_value_under_a_secret_name_is_redacted_to_its_end(
     recorded_with: Record, tmp_path: Path, value: object
 ) -> None:
-    """Quoted values are redacted whole, also in JSON within JSON; the text around stays."""
+    """Quoted values are redacted whole, also in JSON within JSON.
+
+    The text around stays.
+    """
     call, *_ = recorded_with(value, redact="secrets")
     assert call.input["n"] == 1
     assert "[redacted]" in str(call.input["prompt"])

@@ -1,4 +1,4 @@
-"""A task keeps the context in which it was started, even after the trajectory there has ended."""
+"""A task keeps the context in which it started, even after its trajectory ends."""
 
 import asyncio
 import contextvars
@@ -50,7 +50,10 @@ class Engine:
 
 
 async def test_worker_started_in_a_trajectory_records_later_ones_as_separate_traces(recorded):
-    """Each later trajectory has its own identity, and a link to the trajectory that started the worker."""
+    """Each later trajectory has its own identity and a link to the first.
+
+    The first trajectory started the worker.
+    """
     engine = Engine()
     with rollout_trace_attr(step=0, name="first"):
         await engine.rollout(0)
@@ -145,7 +148,7 @@ def test_trajectory_inside_the_block_of_another_is_part_of_it(recorded):
 
 @pytest.mark.parametrize("left_out", [{"trace": False}, {}])
 def test_trajectory_after_an_unrecorded_one_is_sampled_anew(recorded, left_out):
-    """An ended, unrecorded trajectory does not keep later trajectories in its context unrecorded."""
+    """An ended, unrecorded trajectory does not leave later trajectories unrecorded."""
     with rollout_trace_attr(step=1, name="first", **left_out):
         context = contextvars.copy_context()
 
@@ -161,7 +164,7 @@ def test_trajectory_after_an_unrecorded_one_is_sampled_anew(recorded, left_out):
 
 
 def test_trajectory_below_an_ended_operation_is_a_separate_trace(recorded):
-    """A worker that an operation outside any trajectory started records traces of its own."""
+    """A worker started by an operation outside trajectories records its own traces."""
 
     @rollout_trace_op(name="start")
     def start() -> contextvars.Context:
@@ -199,7 +202,7 @@ def test_trajectory_below_an_ended_application_span_is_a_separate_trace(recorded
 
 
 async def test_trajectory_after_an_ended_remote_call_is_a_separate_trace(recorded):
-    """What an actor's background task starts after the call is not part of the caller's trace."""
+    """What an actor's background task starts after the call is not in its trace."""
     engine = Engine()
     sent = orjson.dumps({"traceparent": f"00-{7:032x}-{8:016x}-01"})
     for number in range(3):
@@ -235,7 +238,7 @@ def test_operations_and_scores_after_the_end_stay_in_the_ended_trace(recorded):
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(st.integers(0, 5), max_size=24))
 def test_trajectories_left_in_any_order_leave_an_empty_context(recorded, steps):
-    """A trajectory is below the enclosing trajectory while that one runs, and a root otherwise."""
+    """A trajectory is below its enclosing trajectory while that runs, else a root."""
     outside = otel_context.get_current()
     known = len(recorded())
     running, expected, count = {}, {}, 0
@@ -261,7 +264,10 @@ def test_trajectories_left_in_any_order_leave_an_empty_context(recorded, steps):
 
 
 def test_trajectories_left_in_the_wrong_order_restore_the_context(recorded):
-    """Later spans belong to neither trajectory, and the application's own context entries stay."""
+    """Later spans belong to neither trajectory.
+
+    The application's own context entries stay.
+    """
     outside = otel_context.get_current()
     outer, inner = rollout_trace_attr(name="outer"), rollout_trace_attr(name="inner")
     outer.__enter__()

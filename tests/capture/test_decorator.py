@@ -40,7 +40,10 @@ def test_method_is_recorded_with_arguments_and_result(recorded):
 
 
 async def test_coroutine_function_is_recorded_with_name_and_kind(recorded):
-    """A decorated coroutine function is a coroutine function, and the options name its span and kind."""
+    """A decorated coroutine function is a coroutine function.
+
+    The options name its span and kind.
+    """
     assert asyncio.iscoroutinefunction(Tool.execute_async)
     async with rollout_trace_attr(step=1):
         assert await Tool().execute_async("2") == 2.0
@@ -90,7 +93,10 @@ def test_nested_call_is_a_child_span(recorded):
 
 
 def test_exception_is_recorded_and_reaches_the_caller(recorded):
-    """Operation and trajectory name the exception, and the caller gets the identical object."""
+    """Operation and trajectory name the exception.
+
+    The caller gets the identical object.
+    """
     with pytest.raises(ValueError, match="no such thing") as caught, rollout_trace_attr():
         Tool().fail()
     call, root = recorded()
@@ -230,7 +236,10 @@ sys.stdout.buffer.write(cloudpickle.dumps(Agent))
 
 
 def test_decorated_class_pickles_by_value(recorded):
-    """A class of a notebook or of another __main__ is traced where it arrives; its calls are siblings."""
+    """A class of a notebook or of another __main__ is traced where it arrives.
+
+    Its calls are siblings.
+    """
     run = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, check=True)
     agent = cloudpickle.loads(run.stdout)()
 
@@ -260,7 +269,7 @@ def test_decorated_class_pickles_by_value(recorded):
     ],
 )
 def test_wrong_options_raise_at_decoration(decorate, error, message):
-    """A mistake in the decorator shows when the module is imported, not during training."""
+    """A mistake in the decorator shows when the module is imported."""
     with pytest.raises(error, match=message):
         decorate()
 
@@ -299,7 +308,10 @@ otel_rollout.runtime.current().writer.flush(10)
 
 
 def test_replaced_context_runtime_is_used_at_once(tmp_path):
-    """Operations nest by the context that the application has set, and each trajectory leaves it."""
+    """Operations nest by the context that the application has set.
+
+    Each trajectory leaves it.
+    """
     subprocess.run([sys.executable, "-c", OTHER_CONTEXT, str(tmp_path)], check=True, timeout=60)
     traces: dict[bytes, list[Recorded]] = {}
     for span in read_directory(tmp_path):

@@ -22,7 +22,10 @@ from tests.spool_reader import tree
     [("all", True, True), ("inputs", True, False), ("outputs", False, True), ("none", False, False)],
 )
 def test_capture_option_limits_the_recorded_content(recorded, capture, has_input, has_output):
-    """The span is recorded with every option, and neither it nor the root has more content."""
+    """The span is recorded with every option.
+
+    Neither the span nor the root has more content.
+    """
 
     @rollout_trace_op(capture=capture)
     def echo(text: str) -> str:
@@ -46,7 +49,10 @@ def test_capture_option_limits_the_recorded_content(recorded, capture, has_input
 
 
 def test_excluded_arguments_are_not_recorded(recorded):
-    """Excluded arguments are missing by name, in ``**kwargs``, and in a call with wrong arguments."""
+    """Excluded arguments are missing by name and in ``**kwargs``.
+
+    They are also missing in a call with wrong arguments.
+    """
 
     @rollout_trace_op(exclude=["key", "token"])
     def call(url, key=None, **options):
@@ -138,7 +144,10 @@ def test_record_super_records_both_methods(recorded):
 
 
 def test_other_calls_of_methods_with_one_name_are_separate_spans(recorded):
-    """Recursion, another object, another operation between, and a sub-trajectory: no super() calls."""
+    """Calls that are no super() calls have spans of their own.
+
+    Examples are recursion, another object, another operation between, and a sub-trajectory.
+    """
 
     class Judge(Base):
         def __init__(self, other=None):
@@ -205,7 +214,10 @@ class AsyncCallable:
 
 
 async def test_partials_and_callable_objects_are_recorded(recorded):
-    """The span has the name of the called function; an asynchronous __call__ makes a coroutine function."""
+    """The span has the name of the called function.
+
+    An asynchronous __call__ makes a coroutine function.
+    """
     square = rollout_trace_op(functools.partial(power, exponent=2))
     asquare = rollout_trace_op(functools.partial(apower, exponent=2))
     with rollout_trace_attr():
@@ -225,7 +237,10 @@ async def test_partials_and_callable_objects_are_recorded(recorded):
 
 
 async def test_returned_coroutine_or_generator_is_not_wrapped(recorded):
-    """A returned coroutine or generator runs after the span's end; only its own function can be decorated."""
+    """A returned coroutine or generator runs after the span's end.
+
+    Only its own function can be decorated.
+    """
 
     async def later():
         return 5
@@ -243,7 +258,10 @@ async def test_returned_coroutine_or_generator_is_not_wrapped(recorded):
 
 
 def test_local_definitions_and_trajectories_pickle(recorded):
-    """Functions and classes of a notebook or a function do, and trajectories before their block."""
+    """Functions and classes of notebooks and functions do.
+
+    Trajectories do so before their block.
+    """
     namespace = {"__name__": "__main__"}
     exec(
         textwrap.dedent("""

@@ -136,7 +136,10 @@ def test_values_page_has_its_table():
 
 @pytest.mark.parametrize(("example", "recorded"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_value_is_recorded_as_documented(example, recorded):
-    """Each row of docs/values.md holds, for the value itself and beside a key that orjson refuses."""
+    """Each row of docs/values.md holds.
+
+    It holds for the value itself, and beside a key that orjson refuses.
+    """
     expected = json.loads(recorded)
     assert shown(eval(example, dict(KNOWN))) == expected
     assert shown({0: eval(example, dict(KNOWN))}) == {"0": expected}
@@ -272,7 +275,10 @@ HOSTILE = [
 @pytest.mark.parametrize("make", HOSTILE)
 @pytest.mark.parametrize("limit", [1, 10, LIMIT])
 def test_hostile_value_neither_raises_nor_hides_its_neighbours(make, limit):
-    """Objects that lie, raise or refuse are described, and the values beside them are recorded."""
+    """Objects that lie, raise or refuse are described.
+
+    The values beside them are recorded.
+    """
     json.loads(to_json(make(), limit))
     json.loads(to_json({"value": make()}, limit))
     if limit == LIMIT:
@@ -488,7 +494,7 @@ MESSAGES = [{"role": "user", "content": "How many are there? " * 10} for _ in ra
     ],
 )
 def test_values_of_usual_rollouts_are_recorded_whole(value):
-    """Messages, token ids, arrays and a thousand objects are not cut by the bound on time."""
+    """The bound on time cuts no messages, token ids, arrays or a thousand objects."""
     assert b" more " not in to_json(value, LIMIT)
 
 

@@ -1,4 +1,4 @@
-"""A fault in any internal call, on any path through user code, changes nothing for user code.
+"""A fault in any internal call, on any path, changes nothing for user code.
 
 A dry run numbers the calls of our functions. Then each call in turn fails at its entry, as it would without
 memory or stack. Functions that user code calls, or that run user code, are left out; their inner calls fail.
@@ -270,7 +270,7 @@ def observed(scenario, api, profile=None):
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_fault_in_any_internal_call_does_not_reach_user_code(recorded, monkeypatch, scenario):
-    """Results, exceptions, the order of side effects, context and random states are unchanged."""
+    """Results, exceptions, side effects, context and random states are unchanged."""
     monkeypatch.setattr(errors, "_logger", _Silent())
     expected = observed(scenario, Untraced())
     assert observed(scenario, Traced()) == expected  # a first run: what is set up once is set up afterwards

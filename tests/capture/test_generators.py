@@ -1,4 +1,4 @@
-"""A decorated generator is one span from the first step to the end, without any change for the consumer."""
+"""A decorated generator is one span, without any change for the consumer."""
 
 import asyncio
 import contextvars
@@ -47,7 +47,10 @@ def generator_attributes(span):
 
 
 def test_generator_is_one_span_with_its_items(recorded):
-    """The span has arguments, items, their number, the return value and whether it was exhausted."""
+    """The span has arguments, items and their number.
+
+    It also has the return value and whether the generator was exhausted.
+    """
     with rollout_trace_attr(name="trajectory"):
         assert list(count(3)) == [0, 1, 2]
     call, root = recorded()
@@ -280,7 +283,10 @@ async def test_cancelled_async_generator_is_recorded_as_cancelled(recorded):
 
 
 def test_items_of_a_long_generator_are_bounded(recorded, monkeypatch):
-    """The first items are recorded, up to a number and a size, and the rest is counted."""
+    """The first items are recorded, up to a number and a size.
+
+    The rest is counted.
+    """
     monkeypatch.setattr(generators, "MAX_ITEMS", 3)
     with rollout_trace_attr():
         assert sum(count(10)) == 45
@@ -339,7 +345,7 @@ def test_generator_based_coroutine_can_be_awaited(recorded):
 
 
 def test_generator_function_pickles_by_value(recorded):
-    """Functions of notebooks and of __main__ are pickled like this on their way to Ray."""
+    """Functions of notebooks and of __main__ are pickled like this for Ray."""
     namespace = {"__name__": "__main__", "rollout_trace_op": rollout_trace_op}
     source = "@rollout_trace_op\ndef numbers(to, *, by=1):\n    yield from range(0, to, by)\n"
     exec(

@@ -1,4 +1,4 @@
-"""The name of a trajectory in lists of traces: its step, sample and rollout by default."""
+"""A trajectory is listed by step, sample and rollout by default."""
 
 import pytest
 
@@ -25,7 +25,10 @@ VALIDATION = {"validate": True}
     ],
 )
 def test_unnamed_trajectory_is_listed_by_its_identity(recorded, given, shown):
-    """Step, sample and rollout are used if they are given; the root span keeps its name."""
+    """Step, sample and rollout are used if they are given.
+
+    The root span keeps its name.
+    """
     with rollout_trace_attr(**given):
         pass
     (root,) = recorded()

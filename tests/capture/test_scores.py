@@ -1,4 +1,4 @@
-"""Scores of the current trajectory, and by id of a trajectory that has ended or runs elsewhere."""
+"""Scores of the current trajectory, and by id of any other trajectory."""
 
 import datetime
 import itertools
@@ -34,7 +34,10 @@ from tests.spool_reader import read_directory
     ],
 )
 def test_score_is_an_evaluation_span_and_a_root_attribute(recorded, value, attributes):
-    """Numbers, verdicts and labels are recorded in GenAI terms, as a span of length zero below the root."""
+    """Numbers, verdicts and labels are recorded in GenAI terms.
+
+    The span below the root has length zero.
+    """
     with rollout_trace_attr():
         score("reward", value, comment="because")
     span, root = recorded()
@@ -108,7 +111,10 @@ class Uncertain:
     [object(), None, [1], {}, b"0.5", 1j, np.zeros(2), 10**400, Uncertain(), datetime.date(2026, 1, 1)],
 )
 def test_value_that_is_no_score_is_refused_with_a_warning(recorded, caplog, monkeypatch, value):
-    """Nothing is recorded or raised; one line names score, argument and type, and what to give."""
+    """Nothing is recorded or raised.
+
+    One line names score, argument and type, and what to give.
+    """
     with rollout_trace_attr():
         for _ in range(3):
             score("loss", value)
@@ -130,7 +136,7 @@ def test_value_that_is_no_score_is_refused_with_a_warning(recorded, caplog, monk
     ],
 )
 def test_invalid_score_name_is_refused_with_a_warning(recorded, caplog, monkeypatch, name, shown):
-    """A name that is no text, empty, or too long for destinations is named in one line."""
+    """One line names a name that is no text, empty, or too long for destinations."""
     with rollout_trace_attr() as trajectory:
         score(name, 1)
     score(name, 1, trajectory=trajectory.id)
@@ -176,7 +182,10 @@ def test_scalar_of_any_library_is_recorded_with_its_type(recorded, value, record
 
 
 def test_root_repeats_a_score_with_its_time(recorded):
-    """The time is the evaluation span's start, not the root's end. Of two scores the newest is repeated."""
+    """The time is the evaluation span's start, not the root's end.
+
+    Of two scores the newest is repeated.
+    """
     with rollout_trace_attr() as trajectory:
         score("reward", 0.1)
         score("reward", 0.5)
@@ -191,7 +200,7 @@ def test_root_repeats_a_score_with_its_time(recorded):
 
 
 def test_score_after_the_roots_end_is_marked_as_outside(recorded):
-    """Destinations know that no root repeats the score of a task that outlives its trajectory."""
+    """Destinations know that no root repeats the score of a task that outlives it."""
     with rollout_trace_attr():
         inside = otel_context.get_current()
     token = otel_context.attach(inside)
@@ -207,7 +216,10 @@ any_value = st.booleans() | st.floats() | st.text(max_size=5) | st.sampled_from(
 
 @given(any_value, st.none() | st.text(max_size=5), st.sampled_from([None, "process", "outside"]))
 def test_evaluation_span_reads_back(value, comment, origin):
-    """Value with its type, comment and origin are read; a float without a JSON number is its text."""
+    """Value with its type, comment and origin are read.
+
+    A float without a JSON number is its text.
+    """
     written = evaluations.attributes_of("reward", value, comment, origin)
     read = evaluations.recorded_in(written, 7)
     expected = str(value) if isinstance(value, float) and not math.isfinite(value) else value
@@ -273,7 +285,10 @@ def test_any_score_name_and_id_raise_nothing(recorded, name):
 
 
 def test_score_of_an_unrecorded_trajectory_is_counted(recorded):
-    """The id says that its trajectory is not recorded. The score is only counted, in the report."""
+    """The id says that its trajectory is not recorded.
+
+    The score is only counted, in the report.
+    """
     with rollout_trace_attr(trace=False) as left_out:
         pass
     score("reward", 1.0, trajectory=left_out.id)

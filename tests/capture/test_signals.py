@@ -1,4 +1,4 @@
-"""An exception of the application's signal handler reaches the application, wherever it is raised."""
+"""An exception of the application's signal handler reaches the application."""
 
 import contextlib
 import itertools
@@ -84,7 +84,10 @@ def struck(at: int) -> int:
 
 @pytest.mark.parametrize("kind", [TimeoutError, Preempted])
 def test_signal_handlers_exception_passes_through_any_function(recorded, kind):
-    """The signal may arrive at the entry of any of our functions, and recording continues afterwards."""
+    """The signal may arrive at the entry of any of our functions.
+
+    Recording continues afterwards.
+    """
 
     def ring(*_):
         raise kind("now")

@@ -31,7 +31,7 @@ arguments = st.tuples(
 
 @given(function=signatures, call=arguments)
 def test_binder_agrees_with_python(function, call):
-    """The binder returns the function's names and values, or raises TypeError if the function does."""
+    """The binder returns the function's names and values, or raises its TypeError."""
     args, kwargs = call
     try:
         expected = function(*args, **kwargs)

@@ -114,7 +114,10 @@ def test_set_input_and_set_output_win_over_operations(recorded):
 
 
 def test_large_input_is_cut_on_the_root(recorded):
-    """The operation has the whole input; the root has its beginning and the number of bytes that follow."""
+    """The operation has the whole input.
+
+    The root has its beginning and the number of bytes that follow.
+    """
     with rollout_trace_attr():
         turn("x" * 100_000)
     call, root = recorded()
@@ -124,7 +127,7 @@ def test_large_input_is_cut_on_the_root(recorded):
 
 
 def test_last_of_several_large_outputs_is_on_the_root(recorded):
-    """The root has the first operation's input and the last one's output, whatever their size."""
+    """The root has the first operation's input and the last one's output, of any size."""
     with rollout_trace_attr():
         for letter in "abc":
             turn(letter * 100_000)
@@ -135,7 +138,10 @@ def test_last_of_several_large_outputs_is_on_the_root(recorded):
 
 
 def test_trace_false_switches_off_the_block_alone(recorded):
-    """Trajectory and operations are not recorded, not even in tasks. After the block, tracing is on."""
+    """Trajectory and operations are not recorded, not even in tasks.
+
+    After the block, tracing is on.
+    """
 
     async def inside() -> None:
         turn("task")
@@ -176,7 +182,7 @@ def test_trace_id_is_known_while_the_trajectory_runs(recorded):
 
 
 def test_sub_trajectory_has_its_own_scores_input_and_output(recorded):
-    """Outside the sub-trajectory's block, scores, input and output are the outer trajectory's."""
+    """Outside the block, scores, input and output are the outer trajectory's."""
     with rollout_trace_attr(step=1, name="outer"):
         turn("first")
         with rollout_trace_attr(step=2, name="inner") as inner:
@@ -331,7 +337,7 @@ def test_sampled_out_call_is_neither_bound_nor_encoded(fresh_process, test_expor
 
 
 def test_context_left_by_a_block_does_not_join_trajectories(recorded):
-    """After baggage that was never detached, the next trajectory is a trace of its own."""
+    """After baggage that was never detached, the next trajectory is its own trace."""
     outside = otel_context.get_current()
 
     @rollout_trace_op(name="leaves baggage")
@@ -394,7 +400,10 @@ def test_extra_with_a_name_like_an_argument_is_warned_of_once(recorded, caplog, 
     ],
 )
 def test_extra_named_like_our_own_attribute_is_renamed(recorded, caplog, monkeypatch, name):
-    """The attribute that exporters act on keeps its meaning, and one warning names the new one."""
+    """The attribute that exporters act on keeps its meaning.
+
+    One warning names the new one.
+    """
     _name_of_extra.cache_clear()
     for _ in range(2):
         with rollout_trace_attr(step=1, **{name: "outside"}):
@@ -424,7 +433,10 @@ def test_identity_and_extras_as_text_have_no_quotes(recorded):
 
 
 def test_float_extra_stays_a_float(recorded):
-    """A column of temperatures has one type; a step and the size of a group are whole numbers."""
+    """A column of temperatures has one type.
+
+    A step and the size of a group are whole numbers.
+    """
     with rollout_trace_attr(step=2.0, temperature=1.0, top_p=np.float32(1.0), turns=3, group_size=8.0):
         pass
     (root,) = recorded()

@@ -1,4 +1,4 @@
-"""``rollout_trace_attr`` as a decorator, and the messages of both decorators on misuse."""
+"""``rollout_trace_attr`` as a decorator, and both decorators' messages on misuse."""
 
 import asyncio
 import inspect
@@ -31,7 +31,10 @@ ONE = ["turn", "rollout_trace"]
 
 
 def test_each_call_of_a_function_is_a_trajectory(recorded):
-    """The trajectory has the decorator's identity, and the function's return value reaches the caller."""
+    """The trajectory has the decorator's identity.
+
+    The function's return value reaches the caller.
+    """
 
     @rollout_trace_attr(step=1, sample_index=7, agent_name="math")
     def rollout(text: str, *, again: bool = False) -> str:
@@ -62,7 +65,10 @@ async def test_each_call_of_a_coroutine_function_is_a_trajectory(recorded):
 
 
 def test_each_call_of_a_generator_function_is_a_trajectory(recorded):
-    """The trajectory lasts from the first step to the end; between steps the consumer is outside."""
+    """The trajectory lasts from the first step to the end.
+
+    Between steps the consumer is outside.
+    """
 
     @rollout_trace_attr(step=1)
     def rollout(texts: str):

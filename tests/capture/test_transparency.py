@@ -228,7 +228,7 @@ def same(one, other):
 def test_traced_callable_behaves_as_the_plain_one(
     recorded, kind, chosen, body, call, script, interrupt, options
 ):
-    """Results, exceptions with causes, items, the order of side effects, and random numbers are equal."""
+    """Results, exceptions, items, side effects and random numbers are equal."""
     decorate = rollout_trace_op if options else rollout_trace_op(capture="outputs", kind="TOOL")
     plain = everything(lambda function: function, kind, chosen, body, call, script, interrupt)
     with rollout_trace_attr(step=1):
@@ -281,7 +281,7 @@ configurations = st.fixed_dictionaries(
 def test_configuration_never_changes_behaviour(
     fresh_process, test_exporters, monkeypatch, tmp_path, **given_
 ):
-    """Valid or not, on or off, in an impossible directory: it decides only what is recorded."""
+    """Any configuration, even an invalid one, decides only what is recorded."""
     configuration = {"OTEL_TRACES_EXPORTER": "spool", **given_.pop("configuration")}
     monkeypatch.setattr(
         launcher, "ensure_forwarder", lambda node_dir, configured: None

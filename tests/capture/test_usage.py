@@ -1,4 +1,4 @@
-"""Token usage, model and finish reason of models' replies are recorded on their operations."""
+"""Models' replies give operations token usage, model and finish reason."""
 
 import types
 from typing import Any
@@ -74,7 +74,10 @@ def said(attributes: dict[str, Any]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("form", [lambda reply: reply, as_object], ids=["dict", "object"])
 @pytest.mark.parametrize(("reply", "expected"), [(reply, rest) for reply, *rest in SAID.values()], ids=SAID)
 def test_usage_of_a_reply_is_recorded(recorded, reply, expected, form):
-    """The span has tokens in, out and cached, model and finish reason; the caller gets the reply."""
+    """The span has tokens in, out and cached, model and finish reason.
+
+    The caller gets the reply.
+    """
     given = form(reply)
 
     @rollout_trace_op
@@ -143,7 +146,10 @@ def test_usage_of_a_stream_is_recorded_from_its_last_events(recorded, stream, ex
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": 1 << 63, "completion_tokens": -1}])
 def test_reply_without_usage_has_model_and_finish_reason(recorded, usage):
-    """Servers that leave the usage out answer with `null`; invalid counts are not recorded."""
+    """Servers that leave the usage out answer with `null`.
+
+    Invalid counts are not recorded.
+    """
 
     @rollout_trace_op(kind="LLM")
     def chat():

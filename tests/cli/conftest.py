@@ -20,7 +20,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def archived(fresh_process: None, test_exporters: None, tmp_path: Path) -> Path:
-    """Return the node directory of a finished run with 30 archived spans in several segments."""
+    """Return the node directory of a finished run with 30 archived spans."""
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "first")}}, segment_bytes=5000)
     for _ in range(3):
         record(9)

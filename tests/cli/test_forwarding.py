@@ -38,7 +38,7 @@ def pending(fresh_process: None, test_exporters: None, target: Path, tmp_path: P
 
 @contextlib.contextmanager
 def forwarding() -> Iterator[subprocess.Popen[str]]:
-    """Run `otel-rollout forward` beside another forwarder, and yield once the command waits."""
+    """Run `otel-rollout forward` beside another forwarder; yield once it waits."""
     command = [*COMMAND, "forward"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
@@ -47,7 +47,10 @@ def forwarding() -> Iterator[subprocess.Popen[str]]:
 
 
 def end_of(process: subprocess.Popen[str]) -> str:
-    """Return the rest of the output; ``communicate`` would miss lines in the reader's buffer."""
+    """Return the rest of the output.
+
+    ``communicate`` would miss lines in the reader's buffer.
+    """
     assert process.stdout is not None
     output = process.stdout.read()
     process.wait(60)
@@ -107,7 +110,10 @@ def service(test_exporters: None, target: Path, tmp_path: Path) -> Iterator[subp
 def test_service_forwards_runs_that_appear_later(
     service: subprocess.Popen[str], archived: Path, target: Path, tmp_path: Path
 ) -> None:
-    """A run copied into the spool is delivered; SIGTERM ends the service with a report."""
+    """A run copied into the spool is delivered.
+
+    SIGTERM ends the service with a report.
+    """
     copied = tmp_path / "spool" / "of another machine" / "node"
     copied.mkdir(parents=True)
     for path in [archived / layout.MANIFEST, *(archived / layout.ARCHIVE).iterdir()]:
@@ -122,7 +128,7 @@ def test_service_forwards_runs_that_appear_later(
 
 
 def test_stopped_service_starts_no_delivery(test_exporters: None, target: Path, tmp_path: Path) -> None:
-    """The service neither starts a delivery after it was stopped, nor waits for spans nobody delivers."""
+    """A stopped service starts no delivery, and waits for no span nobody delivers."""
     for run_id in ("one", "two"):
         node_dir = layout.node_directory(tmp_path / "spool", run_id, "")
         layout.create_private(node_dir, tmp_path / "spool")

@@ -52,7 +52,10 @@ def test_contradictory_options_and_empty_names_are_refused(archived: Path) -> No
 
 
 def test_watched_status_is_refreshed_until_ctrl_c(archived: Path) -> None:
-    """`status --watch` refreshes the report, and Ctrl-C ends the command with status 0."""
+    """`status --watch` refreshes the report.
+
+    Ctrl-C ends the command with status 0.
+    """
     master, slave = pty.openpty()
     command = [*ON_A_TERMINAL, "status", "--watch"]
     with subprocess.Popen(command, stdout=slave, stderr=slave, close_fds=True) as process:

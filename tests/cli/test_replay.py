@@ -21,7 +21,10 @@ from tests.waiting import wait_for
 
 
 def test_replay_of_an_archive_delivers_every_span_once(archived: Path, target: Path, tmp_path: Path) -> None:
-    """All spans of an archive are delivered again, and nothing of the replay stays on disk."""
+    """All spans of an archive are delivered again.
+
+    Nothing of the replay stays on disk.
+    """
     assert "test-file: 30 lines delivered, 0 rejected, 0 pending" in run(
         "replay", archived, "--to", "test-file"
     )
@@ -58,7 +61,7 @@ def test_replay_of_a_dead_letter_file_delivers_rejected_spans(
 def test_files_that_cannot_be_replayed_are_reported(
     target: Path, test_exporters: None, tmp_path: Path
 ) -> None:
-    """A missing file, a directory without segments, an unknown exporter and invalid lines are reported.
+    """Missing files, empty directories, unknown exporters and bad lines are reported.
 
     Only invalid lines, which are rejected, leave a run on disk.
     """
@@ -93,7 +96,7 @@ def test_many_rejected_lines_are_logged_ten_times(target: Path, test_exporters: 
     | st.sampled_from([b"{}", b"[]", b"null", b"1", b'{"line": null}', b'{"line": 5}'])
 )
 def test_any_entry_of_a_dead_letter_file_is_a_line_or_a_named_error(entry: bytes) -> None:
-    """An entry gives a recorded line, or a ValueError that names the file and the line."""
+    """An entry gives a recorded line, or a ValueError with file and line."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "rejected.test-file.jsonl"
         path.write_bytes(b'{"line": "{}"}\n' + entry.replace(b"\n", b""))
@@ -140,7 +143,10 @@ def test_replay_interrupted_while_copying_leaves_no_run(
 def test_replay_interrupted_while_delivering_leaves_no_run(
     archived: Path, target: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """The copy is removed, a message says how to deliver the rest, and the original run stays."""
+    """The copy is removed, and a message says how to deliver the rest.
+
+    The original run stays.
+    """
     Path(f"{target}.fault").write_text("unavailable")
     command = [*ON_A_TERMINAL, "replay", archived, "--to", "test-faulty"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

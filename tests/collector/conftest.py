@@ -1,4 +1,7 @@
-"""A real Collector: built or found by ``make collector``, and started per test. Its absence fails tests."""
+"""A real Collector: built or found by ``make collector``, and started per test.
+
+Its absence fails tests.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,18 @@ def tailing_binary() -> Path:
 
 @pytest.fixture
 def collector(binary: Path, tmp_path: Path) -> Iterator[Callable[..., Collector]]:
-    """A function that starts Collectors, which end with the test and have nothing to warn of."""
+    """Return a function that starts Collectors.
+
+    They end with the test, without warnings.
+    """
     with running_collectors(binary, tmp_path) as start:
         yield start
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The environment of a training script that delivers over OTLP; its endpoint is to be added."""
+    """The environment of a training script that delivers over OTLP.
+
+    Its endpoint is to be added.
+    """
     return training_environment(tmp_path / "spool")

@@ -1,4 +1,4 @@
-"""Real Collectors and other servers on free ports of the loopback, and reading back what they wrote."""
+"""Start real Collectors and other servers on the loopback; read what they wrote."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def get(url: str) -> str | None:
 
 
 class Collector:
-    """A Collector with configurations of this repository, on ports and in a directory of its own.
+    """A Collector with this repository's configurations, in a directory of its own.
 
     It keeps them when it is started again.
     """
@@ -124,7 +124,10 @@ class Collector:
         return read_lines(whole)
 
     def ids(self) -> list[tuple[bytes, bytes]]:
-        """Trace and span id of every span in its file; reads on from where it got to when asked before."""
+        """Trace and span id of every span in its file.
+
+        Reads on from where it got to when asked before.
+        """
         if self.spans_file.exists():
             with self.spans_file.open("rb") as file:
                 file.seek(self._read)
@@ -154,7 +157,7 @@ class Collector:
 
 
 def samples(port: int) -> list[Sample]:
-    """What stands on a Prometheus page of this machine, by the names that Prometheus itself takes over.
+    """Return the values on a Prometheus page of this machine, by Prometheus's names.
 
     Prometheus' client for Python would add a `_total` to those of counters.
     """
@@ -165,7 +168,10 @@ def samples(port: int) -> list[Sample]:
 
 
 def _ids_in(line: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Of a line behind half of one, which `kill -9` leaves, the whole one: the other's spans come again."""
+    """Return the whole line behind half of one, which `kill -9` leaves.
+
+    The other line's spans come again.
+    """
     whole = line[line.rindex(_REQUEST) :]
     for resource in json.loads(whole)["resourceSpans"]:
         for scope in resource["scopeSpans"]:
@@ -175,7 +181,10 @@ def _ids_in(line: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 @contextmanager
 def running_collectors(binary: Path, place: Path) -> Iterator[Callable[..., Collector]]:
-    """A function that starts Collectors; they end with the block, and have nothing to warn of."""
+    """A function that starts Collectors.
+
+    They end with the block, and have nothing to warn of.
+    """
     made: list[Collector] = []
 
     def start(*configurations: str | Path, program: Path = binary, **variables: str) -> Collector:
@@ -193,7 +202,10 @@ def running_collectors(binary: Path, place: Path) -> Iterator[Callable[..., Coll
 
 
 def training_environment(spool: Path) -> dict[str, str]:
-    """The environment of a training script that delivers over OTLP; its endpoint is to be added."""
+    """The environment of a training script that delivers over OTLP.
+
+    Its endpoint is to be added.
+    """
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)},
         "OTEL_TRACES_EXPORTER": "otlp",

@@ -1,4 +1,6 @@
-"""A Collector that runs agent-tail.yaml: an installed otelcol-contrib, else the slim one with otlpjsonfile/.
+"""Run a Collector with agent-tail.yaml.
+
+It is an installed otelcol-contrib, else the slim one with otlpjsonfile/.
 
 ``python -m tests.collector.tailing`` builds it ahead of the tests, and prints its path.
 """

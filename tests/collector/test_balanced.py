@@ -21,7 +21,10 @@ exporters:
 
 
 def test_each_trajectory_is_whole_on_one_of_several_gateways(collector, environment, tmp_path: Path):
-    """Also what an agent took while they were down, a span of 20 MiB in it, before it was killed -9."""
+    """An agent killed -9 delivers what it took while the gateways were down.
+
+    That includes a span of 20 MiB.
+    """
     gateways: list[Collector] = [collector("gateway.yaml", "to-file.yaml") for _ in range(2)]
     addresses = tmp_path / "two-addresses.yaml"
     addresses.write_text(TWO_ADDRESSES.format(*(gateway.grpc for gateway in gateways)))

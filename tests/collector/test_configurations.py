@@ -122,7 +122,7 @@ def manifests(name: str, kind: str) -> list[dict]:
 
 @pytest.mark.parametrize(("name", "kind"), [("agent-daemonset", "DaemonSet"), ("gateway", "Deployment")])
 def test_a_collector_runs_as_its_manifest_says(binary, tmp_path, name, kind):
-    """With the manifest's arguments and variables, on the loopback, it starts and its probes answer."""
+    """With the manifest's arguments and variables, it starts and its probes answer."""
     ([container],) = [m["spec"]["template"]["spec"]["containers"] for m in manifests(name, kind)]
     variables = {one["name"]: one["value"] for one in container["env"]}
     reachable = {port["containerPort"] for port in container["ports"]} | {13133}
@@ -145,7 +145,7 @@ def test_a_collector_runs_as_its_manifest_says(binary, tmp_path, name, kind):
 
 
 def test_agents_reach_the_gateways_service():
-    """The address that the agents hand on to is a port of the Service, and that one of the gateway's pods."""
+    """Agents send to a port of the Service, which is a port of the gateway's pods."""
     (service,), (gateway,) = manifests("gateway", "Service"), manifests("gateway", "Deployment")
     (agent,) = manifests("agent-daemonset", "DaemonSet")
     template = gateway["spec"]["template"]
@@ -161,7 +161,10 @@ def test_agents_reach_the_gateways_service():
 
 
 def test_the_sidecars_probe_fails_only_where_the_spool_cannot_be_read(tmp_path):
-    """Its command, as it is: well before anything is recorded and after; not well without a spool."""
+    """Its command, as it is: well before anything is recorded and after.
+
+    Not well without a spool.
+    """
     (pod,) = manifests("worker-with-forwarder", "Pod")
     (sidecar,) = pod["spec"]["initContainers"]
     shell, option, script = sidecar["livenessProbe"]["exec"]["command"]
@@ -204,7 +207,7 @@ def get_collector(build: Path, environment: dict[str, str]) -> subprocess.Comple
 
 
 def test_an_installed_collector_is_used(binary, tmp_path):
-    """An otelcol-contrib on the PATH of a version that will do is what `make collector` finds."""
+    """`make collector` finds a suitable otelcol-contrib on the PATH."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "otelcol-contrib").symlink_to(binary)
     ran = get_collector(tmp_path, {"PATH": str(tmp_path / "bin")})
@@ -212,7 +215,7 @@ def test_an_installed_collector_is_used(binary, tmp_path):
 
 
 def test_without_go_the_published_collector_is_downloaded_and_checked(binary, tmp_path):
-    """The release is unpacked if it has the published checksum, and refused with words if not."""
+    """A release with the published checksum is unpacked; another one is refused."""
     version = re.search(r"version: (\S+)", (CONFIGURATIONS / "builder.yaml").read_text())[1]
     place = tmp_path / "releases" / f"v{version}"
     place.mkdir(parents=True)

@@ -54,7 +54,10 @@ def selected(selector: Any, series: list[Sample]) -> list[dict[str, str]]:
 
 
 def test_every_query_finds_something(collector, environment):
-    """After a failing tool and a reward each selector picks series, which have the labels grouped by."""
+    """After a failing tool and a reward each selector picks series.
+
+    The series have the labels that the panel groups by.
+    """
     gateway = collector("gateway.yaml", "to-file.yaml", METRICS_INTERVAL="1s")
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
     run_python(ALL_THAT_IT_SHOWS, environment)
@@ -91,7 +94,10 @@ def test_every_query_finds_something(collector, environment):
 
 
 def test_its_variables_are_filled_and_its_data_source_is_chosen():
-    """Every variable lists values of a label that is there; no panel is tied to somebody's own Prometheus."""
+    """Every variable lists values of a label that is there.
+
+    No panel is tied to somebody's own Prometheus.
+    """
     asked = [
         re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]).groups() for variable in VARIABLES
     ]

@@ -1,4 +1,4 @@
-"""From a program through the forwarder and Collectors: every span arrives, whatever goes down on the way."""
+"""Every span arrives through forwarder and Collectors, whatever fails."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PROTOCOLS = [
 
 
 def test_every_protocol_delivers_what_was_recorded(collector, environment, tmp_path):
-    """Over each protocol, compressed and not, the Collector gets every span as it was recorded, once."""
+    """Over each protocol, compressed or not, the Collector gets every span once."""
     running = collector("local.yaml", "to-file.yaml")
     environment.pop("OTEL_EXPORTER_OTLP_PROTOCOL")
     for number, (variables, kind) in enumerate(PROTOCOLS):
@@ -91,7 +91,7 @@ def test_steps_are_counted_without_decoding_lines(collector, environment):
 
 
 def test_all_arrives_though_collectors_go_down_and_are_killed(collector, environment, tmp_path):
-    """Agent late, gateway down for a while, both killed -9 with work in hand: all spans arrive."""
+    """All spans arrive if the agent is late, and agent and gateway are killed -9."""
     gateway = collector("gateway.yaml", "to-file.yaml")
     agent = collector("agent.yaml", GATEWAY_ENDPOINT=gateway.endpoint)
     agent.stop()
@@ -131,7 +131,7 @@ assert not report.undelivered and not report.lost, report.summary()
 
 @pytest.mark.parametrize("protocol", ["http/json", "http/protobuf", "grpc"])
 def test_a_span_of_20_mib_arrives_whole(collector, environment, protocol):
-    """A span larger than what servers take by default, and than any batch, gets through both hops."""
+    """A span above the default limits of servers and batches passes both hops."""
     gateway = collector("gateway.yaml", "to-file.yaml")
     agent = collector("agent.yaml", GATEWAY_ENDPOINT=gateway.endpoint)
     port = agent.grpc if protocol == "grpc" else agent.http

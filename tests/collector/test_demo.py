@@ -1,4 +1,4 @@
-"""The demo on Ray, through agent and gateway, into MLflow and a stack of somebody else's: Arize Phoenix.
+"""The demo on Ray, through agent and gateway, into MLflow and Arize Phoenix.
 
 Once the forwarder sends it to the agent; once the agent reads it out of the spool, and nobody sends anything.
 """
@@ -42,7 +42,7 @@ DEMO = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "demo"]
 
 @dataclass(frozen=True)
 class Stack:
-    """A gateway, and what is behind it: MLflow, with experiments by number, and Phoenix."""
+    """A gateway before MLflow, with experiments by number, and Phoenix."""
 
     gateway: Collector
     mlflow: str
@@ -76,7 +76,10 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
-    """A Phoenix server that is starting; a function that waits for it and says where it is."""
+    """A Phoenix server that is starting.
+
+    A function that waits for it and says where it is.
+    """
     assert PHOENIX.exists(), "make .venv-phoenix/.ready installs Phoenix"
     place = tmp_path_factory.mktemp("phoenix")
     uri = f"http://127.0.0.1:{free_port()}"
@@ -127,7 +130,7 @@ def mlflow_uri(phoenix: Callable[[], str], tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def stack(phoenix: Callable[[], str], mlflow_uri: str, start: Callable[..., Collector]) -> Stack:
-    """A gateway that hands everything to Phoenix and to MLflow, there validation apart."""
+    """A gateway before Phoenix and MLflow, where validation is apart."""
     client = MlflowClient(mlflow_uri)
     training, validation = (client.create_experiment(name) for name in ("training", "validation"))
     gateway = start(
@@ -167,7 +170,10 @@ def tailed(
 
 
 def run_demo(backend: str, variables: dict[str, str], agent: Collector, place: Path) -> Demo:
-    """Two steps of two prompts, two trajectories each, and validation of four prompts; it has to end well."""
+    """Two steps of two prompts, two trajectories each, and validation of four prompts.
+
+    It has to end well.
+    """
     command = [*DEMO, "--backend", backend, "--steps", "2", "--samples", "2", "--n", "2"]
     environment = training_environment(place / "spool") | variables
     ran = run_program(command, env=environment, cwd=place, timeout=400)
@@ -189,7 +195,10 @@ def traces(uri: str, experiment: str, search: str) -> list[Any]:
 
 @pytest.mark.parametrize("way", ["sent", "tailed"])
 def test_the_demo_arrives_in_mlflow(way: str, stack: Stack, request: pytest.FixtureRequest) -> None:
-    """Every trajectory is there, a whole tree, named, found by its tags; validation in its own experiment."""
+    """Every trajectory is there, a whole tree, named, found by its tags.
+
+    Validation in its own experiment.
+    """
     demo: Demo = request.getfixturevalue(way)
     (recorded,) = re.findall(r"(\d+) spans recorded .* lost: 0", demo.printed)
     assert len(demo.recorded) == int(recorded)
@@ -264,7 +273,10 @@ def whole_input(spans: dict[str, dict[str, Any]], span_id: str) -> Any:
 
 
 def test_phoenix_shows_the_demos_conversations(stack: Stack, sent: Demo) -> None:
-    """Every span of the demo is there with its kind, input and output; failures are seen as such."""
+    """Every span of the demo is there with its kind, input and output.
+
+    Failures are seen as such.
+    """
     recorded = {span.span.span_id.hex(): span for span in sent.recorded}
     wait_for(lambda: set(spans_in_phoenix(stack.phoenix)) >= set(recorded), 60, "every span in Phoenix")
     shown = spans_in_phoenix(stack.phoenix)

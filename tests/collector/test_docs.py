@@ -16,7 +16,10 @@ PAGE = (ROOT / "docs" / "collector.md").read_text()
 
 
 def test_the_first_five_minutes_end_with_traces_in_a_stack(collector, tmp_path):
-    """Its blocks of commands, run in a shell at the top of the repository, on other ports."""
+    """The page's commands run in a shell at the top of the repository.
+
+    They use other ports.
+    """
     backend = collector("local.yaml", "to-file.yaml")  # anything that takes OTLP
     install, start, run = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)[:3]
     wait = 'until curl -sf "http://$COLLECTOR_HEALTH" >/dev/null; do sleep 0.2; done\n'
@@ -47,7 +50,10 @@ def test_the_first_five_minutes_end_with_traces_in_a_stack(collector, tmp_path):
 
 
 def test_a_destination_may_be_for_one_project(collector, environment, tmp_path):
-    """The block about routing: its destination gets every span of one project, others get all."""
+    """The page's routing sends all spans of one project to one destination.
+
+    The other destination gets all other spans.
+    """
     routing = tmp_path / "to-math.yaml"
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     routing.write_text(block)

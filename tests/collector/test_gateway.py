@@ -68,7 +68,10 @@ def decided(gateway: Collector) -> Counter[str]:
 
 
 def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_groups(sampling):
-    """Errors, rewards of 1 and validation are kept; of the rest about a tenth, by whole groups."""
+    """Errors, rewards of 1 and validation are kept.
+
+    Of the rest about a tenth, by whole groups.
+    """
 
     wait_for(lambda: decided(sampling).total() == GROUPS * SIBLINGS, what="every decision")
     wait_for(lambda: len(sampling.traces()) == decided(sampling)["sampled"], what="what is kept")
@@ -121,7 +124,7 @@ assert not otel_rollout.shutdown(60).undelivered
 
 @pytest.mark.parametrize("share", ["0", "25", "100"])
 def test_the_share_is_in_per_cent_and_good_rewards_alone_keep_nothing(collector, environment, share):
-    """Where all trajectories are solved, validation and `KEEP_SHARE` per cent of the groups are kept."""
+    """Of solved trajectories, validation and `KEEP_SHARE` per cent of groups are kept."""
     gateway = collector(
         "gateway.yaml", "sampling.yaml", "to-file.yaml", DECISION_AFTER_ROOT="1s", KEEP_SHARE=share
     )
@@ -160,7 +163,10 @@ assert not otel_rollout.shutdown(60).undelivered
 
 
 def test_secrets_are_hidden_and_token_counts_are_not(collector, environment):
-    """No planted secret gets past the gateway, wherever it stood; what is about the model's tokens does."""
+    """No planted secret gets past the gateway, wherever it stood.
+
+    What is about the model's tokens does.
+    """
     gateway = collector("gateway.yaml", "to-file.yaml")
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
     run_python(SECRETS, environment)
@@ -175,7 +181,10 @@ def test_secrets_are_hidden_and_token_counts_are_not(collector, environment):
 
 
 def test_every_kind_of_secret_is_hidden_on_every_part_of_a_span(collector):
-    """The same kinds as where they are recorded: in text, JSON in JSON, names, messages, events."""
+    """The kinds of secrets are those of the recorder.
+
+    They occur in text, JSON in JSON, names, messages and events.
+    """
     gateway = collector("gateway.yaml", "to-file.yaml")
     nestings = [
         str,

@@ -49,7 +49,7 @@ def gateway(collector: Callable[..., Collector]) -> Collector:
 def new_agent(
     collector: Callable[..., Collector], tailing_binary: Path, gateway: Collector, environment: dict[str, str]
 ) -> Callable[..., Collector]:
-    """A function that starts a Collector which reads the spool of programs that send nothing."""
+    """Return a function that starts a Collector which reads the programs' spool."""
     environment["OTEL_TRACES_EXPORTER"] = "spool"
     return partial(
         collector,
@@ -83,7 +83,7 @@ def test_a_collector_takes_it_and_warns_of_nothing(tailing_binary, tmp_path):
 
 
 def test_trajectories_arrive_out_of_the_spool(agent, gateway, environment, tmp_path):
-    """Every trajectory of three processes at once is there, a whole tree, each span as it was recorded."""
+    """Every trajectory of three processes is one whole tree, as it was recorded."""
     command = [sys.executable, "-c", TRAJECTORIES]
     programs = [subprocess.Popen(command, env=environment) for _ in range(3)]
     assert [program.wait(60) for program in programs] == [0, 0, 0]
@@ -104,7 +104,7 @@ def test_trajectories_arrive_out_of_the_spool(agent, gateway, environment, tmp_p
 
 
 def test_rotated_segments_and_a_span_of_5_mib_are_read_exactly(agent, gateway, environment, tmp_path):
-    """Segments that rotate while they are read, a long line, a Collector restarted: all spans, once."""
+    """All spans arrive once, despite rotation, a long line and a restarted Collector."""
     program = subprocess.Popen([sys.executable, "-c", LONG], env=environment)
     wait_for(lambda: len(gateway.span_ids()) > 100, what="first spans")
     agent.stop()
@@ -120,7 +120,10 @@ def test_rotated_segments_and_a_span_of_5_mib_are_read_exactly(agent, gateway, e
 
 
 def test_a_killed_collector_reads_on_where_it_had_noted_to_be(agent, gateway, environment, tmp_path):
-    """Killed -9 amid recording and over the backlog: all spans arrive; what it had not noted may be twice."""
+    """Killed -9 amid recording and over the backlog: all spans arrive.
+
+    What it had not noted may be twice.
+    """
     program = subprocess.Popen([sys.executable, "-c", LONG], env=environment)
     wait_for(lambda: len(gateway.span_ids()) > 200, what="first spans")
     agent.kill()
@@ -137,7 +140,7 @@ def test_a_killed_collector_reads_on_where_it_had_noted_to_be(agent, gateway, en
 
 
 def test_half_a_line_waits_for_its_other_half(agent, gateway, environment, tmp_path):
-    """A line whose writing is interrupted for seconds is read when it is whole, and not before."""
+    """A line that is written slowly is read when it is whole."""
     elsewhere = {"OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "elsewhere")}
     run_python(TRAJECTORIES, environment | elsewhere)
     (source,) = segments_below(tmp_path / "elsewhere")
@@ -153,7 +156,10 @@ def test_half_a_line_waits_for_its_other_half(agent, gateway, environment, tmp_p
 
 
 def test_a_collector_short_of_memory_loses_no_line(new_agent, gateway, environment, tmp_path):
-    """Senders are told to wait; a reader would not, but go on behind the line: it is not refused any."""
+    """Senders are told to wait.
+
+    A reader would not, but go on behind the line: it is not refused any.
+    """
     agent = new_agent(COLLECTOR_MEMORY_MIB="129")  # senders are refused from 1 MiB on: always
     wait_for(lambda: "Refusing data" in agent.log.read_text(), what="a refusing Collector")
     run_python(TRAJECTORIES, environment)

@@ -18,7 +18,7 @@ TOKEN = "a-token-of-the-tests"
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> dict[str, str]:
-    """A certificate for 127.0.0.1, signed by itself, and a token, as the gateway's variables."""
+    """Return a self-signed certificate for 127.0.0.1 and a token, as variables."""
     pem, key, token = (tmp_path / name for name in ("gateway.pem", "gateway.key", "token"))
     command = [
         "openssl",
@@ -59,7 +59,10 @@ def test_an_agent_delivers_over_tls_with_a_token(collector, environment, certifi
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "http/json", "grpc"])
 def test_the_exporter_speaks_tls_and_says_what_is_missing(certificate, gateway, protocol):
-    """With CA and token it gets through; without either it is refused, and the message says what to set."""
+    """With CA and token it gets through.
+
+    Without either it is refused, and the message says what to set.
+    """
     port = gateway.grpc if protocol == "grpc" else gateway.http
     endpoint = f"https://127.0.0.1:{port}" + ("" if protocol == "grpc" else "/v1/traces")
     ca = certificate["GATEWAY_CERTIFICATE"]

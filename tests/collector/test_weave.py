@@ -1,4 +1,4 @@
-"""Trajectories through agent and gateway into Weave's own server, read back by its unmodified client."""
+"""Trajectories pass agent and gateway into Weave, and its client reads them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ FILTERS = {
 def test_trajectories_arrive_in_weave_and_are_found_by_what_they_are(
     collector: Any, environment: dict[str, str], local_weave: Any, tmp_path: Any
 ) -> None:
-    """Every trajectory is there as one tree; each part of its identity, extras and scores filter."""
+    """Every trajectory is there as one tree.
+
+    Each part of its identity, extras and scores filter.
+    """
     project = f"project-{uuid.uuid4().hex[:12]}"
     assert local_weave.calls(project) == []
     gateway = collector(

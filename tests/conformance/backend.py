@@ -1,4 +1,4 @@
-"""Operations and scores in one form for all backends, and the interface of an adapter.
+"""Define operations and scores in one form for all backends, and an adapter.
 
 An adapter may rename fields and round times to its backend's precision, and nothing else.
 """
@@ -77,7 +77,7 @@ class Adapter(Protocol):
         """Read all operations of a project by the backend's own client."""
 
     def shows(self, value: Any) -> Any:
-        """Return the documented form in which the backend shows a number, text, bool or None."""
+        """Return how the backend documents that it shows a number, text, bool or None."""
 
 
 def identity(attributes: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -93,7 +93,7 @@ def inputs(value: Any) -> Any:
 
 
 def exact(value: Any, shows: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return a JSON value in a form that compares types too, unlike ``1 == True == 1.0``."""
+    """Return a JSON value in a form that compares types, unlike ``1 == True == 1.0``."""
     if isinstance(value, Mapping):
         return {shows(name): exact(entry, shows) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -105,7 +105,9 @@ def exact(value: Any, shows: Callable[[Any], Any] = lambda value: value) -> Any:
 def trees(
     operations: Sequence[Operation], shows: Callable[[Any], Any] = lambda value: value
 ) -> dict[str, Any]:
-    """Map each trace id to its operations, nested, siblings in order of their start. Without ids.
+    """Map each trace id to its operations, nested, siblings in order of their start.
+
+    Without ids.
 
     Args:
         operations: of a project.

@@ -53,7 +53,7 @@ def operations_of(spans: Iterable[Any]) -> list[Operation]:
 
 @contextmanager
 def receiver() -> Iterator[list[OtlpAdapter]]:
-    """Run an OTLP/HTTP receiver, which tells the two exporters apart by their User-Agent."""
+    """Run an OTLP/HTTP receiver that tells two exporters apart by User-Agent."""
     received: dict[str, list[Any]] = {THEIRS: [], OURS: []}
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Record a rollout that is hard to export: ``python -m tests.conformance.recorded``."""
+"""Record a hard rollout: ``python -m tests.conformance.recorded``."""
 
 from __future__ import annotations
 

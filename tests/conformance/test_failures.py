@@ -1,4 +1,7 @@
-"""Check each exporter against failing targets. A new exporter adds an adapter in ``failing.py``."""
+"""Check each exporter against failing targets.
+
+A new exporter adds an adapter in ``failing.py``.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,10 @@ def failure_of(exporter: Any, spans: list[ReadableSpan]) -> ExportFailure:
 
 
 def test_healthy_server_gets_the_spans(adapter, server, exporter, spans):
-    """Without a failure the export succeeds, `last_failure` is None and the request is sent once."""
+    """Without a failure the export succeeds, and the request is sent once.
+
+    `last_failure` is None.
+    """
     deliver(exporter, spans)
     assert exporter.last_failure is None
     assert len(server.requests(adapter.writes_to)) == 1
@@ -75,7 +81,10 @@ def test_healthy_server_gets_the_spans(adapter, server, exporter, spans):
     ("status", "kind"), [(status, kind) for kind, statuses in STATUSES.items() for status in statuses]
 )
 def test_status_has_one_kind_for_every_exporter(adapter, server, exporter, spans, status, kind):
-    """A status of the request with spans becomes one kind of failure, whose message quotes no web page."""
+    """A status of the request with spans becomes one kind of failure.
+
+    Its message quotes no web page.
+    """
     server.answers[adapter.writes_to] = (status, {}, b"<html>no</html>")
     failure = failure_of(exporter, spans)
     assert failure.kind is kind
@@ -120,7 +129,10 @@ def test_retry_after_is_passed_on(adapter, server, exporter, spans, header, low,
 
 @pytest.mark.parametrize("fault", ["nobody listens", "connection closed", "silence"])
 def test_missing_answer_is_an_outage(adapter, spans, fault):
-    """A target that is down, hangs up or is silent counts as an outage, and the message names it."""
+    """A target that is down, hangs up or is silent counts as an outage.
+
+    The message names it.
+    """
     with serving({"/": (0, {}, b"")}) as fake, socket.create_server(("127.0.0.1", 0)) as silent:
         url = fake.uri
         if fault == "nobody listens":
@@ -148,7 +160,7 @@ def test_answer_of_no_known_form_raises_nothing(adapter, server, exporter, spans
 
 
 def test_secret_is_in_no_message(adapter, server, exporter, spans, caplog):
-    """The credential is sent, but a server that quotes it does not get it into messages or logs."""
+    """The credential is sent, but a server's quote of it gets into no message or log."""
     body = f'{{"message": "no such key: {SECRET}"}}'.encode()
     server.answers[adapter.writes_to] = (401, {"Content-Type": "application/json"}, body)
     with caplog.at_level(logging.WARNING):
@@ -175,7 +187,10 @@ def test_span_that_cannot_be_encoded_is_rejected(adapter, exporter, spans):
 
 
 def test_export_after_shutdown_is_refused(exporter, spans):
-    """After shutdown an export is a failure with a reason; a second shutdown does nothing."""
+    """After shutdown an export is a failure with a reason.
+
+    A second shutdown does nothing.
+    """
     exporter.shutdown()
     exporter.shutdown()
     failure = failure_of(exporter, spans)
@@ -185,7 +200,7 @@ def test_export_after_shutdown_is_refused(exporter, spans):
 
 
 def test_check_says_what_export_would(adapter, server, exporter):
-    """`check` passes on a healthy server, sends no span, and reports a refusal and an outage."""
+    """`check` passes on a healthy server, sends no span, and reports failures."""
     assert isinstance(exporter, Checks)
     assert exporter.check() is None
     assert exporter.last_failure is None

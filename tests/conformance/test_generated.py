@@ -1,4 +1,4 @@
-"""Generated trajectories read back from each backend field by field as they were recorded."""
+"""Generated trajectories are read back from each backend as recorded."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def as_recorded(value: Any) -> Any:
 
 
 def as_text(text: str | None) -> str:
-    """Return the recorded form of a comment or an exception's message: text that UTF-8 can hold."""
+    """Return how a comment or an exception's message is recorded, as valid UTF-8."""
     return (text or "").encode("utf-8", "replace").decode()
 
 
@@ -141,7 +141,10 @@ def assert_same(planned: Any, found: Any) -> None:
 @ASKED
 @given(plan=plans)
 def test_recorded_lines_hold_what_the_program_did(recorder: Recorder, plan: list[dict[str, Any]]) -> None:
-    """Names, nesting, inputs, outputs, errors, identity and the newest scores, as the program gave them."""
+    """All recorded fields are as the program gave them.
+
+    Fields are names, nesting, inputs, outputs, errors, identity and the newest scores.
+    """
     lines = recorder.record(plan, f"p{uuid.uuid4().hex}")
     spans = [recorded.span for recorded in read_lines(lines)]
     found = operations_of(spans)
@@ -187,7 +190,7 @@ def _score(value: Any) -> Any:
 def test_backend_gives_back_what_was_recorded(
     recorder: Recorder, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every field has its value and type, in whatever order and batches the spans were delivered."""
+    """Every field has its value and type, in any order and batches of delivery."""
     for variable, value in adapter.variables.items():
         monkeypatch.setenv(variable, value)
     exporter = load(adapter.exporter, {})

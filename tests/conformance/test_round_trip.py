@@ -1,4 +1,7 @@
-"""Spans read back from each backend as one tree. A new exporter adds its adapter to ``adapters``."""
+"""Spans read back from each backend as one tree.
+
+A new exporter adds its adapter to ``adapters``.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,10 @@ def spool(tmp_path_factory: pytest.TempPathFactory, adapters: dict[str, Adapter]
 
 
 def test_recorded_rollout_has_every_hard_case(spool: Path) -> None:
-    """The recording has errors, late scores, big and foreign text, siblings, guests and bare operations."""
+    """The recording has hard cases.
+
+    It has errors, late scores, big and foreign text, siblings, guests and bare operations.
+    """
     spans = read_directory(spool)
     names = {span.name for span in spans}
     assert names >= {"AgentLoop.run", "AgentLoop.slow", "stream", "GET /model", "score judge"}
@@ -79,7 +85,10 @@ def test_recorded_rollout_has_every_hard_case(spool: Path) -> None:
 def test_backend_shows_the_trees_that_otlp_shows(
     spool: Path, adapters: dict[str, Adapter], name: str
 ) -> None:
-    """Names, parents, order, times, values, status, identity and scores are as over OTLP, types included."""
+    """All fields are as over OTLP, types included.
+
+    Fields are names, parents, order, times, values, status, identity and scores.
+    """
     adapter = adapters[name]
     reference = trees(adapters[REFERENCE].read("conformance"), adapter.shows)
     assert len(reference) == 9
@@ -144,7 +153,10 @@ def one_trajectory(spool: Path) -> Lines:
 def test_comparison_notices_a_change(
     one_trajectory: Lines, adapters: dict[str, Adapter], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lost span, another parent, output, identity or type of a score, and a lost score are differences."""
+    """Any changed or lost span or score is a difference.
+
+    A changed span has another parent, output or identity; a changed score has another type.
+    """
     adapter = adapters[name]
     for variable, value in adapter.variables.items():
         monkeypatch.setenv(variable, value)

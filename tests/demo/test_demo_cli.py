@@ -34,7 +34,7 @@ def shown(uri: str) -> str:
 
 @pytest.fixture
 def server() -> Any:
-    """Return the address of an HTTP server that answers as MLflow for the demo's experiment."""
+    """Return the address of an HTTP server that answers the demo as MLflow."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -63,7 +63,10 @@ def test_relative_database_is_made_absolute(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_database_is_shown_with_the_servers_command(tmp_path: Path) -> None:
-    """For SQLite the demo prints the server's command and the experiment's address, each on one line."""
+    """For SQLite the demo prints the server's command and the experiment's address.
+
+    Each is on one line.
+    """
     path = tmp_path / "mlflow.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE experiments (experiment_id INTEGER, name TEXT)")
@@ -74,7 +77,7 @@ def test_database_is_shown_with_the_servers_command(tmp_path: Path) -> None:
 
 
 def test_one_step_is_printed_as_address_and_as_search(server: str) -> None:
-    """The demo prints the address of the list filtered by step, and a search in Python."""
+    """The demo prints the list's address, filtered by step, and a search in Python."""
     text = shown(server)
     query = text.partition(f"  {server}/#/experiments/42/traces?")[2].partition("\n")[0]
     pairs = [pair.split("=") for name, pair in parse_qsl(query) if name == "tag"]
@@ -98,14 +101,20 @@ def test_installed_mlflow_reads_tags_from_the_address() -> None:
 
 
 def test_missing_experiment_is_replaced_by_the_list_of_experiments(tmp_path: Path) -> None:
-    """Before the first delivery the address is that of all experiments, and nothing is created."""
+    """Before the first delivery the address is that of all experiments.
+
+    Nothing is created.
+    """
     path = tmp_path / "mlflow.db"
     assert "http://127.0.0.1:5000/#/experiments\n" in shown(f"sqlite:///{path}")
     assert not path.exists()
 
 
 def test_password_of_a_database_is_not_printed() -> None:
-    """A database other than SQLite is printed as a placeholder, as its URI may hold a password."""
+    """A database other than SQLite is printed as a placeholder.
+
+    Its URI may hold a password.
+    """
     assert "secret" not in shown("postgresql://me:secret@host/db")
 
 

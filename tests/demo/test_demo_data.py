@@ -1,4 +1,7 @@
-"""The demo's dataset and tokenizer are correct, and the tokenizer can be trained again."""
+"""The demo's dataset and tokenizer are correct.
+
+The tokenizer can be trained again.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ def chat() -> ChatTokenizer:
 
 @pytest.mark.parametrize("split", get_args(Split))
 def test_rows_follow_verls_schema(split: Split) -> None:
-    """Every row has the columns that verl's agent loops read, and its index is its position."""
+    """Every row has the columns that verl's agent loops read.
+
+    Its index is its position.
+    """
     for place, row in enumerate(load(split)):
         assert set(row) == set(Row.__annotations__)
         assert [message["role"] for message in row["prompt"]] == ["system", "user"]
@@ -47,7 +53,10 @@ def test_dataset_has_32_training_and_8_validation_problems() -> None:
     "row", ROWS, ids=lambda row: f"{row['extra_info']['split']}-{row['extra_info']['index']}"
 )
 def test_worked_solution_of_each_row_is_correct(row: Row) -> None:
-    """Each step of a solution has the value it states, and the last value is the ground truth."""
+    """Each step of a solution has the value it states.
+
+    The last value is the ground truth.
+    """
     steps = worked_steps(row["extra_info"]["answer"])
     assert len(steps) >= 2
     for step in steps:
@@ -80,7 +89,7 @@ def test_training_again_gives_the_shipped_tokenizer(tmp_path: Path) -> None:
 
 
 def test_prompt_has_system_text_tools_and_question(chat: ChatTokenizer) -> None:
-    """The template renders the roles and the tool's schema, and ends at the assistant's turn."""
+    """The template renders roles and the tool's schema, up to the assistant's turn."""
     text = chat.decode(chat.prompt_ids(ROWS[0]["prompt"], [CALCULATOR_SCHEMA]), keep_special=True)
     assert text.startswith("<|im_start|>system\nYou solve")
     assert '"name": "calculator"' in text
@@ -105,7 +114,7 @@ def test_turns_encoded_one_by_one_equal_the_whole_conversation(chat: ChatTokeniz
 
 
 def test_turn_without_end_token_is_ended_by_the_next(chat: ChatTokenizer) -> None:
-    """If the model was cut off before its end token, the next turn starts with that token."""
+    """If the model's end token was cut off, the next turn starts with it."""
     answers: list[Message] = [{"role": "tool", "content": "2"}]
     closed = chat.turn_ids(answers, closed=True)
     assert chat.turn_ids(answers, closed=False) == [chat.eos_token_id, *closed]

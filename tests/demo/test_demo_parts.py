@@ -86,7 +86,7 @@ async def test_plain_text_has_no_calls() -> None:
     "body", ['{"name": "a"', "", "[]", '{"name": "a"}', '{"name": 1, "arguments": {}}', '"a"']
 )
 async def test_malformed_call_is_an_error_for_the_model(body: str) -> None:
-    """A call that cannot be parsed, with or without its end, raises an error for the model."""
+    """A call that cannot be parsed raises an error for the model."""
     for text in (f"<tool_call>{body}</tool_call>", f"<tool_call>{body}"):
         with pytest.raises(ToolCallFormatError):
             await HermesToolParser().extract_tool_calls(text)
@@ -114,6 +114,6 @@ def test_answer_is_the_number_of_the_last_marked_line(solution: str, answer: str
     [("#### 6.50", 1.0, True), ("#### 7", 0.1, True), ("6.5", 0.0, False)],
 )
 def test_reward_depends_on_number_and_format(solution: str, score: float, answer_format: bool) -> None:
-    """The reward is 1 for the right number, 0.1 for a wrong one in an answer line, 0 for none."""
+    """The reward is 1 for the right number, 0.1 for a wrong one, and 0 for none."""
     result = compute_score("word-problems", solution, "6.5")
     assert (result.score, result.answer_format) == (score, answer_format)

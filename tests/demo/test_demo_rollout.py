@@ -1,4 +1,4 @@
-"""Whole trajectories without Ray: the server runs in this process, behind a handle like an actor's."""
+"""Run whole trajectories without Ray; the server runs in this process."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ async def test_response_mask_marks_the_models_tokens() -> None:
 
 
 async def test_default_run_has_errors_and_rising_rewards() -> None:
-    """With default settings tools and parser report errors, and rewards rise with each batch."""
+    """With default settings tools and parser report errors.
+
+    Rewards rise with each batch.
+    """
     server = ScriptedServer(seed=0)
     rewards, errors = [], []
     for batch in schedule(Plan()):

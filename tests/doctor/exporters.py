@@ -1,4 +1,4 @@
-"""Exporters whose ``check()`` returns what the variable ``OTEL_TEST_ENDPOINT`` says."""
+"""Exporters whose ``check()`` returns what ``OTEL_TEST_ENDPOINT`` says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of this machine, with real environments, real exporters, and secrets that must not be shown."""
+"""Check this machine, with real environments, exporters and secrets."""
 
 import io
 import json
@@ -83,7 +83,7 @@ def test_disabled_tracing_is_a_warning(environment):
 
 
 def test_configuration_of_the_parent_process_is_named_as_source(environment):
-    """The variable that carries ``configure()`` is named as the source, and not listed with the others."""
+    """The variable that carries ``configure()`` is named as the source only."""
     config = to_variable({"exporters": {"test-plain": {"path": "/dev/null", "token": SECRET}}})
     diagnosis = environment(**{CONFIG_VARIABLE: config})
     assert only(diagnosis, "tracing").found == f"on: {CONFIG_VARIABLE} names test-plain"

@@ -1,4 +1,4 @@
-"""Checks of a real cluster whose second node lacks the package, and of answers made by hand."""
+"""Check a real cluster whose second node lacks the package, and made-up answers."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ WORKERS_VALUE = "sesame-of-the-worker"
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """Start a cluster in which one tracing variable has another value than the driver's."""
+    """Start a cluster whose nodes have another value of one tracing variable."""
     directory = tmp_path_factory.mktemp("cluster")
     install(directory / "site")
     with pytest.MonkeyPatch.context() as patched:
@@ -46,7 +46,10 @@ def address(tmp_path_factory):
 
 
 def test_every_node_of_a_cluster_is_checked(address, checked_exporters, monkeypatch):
-    """Nodes are checked with the driver's variables, a missing package is reported, and no value is shown."""
+    """Nodes are checked with the driver's variables, and no value is shown.
+
+    A missing package is reported.
+    """
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-checked")
     monkeypatch.setenv("OTEL_TEST_ENDPOINT", "refused")
@@ -120,7 +123,10 @@ def test_node_equal_to_the_driver_has_no_warning():
 
 
 def test_other_python_in_workers_is_a_warning_with_both_paths():
-    """A driver in a virtual environment and workers in the system's Python are named, with the fix."""
+    """A virtual environment's driver beside workers of the system's Python is named.
+
+    The fix is named too.
+    """
     finding = found(answer(executable="/usr/bin/python3", prefix="/usr"))["python"]
     assert finding.verdict is Verdict.WARN
     for path in ("/usr/bin/python3 (prefix /usr", f"{sys.executable} (prefix {sys.prefix}"):

@@ -1,4 +1,4 @@
-"""Checks of spool directories, with real directories and with mount tables in the kernel's format."""
+"""Check spool directories, real ones and with mount tables in the kernel's format."""
 
 import os
 from pathlib import Path
@@ -44,7 +44,10 @@ def mounts(tmp_path):
     ],
 )
 def test_file_system_is_that_of_the_closest_mount(mounts, path, kind):
-    """Names are unescaped, whole components compared, and a later mount hides an earlier one."""
+    """Names are unescaped, and whole components compared.
+
+    A later mount hides an earlier one.
+    """
     assert file_system_of(Path(path), mounts) == kind
 
 

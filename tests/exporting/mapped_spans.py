@@ -71,7 +71,7 @@ def io(inputs: Any = None, output: Any = None, mime_type: str | None = JSON) -> 
 
 
 def roots() -> dict[str, ReadableSpan]:
-    """Return root spans of trajectories, of scores given from outside, and of other traces."""
+    """Return roots of trajectories, of scores from outside, and of other traces."""
     scores = {
         "rollout.score.reward": 0.75,
         "rollout.score_time.reward": START_NS + 4_000_000,

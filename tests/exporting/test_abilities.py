@@ -1,4 +1,4 @@
-"""Optional abilities are looked up by `isinstance`, in exporters of other people too."""
+"""Optional abilities are looked up by `isinstance`, in any exporter."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_logging_handler_that_raises_harms_nothing():
 
 
 def test_missing_package_is_named_with_the_extra_that_brings_it():
-    """A missing module of this package is no missing extra, so the error stays unchanged."""
+    """The error about a missing module of this package stays unchanged."""
     with (
         pytest.raises(ModuleNotFoundError, match=r"'no_such_package': pip install 'otel-rollout\[weave\]'"),
         needing("weave"),

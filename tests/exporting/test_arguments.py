@@ -17,7 +17,10 @@ from otel_rollout.exporting.arguments import (
 
 
 def test_argument_wins_over_the_variables_in_their_order(monkeypatch):
-    """Empty and blank values count as not given; the source names the argument or variable."""
+    """Empty and blank values count as not given.
+
+    The source names the argument or variable.
+    """
     assert given("url", None, "SPECIAL_URL", "URL") == Given(None, "URL")
     monkeypatch.setenv("URL", "general")
     monkeypatch.setenv("SPECIAL_URL", "  ")

@@ -12,7 +12,10 @@ entries = st.lists(st.binary(max_size=12), max_size=30)
 
 @given(entries=entries, limit=st.integers(1, 40), number=st.none() | st.integers(1, 5))
 def test_batches_keep_order_and_limits(entries, limit, number):
-    """Only a single entry exceeds the limit, and no batch could have taken the next entry."""
+    """Only a single entry exceeds the limit.
+
+    No batch could have taken the next entry.
+    """
     found = list(batches(entries, len, limit, number))
     assert [entry for batch in found for entry in batch] == entries
     for batch, following in zip(found, [*found, None][1:], strict=True):

@@ -17,7 +17,10 @@ SERVER = HttpServer("the server", "ADDRESS", "TIMEOUT", "CA", "CERTIFICATE")
 
 
 def test_every_status_has_a_kind():
-    """Success is no failure, redirects and unknown 4xx need a person, and 5xx are outages."""
+    """Success is no failure, and redirects and unknown 4xx need a person.
+
+    5xx are outages.
+    """
     for status in range(200, 300):
         assert kind_of_status(status) is None
     for status in range(300, 400):
@@ -63,7 +66,10 @@ def test_unreadable_certificate_file_is_refused():
     [(400, False), (408, True), (425, False), (429, False), (499, True), (503, True)],
 )
 def test_answer_tells_whether_the_request_may_have_been_stored(status, may_have_arrived):
-    """After a timeout or an error in the server the request may be stored; after 429 it is not."""
+    """After a timeout or an error in the server the request may be stored.
+
+    After 429 it is not.
+    """
     with serving({"/": (status, {}, b"")}) as fake:
         session = HttpSession(SERVER, 5)
         response = session.send("POST", fake.uri, data=b"x")

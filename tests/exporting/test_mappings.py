@@ -1,4 +1,4 @@
-"""Compare the data sent to MLflow and Weave for spans of every kind with files that a person has read.
+"""Compare the data sent to MLflow and Weave with files that a person has read.
 
 ``python -m tests.exporting.test_mappings`` writes the files anew after a change that is meant.
 """

@@ -251,7 +251,10 @@ def test_image_is_exported_once_per_trace() -> None:
 
 
 def test_image_is_never_replaced_by_a_reference_to_a_later_span() -> None:
-    """Exporters read lines in their own order; the span that begins first keeps the image for all."""
+    """Exporters read lines in their own order.
+
+    The span that begins first keeps the image for all.
+    """
     rewriter = LineRewriter(Path())
     image = "data:image/png;base64," + "iVBORw0KGgo" * 200
     said = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": image}}]}]}

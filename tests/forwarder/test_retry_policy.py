@@ -42,7 +42,10 @@ def test_a_failure_says_how_long_its_export_waits():
     ],
 )
 def test_requested_pause_is_bounded(requested, low, high):
-    """Delivery waits at most five minutes; a request without a positive number has no effect."""
+    """Delivery waits at most five minutes.
+
+    A request without a positive number has no effect.
+    """
     failure = ExportFailure(FailureKind.UNAVAILABLE, "429", retry_after=requested)
     assert low <= POLICY.pause_after(failure, 0) <= high
 

@@ -452,7 +452,7 @@ def test_outcome_takes_any_line(line: bytes) -> None:
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_decision_about_a_shared_line_stays_for_the_other_exporter(tmp_path: Path, is_kept: bool) -> None:
-    """An exporter that has yet to read the decision does not change it for the other exporters."""
+    """An exporter that reads the decision late does not change it for the others."""
     segment = SegmentName("1-00000000000000aa", 1)
     (tmp_path / "behind").mkdir()
     (tmp_path / segment.file).write_bytes(recorded_line(1, {}, {}))

@@ -46,7 +46,10 @@ def spans_in(request: ExportTraceServiceRequest | TracesData) -> list:
 @examples(30)
 @given(batch=spans, max_bytes=st.sampled_from([1, 500, 1 << 20]))
 def test_otlp_exporter_encodes_every_span(batch, max_bytes):
-    """Protobuf reads back, Google's own parser takes the JSON, and each span is there once."""
+    """Protobuf reads back what it wrote, and each span is there once.
+
+    Google's own parser takes the JSON.
+    """
     requests = halved(batch, encoding.protobuf_of_spans, len, max_bytes)
     assert sum(len(spans_in(ExportTraceServiceRequest.FromString(body))) for body in requests) == len(batch)
     requests = halved(batch, encoding.json_of_spans, len, max_bytes)

@@ -144,7 +144,10 @@ def test_attributes_of_every_type_are_refused_or_sound(value, place):
 @examples(150)
 @given(done=damages, step=st.integers() | st.text(max_size=4), text=st.text(max_size=30))
 def test_damaged_line_is_refused_or_sound(done, step, text):
-    """A cut, flipped or spliced line gives spans or one kind of error, and always a step."""
+    """A cut, flipped or spliced line gives spans or one kind of error.
+
+    It always gives a step.
+    """
     line = damaged(HEAD + line_of(1, step, text), done, HEAD + line_of(2, "other"))
     read(line)
     assert isinstance(scan.step_of(line), scan.StepKey)
@@ -333,7 +336,10 @@ def test_whole_lines_of_a_damaged_spool_are_delivered(hurried, monkeypatch, tmp_
 @example(damage=[], content=b"x" * 5000)
 @example(damage=[("cut", 0.125), ("insert", 0.0078125, bytes(4))], content=None)  # "unsupported file format"
 def test_damaged_ledger_stops_no_delivery(hurried, monkeypatch, tmp_path_factory, damage, content):
-    """A ledger that cannot be read is replaced, and lines in segments are delivered again."""
+    """A ledger that cannot be read is replaced.
+
+    Lines in segments are delivered again.
+    """
     node_dir = tmp_path_factory.mktemp("node")
     recorded(node_dir, "one")
     path = node_dir / ledger_reader.FILE

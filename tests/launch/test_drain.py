@@ -40,7 +40,10 @@ def test_wait_ends_when_the_target_refuses_the_credentials_of_this_process(
 def test_wait_goes_on_when_a_successor_has_just_taken_over(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The refusal is of the earlier forwarder: its successor has other credentials and forgets it."""
+    """The refusal is the earlier forwarder's.
+
+    Its successor has other credentials and forgets it.
+    """
 
     def successor_takes_over(*_: object) -> bool:
         ledger.forget_failures()

@@ -97,7 +97,7 @@ def database(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
-    """``mlflow server --app-name basic-auth`` with a certificate of an unknown authority."""
+    """``mlflow server --app-name basic-auth`` with an unknown CA's certificate."""
     directory = tmp_path_factory.mktemp("secured")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(directory / "ca.pem"))

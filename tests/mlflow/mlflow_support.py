@@ -1,4 +1,7 @@
-"""Helpers of the tests in this folder. Not in conftest.py, whose module name every test folder shares."""
+"""Helpers of the tests in this folder.
+
+Not in conftest.py, whose module name every test folder shares.
+"""
 
 from __future__ import annotations
 

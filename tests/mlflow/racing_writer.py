@@ -1,4 +1,4 @@
-"""One of several processes that write at once: ``python racing_writer.py URI PROJECT TRACES``.
+"""One of several concurrent writers: ``racing_writer.py URI PROJECT TRACES``.
 
 Says "ready", waits for a line on standard input, and says "delivered". What cannot be delivered for the
 moment it sends again for a while, as the forwarder does.

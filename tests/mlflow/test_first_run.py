@@ -15,7 +15,7 @@ def test_short_program_ends_soon_with_a_new_and_an_old_database(tmp_path):
 
 
 def test_new_database_is_synchronized_to_disk_once(tmp_path, monkeypatch):
-    """MLflow's migrations are 500 transactions, about 6 s on a disk that takes 5 ms for each."""
+    """MLflow's migrations take 500 transactions, 6 s at 5 ms each."""
     import sqlite3
 
     statements = []

@@ -1,4 +1,7 @@
-"""docs/mlflow.md is true: its code runs, and its table says what the exporter does."""
+"""docs/mlflow.md is true.
+
+Its code runs, and its table says what the exporter does.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ print("OF THE RUN", len(mlflow.search_traces(run_id=names["run"].info.run_id)))
 
 
 def test_every_python_block_of_the_page_runs_and_every_search_finds(tmp_path: Path) -> None:
-    """The page's Python runs from top to bottom in a program that has recorded three siblings."""
+    """The page's Python runs in a program that has recorded three siblings."""
     searches = re.findall(r'filter_string="([^"]*)"', TEXT)
     assert len(searches) >= 6
     ran = subprocess.run(
@@ -137,7 +140,7 @@ def answers(url: str) -> bool:
 def test_variables_of_the_page_let_the_doctor_into_a_secured_server(
     secured: SecuredServer, tmp_path: Path
 ) -> None:
-    """With an existing address, account and CA, the page's last commands find no problem."""
+    """With an existing address, account and CA, the last commands find no problem."""
     [commands] = [block for block in blocks("bash") if "MLFLOW_TRACKING_USERNAME" in block]
     assert set(re.findall(r"^export (\w+)", commands, re.MULTILINE)) == {
         "OTEL_TRACES_EXPORTER",
@@ -218,7 +221,7 @@ ROWS: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Mapped:
-    """A trace read back, the name of its experiment, and whether it is the one trace of its run."""
+    """Return a trace, its experiment's name, and whether its run has only this trace."""
 
     info: Any
     data: Any

@@ -57,7 +57,7 @@ def tree_of(trace: Any) -> dict[str, Any]:
 def test_every_ended_span_is_delivered_after_the_job_is_killed(
     uri: str, project: str, environment: dict[str, str]
 ) -> None:
-    """After ray.kill of all actors and ray.shutdown MLflow has each trajectory whole and once."""
+    """After ray.kill and ray.shutdown MLflow has each trajectory whole and once."""
     ran = subprocess.run(
         [sys.executable, "-m", "tests.mlflow.killed_job", "4", "5", "20"],
         env=environment,
@@ -92,7 +92,10 @@ with rollout_trace_attr(sample_index=5, step=9, rollout_n=1, agent_name="slow"):
 def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
     uri: str, project: str, environment: dict[str, str]
 ) -> None:
-    """The tracker lists it with its identity while it runs, and with its children once it is killed."""
+    """The tracker lists it with its identity while it runs.
+
+    Once it is killed, the tracker shows its children too.
+    """
     command = [sys.executable, "-c", LONG_TRAJECTORY]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -220,7 +223,10 @@ def wait_for_state(uri: str, project: str, state: str, seconds: float) -> Any:
 def test_demo_fills_mlflow_with_searchable_trajectories(
     uri: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """`otel-rollout demo` ends with lost: 0, and each trajectory is found by step, sample and n."""
+    """`otel-rollout demo` ends with lost: 0.
+
+    Each trajectory is found by step, sample and n.
+    """
     environment.pop("OTEL_TRACES_EXPORTER")
     environment.pop("OTEL_ROLLOUT_PROJECT")
     command = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "demo"]

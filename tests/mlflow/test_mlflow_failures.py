@@ -43,7 +43,10 @@ def test_old_server_is_refused_with_both_versions(fake_server, rollouts, exporte
 
 
 def test_server_that_is_not_mlflow_is_refused(fake_server, rollouts, exporter_for):
-    """A web page in place of a version is REFUSED, and the message names the address's variable."""
+    """A web page in place of a version is REFUSED.
+
+    The message names the address's variable.
+    """
     exporter = exporter_for(fake_server.uri)
     for answer in ((200, {}, b"<html>hello</html>"), (404, {}, b"<html>not here</html>")):
         fake_server.answers["/version"] = answer
@@ -60,7 +63,10 @@ def test_silent_server_is_unavailable(server_uri, rollouts, exporter_for):
 
 
 def test_credentials_are_sent_and_in_no_message(fake_server, rollouts, exporter_for, monkeypatch):
-    """User name and password of the URI become basic authentication, and a token bearer authentication."""
+    """User name and password of the URI become basic authentication.
+
+    A token becomes bearer authentication.
+    """
     fake_server.answers["/v1/traces"] = (401, {}, b'{"message": "hunter2 is wrong"}')
     exporter = exporter_for(fake_server.uri.replace("//", "//alice:hunter2@"))
 

@@ -67,7 +67,9 @@ def test_processes_that_meet_a_new_project_share_one_experiment(server_uri, proj
 
 
 def test_eight_processes_make_one_database(database, project, exporter_for):
-    """Of eight that open a SQLite file that does not exist yet, all deliver, and so does one more later.
+    """All of eight processes that create one SQLite file deliver.
+
+    One more delivers later.
 
     Beside them MLflow's own client makes the file at the same time, as a trainer that logs its run does.
     """

@@ -1,4 +1,4 @@
-"""Recorded trajectories, read back by MLflow's own client from server and database."""
+"""Recorded trajectories, read back from server and database by MLflow's client."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_tokens_of_a_late_model_call_are_added_to_a_scored_trace(uri, project, r
 
 
 def test_late_score_becomes_feedback(uri, project, rollouts, exporter_for):
-    """An evaluation span sent long after its trajectory leaves state and tags unchanged."""
+    """A late evaluation span leaves the state and tags of the trace unchanged."""
     with rollouts.span("Agent.run", "AGENT") as root:
         pass
     exporter = exporter_for(uri)
@@ -207,7 +207,10 @@ def test_score_delivered_before_its_trajectory_is_kept(uri, project, rollouts, e
 
 
 def test_span_that_is_no_score_is_stored_whatever_its_score_origin(uri, project, rollouts, exporter_for):
-    """An application may set any attribute; only an evaluation span is a score from outside."""
+    """An application may set any attribute.
+
+    Only an evaluation span is a score from outside.
+    """
     with rollouts.span("Agent.run", "AGENT", rollout__score_origin="outside"):
         pass
     deliver(exporter_for(uri), rollouts.ended())
@@ -217,7 +220,7 @@ def test_span_that_is_no_score_is_stored_whatever_its_score_origin(uri, project,
 
 
 def test_newer_score_of_a_name_replaces_the_older(uri, project, rollouts, exporter_for):
-    """Root attribute and evaluation span of one name are one feedback, with the newest value."""
+    """Root attribute and evaluation span of one name are one feedback, the newest."""
     with rollouts.span("Agent.run", "AGENT", rollout__score__reward=0.1) as root:
         pass
     with (
@@ -329,7 +332,7 @@ def test_validation_has_a_session_of_its_own(uri, project, rollouts, exporter_fo
 
 
 def test_all_traces_are_linked_to_the_run(uri, project, rollouts, exporter_for):
-    """All of 120 traces are found by the run, though MLflow links at most 100 in one request."""
+    """The run finds all 120 traces, though MLflow links at most 100 per request."""
     client = MlflowClient(tracking_uri=uri)
     experiment_id = client.create_experiment(project)
     run_id = client.create_run(experiment_id).info.run_id

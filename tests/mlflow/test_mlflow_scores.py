@@ -94,7 +94,7 @@ def test_scores_delivered_in_every_order_show_the_newest(uri, project, rollouts,
 
 
 def test_replayed_older_segment_reverts_no_score(uri, project, trajectory, exporter_for):
-    """After another forwarder delivers the trajectory again, the later score stays, once."""
+    """Delivery by another forwarder keeps the later score, once."""
     root, evaluation = trajectory
     first = evaluation(0.1, 10, INSIDE)
     deliver(exporter_for(uri), [first, root])
@@ -116,7 +116,7 @@ def test_newer_score_without_comment_removes_the_older_comment(uri, project, tra
 
 
 def test_tag_is_the_newest_score_of_root_and_workers(uri, project, rollouts, exporter_for):
-    """A score given in a worker is Feedback of a span there, and may be the trace's tag."""
+    """A worker's score is Feedback of a span there, and may be the trace's tag."""
     root = rollouts.begin("run", START, rollout__score__reward=0.1, rollout__score_time__reward=START + 10)
     above = otel.set_span_in_context(otel.NonRecordingSpan(root.get_span_context()))
     worker = rollouts.begin("worker", START, above)
@@ -196,7 +196,10 @@ def test_score_with_a_name_that_is_no_tag_is_feedback(uri, project, trajectory, 
 
 
 def test_export_to_a_trashed_experiment_is_refused(uri, project, rollouts, exporter_for):
-    """MLflow stores the spans and shows none; the message says how to restore the experiment."""
+    """MLflow stores the spans and shows none.
+
+    The message says how to restore the experiment.
+    """
     exporter = exporter_for(uri)
 
     def export():

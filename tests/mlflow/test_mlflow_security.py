@@ -104,7 +104,7 @@ def test_user_without_permission_is_refused_as_such(secured, as_admin, rollouts,
 
 
 def test_unknown_authority_is_refused_naming_the_variable(secured, rollouts, exporter_for):
-    """Nothing is sent to a server whose certificate is not trusted, no password either."""
+    """Nothing, not even a password, is sent to a server without trusted certificate."""
     failure = refusal(exporter_for(secured.uri, username=ADMIN, password=PASSWORD), rollouts)
 
     assert secured.uri in failure.message
@@ -132,7 +132,10 @@ def test_certificate_for_another_name_is_refused(secured, rollouts, exporter_for
 def test_certificate_check_is_skipped_only_by_the_variable(
     secured, as_admin, project, rollouts, exporter_for, monkeypatch
 ):
-    """MLFLOW_TRACKING_INSECURE_TLS=true delivers without a CA, and each connection is warned of."""
+    """MLFLOW_TRACKING_INSECURE_TLS=true delivers without a CA.
+
+    Each connection is warned of.
+    """
     monkeypatch.delenv("MLFLOW_TRACKING_SERVER_CERT_PATH")
     monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
     with rollouts.span("Agent.run", "AGENT"):
@@ -165,7 +168,10 @@ print(otel_rollout.shutdown(60).exporters["mlflow"])
 
 
 def test_refused_spans_are_delivered_once_the_password_is_right(secured, as_admin, project):
-    """A wrong password keeps spans on disk, and `otel-rollout forward` delivers them later."""
+    """A wrong password keeps spans on disk.
+
+    `otel-rollout forward` delivers them later.
+    """
     wrong = {
         **os.environ,
         "OTEL_TRACES_EXPORTER": "mlflow",

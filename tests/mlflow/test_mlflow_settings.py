@@ -101,7 +101,10 @@ def test_database_with_an_old_mlflow_package_is_refused(monkeypatch, database):
 
 
 def test_environment_alone_is_enough(monkeypatch):
-    """The tracker's own variables configure the exporter; empty variables count as not set."""
+    """The tracker's own variables configure the exporter.
+
+    Empty variables count as not set.
+    """
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://alice:p%40ss@mlflow.example:5000/base/")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "7")
     monkeypatch.setenv("MLFLOW_RUN_ID", "")

@@ -15,7 +15,10 @@ from tests.sdk_spans import JSON, deliver
 
 
 def test_too_long_names_are_cut_and_long_inputs_kept(uri, project, rollouts, exporter_for):
-    """A session id and names beyond MLflow's limits are cut, and a megabyte of input is whole."""
+    """A session id and names beyond MLflow's limits are cut.
+
+    A megabyte of input is whole.
+    """
     big = "界" * 400_000
     with rollouts.span(
         "n" * 5000,
@@ -67,7 +70,7 @@ NUMBERS += [str(2**63 - 1), str(-(2**63)), "true", "false", "null"]
 
 
 def test_number_keeps_its_type(sqlite_uri, project, rollouts, exporter_for):
-    """Alone, in an object and in a list, 1.0 stays a float and the smallest integer an integer."""
+    """In any place, 1.0 stays a float and the smallest integer an integer."""
     shapes = ["{}", '{{"held": {}}}', "[{}, {}]"]
     texts = [shape.format(number, number) for number in NUMBERS for shape in shapes]
     for text in texts:

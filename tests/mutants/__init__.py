@@ -1,1 +1,4 @@
-"""Mutation tests: does a test fail when a line of the product is changed? ``make mutants``."""
+"""Mutation tests: does a test fail when a line of the product is changed?
+
+``make mutants``.
+"""

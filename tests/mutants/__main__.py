@@ -1,4 +1,4 @@
-"""Change one place of a module at a time, and count the changes that no test notices.
+"""Change one place of a module at a time; count changes that no test notices.
 
 Cosmic Ray makes the mutants. It runs in an environment of its own (`make mutants`); the tests run in `.venv`.
 Each worker mutates a copy of the checkout. The sample depends on the seed alone, so a score can be repeated.
@@ -94,7 +94,7 @@ def row(name: str, number: int, survived: int) -> str:
 
 
 def sampled(size: int, seed: int, only: str) -> list[Mutant]:
-    """Return up to ``size`` mutants of each module, of different places, chosen by the seed."""
+    """Return up to ``size`` mutants of each module, chosen by the seed."""
     chosen: list[Mutant] = []
     for module, tests in TARGETS.items():
         if only not in module:
@@ -123,7 +123,7 @@ def mutants_of(module: str, tests: str) -> Iterator[Mutant]:
 
 
 def unevaluated(tree: ast.Module) -> set[tuple[int, int]]:
-    """Return the positions inside annotations, which Python does not evaluate in this project."""
+    """Return positions inside annotations, which Python does not evaluate here."""
     found: set[tuple[int, int]] = set()
     for node in ast.walk(tree):
         annotations = [getattr(node, "annotation", None), getattr(node, "returns", None)]

@@ -27,7 +27,7 @@ def lines_of_this_process(tmp_path):
 
 
 def test_recorded_span_is_decoded_with_every_field(tracing, tmp_path):
-    """Context, parent, times, attributes, events, links, kind, status, resource and scope are equal."""
+    """Every field of span and resource is equal."""
     tracer = runtime.current().tracer
     with tracer.start_as_current_span("parent") as parent:
         span = tracer.start_span(
@@ -207,7 +207,7 @@ def test_scanned_step_is_the_decoded_step(step, validate, text):
 
 
 def read_with_interruption(line: TraceLine, number: int) -> tuple[bytes, list[ReadableSpan], int]:
-    """Read a line's bytes and spans, and let another reader in before instruction ``number``.
+    """Read a line, and let another reader in before instruction ``number``.
 
     Return the bytes, the spans, and the number of instructions.
     """

@@ -88,7 +88,10 @@ def test_receivers_words_are_quoted_with_credentials_masked(receiver, exporter_t
 
 
 def test_lines_go_undecoded_in_requests_of_bounded_size(receiver, exporter_to):
-    """Over http/json requests hold the recorded bytes, and only a single line exceeds the limit."""
+    """Over http/json requests hold the recorded bytes.
+
+    Only a single line exceeds the limit.
+    """
     exporter = exporter_to(receiver, protocol="http/json", max_request_bytes=4 * len(LINES[0]))
     big = LINES[0].replace(b'"n"', b'"%b"' % (b"n" * 5000))
     assert exporter.export_lines([*LINES, big]) is SpanExportResult.SUCCESS
@@ -199,7 +202,10 @@ def test_grpc_code_has_its_kind_of_failure(grpc_server, exporter_to, code, detai
 
 
 def test_grpc_carries_retry_delay_headers_and_partial_success(grpc_server, exporter_to):
-    """RetryInfo is gRPC's Retry-After, headers are metadata, and requests are bounded in bytes."""
+    """RetryInfo is gRPC's Retry-After, and headers are metadata.
+
+    Requests are bounded in bytes.
+    """
     servicer, url = grpc_server
     exporter = exporter_to(url, protocol="grpc", headers="X-Key=v", max_request_bytes=1000)
     for send in (lambda: exporter.export(SPANS), lambda: exporter.export_lines(LINES)):

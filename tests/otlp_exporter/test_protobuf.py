@@ -91,7 +91,10 @@ def spans_in(requests: Iterable[ExportTraceServiceRequest | TracesData]) -> list
 
 @given(st.lists(lines, min_size=1, max_size=6))
 def test_recorded_line_equals_the_message_of_googles_parser(recorded):
-    """Each field arrives as it was recorded; a resource and a scope are in a request once."""
+    """Each field arrives as it was recorded.
+
+    A resource and a scope are in a request once.
+    """
     (request,) = sent(recorded)
     assert spans_in([request]) == spans_in(map(parse_line, recorded))
     resources = [of_resource.resource.SerializeToString() for of_resource in request.resource_spans]

@@ -48,7 +48,10 @@ def test_defaults_are_those_of_the_specification():
     ],
 )
 def test_endpoint_is_read_as_the_specification_says(monkeypatch, variable, value, protocol, url, tls):
-    """The general endpoint gets /v1/traces, that for traces is complete, and gRPC takes host and port."""
+    """The general endpoint gets /v1/traces, and that for traces is complete.
+
+    gRPC takes host and port.
+    """
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{variable}", value)
     found = resolved(protocol=protocol)
     assert (found.url, found.tls) == (url, tls)

@@ -15,7 +15,7 @@ def write(thread: int, written: list[int], stop: threading.Event) -> None:
 
 
 def record_in_child(number: int) -> None:
-    """Record a trajectory in a forked child: its parent's lock, journal and segment may be in use."""
+    """Record a trajectory in a child that is forked while its parent writes."""
     child = os.fork()
     if child == 0:
         with rollout_trace_attr(name=f"child.{number}", step=1):

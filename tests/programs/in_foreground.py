@@ -1,4 +1,4 @@
-"""Make the terminal that of this process, so that its Ctrl-C reaches it, and run a program in its place."""
+"""Run a program in this terminal's foreground, so that Ctrl-C reaches it."""
 
 import fcntl
 import os

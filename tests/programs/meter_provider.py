@@ -1,4 +1,4 @@
-"""Record two runs under a late MeterProvider, and print the metrics it got as JSON after each."""
+"""Record two runs under a late MeterProvider, and print the metrics as JSON."""
 
 import json
 import time

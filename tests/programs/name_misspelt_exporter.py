@@ -1,4 +1,4 @@
-"""Record with a misspelt exporter, and end once the forwarder and this process have said so."""
+"""Record with a misspelt exporter; end once both processes have reported it."""
 
 from __future__ import annotations
 

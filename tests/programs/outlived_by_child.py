@@ -1,4 +1,7 @@
-"""Die inside a trajectory, while a forked child lives on; the child records when a line comes in."""
+"""Die inside a trajectory, while a forked child lives on.
+
+The child records when a line comes in.
+"""
 
 import os
 import signal

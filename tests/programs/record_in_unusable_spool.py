@@ -1,4 +1,4 @@
-"""Record in a spool that is damaged before or while the process records, and report.
+"""Record in a spool that is damaged before or meanwhile, and report.
 
 Arguments: spool directory, run id, name of the fault, and ``root`` or ``nobody``. The modules that recording
 needs are imported first, because the user nobody may not be able to read them.

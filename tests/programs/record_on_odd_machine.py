@@ -1,4 +1,4 @@
-"""Record a trajectory, report and shut down, on a machine where something is missing."""
+"""Record, report and shut down, on a machine where something is missing."""
 
 from __future__ import annotations
 

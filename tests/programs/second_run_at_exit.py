@@ -1,4 +1,7 @@
-"""Record a run, shut down, and record another one, which the exit delivers; an exit handler records, too."""
+"""Record a run, shut down, and record another one, which the exit delivers.
+
+An exit handler records, too.
+"""
 
 import atexit
 

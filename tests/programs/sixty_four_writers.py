@@ -1,4 +1,7 @@
-"""Record in sixty-four processes at once, a quarter of which is killed; print what became of the spans."""
+"""Record in sixty-four processes at once, a quarter of which is killed.
+
+Print what became of the spans.
+"""
 
 import os
 import signal
@@ -9,7 +12,10 @@ from otel_rollout.runs import membership
 
 
 def record(number: int) -> None:
-    """Record a trajectory of fifty operations; every fourth process is killed inside it."""
+    """Record a trajectory of fifty operations.
+
+    Every fourth process is killed inside it.
+    """
     with rollout_trace_attr(name=f"{number}", step=number % 4):
         for count in range(50):
             rollout_trace_op(name=f"{number}.{count}")(lambda: None)()

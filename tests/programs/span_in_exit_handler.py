@@ -1,4 +1,4 @@
-"""Record, shut down, and record in an exit handler that runs after those of the package."""
+"""Record, shut down, and record in an exit handler after the package's."""
 
 import atexit
 
@@ -12,7 +12,7 @@ def record_late() -> None:
 
 
 def main() -> None:
-    """Register the handler before the package registers its own, which therefore run first."""
+    """Register the handler first, so that it runs after the package's."""
     atexit.register(record_late)
     import otel_rollout
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def prepare(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this process, and the Ray cluster that it starts, record into ``directory``."""
+    """Let this process and its Ray cluster record into ``directory``."""
     site = directory / "site"
     python_path = exporters.install(site)
     for name in [settings.CONFIG_VARIABLE, "RAY_ADDRESS", "RAY_RUNTIME_ENV_HOOK"]:
@@ -37,7 +37,10 @@ class Job:
     spool: Path
 
     def spans(self, trace_id: str | None, count: int, timeout: float = 60) -> list[Recorded]:
-        """Return the spans of a trace as soon as there are ``count``; fail if there are more."""
+        """Return the spans of a trace as soon as there are ``count``.
+
+        Fail if there are more.
+        """
         return self._wait(lambda span: span.span.trace_id.hex() == trace_id, count, timeout)
 
     def traces(self, trace_ids: set[str | None], count: int) -> dict[str, list[Recorded]]:

@@ -52,7 +52,10 @@ def test_carrier_is_ascii_text():
 
 
 def test_oversized_identity_is_shortened_with_one_warning(caplog):
-    """Essential attributes stay, long values are cut, and attributes beyond the limit are missing."""
+    """Essential attributes stay, and long values are cut.
+
+    Attributes beyond the limit are missing.
+    """
     attributes = {f"note.{n}": "x" * 300 for n in range(40)}
     identity = Identity({**attributes, "rollout.sample_index": "y" * 5000, "rollout.step": 3})
     sent = carrier_of(identity)
@@ -95,7 +98,7 @@ def test_unrecorded_span_leaves_operations_of_the_receiver_unrecorded(recorded):
 
 
 def test_operation_in_extracted_context_has_parent_and_identity(recorded):
-    """The receiver's operation is a child of the sender's span, with the trajectory's identity."""
+    """The receiver's operation is a child of the sender's span, in its trajectory."""
     with rollout_trace_attr(sample_index=5, step=1) as trajectory:
         sent = carrier.inject()
     token = otel_context.attach(carrier.extract(sent or {}))

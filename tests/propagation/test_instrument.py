@@ -1,4 +1,4 @@
-"""Switching propagation on and off, with supported and unsupported versions of Ray."""
+"""Propagation is switched on and off, with supported and unsupported Ray."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_execution_information_without_function_counts_as_missing(monkeypatch):
 
 
 def test_ray_is_patched_when_the_program_imports_it():
-    """``instrument()`` does not import Ray, which takes a second and may not be installed."""
+    """``instrument()`` does not import Ray, which is slow or not installed."""
     ran = subprocess.run([sys.executable, IMPORTS_RAY_LATE], capture_output=True, text=True, check=True)
     assert json.loads(ran.stdout) == {
         "ray imported by instrument": False,

@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "openai_compatible.
 
 
 def test_spans_of_a_tracing_server_join_the_trajectory(test_exporters, tmp_path):
-    """A server that reads the request's headers, as vLLM does, continues the trajectory's trace."""
+    """A server that reads the headers, as vLLM does, continues the trace."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

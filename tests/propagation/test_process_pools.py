@@ -62,7 +62,7 @@ def in_pool(way: str, start: multiprocessing.context.BaseContext) -> list[int]:
 
 
 def check(spans, parent, other_process=True):
-    """Check for one trace, the identity on every span, and scores below their operations."""
+    """Check for one trace, its identity, and scores below their operations."""
     grades = [s for s in spans if s.name == "grade"]
     assert len(grades) == 2
     for span in grades:
@@ -92,7 +92,7 @@ def test_work_in_multiprocessing_thread_pool_belongs_to_the_submitting_trajector
 
 
 def test_calls_of_one_pool_belong_to_their_own_trajectories(recorded, start):
-    """The pool serves three trajectories, one that is not recorded, and work outside of any."""
+    """The pool serves three trajectories, one of them unrecorded, and other work."""
     with start.Pool(1) as pool:
         traces = []
         for number in range(3):

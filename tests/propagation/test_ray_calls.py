@@ -1,4 +1,4 @@
-"""Ray calls of every kind inside a trajectory: one trace, in whichever workers they run."""
+"""Ray calls of every kind inside a trajectory are in one trace."""
 
 import asyncio
 import time
@@ -53,7 +53,7 @@ def decorated_actors(job):
 
 
 def one_trace(job, trajectory, works: int):
-    """Check that the spans are the root and ``works`` operations below it, with the identity."""
+    """Check the root, ``works`` operations below it, and the identity."""
     spans = job.spans(trajectory.trace_id, works + 1)
     assert tree(spans) == {"rollout_trace": ["work"] * works}
     for span in spans:
@@ -108,7 +108,10 @@ def test_exceptions_of_remote_code_arrive_unchanged(job, sync):
 
 
 def test_methods_of_every_kind_continue_the_trajectory(job, sync):
-    """The methods are plain, inherited, static and class methods, with options, and ``__ray_call__``."""
+    """The methods are plain, inherited, static and class methods, with options.
+
+    One is ``__ray_call__``.
+    """
     with trajectory() as t:
         ray.get(sync.method.remote())
         ray.get(sync.without_arguments.options(name="named").remote())
@@ -164,7 +167,7 @@ def test_generators_continue_the_trajectory_at_every_step(job, sync, asynchronou
 
 
 def test_call_between_the_steps_of_a_generator_is_outside_its_trajectory(job, asynchronous):
-    """A generator that waits for its consumer does not change the context of other calls."""
+    """A generator that waits for its consumer changes no other call's context."""
     with trajectory() as t:
         steps = asynchronous.stream.remote(3, pause=0.2)
         ray.get(next(steps))
@@ -174,7 +177,7 @@ def test_call_between_the_steps_of_a_generator_is_outside_its_trajectory(job, as
 
 
 def test_cancelled_generator_is_closed_inside_its_trajectory(job, asynchronous):
-    """The consumer stops early, and the generator's clean-up belongs to the trajectory."""
+    """The consumer stops early, and the generator cleans up in the trajectory."""
     with trajectory() as t:
         steps = asynchronous.stream.remote(1000, pause=0.05)
         ray.get(next(steps))
@@ -221,7 +224,7 @@ def test_concurrent_calls_of_a_threaded_actor_keep_their_trajectories(job):
 
 
 def test_synchronous_method_of_an_asyncio_actor_continues_the_trajectory(job, asynchronous):
-    """The work that an asynchronous method submits to an executor continues the trajectory, too."""
+    """Work that an asynchronous method gives to an executor is in the trajectory."""
     with trajectory() as t:
         assert f"{ray.get(asynchronous.not_async.remote()):032x}" == t.trace_id
         ray.get(asynchronous.in_executor.remote())
@@ -245,7 +248,10 @@ def test_call_outside_a_trajectory_is_in_no_trace(job, sync):
 
 
 def test_invocation_decorator_sees_only_the_users_arguments(job):
-    """Ray lets a function change how it is called; such a function does not see the carrier."""
+    """Ray lets a function change how it is called.
+
+    Such a function does not see the carrier.
+    """
     seen = []
 
     def decorator(invocation):
@@ -297,7 +303,7 @@ def test_decorated_classes_without_patches_continue_the_trajectory(job, decorate
 
 
 def test_fifty_concurrent_trajectories_through_two_asyncio_actors_stay_apart(job):
-    """In a hundred rounds, each span is in its own trace, with its own root and identity."""
+    """In a hundred rounds, each span has its own trace's root and identity."""
     tool = actors.Tool.remote()
     agent = actors.Asyncio.remote(tool)
 

@@ -96,7 +96,7 @@ def test_job_with_setup_hook_and_variables_keeps_both(run, tmp_path, hook):
 
 @pytest.mark.parametrize("hook", [{}, {**HOOK, "INSTRUMENT": "no"}], ids=["call", "variable"])
 def test_submitted_job_keeps_its_runtime_env(run, tmp_path, hook):
-    """``ray job submit --runtime-env`` gives the driver a runtime_env beside the prepared one."""
+    """``ray job submit --runtime-env`` gives the driver a second runtime_env."""
     submitted = {
         "env_vars": {"MLFLOW_TRACKING_URI": "theirs", "USER_VARIABLE": "1"},
         "worker_process_setup_hook": "tests.propagation.programs.jobs_on_cluster.user_hook",
@@ -142,7 +142,7 @@ def test_unprepared_job_after_a_prepared_one_gets_no_carrier(run):
 
 
 def test_workers_join_the_second_run_of_their_driver(run, tmp_path):
-    """Trajectories of the driver, of old and new workers, and of workers that these call, follow."""
+    """Trajectories of the driver, of old and new workers, and of their calls, follow."""
     found, _ = run("second_run")
     assert found["first"] == {"recorded": 4, "pending": 0, "lost": 0}
     assert found["second"] == {"recorded": 9, "pending": 0, "lost": 0}
@@ -158,7 +158,10 @@ def test_workers_join_the_second_run_of_their_driver(run, tmp_path):
 
 @pytest.mark.parametrize("scenario", ["imported_after_init", "not_instrumented"])
 def test_unprepared_processes_of_a_job_agree_on_one_run(run, tmp_path, scenario):
-    """The environments of driver and four actors enable tracing; one report counts them all."""
+    """The environments of driver and four actors enable tracing.
+
+    One report counts them all.
+    """
     variables = {"OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(tmp_path / "delivered.jsonl")}
     found, _ = run(scenario, **variables)
     runs = [path.name for path in (tmp_path / "spool").iterdir()]

@@ -1,4 +1,4 @@
-"""Coroutines and generators in the context that came with their call: transparent wrappers."""
+"""Coroutines and generators run in their call's context, in transparent wrappers."""
 
 import asyncio
 from types import AsyncGeneratorType, CoroutineType, GeneratorType

@@ -1,4 +1,4 @@
-"""The runtime_env of a job: variables, credentials hidden from Ray's logs, and a setup hook."""
+"""The job's runtime_env has variables, hidden credentials, and a setup hook."""
 
 import json
 import os
@@ -73,7 +73,10 @@ def test_runtime_env_object_keeps_its_type(variables):
 
 
 def test_prepared_runtime_env_is_returned_as_it_is(variables):
-    """``instrument()``, helper and RAY_RUNTIME_ENV_HOOK combine; Ray refuses a second hook."""
+    """``instrument()``, helper and RAY_RUNTIME_ENV_HOOK combine.
+
+    Ray refuses a second hook.
+    """
     prepared = ray_runtime_env({"env_vars": {}})
     assert ray_runtime_env(prepared) is prepared
     assert init_arguments({"runtime_env": prepared}, {})[0]["runtime_env"] is prepared
@@ -113,7 +116,10 @@ def test_pickled_hook_names_no_module_of_this_package(variables):
 
 @pytest.mark.parametrize("key", ["container", "image_uri"])
 def test_container_excludes_the_hook_and_gets_variables_without_credentials(key, variables, caplog):
-    """Ray allows no hook there: workers record traces of their own, and one warning says so."""
+    """Ray allows no hook there, so workers record their own traces.
+
+    One warning says so.
+    """
     prepared = ray_runtime_env({key: "x"})
     assert HOOK not in prepared
     assert RECEIVER_MARK not in prepared["env_vars"]

@@ -78,7 +78,7 @@ def test_sampled_out_trajectory_has_no_spans_in_threads(installed, recorded):
 
 
 def test_context_variables_of_the_pools_initializer_stay(installed, tracing):
-    """The caller's other context variables do not replace variables that the initializer set."""
+    """The caller's other context variables do not replace the initializer's."""
     pool = ThreadPoolExecutor(1, initializer=lambda: variable.set("pool") and None)
     with pool, rollout_trace_attr():
         assert pool.submit(variable.get).result() == "pool"

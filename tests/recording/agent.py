@@ -1,4 +1,4 @@
-"""The configurator of `opentelemetry-distro`, which cannot be installed beside the newest SDK."""
+"""The configurator of `opentelemetry-distro`, which lags behind the newest SDK."""
 
 from opentelemetry.sdk._configuration import _OTelSDKConfigurator as Configurator
 

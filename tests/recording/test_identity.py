@@ -9,7 +9,10 @@ from otel_rollout.recording.identity import Identity
 
 
 def test_identity_is_encoded_without_a_lock() -> None:
-    """While another thread encodes an identity, this one encodes another: no fork leaves a lock locked."""
+    """Two threads encode identities while the process forks.
+
+    No fork leaves a lock locked.
+    """
     begun, over = threading.Event(), threading.Event()
 
     class Slow:

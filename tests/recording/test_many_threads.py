@@ -1,4 +1,4 @@
-"""Many threads of Python work, starved of the GIL, lose no span while the disk works."""
+"""Many Python threads, starved of the GIL, lose no span while the disk works."""
 
 import json
 import signal
@@ -77,7 +77,7 @@ def test_threads_that_starve_each_other_lose_no_span(healthy_disk, threads, call
 
 
 def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
-    """However long the holder of the writer's lock waits for the GIL, the others' spans are recorded."""
+    """A lock holder that waits for the GIL costs the others no span."""
     writer = writer_in(tmp_path)
     entered, publish = threading.Event(), journal.Journal.publish
 
@@ -101,7 +101,10 @@ def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
 
 
 def recorded_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch, line: bytes) -> float:
-    """Write a line that a signal handler interrupts to write another; return the handler's seconds."""
+    """Write a line that a signal handler interrupts to write another.
+
+    Return the handler's seconds.
+    """
     publish, took = journal.Journal.publish, []
 
     def struck(self: journal.Journal, written: int, lines: int = 0) -> None:
@@ -124,7 +127,10 @@ def recorded_by_a_handler(writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
 
 
 def test_span_of_a_signal_handler_inside_a_write_is_recorded(tmp_path, monkeypatch):
-    """The handler does not wait for its own thread; the handler's span comes right after."""
+    """The handler does not wait for its own thread.
+
+    The handler's span comes right after.
+    """
     writer = writer_in(tmp_path)
     for number in range(20):
         assert recorded_by_a_handler(writer, monkeypatch, b"%d\n" % number) < MAX_WAIT

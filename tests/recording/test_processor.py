@@ -39,7 +39,7 @@ def application(monkeypatch) -> InMemorySpanExporter:
 
 
 def test_spans_go_to_the_application_and_to_the_spool(application, recorded):
-    """Application and spool have one tree with the application's spans and the trajectory's identity."""
+    """Application and spool have one tree, with the trajectory's identity."""
     with rollout_trace_attr(step=3, sample_index=1):
         assert op(7) == 7
         score("reward", 1.0)
@@ -55,7 +55,10 @@ def test_spans_go_to_the_application_and_to_the_spool(application, recorded):
 
 
 def test_trace_has_the_runs_resource_alone(recorded, monkeypatch):
-    """Backends make a trace's tags of the first resource; the scope names a span's origin."""
+    """Backends make a trace's tags of the first resource.
+
+    The scope names a span's origin.
+    """
     exporter = InMemorySpanExporter()
     provider = TracerProvider(resource=Resource({"service.name": "the application's"}))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -86,7 +89,7 @@ def test_trajectory_inside_an_application_span_continues_its_trace(application, 
 
 
 def test_provider_set_late_is_joined_from_then_on(recorded, monkeypatch):
-    """Earlier trajectories are recorded by our provider, later ones through the application's."""
+    """Our provider records earlier trajectories, the application's later ones."""
     with rollout_trace_attr(name="before"):
         pass
     exporter = InMemorySpanExporter()
@@ -109,7 +112,10 @@ def test_provider_without_sdk_is_left_alone(recorded):
 
 
 def test_ids_do_not_come_from_the_global_generator(application, recorded):
-    """Workers with equal seeds have different ids, and their random numbers are unchanged."""
+    """Workers with equal seeds have different ids.
+
+    Their random numbers are unchanged.
+    """
     random.seed(0)
     state = random.getstate()
     op(1)
@@ -124,7 +130,10 @@ def test_ids_do_not_come_from_the_global_generator(application, recorded):
 
 
 def test_application_sampler_decides_for_whole_trajectories(recorded, monkeypatch):
-    """All spans below a root that is sampled out are left out; no operation becomes its own trace."""
+    """All spans below a root that is sampled out are left out.
+
+    No operation becomes its own trace.
+    """
     provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.5)))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
 
@@ -141,7 +150,7 @@ def test_application_sampler_decides_for_whole_trajectories(recorded, monkeypatc
 
 @pytest.mark.parametrize("limits", [SpanLimits(max_attribute_length=100), SpanLimits(max_attributes=3)])
 def test_application_limits_do_not_cut_our_record(limits, recorded, monkeypatch):
-    """Identity and attributes are whole, whatever the application's SDK cuts or evicts."""
+    """Identity and attributes are whole, whatever the SDK cuts or evicts."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(span_limits=limits)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -182,7 +191,10 @@ def told(tmp_path) -> list[ReadableSpan]:
 
 
 def story(tmp_path, recorded) -> list[dict[str, object]]:
-    """Record everything that a trajectory's spans can have; return it without ids and times."""
+    """Record everything that a trajectory's spans can have.
+
+    Return it without ids and times.
+    """
 
     def fail() -> None:
         with rollout_trace_attr(step=3, sample_index="row-seven", who="somebody"):

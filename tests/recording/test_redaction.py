@@ -343,7 +343,7 @@ def test_text_that_resembles_a_secret_stays(text: str) -> None:
 )
 @pytest.mark.parametrize("nesting", ["object", "orjson", "string", "slashes"])
 def test_all_text_under_a_secret_name_is_redacted(value: object, nesting: str) -> None:
-    """Lists and objects, pairs as headers are given, and entries with a name and a value."""
+    """Text in lists, objects, pairs and entries with name and value is redacted."""
     redacted = redact_secrets(line_with(NESTINGS[nesting](json.dumps(value))))
     assert b"hunter2" not in redacted
 
@@ -372,7 +372,10 @@ def test_values_beside_other_names_stay() -> None:
 
 
 def test_numbers_under_secret_names_stay_numbers() -> None:
-    """A score may have such a name; a number that is a string only in OTLP is not touched."""
+    """A score may have such a name.
+
+    A number that is a string only in OTLP is not touched.
+    """
     attributes = {"rollout.score.secret_found": 7, "rollout.score.password": float("nan"), "secret": b"bytes"}
     line = b'"scope":{},"spans":[{"attributes":%b}]}]}]}\n' % writer.attribute_list(attributes)
     assert redact_secrets(line) == line
@@ -414,7 +417,10 @@ def burn(text: str) -> str:
 def test_function_beyond_its_budget_costs_content_but_no_span(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line's content is replaced, for a while also that of other long lines, but not of shorter ones."""
+    """The line's content is replaced.
+
+    For a while other long lines' content is replaced too, but not that of shorter lines.
+    """
     redact = redaction.redaction_of(f"{__name__}:burn")
     assert redact is not None
     assert redact(line_with("quick")) == line_with("quick")

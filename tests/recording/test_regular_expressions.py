@@ -87,7 +87,7 @@ def is_of_re(function: ast.expr) -> bool:
 
 
 def flags_of(call: ast.Call, path: Path) -> int:
-    """Return the flags in a call of ``re``, given by name or by a constant of the module."""
+    """Return the flags in a call of ``re``, by name or by the module's constant."""
     given = [*call.args[1:], *(keyword.value for keyword in call.keywords if keyword.arg == "flags")]
     names = {node.attr for part in given for node in ast.walk(part) if isinstance(node, ast.Attribute)}
     flags = 0
@@ -185,7 +185,7 @@ def matches_member(item: Any, character: str) -> bool:
 
 
 def repeated_parts(parsed: Any, before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield, for each repetition of an expression, the text before it and the repeated text."""
+    """Yield for each repetition the text before it and the repeated text."""
     c = sre_constants
     for operation, argument in parsed:
         if operation in (c.MAX_REPEAT, c.MIN_REPEAT):
@@ -240,7 +240,10 @@ def seconds(expression: Expression, text: str) -> float:
 
 
 def is_super_linear(expression: Expression, before: str, part: str, end: str) -> bool:
-    """Return whether time grows faster than the text; sizes grow slowly, as nothing can interrupt it."""
+    """Return whether time grows faster than the text.
+
+    Sizes grow slowly, as nothing can interrupt it.
+    """
 
     def took(size: int) -> float:
         return seconds(expression, before + part * (size // len(part) + 1) + end)
@@ -267,7 +270,7 @@ def test_expressions_of_all_packages_are_found() -> None:
 
 @pytest.mark.parametrize("expression", FOUND, ids=[expression.where for expression in FOUND])
 def test_time_grows_no_faster_than_the_text(expression: Expression) -> None:
-    """The texts repeat what the expression repeats, after its beginning, with an end that does not match."""
+    """The texts repeat what the expression repeats, with an end that does not match."""
     for before, part, end in sorted(inputs(expression.pattern)):
         assert not is_super_linear(expression, before, part, end), (before, part, end)
 

@@ -42,7 +42,10 @@ def taken(sampler: GroupSampling, step: Any = 1, validate: bool = False, experim
 
 
 def test_rate_is_a_share_of_groups() -> None:
-    """Another step, experiment or seed makes another choice; a higher rate adds groups to a lower one's."""
+    """Another step, experiment or seed makes another choice.
+
+    A higher rate adds groups to a lower one's.
+    """
     tenth, half = taken(GroupSampling(rate=0.1)), taken(GroupSampling(rate=0.5))
     assert 8 <= len(tenth) <= 35
     assert 75 <= len(half) <= 125
@@ -75,7 +78,7 @@ def test_validation_has_its_own_rule(validation: str, expected: int) -> None:
 
 
 def test_limit_is_exact_where_the_whole_step_is_known() -> None:
-    """The limit is exact however often a group occurs, among the groups that the rate chooses."""
+    """The limit is exact among the groups that the rate chooses."""
     step = [group(row) for row in ROWS for _ in range(4)]
     chosen = GroupSampling(most=7).chosen(step)
     assert chosen is not None
@@ -136,7 +139,7 @@ SEVENS = [7, 7.0, np.int64(7), np.int8(7), np.float64(7), np.float32(7), np.arra
 
 @pytest.mark.parametrize("seven", [*SEVENS, "7", np.str_("7")], ids=repr)
 def test_whole_number_is_one_name_in_any_spelling(seven: Any) -> None:
-    """Sampling, multiples of a step and verdicts go by the listing's name: all of these are 7."""
+    """Sampling, multiples of a step and verdicts read all of these as 7."""
     expected = Group.named("e", 7, 7, False)
     assert repr(Group.named("e", seven, seven, False)) == repr(expected)
     for every in (2, 7):
@@ -208,7 +211,7 @@ def run_job(**variables: str) -> Any:
 
 
 def test_every_process_decides_alike(tmp_path: Path) -> None:
-    """Processes that share only experiment and seed record equal groups, siblings together."""
+    """Processes with equal experiment and seed record equal, whole groups."""
     variables = {
         "OTEL_ROLLOUT_EXPERIMENT": "e",
         "OTEL_ROLLOUT_SAMPLE_RATE": "0.3",
@@ -229,7 +232,10 @@ def test_every_process_decides_alike(tmp_path: Path) -> None:
 def test_sampled_out_trajectory_is_silent_and_its_scores_are_counted(
     fresh_process: None, test_exporters: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """No span is started, in sub-trajectories either; the id says so, and a score of it is no error."""
+    """No span is started, in sub-trajectories either.
+
+    The id says so, and a score of it is no error.
+    """
     otel_rollout.configure("spool", sample_rate=0.0, shutdown_timeout=1)
     op = rollout_trace_op(lambda: otel_rollout.score("reward", 1))
     with rollout_trace_attr(step=1, sample_index=1) as trajectory:
@@ -288,7 +294,10 @@ def test_sampled_out_trajectory_reaches_no_exporter_of_the_application(
 def test_choice_of_rows_travels_with_calls_outside_trajectories(
     fresh_process: None, test_exporters: None
 ) -> None:
-    """A call for a whole step carries the chosen rows; calls inside a trajectory do not."""
+    """A call for a whole step carries the chosen rows.
+
+    Calls inside a trajectory do not.
+    """
     otel_rollout.configure("spool", sample_groups=1)
     assert carrier.inject() is None
     token = context.attach(with_chosen(frozenset([3, "a"]), context.get_current()))

@@ -210,7 +210,10 @@ def test_invalid_arguments_raise_nothing(tracer, recorded):
     ],
 )
 def test_failing_call_is_counted_as_what_it_adds(tracer, recorded, call, dropped):
-    """A dropped attribute, event or link is counted as such; a name or a status is not counted."""
+    """A dropped attribute, event or link is counted as such.
+
+    A name or a status is not counted.
+    """
     span = tracer.start_span("s")
     call(span)
     span.end()

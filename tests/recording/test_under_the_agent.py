@@ -1,4 +1,7 @@
-"""Under `opentelemetry-instrument`, which exports from inside the application, nothing arrives twice."""
+"""Under `opentelemetry-instrument`, nothing arrives twice.
+
+The agent exports from inside the application.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ print(type(trace.get_tracer_provider()).__module__)
 
 @pytest.fixture
 def agent(test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the agent's command with its distribution's entry point, and the exporter's file."""
+    """Return the agent's command with its entry point, and the exporter's file."""
     if importlib.util.find_spec("opentelemetry.distro") is None:
         info = tmp_path / "site" / "otel_rollout_tests-1.dist-info" / "entry_points.txt"
         with info.open("a") as file:
@@ -72,7 +75,10 @@ def arrived(path: Path) -> list[tuple[str, int, object]]:
 
 
 def test_agent_and_forwarder_with_one_target_deliver_each_span_once(agent: Path) -> None:
-    """Agent and forwarder read one variable. Each delivers its own spans, and all have the identity."""
+    """Agent and forwarder read one variable.
+
+    Each delivers its own spans, and all have the identity.
+    """
     said = run(OTEL_TRACES_EXPORTER="test-file")
     assert arrived(agent) == [
         ("app inside", 1, 3),
@@ -84,7 +90,7 @@ def test_agent_and_forwarder_with_one_target_deliver_each_span_once(agent: Path)
 
 
 def test_application_spans_reach_our_target_once(agent: Path) -> None:
-    """Where only we deliver to a target, the application's spans in a trajectory arrive there, too."""
+    """Where only we deliver, the application's spans in a trajectory arrive too."""
     configuration = json.dumps({"exporters": {"test-file": {}}, "run_id": "run"})
     run(OTEL_TRACES_EXPORTER="console", OTEL_ROLLOUT_CONFIG=configuration, OTEL_ROLLOUT_SHUTDOWN_TIMEOUT="30")
     (node_dir,) = [path.parent for path in (agent.parent / "spool").rglob("run.json")]

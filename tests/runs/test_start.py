@@ -1,4 +1,4 @@
-"""Test the first span of a program, which creates the runtime in a thread while the caller waits."""
+"""Test a program's first span, whose runtime a thread creates."""
 
 from __future__ import annotations
 
@@ -177,7 +177,10 @@ def interrupted(tracing: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow
 def test_runtime_of_an_interrupted_start_is_closed_with_its_run(
     interrupted: SlowStart, tmp_path: Path, ending: str, is_under_way: bool
 ) -> None:
-    """shutdown() and configure() leave no writer and no thread, and the next run records."""
+    """shutdown() and configure() leave no writer and no thread.
+
+    The next run records.
+    """
     if not is_under_way:
         interrupted.end()
     if ending == "shutdown":

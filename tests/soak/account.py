@@ -1,4 +1,4 @@
-"""A writer's own account of its spans, independent of ours: shared memory, which survives its SIGKILL."""
+"""Count a writer's spans in shared memory, which survives its SIGKILL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The randomised crash test: kills, faults and restarts; then nothing is lost and all adds up.
+"""The randomised crash test: kills, faults and restarts.
+
+Then nothing is lost and all adds up.
 
 python -m tests.soak.crash --seed N      play one schedule, and show it
 python -m tests.soak.crash --runs 300    as many as that, each with a seed of its own
@@ -26,7 +28,9 @@ from tests.soak.schedule import Schedule
 
 
 def play(seed: int, mlflow: str | None = None) -> Counter[str]:
-    """Play the schedule of a seed; ``mlflow`` is the address of a server that is its first target.
+    """Play the schedule of a seed.
+
+    ``mlflow`` is the address of a server that is its first target.
 
     Returns:
         What there was of it.

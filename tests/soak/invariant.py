@@ -1,4 +1,4 @@
-"""What must hold after any schedule: what ended has arrived, none of it needlessly twice, and all adds up."""
+"""Check a finished schedule: ended spans have arrived, and all adds up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The job of a crash test: a driver and its writers. ``python -m tests.soak.job DIRECTORY driver|NUMBER``."""
+"""The job of a crash test: a driver and its writers.
+
+``python -m tests.soak.job DIRECTORY driver|NUMBER``.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,7 @@ def _wait_to_be_killed(directory: Path) -> None:
 
 
 def drive(directory: Path, schedule: Schedule, arguments: dict[str, Any]) -> None:
-    """What the driver does: it founds the run, starts the writers, records a little, and ends somehow."""
+    """Run the driver: found the run, start the writers, record a little, and end."""
     otel_rollout.configure(**arguments)
     fresh = directory / (CONFIG + ".new")
     fresh.write_text(os.environ[CONFIG_VARIABLE])

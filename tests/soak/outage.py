@@ -19,7 +19,9 @@ FAULTS: tuple[str | int, ...] = ("refusing", "hanging", 503)
 
 
 def outage(seconds: float, spool: str) -> str:
-    """The target refuses, hangs and answers 503 by turns while a job goes on; when it is back all arrives.
+    """The target refuses, hangs and answers 503 by turns while a job goes on.
+
+    When it is back all arrives.
 
     Lost: nothing. Doubled: nothing, since no answer is lost on the way.
 

@@ -109,7 +109,9 @@ class Run:
 
     @contextlib.contextmanager
     def played(self) -> Iterator[None]:
-        """Play the schedule and have what is pending delivered; inside, all is still there to be looked at.
+        """Play the schedule and have what is pending delivered.
+
+        Inside, all is still there to be looked at.
 
         Raises:
             AssertionError: when the job, the delivery or a process does not come to its end.
@@ -126,7 +128,10 @@ class Run:
                 self._end()
 
     def counts(self) -> Counter[str]:
-        """How much there was of it; writers that killed themselves are not among the kills."""
+        """How much there was of it.
+
+        Writers that killed themselves are not among the kills.
+        """
         return Counter(spans=sum(account.ended(self.accounts).values()), kills=len(self.killed))
 
     def _play(self) -> None:
@@ -197,7 +202,7 @@ class Run:
         self._timers.append(timer)
 
     def _kill_who_is_due(self, ended: dict[int, int]) -> None:
-        """Kill the writers whose time has come, and those that have nothing left to do, which say so."""
+        """Kill the writers whose time has come, and those that have nothing left to do."""
         for path in self.accounts.iterdir():
             number, _, pid = map(int, path.name.split("."))
             is_idle = (self._directory / f"{job.IDLE}{pid}").exists()

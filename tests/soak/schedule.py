@@ -1,4 +1,4 @@
-"""What happens in one run of the randomised crash test: a pure function of its seed.
+"""Derive one run of the randomised crash test from its seed.
 
 Everything is tied to progress rather than to time (so many spans ended, the so-manieth request), so that
 a busy machine plays the same schedule as an idle one.

@@ -1,4 +1,4 @@
-"""The OTLP exporter, which says to a :class:`tests.soak.target.Target` which process it is in."""
+"""The OTLP exporter, which tells a :class:`tests.soak.target.Target` its process."""
 
 import os
 from typing import Any

@@ -1,4 +1,4 @@
-"""Targets on the loopback that misbehave as told: one that takes OTLP/HTTP, and a way to a real server."""
+"""Targets that misbehave as told: an OTLP/HTTP receiver, a way to a real server."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ PIECE = st.binary(max_size=700).map(lambda piece: piece.replace(b"\n", b"n"))
 @settings(max_examples=30, deadline=None)
 @given(lines=st.lists(st.one_of(PIECE, st.lists(PIECE, max_size=9)), max_size=60))
 def test_lines_come_out_in_order_through_a_small_ring(lines, tmp_path_factory):
-    """The segment holds lines whole and in order, however they wrap around the ring's end."""
+    """The segment holds whole lines in order, however they wrap in the ring."""
     directory = tmp_path_factory.mktemp("ring")
     writer = writer_in(directory, journal_bytes=4096)
     with patch.object(caller, "MAX_WAIT", 60):  # as long as the flusher takes on a busy machine
@@ -111,7 +111,7 @@ while True:
 
 @pytest.mark.parametrize("after", [200, 2000, 9000])
 def test_killed_writer_loses_and_tears_no_line(tmp_path, after):
-    """After SIGKILL and repair each acknowledged line is there once, whole and in order."""
+    """After SIGKILL and repair each acknowledged line is there once, in order."""
     command = [sys.executable, "-c", KILLED_WRITER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         acknowledged = next(int(line) for line in process.stdout if int(line) >= after)
@@ -179,7 +179,7 @@ writer.flush(30)
 @pytest.mark.parametrize("given", ["whole", "in pieces"])
 @pytest.mark.parametrize("point", ["before publishing", "while publishing", "in write(2)"])
 def test_a_writer_killed_in_the_middle_of_a_write_loses_and_tears_nothing(tmp_path, point, given):
-    """The writer is killed between a line and its length, within the length, and within a write(2)."""
+    """The writer is killed before, within and after the length, or within a write(2)."""
     ran = subprocess.run([sys.executable, "-c", DIES_IN_THE_MIDDLE, str(tmp_path), point, given], check=False)
     assert ran.returncode == -signal.SIGKILL
     (writer,) = layout.journals(tmp_path)
@@ -293,7 +293,10 @@ def test_full_disk_drops_spans_until_it_has_space(tmp_path, monkeypatch, caplog)
 
 
 def test_a_stuck_disk_makes_nobody_wait_twice(tmp_path, monkeypatch):
-    """A write that hangs costs one bounded wait; further spans are dropped at once, and none raises."""
+    """A write that hangs costs one bounded wait.
+
+    Further spans are dropped at once, and none raises.
+    """
     release = threading.Event()
     real_write = os.write
 
@@ -331,7 +334,10 @@ STEPS = st.text(max_size=70) | st.integers().map(str)
 @settings(max_examples=30, deadline=None)
 @given(drops=st.lists(st.tuples(STEPS, st.booleans(), st.sampled_from(journal.DROP_REASONS)), max_size=40))
 def test_dropped_spans_are_counted_by_step(drops, tmp_path_factory):
-    """Each reason is counted under its step, on disk at once; rows add up to the total."""
+    """Each reason is counted under its step, on disk at once.
+
+    Rows add up to the total.
+    """
     path = tmp_path_factory.mktemp("drops") / "1.journal"
     written = journal.Journal(path, 4096)
     for drop in drops:
@@ -374,7 +380,7 @@ while True:
 
 
 def test_length_and_counts_of_a_journal_are_of_one_moment(tmp_path):
-    """Length and counts fit together whenever the header is read, and whenever the process is killed."""
+    """Length and counts fit together at any read and after any kill."""
     for attempt in range(30):
         path = tmp_path / f"{attempt}.journal"
         command = [sys.executable, "-c", ENDLESS_JOURNAL, str(path)]

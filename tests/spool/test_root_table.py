@@ -44,7 +44,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 def killed(
     tmp_path: Path, count: int, extra: int = 0, name: str = "run", options: str = "{}"
 ) -> list[Recorded]:
-    """Kill a process with open trajectories; return the roots that crash recovery ends."""
+    """Kill a process with open trajectories.
+
+    Return the roots that crash recovery ends.
+    """
     environment = {**os.environ, "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", KILLED, str(count), str(extra), name, options]
     ran = subprocess.run(command, check=False, env=environment)

@@ -159,7 +159,10 @@ def test_a_disk_that_fills_while_recording_twice(
 
 @pytest.mark.parametrize("disk", [16], indirect=True)
 def test_a_short_write_followed_by_a_good_line(recording_there: Path, tmp_path: Path) -> None:
-    """The disk takes a part of a write; later lines follow the other part, and none is lost."""
+    """The disk takes a part of a write.
+
+    Later lines follow the other part, and none is lost.
+    """
     record(1)
     (node_dir,) = layout.node_directories(recording_there / "spool")
     (segment,) = [node_dir / name.file for name in layout.segments(node_dir)]

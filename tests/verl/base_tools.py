@@ -1,4 +1,4 @@
-"""Tools with a life cycle, in a module of their own: verl's launcher imports it by name."""
+"""Tools with a life cycle, in a module that verl's launcher imports by name."""
 
 from __future__ import annotations
 

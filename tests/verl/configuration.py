@@ -64,7 +64,7 @@ def make_model(directory: Path) -> Path:
 
 
 def configuration(directory: Path, overrides: list[str]) -> Any:
-    """Return the configuration with which ``python -m verl.trainer.main_ppo`` would start."""
+    """Return the configuration of ``python -m verl.trainer.main_ppo``."""
     directory.mkdir(parents=True, exist_ok=True)
     # before 0.8, `add` of function_tools.py is a class
     (directory / "tools.yaml").write_text(TOOLS if VERL >= (0, 8) else TOOLS + _ADD)

@@ -1,4 +1,4 @@
-"""verl's own classes: in this process with a local engine, and in jobs with Ray's actors."""
+"""Run verl's own classes, in this process and in jobs with Ray's actors."""
 
 from __future__ import annotations
 

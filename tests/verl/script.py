@@ -44,7 +44,9 @@ class Script:
         self._tokenizer = load_tokenizer()
 
     def reply(self, prompt_ids: list[int]) -> tuple[list[int], str] | None:
-        """Return the tokens that follow a prompt, and their stop reason; None for no answer.
+        """Return the tokens that follow a prompt, and their stop reason.
+
+        None for no answer.
 
         A question with "twice" in it is aborted after its first two tokens and resumed by the client.
         """

@@ -1,4 +1,4 @@
-"""Contents of the backends that ``trace.backend`` names, after a rollout of verl's."""
+"""Check the contents of the backends that ``trace.backend`` names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def project() -> str:
 
 @pytest.fixture
 def rollout(fresh_process: None, verl_config: Any, project: str) -> Iterator[Callable[..., Any]]:
-    """Return a function that runs every sample with its siblings, and the validation, traced.
+    """Return a function that runs samples with siblings, and validation, traced.
 
     The function calls ``between`` before the validation.
     """
@@ -62,7 +62,10 @@ async def test_weave_has_one_tree_of_calls_per_trajectory(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Calls have identity, reward, errors and the W&B run, which verl starts after the first traces."""
+    """Calls have identity, reward, errors and the W&B run.
+
+    verl starts that run after the first traces.
+    """
     for name, value in local_weave.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("WANDB_ENTITY", ENTITY)

@@ -35,7 +35,7 @@ def _flag(config: Any, backend: str | None) -> Any:
 def test_flag_alone_configures_the_job(
     verl_config: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With trace.backend=mlflow, verl's project is the experiment, for driver and workers."""
+    """With trace.backend=mlflow, verl's project is every process's experiment."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     get_ppo_ray_runtime_env(_flag(verl_config, "mlflow"))
     configured = membership.decide()
@@ -153,7 +153,10 @@ def test_tracing_engine_without_statistics_is_a_warning_in_the_driver(
     disabled: bool,
     warned: bool,
 ) -> None:
-    """vLLM's tracing with verl's disable_log_stats kills the engine; one warning has the remedy."""
+    """vLLM's tracing with verl's disable_log_stats kills the engine.
+
+    One warning has the remedy.
+    """
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     verl_config.actor_rollout_ref.rollout.disable_log_stats = disabled
     verl_config.actor_rollout_ref.rollout.engine_kwargs = {"vllm": engine}

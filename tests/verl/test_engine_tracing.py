@@ -13,7 +13,10 @@ from otel_rollout.integrations.verl import vllm
 
 
 class AsyncLLM:
-    """Stand-in for vLLM's class, which needs a GPU; ``generate`` has vLLM's parameters."""
+    """Stand-in for vLLM's class, which needs a GPU.
+
+    ``generate`` has vLLM's parameters.
+    """
 
     def __init__(self, endpoint: str | None, log_stats: bool = True) -> None:
         self.log_stats = log_stats

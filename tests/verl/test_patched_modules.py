@@ -13,7 +13,7 @@ from otel_rollout.integrations.verl.patched_modules import seams
 
 
 def _agent_loop_without(*names: str) -> Any:
-    """Return a module like ``verl.experimental.agent_loop.agent_loop`` without some names."""
+    """Return verl's module ``agent_loop`` without some names."""
 
     class AgentLoopWorker:
         async def _run_agent_loop(self, sampling_params: Any, trajectory: Any, **kwargs: Any) -> str:

@@ -155,7 +155,10 @@ async def test_callable_without_a_name_can_be_decorated(
 def test_functions_and_generators_can_be_decorated(
     trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """A plain function is traced, unlike by verl's decorator; a generator works as before."""
+    """A plain function is traced, unlike by verl's decorator.
+
+    A generator works as before.
+    """
 
     def counting() -> Any:
         yield from (1, 2)
@@ -173,7 +176,10 @@ async def test_backend_trackio_is_left_to_verls_own_code(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """verl logs to trackio, here a stand-in that starts no server; one warning tells so."""
+    """verl logs to trackio, here a stand-in that starts no server.
+
+    One warning tells so.
+    """
     logged: list[dict[str, Any]] = []
     trackio = types.ModuleType("trackio")
     trackio.init = lambda **_: None  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Both of verl's trainers on Ray, through its launcher, its workers, tools and rewards, into MLflow.
+"""Both of verl's trainers on Ray, from its launcher to MLflow.
 
 Two jobs run equal rollouts (:mod:`tests.verl.programs.training_job`), one with tracing, one without. In both
 jobs a tool raises, a trajectory is cancelled, and in the last step the tokenizer that token2text uses raises.
@@ -66,7 +66,7 @@ class Job:
         return ran.returncode
 
     def forward(self, exporter: str) -> bool:
-        """Deliver what the job has left on disk, and return whether all of it was delivered."""
+        """Deliver what the job has left on disk; return whether all was delivered."""
         self.environment["OTEL_ROLLOUT_FORWARDER_LINGER"] = str(SECONDS)
         return self.run("-c", FORWARD, "forward", "--to", exporter) == 0
 
@@ -130,7 +130,7 @@ def _tags(trace: Any) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("trainer", STEPS)
 def test_every_trajectory_has_one_trace(traces: list[Any], trainer: str) -> None:
-    """In either trainer, four siblings of each sample in each step, and the validation, are there once."""
+    """In either trainer, each sample's siblings and the validation are there once."""
     first, second, third, fourth = map(str, STEPS[trainer])
     expected = [
         (step, str(index), str(n), "False")
@@ -146,7 +146,7 @@ def test_every_trajectory_has_one_trace(traces: list[Any], trainer: str) -> None
 
 @pytest.mark.parametrize("trainer", STEPS)
 def test_limit_of_groups_is_exact_for_all_workers_together(traces: list[Any], trainer: str) -> None:
-    """Of a batch with more groups, as many whole groups are recorded as the limit allows."""
+    """Of a larger batch, as many whole groups are recorded as the limit allows."""
     step = str(MORE_GROUPS[trainer])
     groups = Counter(t.info.tags["sample_index"] for t in traces if t.info.tags["step"] == step)
     assert len(groups) == LIMIT
@@ -249,7 +249,7 @@ def test_cancelled_trajectories_have_status_error(traces: list[Any]) -> None:
 
 @pytest.mark.parametrize("trainer", STEPS)
 def test_outputs_are_equal_with_and_without_tracing(traced: Job, plain: Job, trainer: str) -> None:
-    """A backend, a tool and the tokenizer of token2text fail, and a trajectory is cancelled."""
+    """Backend, tool and tokenizer fail, and a trajectory is cancelled."""
     assert traced.outputs[trainer] == plain.outputs[trainer]
     assert plain.outputs[trainer]["cancelled"] == "CancelledError"
 

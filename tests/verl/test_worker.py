@@ -97,7 +97,10 @@ async def test_model_call_has_the_request_id_of_the_engine(
 async def test_root_has_identity_and_results_of_the_trajectory(
     verl_config: Any, trace_config: Any, recorded: Callable[[], list[Recorded]]
 ) -> None:
-    """Agent, group, policy versions, turns, reward and its parts; the prompt is the input."""
+    """Agent, group, policy versions, turns, reward and its parts.
+
+    The prompt is the input.
+    """
     await _run(local.worker(verl_config), 4)
     (root,) = _named(recorded(), "agent_loop")
     said = root.attributes
@@ -187,7 +190,10 @@ async def test_decorated_tool_is_one_span(
 def test_siblings_of_a_group_split_between_workers_keep_their_index(
     verl_config: Any, place: int, row: int, counted: int, sibling: int
 ) -> None:
-    """The legacy trainer counts siblings anew in each worker; the row in the batch is used."""
+    """The legacy trainer counts siblings anew in each worker.
+
+    The row in the batch is used.
+    """
     from otel_rollout.integrations.verl import sample_limit, trajectory
 
     described = sample_limit._Row(step=1, sample_index=0, rollout_n=counted, validate=False)

@@ -1,4 +1,7 @@
-"""Features of the installed verl: these tests also run with older versions (``make verl-older``)."""
+"""Features of the installed verl.
+
+These tests also run with older versions (``make verl-older``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rollout, recorded in a process of its own, kept in its spool and delivered to a real MLflow server."""
+"""Record a rollout in a process, and deliver it to a real MLflow server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from otel_rollout.cli import app
 
 @dataclass(frozen=True)
 class Rollout:
-    """The rollout of ``tests.viewer.job``; ``ids`` maps paths of its trajectories to their ids."""
+    """The rollout of ``tests.viewer.job``.
+
+    ``ids`` maps paths of its trajectories to their ids.
+    """
 
     spool: Path
     tracking_uri: str

@@ -1,4 +1,4 @@
-"""Record a small rollout: siblings that differ, a validation, and an agent that uses token ids.
+"""Record a rollout of differing siblings, a validation, and token ids.
 
 Print the ids of its trajectories as JSON, by path.
 """

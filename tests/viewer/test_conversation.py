@@ -1,4 +1,4 @@
-"""Conversations built from spans: message shapes, edited contexts, failures, sub-trajectories."""
+"""Conversations are built from spans of every shape."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def line(
     kind: str = "LLM",
     **more: Any,
 ) -> bytes:
-    """Encode span ``number``, which starts at ten times its number, as a line; ``error`` is its error."""
+    """Encode span ``number``, which starts at ten times its number, as a line.
+
+    ``error`` is its error.
+    """
     attributes = {
         **IDENTITY,
         semconv.SPAN_KIND: kind,
@@ -97,7 +100,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_reply_of_each_supported_shape_is_read_as_text(answer: Any) -> None:
-    """A reply reads as the same text, whichever library's object the model call returned."""
+    """A reply reads as one text, whichever library's object the call returned."""
     for given in (
         {"messages": [user("Hi")]},
         [user("Hi")],
@@ -124,7 +127,10 @@ def test_tool_calls_of_each_supported_shape_are_read(answer: Any) -> None:
 
 
 def test_messages_that_are_resent_are_shown_once() -> None:
-    """Requests repeat everything before them; a repeated reply may lack its tool call's markup."""
+    """Requests repeat everything before them.
+
+    A repeated reply may lack its tool call's markup.
+    """
     first = [{"role": "system", "content": "Be brief."}, user("One?")]
     reply = assistant("Let me see. <tool_call>{}</tool_call>")
     resent = {**assistant("Let me see."), "tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]}
@@ -147,7 +153,10 @@ def test_messages_that_are_resent_are_shown_once() -> None:
 
 
 def test_context_that_was_edited_or_is_new_has_a_note() -> None:
-    """An edited context is shown from its first difference; a new one is called a context of its own."""
+    """An edited context is shown from its first difference.
+
+    A new one is called a context of its own.
+    """
     first = [user("One?"), assistant("Yes."), user("Two?")]
     turns = shown(
         [
@@ -190,7 +199,7 @@ def test_parallel_tool_calls_get_their_own_results() -> None:
 
 
 def test_error_is_shown_once_at_its_origin() -> None:
-    """An error that passes from a function through a tool to the loop around is shown at the tool only."""
+    """An error that passes through a tool to the loop is shown at the tool only."""
     error = "ValueError: no"
     turns = shown(
         [
@@ -206,7 +215,10 @@ def test_error_is_shown_once_at_its_origin() -> None:
 
 
 def test_failed_operation_is_shown_after_the_turns_inside_it() -> None:
-    """A model call is ordered by its start, even if it ends last; a failed operation by its end."""
+    """A model call is ordered by its start, even if it ends last.
+
+    A failed operation by its end.
+    """
     turns = shown(
         [
             line(2, {}, None, name="run", kind="CHAIN", error="ValueError: no", end=900),
@@ -232,7 +244,10 @@ def test_engine_span_inside_client_span_is_one_model_call() -> None:
 
 
 def test_turns_of_a_sub_trajectory_name_it() -> None:
-    """A sub-trajectory's turns carry its path, its score is its own, and its id shows it alone."""
+    """A sub-trajectory's turns carry its path.
+
+    Its score is its own, and its id shows it alone.
+    """
     inside = {**IDENTITY, semconv.ROLLOUT_N: 1}
     scored = {**inside, semconv.GEN_AI_EVALUATION_NAME: "reward", semconv.GEN_AI_EVALUATION_SCORE_VALUE: 1.0}
     lines = [
@@ -260,7 +275,10 @@ def test_trajectory_without_model_calls_shows_the_roots_input_and_output() -> No
 
 
 def test_token_ids_without_text_are_counted_and_compared() -> None:
-    """The first prompt is the input of the span around it; siblings are compared by token id."""
+    """The first prompt is the input of the span around it.
+
+    Siblings are compared by token id.
+    """
 
     def sibling(last: int) -> Conversation:
         return shown(

@@ -1,4 +1,4 @@
-"""Text of models, tools and attributes is shown as text, on the terminal and in the page."""
+"""Text of models, tools and attributes is shown as text everywhere."""
 
 from __future__ import annotations
 
@@ -119,7 +119,10 @@ class Reading(HTMLParser):
 @settings(max_examples=40)
 @given(CONVERSATIONS)
 def test_conversation_of_any_text_controls_neither_terminal_nor_page(conversation: Conversation) -> None:
-    """The output has no control character, and the page no element but those of its templates."""
+    """The output has no control character.
+
+    The page has no element but those of its templates.
+    """
     on = console()
     terminal.show(conversation, on)
     terminal.list_trajectories([conversation.summary], on, "here")
@@ -171,7 +174,7 @@ SPANS = st.lists(
 @settings(max_examples=100)
 @given(SPANS)
 def test_arguments_and_results_of_any_shape_are_shown(recorded: list[tuple[str, object, object]]) -> None:
-    """Arguments and results of any shape make a conversation that can be shown and compared."""
+    """Any arguments and results make a conversation that can be shown and compared."""
     lines = [line(number, *values, kind=kind) for number, (kind, *values) in enumerate(recorded, start=2)]
     conversation = shown(lines)
     terminal.show(conversation, console())
@@ -181,7 +184,10 @@ def test_arguments_and_results_of_any_shape_are_shown(recorded: list[tuple[str, 
 
 @given(TEXTS)
 def test_printable_text_stays_unchanged(text: str) -> None:
-    """Making text printable twice equals making it printable once; letters, tabs and newlines stay."""
+    """Making text printable twice equals making it printable once.
+
+    Letters, tabs and newlines stay.
+    """
     once = printable(text)
     assert printable(once) == once
     assert once.isascii() or not text.isascii() or any(ord(c) < 32 or ord(c) == 127 for c in text)

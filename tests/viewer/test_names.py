@@ -1,4 +1,7 @@
-"""Names in lists can be pasted into a shell; lists name their run and their source."""
+"""Names in lists can be pasted into a shell.
+
+Lists name their run and their source.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,10 @@ def test_each_name_in_a_list_can_be_pasted_into_a_shell(spool: Path, columns: in
 
 
 def test_ambiguous_name_lists_the_trace_ids_to_choose_from(spool: Path) -> None:
-    """The error lists each trajectory with trace id, state and start; each of these ids shows one."""
+    """The error lists each trajectory with trace id, state and start.
+
+    Each of these ids shows one.
+    """
     said = run("show", "3/1/0", "--from", spool, code=2)
     assert said.startswith(f"3/1/0 names 2 trajectories in {spool}; choose one by its trace id:\n")
     ids = re.findall(r"^  ([0-9a-f]{32})  3/1/0  ok  \d{4}-\d\d-\d\d .* UTC$", said, re.MULTILINE)
@@ -92,7 +98,7 @@ parts = st.none() | st.integers() | st.text(max_size=6)
 
 @given(parts, parts, parts, st.booleans())
 def test_shown_name_refers_to_its_trajectory(step: Any, row: Any, sibling: Any, validate: bool) -> None:
-    """A trajectory matches its name in a list, as a shell passes it on, whatever its identity is."""
+    """A trajectory matches its name in a list, whatever its identity is."""
     identity = {"rollout.step": step, "rollout.sample_index": row, "rollout.rollout_n": sibling}
     known = {name: value for name, value in identity.items() if value is not None}
     summary = Summary("1" * 32, path=path_of({**known, "rollout.validate": validate}))
@@ -101,7 +107,7 @@ def test_shown_name_refers_to_its_trajectory(step: Any, row: Any, sibling: Any, 
 
 
 def test_list_and_conversation_name_their_run_and_source(spool: Path) -> None:
-    """The run is shown with its name, project and start, and the directory it was read from."""
+    """The run is shown with name, project, start and directory."""
     listed = run("show", "--from", spool, columns=200).splitlines()
     assert re.fullmatch(
         rf"{len(IDENTITIES) + 2} trajectories · run odd-names · project names · began \d{{4}}-.* UTC",
@@ -178,7 +184,7 @@ def test_older_run_is_shown_with_a_note(tmp_path: Path) -> None:
     ],
 )
 def test_unsupported_request_gets_advice(spool: Path, arguments: list[str], expected: str) -> None:
-    """A bare step number, a filter or an order ends with an error that says what is possible."""
+    """A bare step number, a filter or an order is an error that says what is possible."""
     source = [] if arguments[1] == "7" or "b/0" in arguments else ["--from", str(spool)]
     printed = " ".join(run(*arguments, *source, code=2, columns=300).replace("│", " ").split())
     assert expected in printed

@@ -1,4 +1,4 @@
-"""`otel-rollout show` and `compare`, reading archived segments and a real MLflow server."""
+"""`otel-rollout show` and `compare` read segments and a real MLflow server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def rows(listed: str) -> list[list[str]]:
 
 @SOURCES
 def test_list_has_a_row_for_each_trajectory(rollout: Rollout, source: str) -> None:
-    """Rows have reward and tokens, training before validation; a step or group lists its own."""
+    """Rows have reward and tokens, training before validation.
+
+    A step or group lists its own.
+    """
     listed = rows(run("show", "--from", rollout.location(source)))
     assert [row[0] for row in listed] == [
         *(f"1/7/{n}" for n in range(3)), "2/counting/0", "2/counting/1", "validation/1/7/0"
@@ -52,7 +55,10 @@ def test_list_has_a_row_for_each_trajectory(rollout: Rollout, source: str) -> No
 
 @SOURCES
 def test_conversation_is_shown_turn_by_turn(rollout: Rollout, source: str) -> None:
-    """Turns show role, tool arguments and error, tokens and scores; resent messages are shown once."""
+    """Turns show role, tool arguments and error, tokens and scores.
+
+    Resent messages are shown once.
+    """
     shown = run("show", "1/7/1", "--from", rollout.location(source))
     assert headings(shown) == ["system", "user", "assistant", "tool Agent.calculator", "assistant"]
     for said in (SYSTEM, QUESTION, "Let me see.", "Error: cannot read '6 x 7'", "It is 41.", "looked for 42"):
@@ -74,7 +80,7 @@ def test_newest_score_of_each_name_is_shown_with_its_comment(rollout: Rollout, s
 
 @SOURCES
 def test_growing_prompt_of_token_ids_shows_the_text_it_adds(rollout: Rollout, source: str) -> None:
-    """Each turn shows the new part of its prompt, split into the messages of the chat template."""
+    """Each turn shows the new part of its prompt, split into messages."""
     shown = run("show", "2/counting/0", "--from", rollout.location(source))
     assert headings(shown) == ["user", "assistant"] * 5
     said = ["Count.", "Number 0 it is.", "After 0?", "Number 3 it is.", "After 3?", "The end is here."]
@@ -98,7 +104,7 @@ def test_mlflow_and_spool_show_equal_conversations(rollout: Rollout, path: str) 
 
 @SOURCES
 def test_trajectory_is_found_by_each_of_its_names(rollout: Rollout, source: str) -> None:
-    """Path, trajectory id, trace id, its first digits and MLflow's trace id name one trajectory."""
+    """Path, trajectory id, trace id, its beginning and MLflow's id name a trajectory."""
     id_ = rollout.ids["validation/1/7/0"]
     trace_id = id_[3:35]
     names = ("validation/1/7/0", id_, trace_id, trace_id[:12], f"tr-{trace_id}")
@@ -109,7 +115,10 @@ def test_trajectory_is_found_by_each_of_its_names(rollout: Rollout, source: str)
 
 @SOURCES
 def test_comparison_of_siblings_names_their_first_difference(rollout: Rollout, source: str) -> None:
-    """Shared turns are shown once; the difference is named by turn, and by token or character."""
+    """Shared turns are shown once.
+
+    The difference is named by turn, and by token or character.
+    """
     source_option = ("--from", rollout.location(source))
     shown = run("compare", "2/counting/0", "2/counting/1", *source_option, columns=160)
     assert re.search(
@@ -258,7 +267,10 @@ def test_missing_or_ambiguous_trajectory_is_reported_with_advice(rollout: Rollou
 def test_unreadable_source_is_reported_with_advice(
     rollout: Rollout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A missing directory, removed segments, a silent server and a missing database each have advice."""
+    """Each kind of missing source has advice.
+
+    A directory or database may be missing, segments removed, or a server silent.
+    """
     assert f"There is no {tmp_path}/nowhere" in flat(run("show", "--from", tmp_path / "nowhere", code=2))
     (manifest,) = rollout.spool.rglob("run.json")
     bare = tmp_path / "spool" / "run-1" / "node"

@@ -1,4 +1,6 @@
-"""A job: ``python job.py TRAJECTORIES [rejected]``. Records, then waits for a line, shuts down and reports.
+"""A job: ``python job.py TRAJECTORIES [rejected]``.
+
+Records, then waits for a line, shuts down and reports.
 
 With "rejected" one operation per trajectory has a name that Weave refuses. A line "link RUN" publishes a run,
 and another trajectory follows.

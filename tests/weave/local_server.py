@@ -1,4 +1,4 @@
-"""Weave's own trace server on the loopback: ``python local_server.py --store chdb --database DIRECTORY``.
+"""Weave's server: ``local_server.py --store chdb --database DIRECTORY``.
 
 Runs in ``.venv-weave``, where weave is installed, never in the project's environment. The storage code is
 weave's, unmodified; what W&B keeps to itself is stood in for: the HTTP routes, the GraphQL answers that
@@ -71,7 +71,7 @@ ENTITY = "local-team"
 
 
 class Ids(IdConverter):
-    """``entity/project`` to ids of the form that the hosted server insists on, and back."""
+    """Convert ``entity/project`` to ids like the hosted server's, and back."""
 
     def ext_to_int_project_id(self, project_id: str) -> str:
         return base64.b64encode(project_id.encode()).decode()
@@ -142,7 +142,7 @@ class LocalServer:
         yield
 
     async def observe(self, request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Count, ask for a key, inject faults, and answer exceptions as weave's server does."""
+        """Count, ask for a key, inject faults, and answer errors as weave's server does."""
         path = request.url.path
         if path.startswith("/_test/"):
             return await answer(request)
@@ -310,7 +310,10 @@ class LocalServer:
         return answer
 
     def graphql(self, query: str, variables: dict[str, Any]) -> Any:
-        """As W&B answers the few questions asked here; a project exists once it was created."""
+        """As W&B answers the few questions asked here.
+
+        A project exists once it was created.
+        """
         entity = variables.get("entity") or variables.get("entityName") or ENTITY
         if "upsertModel" in query:
             self.projects.add((entity, variables["name"]))

@@ -1,4 +1,4 @@
-"""The unmodified weave client as a process of its own: a question per line in, an answer per line out.
+"""The unmodified weave client as a process that answers a question per line.
 
 Runs in ``.venv-weave``. A question names a project, ``entity/project``, and either the arguments of
 ``WeaveClient.get_calls``, or ``"children_of": call id``, ``"feedback": true``, ``"threads": true``.

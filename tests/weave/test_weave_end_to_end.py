@@ -66,7 +66,7 @@ def forwarders(spool: str) -> list[int]:
 def test_no_call_is_lost_or_doubled_in_an_outage_with_a_killed_forwarder(
     weave: LocalWeave, project: str, variables: dict[str, str]
 ) -> None:
-    """With 503s, some of them after storing, and kill -9 of the forwarder each call is there once."""
+    """With 503s and kill -9 of the forwarder each call is there once."""
     weave.fail("calls/complete", 503, times=2, after=True)
     weave.fail("calls/complete", 503, times=2)
     before = attempts(weave, project)
@@ -111,7 +111,10 @@ def test_rejected_call_goes_to_the_dead_letter_file_and_others_arrive(
 def test_run_published_after_the_first_traces_is_linked(
     weave: LocalWeave, project: str, variables: dict[str, str]
 ) -> None:
-    """publish_run(weave=...) ties stored trajectories to the run, and later calls belong to it."""
+    """publish_run(weave=...) ties stored trajectories to the run.
+
+    Later calls belong to it.
+    """
     run = f"{ENTITY}/{project}/run9"
     with job(variables, "3") as end:
         wait_for(lambda: attempts(weave, project) and len(weave.calls(project)) == 9)
@@ -132,7 +135,10 @@ def test_run_published_after_the_first_traces_is_linked(
 def test_spans_without_an_api_key_wait_on_disk(
     weave: LocalWeave, project: str, variables: dict[str, str]
 ) -> None:
-    """The report says how to log in, and `otel-rollout forward` delivers once there is a key."""
+    """The report says how to log in.
+
+    `otel-rollout forward` delivers once there is a key.
+    """
     without = {**variables, "WANDB_API_KEY": "", "NETRC": "/dev/null"}
     with job(without, "2") as end:
         account = end()
@@ -161,7 +167,10 @@ with rollout_trace_attr(sample_index=5, step=9, rollout_n=1, agent_name="slow"):
 def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
     weave: LocalWeave, project: str, variables: dict[str, str]
 ) -> None:
-    """The tracker lists it with its identity while it runs, and with its children once it is killed."""
+    """The tracker lists it with its identity while it runs.
+
+    Once it is killed, the tracker shows its children too.
+    """
     command = [sys.executable, "-c", LONG_TRAJECTORY]
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -196,7 +205,10 @@ DEMO = [sys.executable, "-c", "from otel_rollout.cli import app; app()", "demo",
 def test_demo_fills_weave_with_searchable_trajectories(
     weave: LocalWeave, variables: dict[str, str], project: str, tmp_path: Path
 ) -> None:
-    """`otel-rollout demo --backend weave` ends with lost: 0, and each trajectory is found by its identity."""
+    """`otel-rollout demo --backend weave` ends with lost: 0.
+
+    Each trajectory is found by its identity.
+    """
     for name in ("OTEL_TRACES_EXPORTER", "OTEL_ROLLOUT_PROJECT"):
         variables.pop(name)
     variables["WANDB_PROJECT"] = project

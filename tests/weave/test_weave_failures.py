@@ -59,7 +59,7 @@ def test_weaves_store_shows_a_call_twice_that_is_sent_twice(weave, project, roll
 
 @pytest.mark.parametrize(("status", "after"), [(503, True), (0, True), (503, False), (429, False)])
 def test_call_that_may_be_stored_is_not_doubled_by_a_retry(weave, project, rollouts, exporter, status, after):
-    """Whether the server stored a batch before it failed or not, each call is there once."""
+    """Each call is there once, whether or not a failed batch was stored."""
     rollouts.trajectory()
     spans = rollouts.ended()
     weave.fail("calls/complete", status, after=after)
@@ -118,7 +118,10 @@ def test_call_of_a_predecessor_is_not_doubled_after_the_clock_was_set_back(
 
 
 def test_refused_call_costs_no_other_call(weave, project, rollouts, exporter):
-    """The call at fault is rejected with the server's words, and a stand-in takes its place."""
+    """The call at fault is rejected with the server's words.
+
+    A stand-in takes its place.
+    """
     with rollouts.span("Agent.run", "AGENT"), rollouts.span(REFUSED_NAME), rollouts.span("below"):
         pass
     spans = rollouts.ended()
@@ -137,7 +140,10 @@ def test_refused_call_costs_no_other_call(weave, project, rollouts, exporter):
 
 
 def test_call_that_breaks_the_server_is_told_from_a_failing_server(weave, project, rollouts, exporter):
-    """After several 500s a call is rejected if its stand-in passes, and sent again if it does not."""
+    """After several 500s a call is rejected if its stand-in passes.
+
+    It is sent again if the stand-in does not pass.
+    """
     with rollouts.span("Agent.run"):
         pass
     deliver(exporter, rollouts.ended())
@@ -153,7 +159,10 @@ def test_call_that_breaks_the_server_is_told_from_a_failing_server(weave, projec
 
 
 def test_wrong_key_is_logged_once_without_the_key(weave, rollouts, new_exporter, caplog):
-    """A key that the server does not know is REFUSED, and the message says how to log in."""
+    """A key that the server does not know is REFUSED.
+
+    The message says how to log in.
+    """
     exporter = new_exporter(api_key="0" * 40)
     rollouts.trajectory()
     spans = rollouts.ended()

@@ -86,7 +86,7 @@ FILTERS = [
 
 
 def test_filter_finds_one_trajectory_by_each_criterion(weave, project, rollouts, exporter):
-    """Each part of the identity, extras, kind and reward single out the trajectory that has them."""
+    """Identity, extras, kind and reward each single out their trajectory."""
     rollouts.trajectory()
     rollouts.identity |= {
         "rollout.step": 2,
@@ -135,7 +135,7 @@ def test_late_score_is_feedback_on_the_scored_call(weave, project, rollouts, exp
 
 
 def test_newer_score_of_a_name_replaces_the_older(weave, project, rollouts, exporter):
-    """Root attribute and evaluation span of one name are one feedback, with the newest value."""
+    """Root attribute and evaluation span of one name are one feedback, the newest."""
     rollouts.trajectory(reward=0.1)
     *_, root = spans = rollouts.ended()
     deliver(exporter, spans)
@@ -261,7 +261,7 @@ def test_announced_trajectory_is_shown_until_it_ends(weave, project, rollouts, n
 
 
 def test_successor_removes_the_marker_of_an_ended_trajectory(weave, project, rollouts, new_exporter):
-    """A trajectory announced by a forwarder that died is neither announced again nor left running."""
+    """A dead forwarder's trajectory is neither announced again nor left running."""
     with rollouts.span("Agent.run", "AGENT") as root:
         new_exporter().announce([root])
         successor = new_exporter()

@@ -57,7 +57,7 @@ def test_newest_score_stays_in_every_order_of_delivery(
 
 
 def test_replayed_older_segment_reverts_no_score(weave, project, scored, new_exporter):
-    """After another forwarder delivers the trajectory again, the later score stays, once."""
+    """Delivery by another forwarder keeps the later score, once."""
     root, first, later = scored(
         (int(time.time()) - 60) * SECOND, (0.1, 10_000, None, "first"), (0.9, 5 * SECOND, OUTSIDE, "later")
     )

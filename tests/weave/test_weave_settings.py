@@ -1,4 +1,4 @@
-"""Settings are read where wandb users keep them, and malformed ones refused at once."""
+"""Settings are read where wandb users keep them; malformed ones are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def found(**arguments):
 
 
 def test_environment_alone_is_enough(monkeypatch):
-    """The tracker's own variables configure the exporter; empty variables count as not set."""
+    """The tracker's own variables configure the exporter.
+
+    Empty variables count as not set.
+    """
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.setenv("WANDB_ENTITY", "team")
     monkeypatch.setenv("WANDB_PROJECT", "")
@@ -55,14 +58,17 @@ def test_environment_alone_is_enough(monkeypatch):
     ],
 )
 def test_trace_server_defaults_to_the_wandb_servers(monkeypatch, variables, trace_url):
-    """As for weave's client it is WF_TRACE_SERVER_URL, else /traces of the public address."""
+    """As for weave's client it is WF_TRACE_SERVER_URL, else the public /traces."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert found(api_key=KEY).trace_url == trace_url
 
 
 def test_key_of_wandb_login_is_found(monkeypatch, home):
-    """Without WANDB_API_KEY the netrc entry of the server's host is used; NETRC names another file."""
+    """Without WANDB_API_KEY the netrc entry of the server's host is used.
+
+    NETRC names another file.
+    """
     (home / ".netrc").write_text(f"machine api.wandb.ai\n  login user\n  password {KEY}\n")
     (home / "other").write_text("machine wandb.example\n  login user\n  password other-key\n")
 

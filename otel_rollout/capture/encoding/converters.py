@@ -256,7 +256,10 @@ def _is_of(module: str, name: str) -> Callable[[type], bool]:
 
 
 def _has(name: str) -> Callable[[type], bool]:
-    """Match classes, not objects, with an attribute: a remote proxy has every attribute."""
+    """Match classes, not objects, with an attribute.
+
+    A remote proxy has every attribute.
+    """
     return lambda type_: hasattr(type_, name)
 
 

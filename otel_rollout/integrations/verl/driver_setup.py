@@ -1,4 +1,4 @@
-"""Configure tracing in verl's driver before Ray starts, so that workers inherit it."""
+"""Configure tracing in verl's driver before Ray starts; workers inherit it."""
 
 from __future__ import annotations
 

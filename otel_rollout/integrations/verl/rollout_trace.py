@@ -1,4 +1,4 @@
-"""Replace the functions of ``verl.utils.rollout_trace``, with equal names and arguments.
+"""Replace ``verl.utils.rollout_trace``, with equal names and arguments.
 
 ``RolloutTraceConfig`` stays verl's class, but its ``init`` is wrapped: the wrapper decides whether this
 package or verl records operations. ``rollout_trace_attr`` and ``rollout_trace_op`` are replaced when the

@@ -1,4 +1,4 @@
-"""Choose samples by verl's limit without drawing from training's random generators.
+"""Choose samples by verl's limit, without training's random generators.
 
 With the limit ``max_samples_per_step_per_worker`` set, verl draws samples from NumPy's global generator. So
 tracing would change the random numbers of training. This module hides the limit from verl, and chooses whole

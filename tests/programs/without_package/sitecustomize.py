@@ -1,4 +1,4 @@
-"""Make ``otel_rollout`` impossible to import: for processes with this folder on their PYTHONPATH."""
+"""Make ``otel_rollout`` impossible to import, by this folder on the PYTHONPATH."""
 
 from __future__ import annotations
 

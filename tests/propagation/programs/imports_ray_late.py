@@ -1,4 +1,4 @@
-"""Call instrument() before Ray is imported, and print which functions are patched, as JSON."""
+"""Call instrument() before Ray is imported, and print what is patched, as JSON."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Run a job on a cluster that was started before: ``jobs_on_cluster.py <scenario> <address>``.
+"""Run a job on a started cluster: ``jobs_on_cluster.py <scenario> <address>``.
 
 Remote functions are defined here, in ``__main__``. So they are pickled by value, and run in workers that
 cannot import this package. Each scenario prints its result as JSON.
@@ -174,7 +174,7 @@ def instrument_too_late(address: str) -> Any:
 
 
 def unprepared_job_after_a_prepared_one(address: str) -> Any:
-    """Start the second job by a reference to ``ray.init`` from before ``instrument()``."""
+    """Start the second job by ``ray.init`` from before ``instrument()``."""
     connect(address)
     first = call_inside_a_trajectory()
     ray.shutdown()
@@ -261,7 +261,7 @@ def not_instrumented(address: str) -> Any:
 
 
 def carried_after_init(address: str) -> Any:
-    """Use a decorated actor, which needs no prepared worker, in a job like the last one."""
+    """Use a decorated actor, which needs no prepared worker, in such a job."""
     ray.init(address=address, logging_level="ERROR", runtime_env=environment_of_job())
     from otel_rollout import rollout_trace_attr, rollout_trace_op
     from otel_rollout.ray import carry_context

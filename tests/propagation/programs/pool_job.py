@@ -1,4 +1,4 @@
-"""Record operations in pools of processes: ``pool_job.py <start method> <file to deliver to>``."""
+"""Record in process pools: ``pool_job.py <start method> <file to deliver to>``."""
 
 import multiprocessing
 import sys

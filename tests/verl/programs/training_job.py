@@ -1,4 +1,4 @@
-"""Run a training job of verl's without training: ``python -m … DIRECTORY [OVERRIDE …]``.
+"""Run verl's job without training: ``python -m … DIRECTORY [OVERRIDE …]``.
 
 Launcher, agent loops, tools and rewards are verl's; the engine is scripted. Each trainer has two steps and a
 validation, a trajectory that is cancelled while the engine works on it, a step in which the tokenizer of
@@ -62,7 +62,7 @@ class Server(RewardLoopWorker):
 
 
 def more_rows(step: int) -> list[dict[str, Any]]:
-    """Return rows for twice as many groups: each question is in two rows of the dataset."""
+    """Return rows for twice as many groups, with each question in two rows."""
     again = [{**row, "index": row["index"] + 10, "uid": row["uid"] + "+"} for row in _asked(step)]
     return [*_asked(step), *again]
 
