@@ -173,7 +173,7 @@ class Cluster:
 
 
 def _start_ray(ray: Any, cpus: int) -> None:
-    """Start a local Ray; start it again if Ray's limit of 30 s was too short for a busy machine."""
+    """Start a local Ray, again if Ray's limit of 30 s was too short for the machine."""
     for attempt in range(1, _RAY_STARTS + 1):
         try:
             ray.init(

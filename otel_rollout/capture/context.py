@@ -64,7 +64,7 @@ def running_task() -> int:
 
 
 def is_of_another_caller(trajectory: Trajectory, context: Context) -> bool:
-    """Return whether a trajectory that starts in ``context`` is none of the trajectory there.
+    """Return whether a trajectory started in ``context`` is not part of the one there.
 
     That is so if both were started by different tasks, with different steps, samples or rollouts. A worker
     task that is started inside one trajectory, and serves others, starts such trajectories.

@@ -284,7 +284,7 @@ class Trajectory:
         return ended
 
     def _describe(self, active: runtime.Runtime, span: Span, other: Span | None) -> None:
-        """Record extra facts and a link to another's span; register the running trajectory."""
+        """Record extras and a link to another's span; register the running trajectory."""
         if other is not None and other.get_span_context().trace_flags.sampled:
             span.add_link(other.get_span_context())
         for name, value in self._extra.items():

@@ -41,7 +41,7 @@ def recorded_identity(identity: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def are_of_two_trajectories(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two identities both name a step, a sample or a rollout, and not the same one."""
+    """Return whether two identities name different steps, samples or rollouts."""
     first, second = recorded_identity(one), recorded_identity(other)
     return any(
         None not in (first[key], second[key]) and first[key] != second[key]

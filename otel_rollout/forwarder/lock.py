@@ -97,7 +97,7 @@ class ForwarderLock:
         return published is not None and published.keys() < access.keys()
 
     def has_other_access(self, access: Mapping[str, str]) -> bool:
-        """Return whether the holder lacks a variable of ``access``, or has it with another value."""
+        """Return whether the holder lacks a variable of ``access`` or has another value."""
         published, salt = self._published_access()
         if published is None:
             return False

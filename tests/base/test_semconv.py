@@ -43,7 +43,7 @@ def test_collector_reads_attributes_that_exist() -> None:
 
 
 def test_collector_lets_no_score_replace_the_identity_in_mlflow() -> None:
-    """The configuration for MLflow drops scores that have the name of an identity's attribute."""
+    """The configuration for MLflow drops scores named like an identity's attribute."""
     text = (ROOT / "collector-config" / "to-mlflow.yaml").read_text()
     (names,) = re.findall(r"score\\\\.\(([a-z_|]+)\)", text)
     identity = {semconv.short_name(key) for key in semconv.IDENTITY} - {

@@ -97,7 +97,7 @@ async def test_trajectories_of_concurrent_tasks_are_part_of_the_running_one(reco
 async def test_worker_started_in_a_running_trajectory_records_others_as_separate_traces(
     recorded, first, served
 ):
-    """A trajectory of another step, sample or rollout in another task is not part of the running one."""
+    """In another task, another step, sample or rollout is not part of the running one."""
     identity = {"step": 1, "sample_index": 7, "rollout_n": 0}
 
     async def serve() -> None:

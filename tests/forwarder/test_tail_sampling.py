@@ -412,7 +412,7 @@ def test_unusually_slow_or_long_group_is_kept() -> None:
 
 
 def test_nothing_is_unusual_where_the_median_is_zero() -> None:
-    """Without token counts no group is long, whatever the first counted trajectory has."""
+    """Without token counts no group is long, whatever the first counted one has."""
     rules = TailRules(tail_rules("long=4"), 0, "")
     name = Group("e", 1, 1, False)
     rules.learn(name, [trajectory(seconds=1.0, tokens=0) for _ in range(50)])

@@ -96,7 +96,10 @@ def test_other_credentials_are_tried_where_the_target_refuses(
 def test_token_is_tried_where_the_forwarder_has_variables_that_its_owner_lacks(
     started: Any, variables: dict[str, str], receiver: Receiver
 ) -> None:
-    """A child has a key of another service and no token; its parent has the token and no such key."""
+    """A child has a key of another service and no token.
+
+    Its parent has the token and no such key.
+    """
     receiver.required = "Bearer right"
     parent = started(**variables, **{TOKEN: "Authorization=Bearer right"})
     ask(parent, "start", {TOKEN: None, "WANDB_API_KEY": "x"})
@@ -121,7 +124,10 @@ def test_token_is_tried_where_the_forwarder_has_variables_that_its_owner_lacks(
 def test_holder_with_all_variables_of_a_process_has_no_other_access(
     holder: dict[str, str], other: dict[str, str], is_different: bool, tmp_path: Path
 ) -> None:
-    """What the holder has in addition does not matter; a missing variable or another value does."""
+    """A missing variable or another value matters.
+
+    What the holder has in addition does not.
+    """
     lock = ForwarderLock(tmp_path)
     assert not lock.has_other_access(other)  # the holder has published nothing
     lock.publish_access(holder)
