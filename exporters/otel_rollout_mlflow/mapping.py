@@ -2,7 +2,8 @@
 
 MLflow reads its own attributes (``mlflow.*``) from OTLP spans. It reads trace tags from the *root* span's
 ``mlflow.traceTag.<key>``, and makes a trace tag of every resource attribute. See
-``mlflow/server/otel_api.py`` and ``SqlAlchemyStore.log_spans`` (read at 3.17).
+``mlflow/server/otel_api.py`` and ``SqlAlchemyStore.log_spans`` (read at 3.17). Status and events stay as
+recorded. ``collector-config/to-mlflow.yaml`` is the same mapping for a Collector.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@ Three vocabularies meet on a rollout span:
   input, output and kind of an operation. MLflow and Phoenix read these attributes.
 - **OpenTelemetry GenAI** (open-telemetry/semantic-conventions-genai, status Development): model and
   tool calls, evaluations.
+
+The Collector's configurations repeat names of the first: ``collector-config/sampling.yaml`` and
+``to-mlflow.yaml``. Tests compare them.
 """
 
 from __future__ import annotations
