@@ -108,6 +108,8 @@ class ProcessState:
     """The patches of instrument() in Ray and in process pools."""
     thread_patches: Patches | None = None
     """The patches of instrument() in thread pools."""
+    http_patches: Patches | None = None
+    """The patches of instrument() in HTTP clients."""
     flushing_pool_process: int = 0
     """Id of this pool process, once it is set to flush at exit; a forked child has another id."""
     run_of_workers: str = ""

@@ -1,12 +1,13 @@
 """Carry trajectories in HTTP headers, to inference servers, tools and sandboxes.
 
-Every server gets the W3C headers. Only the hosts that ``OTEL_ROLLOUT_IDENTITY_HOSTS`` names get the
-trajectory's identity.
+After :func:`otel_rollout.instrument`, requests of the usual clients carry the headers by themselves to the
+hosts of ``OTEL_ROLLOUT_TRACEPARENT_HOSTS``; these functions are for other clients, hosts and servers. Every
+server gets the W3C headers. Only the hosts that ``OTEL_ROLLOUT_IDENTITY_HOSTS`` names get the trajectory's
+identity.
 """
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping, MutableMapping
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,8 +15,7 @@ from urllib.parse import urlsplit
 from opentelemetry.context import Context
 
 from otel_rollout.base.errors import internal_errors
-from otel_rollout.propagation import carrier
-from otel_rollout.runs import membership
+from otel_rollout.propagation import carrier, http_hosts
 
 _HEADERS: Final = ("traceparent", "tracestate", carrier.IDENTITY_KEY)
 
@@ -55,11 +55,7 @@ def extract_headers(headers: Mapping[str, str]) -> Context:
 
 
 def _identity_allowed(url: str) -> bool:
-    allowed = membership.decide().identity_hosts
-    if not allowed:
-        return False
     try:
-        host = urlsplit(url).hostname or ""
+        return http_hosts.identity_allowed(urlsplit(url).hostname or "")
     except ValueError:  # not a URL; the request is about to fail
         return False
-    return any(fnmatch.fnmatchcase(host, entry.strip().lower()) for entry in allowed.split(","))

@@ -209,11 +209,19 @@ class Settings:
         setting_parsers.pairs,
         dict,
     )
+    traceparent_hosts: str = _setting(
+        "OTEL_ROLLOUT_TRACEPARENT_HOSTS",
+        "Hosts, comma separated, `*` allowed, to which HTTP requests from inside a trajectory carry "
+        "`traceparent` after `instrument()`. `private`: this machine, private addresses, and names that "
+        "public DNS cannot have. `none`: no host. See docs/ray.md.",
+        setting_parsers.hosts,
+        "private",
+    )
     identity_hosts: str = _setting(
         "OTEL_ROLLOUT_IDENTITY_HOSTS",
-        "Hosts, comma separated, `*` allowed, to which `inject_headers` sends a trajectory's identity in "
-        "addition to the W3C headers.",
-        setting_parsers.text,
+        "Hosts, comma separated, `*` and `private` allowed, to which a request with `traceparent` also "
+        "carries the trajectory's identity.",
+        setting_parsers.hosts,
         "",
     )
     capture_content: CaptureContent = _setting(

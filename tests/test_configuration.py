@@ -45,6 +45,7 @@ def test_every_setting_is_read_from_its_variable():
         "home_node": ("h", "h"),
         "working_dir": ("/here", "/here"),
         "target_variables": ("A=b,C=d", {"A": "b", "C": "d"}),
+        "traceparent_hosts": ("Private, *.svc, [2001:db8::1]", "private,*.svc,2001:db8::1"),
         "identity_hosts": ("*.local,sandbox", "*.local,sandbox"),
         "capture_content": ("none", "none"),
         "redact": ("secrets", "secrets"),
@@ -88,6 +89,9 @@ def test_every_setting_is_read_from_its_variable():
         ("OTEL_ROLLOUT_SHUTDOWN_TIMEOUT", "nan", "is not a number"),
         ("OTEL_ROLLOUT_KEEP", "1", "is neither true nor false"),
         ("OTEL_RESOURCE_ATTRIBUTES", "nonsense", "not key=value"),
+        ("OTEL_ROLLOUT_TRACEPARENT_HOSTS", "private,http://vllm", "'http://vllm', which is no host"),
+        ("OTEL_ROLLOUT_TRACEPARENT_HOSTS", "vllm:8000", "leave out scheme, port and path"),
+        ("OTEL_ROLLOUT_TRACEPARENT_HOSTS", "[::1]:8000", "leave out scheme, port and path"),
         ("OTEL_ROLLOUT_CONFIG", "{", "cannot be read"),
     ],
 )

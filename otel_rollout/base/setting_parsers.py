@@ -104,6 +104,16 @@ def names(value: str) -> dict[str, dict[str, Any]]:
     return {name: {} for name in found if name and name != "none"}
 
 
+def hosts(value: str) -> str:
+    """Parse comma-separated names and addresses of hosts; the result is in lower case."""
+    entries = [entry.strip().lower() for entry in text(value).split(",")]
+    for entry in entries:
+        is_ipv6 = entry.count(":") > 1 and "]:" not in entry
+        if set(entry) & set("/@") or (":" in entry and not is_ipv6):
+            raise ValueError(f"has {entry!r}, which is no host: leave out scheme, port and path")
+    return ",".join(entry.strip("[]") if ":" in entry else entry for entry in entries if entry)
+
+
 def pairs(value: str) -> dict[str, str]:
     """Parse ``key=value,key=value``, percent-encoded.
 

@@ -18,6 +18,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 from otel_rollout.capture import remote_call
 from otel_rollout.capture.trajectory_attributes import are_of_two_trajectories
 from otel_rollout.recording.identity import NO_IDENTITY, identity_in, with_identity
+from otel_rollout.recording.provider import UnrecordedSpan
 
 if TYPE_CHECKING:
     from otel_rollout.capture.trajectory import Trajectory
@@ -35,6 +36,19 @@ def trajectory_in(context: Context) -> Trajectory | None:
     """Return the current trajectory if it was started in this process, or None."""
     found: Trajectory | None = context.get(TRAJECTORY)  # type: ignore[assignment] # nobody else has the key
     return found
+
+
+def is_in_trajectory(context: Context) -> bool:
+    """Return whether a context is inside a trajectory or a traced operation, recorded or not.
+
+    A trajectory of another process counts, too: by its identity, or, if it is sampled out, by the unrecorded
+    span that the call carried.
+    """
+    if TRAJECTORY in context or OPERATION in context or identity_in(context).attributes:
+        return True
+    span = get_current_span(context)
+    is_sampled = span.get_span_context().trace_flags.sampled
+    return type(span) is UnrecordedSpan or (not is_sampled and remote_call.is_in(context))
 
 
 def ended_span_in(context: Context) -> Span | None:

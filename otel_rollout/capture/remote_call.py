@@ -36,3 +36,8 @@ def has_ended(context: Context) -> bool:
     """Return whether a context belongs to a call from another process that has ended."""
     call = context.get(_KEY)
     return type(call) is _RemoteCall and call.has_ended
+
+
+def is_in(context: Context) -> bool:
+    """Return whether a context belongs to a call from another process."""
+    return _KEY in context

@@ -17,6 +17,7 @@ from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.launch import at_exit
 from otel_rollout.launch.shutdown import drain_other_nodes
 from otel_rollout.propagation import (
+    http_clients,
     process_pools,
     ray_incoming_calls,
     ray_later_runs,
@@ -32,21 +33,25 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def instrument() -> None:
-    """Continue trajectories in Ray's tasks and actors, and in pools.
+    """Continue trajectories in Ray's tasks and actors, in pools, and in requests over HTTP.
 
     Call it before ``ray.init``. Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and
     ``multiprocessing.Pool``. Create pools of processes after :func:`otel_rollout.configure`, because their
     processes inherit the settings when they start.
 
+    Requests of requests, urllib3, httpx, httpx2 and aiohttp carry ``traceparent`` to the hosts of the setting
+    ``traceparent_hosts``.
+
     Your calls of Ray need no change. ``ray.init`` passes this process's settings to the job's workers and
     instruments them. A second call of ``instrument`` does nothing; :func:`uninstrument` undoes the first. Ray
     is patched once it is imported; if it lacks a name that a patch needs, a warning says so. Never raises.
     """
-    with process.instrument_lock, internal_errors("instrumenting pools"):
+    with process.instrument_lock, internal_errors("instrumenting pools and HTTP clients"):
         if process.patches is None:
             process.patches = Patches()
             thread_pools.install()
             process_pools.install(process.patches)
+            http_clients.install()
             when_imported("ray", _instrument_driver)
 
 
@@ -60,6 +65,7 @@ def uninstrument() -> None:
             process.patches.undo()
             process.patches = None
         thread_pools.uninstall()
+        http_clients.uninstall()
 
 
 def instrument_worker() -> None:
@@ -78,6 +84,7 @@ def instrument_worker() -> None:
             ray_outgoing_calls.install(names, patches)
             process_pools.install(patches)
             thread_pools.install()
+            http_clients.install()
             ray_later_runs.set_first_run(settings_reader.inherited(os.environ).get("run_id", ""))
         except Exception:
             patches.undo()

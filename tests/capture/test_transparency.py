@@ -254,6 +254,7 @@ SETTINGS = {
     "OTEL_ROLLOUT_SPOOL_FULL": ["newest", "trajectories"],
     "OTEL_ROLLOUT_PROJECT": ["p", "\U0001f600"],
     "OTEL_ROLLOUT_IDENTITY_HOSTS": ["*"],
+    "OTEL_ROLLOUT_TRACEPARENT_HOSTS": ["none", "http://x"],
     "OTEL_ROLLOUT_CONFIG": [
         "[1]",
         "{}",

@@ -1,0 +1,224 @@
+"""Add ``traceparent`` to the requests of HTTP clients inside a trajectory.
+
+The clients are urllib3 (and so requests and botocore), httpx, httpx2 and aiohttp. Each hook is below the
+client's redirects, retries and choice of proxy. It sees each request with the host that it is for, and leaves
+the application's headers as they are, so a redirect carries nothing on to another host.
+
+A header that the application or an instrumentor has set stays. If an instrumentor of OpenTelemetry is on, the
+request carries the instrumentor's span.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+
+from otel_rollout import settings_reader
+from otel_rollout._state import process
+from otel_rollout.base.errors import fault, warn_once
+from otel_rollout.base.patching import Patches, when_imported
+from otel_rollout.capture.context import is_in_trajectory
+from otel_rollout.propagation import carrier, http_hosts
+
+_TRACEPARENT: Final = "traceparent"
+_HEADERS: Final[tuple[str, ...]] = (_TRACEPARENT, "tracestate", carrier.IDENTITY_KEY)
+_SUPPRESSED: Final = (
+    getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", ""),
+    "suppress_instrumentation",
+)
+"""Keys of a context in which an exporter of OpenTelemetry sends spans; the second is of older versions."""
+
+Headers = Mapping[Any, Any]
+
+
+def install() -> None:
+    """Patch the clients that are imported, and each other one when it is imported.
+
+    Nothing is patched if variables switch tracing off.
+    """
+    if process.http_patches is not None or settings_reader.switched_off(os.environ):
+        return
+    process.http_patches = Patches()
+    for name, patch in _PATCHES.items():
+        when_imported(name, patch)
+
+
+def uninstall() -> None:
+    """Undo :func:`install`."""
+    if process.http_patches is not None:
+        process.http_patches.undo()
+        process.http_patches = None
+
+
+def missing_headers(host: str | None, given: Headers) -> dict[str, str]:
+    """Return the trace headers that a request should carry and does not.
+
+    Args:
+        host: host that the request is for; not the proxy that forwards it.
+        given: headers of the request.
+    """
+    context = carrier.active_context()
+    if context is None or not is_in_trajectory(context) or any(context.get(key) for key in _SUPPRESSED):
+        return {}
+    if not host or not http_hosts.traceparent_allowed(host):
+        return {}
+    carried = carrier.inject() if http_hosts.identity_allowed(host) else carrier.inject_span()
+    if carried is None or _TRACEPARENT not in carried:
+        return {}
+    present = {_text(name).lower(): value for name, value in given.items()}
+    missing = {name: carried[name] for name in _HEADERS if name in carried and name not in present}
+    if _TRACEPARENT in present:  # of an instrumentor's span, or of another trace
+        is_same_trace = _text(present[_TRACEPARENT])[:36] == carried[_TRACEPARENT][:36]
+        return {name: missing[name] for name in missing if name == carrier.IDENTITY_KEY and is_same_trace}
+    return missing
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _guarded(host: Callable[[], str | None], given: Headers) -> dict[str, str]:
+    """Return :func:`missing_headers`; empty after an error. Never raises."""
+    try:
+        return missing_headers(host(), given)
+    except Exception as error:  # noqa: BLE001 - the request goes out without the headers
+        fault("adding trace headers to a request", error)
+        return {}
+
+
+# --- The clients --------------------------------------------------------------------------------------------
+#
+# A hook calls ``original.__get__(self)`` in place of ``original(self, …)``: an instrumentor's wrapper (wrapt)
+# needs to be bound to know the instance.
+
+
+def _urlopen(patches: Patches, urllib3: ModuleType, original: Any) -> Callable[..., Any]:
+    """Return a replacement of ``HTTPConnectionPool.urlopen``."""
+
+    def host(pool: Any, url: str) -> str | None:
+        if url.startswith("/"):
+            return str(pool.host)
+        try:
+            return urllib3.util.parse_url(url).host  # type: ignore[no-any-return] # the pool may be a proxy's
+        except ValueError:  # the request is about to fail
+            return None
+
+    @functools.wraps(original)
+    def urlopen(
+        self: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if patches.active:
+            given = self.headers if headers is None else headers
+            added = _guarded(lambda: host(self, url), given)
+            headers = _with(given, added) if added else headers
+        return original.__get__(self)(method, url, body, headers, *args, **kwargs)
+
+    return urlopen
+
+
+def _with(given: Headers, added: Mapping[str, str]) -> Any:
+    """Return a copy of headers, of their own type if it can be copied, with further ones."""
+    copied: Any = given.copy() if hasattr(given, "copy") else dict(given)
+    copied.update(added)
+    return copied
+
+
+def _handle_request(patches: Patches, httpx: ModuleType, original: Any) -> Callable[..., Any]:
+    """Return a replacement of ``HTTPTransport.handle_request``."""
+
+    @functools.wraps(original)
+    def handle_request(self: Any, request: Any) -> Any:
+        return original.__get__(self)(_traced_request(httpx, request) if patches.active else request)
+
+    return handle_request
+
+
+def _handle_async_request(
+    patches: Patches, httpx: ModuleType, original: Any
+) -> Callable[..., Awaitable[Any]]:
+    """Return a replacement of ``AsyncHTTPTransport.handle_async_request``."""
+
+    @functools.wraps(original)
+    async def handle_async_request(self: Any, request: Any) -> Any:
+        return await original.__get__(self)(_traced_request(httpx, request) if patches.active else request)
+
+    return handle_async_request
+
+
+def _traced_request(httpx: ModuleType, request: Any) -> Any:
+    """Return a request of httpx or httpx2 with trace headers; the request itself if it needs none."""
+    added = _guarded(lambda: request.url.host, request.headers)
+    if not added:
+        return request
+    return httpx.Request(
+        request.method,
+        request.url,
+        headers=_with(request.headers, added),
+        stream=request.stream,
+        extensions=request.extensions,
+    )
+
+
+def _send(patches: Patches, aiohttp: ModuleType, original: Any) -> Callable[..., Awaitable[Any]]:
+    """Return a replacement of ``ClientRequest.send``."""
+
+    @functools.wraps(original)
+    async def send(self: Any, conn: Any) -> Any:
+        is_traced = patches.active and self.method != "CONNECT"  # which is for the proxy
+        added = _guarded(lambda: self.url.host, self.headers) if is_traced else {}
+        self.headers.update(added)
+        try:
+            return await original.__get__(self)(conn)
+        finally:
+            for name in added:  # a middleware may send the request again, to another host
+                self.headers.popall(name, None)
+
+    return send
+
+
+Replacement = Callable[[Patches, ModuleType, Any], Callable[..., Any]]
+
+
+def _patch(module: ModuleType, owner: str, method: str, parameter: str, replacement: Replacement) -> None:
+    """Replace a method, unless the client's version has no such method or parameter."""
+    patches = process.http_patches
+    if patches is None:  # uninstall() was called before the client was imported
+        return
+    class_ = getattr(module, owner, None)
+    function = vars(class_).get(method) if isinstance(class_, type) else None
+    if not callable(function) or parameter not in inspect.signature(function).parameters:
+        warn_once(
+            f"requests of {module.__name__} {getattr(module, '__version__', '')} carry no traceparent, "
+            f"because it has no {owner}.{method}({parameter}). Add the header with "
+            "otel_rollout.http.inject_headers"
+        )
+        return
+    patches.replace(class_, method, functools.partial(replacement, patches, module))
+
+
+def _patch_urllib3(urllib3: ModuleType) -> None:
+    _patch(urllib3, "HTTPConnectionPool", "urlopen", "headers", _urlopen)
+
+
+def _patch_httpx(httpx: ModuleType) -> None:
+    _patch(httpx, "HTTPTransport", "handle_request", "request", _handle_request)
+    _patch(httpx, "AsyncHTTPTransport", "handle_async_request", "request", _handle_async_request)
+
+
+def _patch_aiohttp(aiohttp: ModuleType) -> None:
+    _patch(aiohttp, "ClientRequest", "send", "conn", _send)
+
+
+_PATCHES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
+    "urllib3": _patch_urllib3,
+    "httpx": _patch_httpx,
+    "httpx2": _patch_httpx,
+    "aiohttp": _patch_aiohttp,
+}
+"""Module of a client → what patches it. Requests and botocore send with urllib3."""
