@@ -24,6 +24,7 @@ EXCEPTIONS = {
     "otel_rollout/integrations/verl/patched_modules.py:seams": "a handle: holds what was patched at import",
     "otel_rollout/propagation/carrier.py:_from_json": "a bounded cache of a pure function",
     "otel_rollout/propagation/carrier.py:_to_json": "a bounded cache of a pure function",
+    "otel_rollout/propagation/http_hosts.py:is_listed": "a bounded cache of a pure function",
     "otel_rollout/recording/sampling.py:_hash": "a bounded cache of a pure function",
     "otel_rollout/recording/identity.py:NO_IDENTITY": "a constant that remembers its encoded form",
     "otel_rollout/viewer/page.py:_environment": "templates of the package, read once",

@@ -21,7 +21,7 @@ from opentelemetry import context as otel_context
 
 from otel_rollout import settings_reader
 from otel_rollout._state import process
-from otel_rollout.base.errors import fault, warn_once
+from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.capture.context import is_in_trajectory
 from otel_rollout.propagation import carrier, http_hosts
@@ -34,6 +34,7 @@ _SUPPRESSED: Final = (
 )
 """Keys of a context in which an exporter of OpenTelemetry sends spans; the second is of older versions."""
 
+_DOING: Final = "adding trace headers to a request"
 Headers = Mapping[Any, Any]
 
 
@@ -83,13 +84,11 @@ def _text(value: Any) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
-def _guarded(host: Callable[[], str | None], given: Headers) -> dict[str, str]:
-    """Return :func:`missing_headers`; empty after an error. Never raises."""
-    try:
-        return missing_headers(host(), given)
-    except Exception as error:  # noqa: BLE001 - the request goes out without the headers
-        fault("adding trace headers to a request", error)
-        return {}
+def _with(given: Headers, added: Mapping[str, str]) -> Any:
+    """Return a copy of headers, of their own type if it can be copied, with further ones."""
+    copied: Any = given.copy() if hasattr(given, "copy") else dict(given)
+    copied.update(added)
+    return copied
 
 
 # --- The clients --------------------------------------------------------------------------------------------
@@ -98,91 +97,96 @@ def _guarded(host: Callable[[], str | None], given: Headers) -> dict[str, str]:
 # needs to be bound to know the instance.
 
 
-def _urlopen(patches: Patches, urllib3: ModuleType, original: Any) -> Callable[..., Any]:
+def _urlopen(urllib3: ModuleType, patches: Patches, original: Any) -> Callable[..., Any]:
     """Return a replacement of ``HTTPConnectionPool.urlopen``."""
 
-    def host(pool: Any, url: str) -> str | None:
-        if url.startswith("/"):
-            return str(pool.host)
-        try:
-            return urllib3.util.parse_url(url).host  # type: ignore[no-any-return] # the pool may be a proxy's
-        except ValueError:  # the request is about to fail
-            return None
+    @internal_errors(_DOING)
+    def traced(pool: Any, url: str, headers: Headers | None) -> Any:
+        given = pool.headers if headers is None else headers
+        added = missing_headers(_host_of(urllib3, pool, url), given)
+        return _with(given, added) if added else headers
 
     @functools.wraps(original)
     def urlopen(
         self: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         if patches.active:
-            given = self.headers if headers is None else headers
-            added = _guarded(lambda: host(self, url), given)
-            headers = _with(given, added) if added else headers
+            headers = traced(self, url, headers) or headers
         return original.__get__(self)(method, url, body, headers, *args, **kwargs)
 
     return urlopen
 
 
-def _with(given: Headers, added: Mapping[str, str]) -> Any:
-    """Return a copy of headers, of their own type if it can be copied, with further ones."""
-    copied: Any = given.copy() if hasattr(given, "copy") else dict(given)
-    copied.update(added)
-    return copied
+def _host_of(urllib3: ModuleType, pool: Any, url: str) -> str | None:
+    """Return the host that a request of a pool is for; the pool may be a proxy's."""
+    if url.startswith("/"):
+        return str(pool.host)
+    try:
+        host: str | None = urllib3.util.parse_url(url).host
+    except ValueError:  # the request is about to fail
+        return None
+    return host
 
 
-def _handle_request(patches: Patches, httpx: ModuleType, original: Any) -> Callable[..., Any]:
+def _handle_request(patches: Patches, original: Any) -> Callable[..., Any]:
     """Return a replacement of ``HTTPTransport.handle_request``."""
 
     @functools.wraps(original)
     def handle_request(self: Any, request: Any) -> Any:
-        return original.__get__(self)(_traced_request(httpx, request) if patches.active else request)
+        if patches.active:
+            request = _traced_request(request) or request
+        return original.__get__(self)(request)
 
     return handle_request
 
 
-def _handle_async_request(
-    patches: Patches, httpx: ModuleType, original: Any
-) -> Callable[..., Awaitable[Any]]:
+def _handle_async_request(patches: Patches, original: Any) -> Callable[..., Awaitable[Any]]:
     """Return a replacement of ``AsyncHTTPTransport.handle_async_request``."""
 
     @functools.wraps(original)
     async def handle_async_request(self: Any, request: Any) -> Any:
-        return await original.__get__(self)(_traced_request(httpx, request) if patches.active else request)
+        if patches.active:
+            request = _traced_request(request) or request
+        return await original.__get__(self)(request)
 
     return handle_async_request
 
 
-def _traced_request(httpx: ModuleType, request: Any) -> Any:
-    """Return a request of httpx or httpx2 with trace headers; the request itself if it needs none."""
-    added = _guarded(lambda: request.url.host, request.headers)
+@internal_errors(_DOING)
+def _traced_request(request: Any) -> Any:
+    """Return a copy of a request of httpx or httpx2 with trace headers; None if it needs none."""
+    added = missing_headers(request.url.host, request.headers)
     if not added:
-        return request
-    return httpx.Request(
-        request.method,
-        request.url,
-        headers=_with(request.headers, added),
-        stream=request.stream,
-        extensions=request.extensions,
-    )
+        return None
+    copied: Any = object.__new__(type(request))
+    vars(copied).update(vars(request))  # `copy.copy` would leave out the body
+    copied.headers = _with(request.headers, added)
+    return copied
 
 
-def _send(patches: Patches, aiohttp: ModuleType, original: Any) -> Callable[..., Awaitable[Any]]:
+def _send(patches: Patches, original: Any) -> Callable[..., Awaitable[Any]]:
     """Return a replacement of ``ClientRequest.send``."""
+
+    @internal_errors(_DOING)
+    def add_to(request: Any) -> dict[str, str]:
+        added = missing_headers(request.url.host, request.headers)
+        request.headers.update(added)
+        return added
 
     @functools.wraps(original)
     async def send(self: Any, conn: Any) -> Any:
         is_traced = patches.active and self.method != "CONNECT"  # which is for the proxy
-        added = _guarded(lambda: self.url.host, self.headers) if is_traced else {}
-        self.headers.update(added)
+        added = (add_to(self) if is_traced else None) or {}
         try:
             return await original.__get__(self)(conn)
         finally:
             for name in added:  # a middleware may send the request again, to another host
-                self.headers.popall(name, None)
+                self.headers.pop(name, None)
 
     return send
 
 
-Replacement = Callable[[Patches, ModuleType, Any], Callable[..., Any]]
+Replacement = Callable[[Patches, Any], Callable[..., Any]]
 
 
 def _patch(module: ModuleType, owner: str, method: str, parameter: str, replacement: Replacement) -> None:
@@ -199,11 +203,11 @@ def _patch(module: ModuleType, owner: str, method: str, parameter: str, replacem
             "otel_rollout.http.inject_headers"
         )
         return
-    patches.replace(class_, method, functools.partial(replacement, patches, module))
+    patches.replace(class_, method, functools.partial(replacement, patches))
 
 
 def _patch_urllib3(urllib3: ModuleType) -> None:
-    _patch(urllib3, "HTTPConnectionPool", "urlopen", "headers", _urlopen)
+    _patch(urllib3, "HTTPConnectionPool", "urlopen", "headers", functools.partial(_urlopen, urllib3))
 
 
 def _patch_httpx(httpx: ModuleType) -> None:

@@ -7,6 +7,7 @@ DNS cannot have it.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import ipaddress
 import re
 from typing import Final
@@ -51,6 +52,7 @@ def identity_allowed(host: str) -> bool:
     return is_listed(host, _settings().identity_hosts)
 
 
+@functools.lru_cache(maxsize=1024)  # a trajectory talks to few hosts
 def is_listed(host: str, hosts: str) -> bool:
     """Return whether a comma-separated list of hosts has a host.
 
