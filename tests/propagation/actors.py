@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import ray
+import urllib3
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_op
@@ -32,6 +33,13 @@ def active_trace() -> int:
 def task(*args: Any, **kwargs: Any) -> Any:
     work("task")
     return args, kwargs
+
+
+@ray.remote
+def request(url: str) -> int:
+    """Send a request without recording an operation; return the answer's status."""
+    with urllib3.PoolManager() as manager:
+        return manager.request("GET", url).status
 
 
 @ray.remote

@@ -11,6 +11,7 @@ from ray.util import ActorPool
 import otel_rollout
 from otel_rollout import rollout_trace_attr
 from otel_rollout.propagation import instrument
+from tests.fake_server import serving
 from tests.fresh_process import fresh_process
 from tests.propagation import actors
 from tests.propagation.support import Job, prepare
@@ -240,6 +241,17 @@ def test_sampled_out_trajectory_has_no_spans_in_any_worker(job, sync, asynchrono
         assert [ray.get(r) for r in asynchronous.stream.remote(2)] == [0, 1]
         assert ray.get(actors.where_am_i.remote()) == trace.get_current_span().get_span_context().trace_id
     assert len(job.all_spans()) == before
+
+
+def test_request_of_a_task_carries_the_callers_span(job):
+    """Workers are instrumented: the header names the trajectory, with flags 00 if it is sampled out."""
+    with serving() as server:
+        for is_recorded in (True, False):
+            with rollout_trace_attr(step=9, trace=is_recorded) as trajectory:
+                assert ray.get(actors.request.remote(server.uri)) == 200
+            assert server.received.pop().headers["traceparent"] == trajectory.id
+        ray.get(actors.request.remote(server.uri))
+        assert "traceparent" not in server.received.pop().headers
 
 
 def test_call_outside_a_trajectory_is_in_no_trace(job, sync):
