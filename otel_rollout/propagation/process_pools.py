@@ -19,7 +19,7 @@ from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches
 from otel_rollout.capture import remote_call
 from otel_rollout.launch import at_exit
-from otel_rollout.propagation import carrier
+from otel_rollout.propagation import carrier, http_clients
 from otel_rollout.propagation.thread_pools import run_in_context
 
 _POOL_METHODS = ("apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered")
@@ -66,7 +66,7 @@ def run_with_carrier(
     carried: dict[str, str], function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     """Call ``function`` in a carrier's context. Runs in a process of the pool."""
-    _flush_at_exit()
+    _prepare_process()
     context = remote_call.start(carrier.extract(carried))
     try:
         return run_in_context(context, function, *args, **kwargs)
@@ -75,8 +75,9 @@ def run_with_carrier(
 
 
 @internal_errors("preparing a process of a pool")
-def _flush_at_exit() -> None:
-    """Register a flush with ``multiprocessing``, whose children skip ``atexit``."""
+def _prepare_process() -> None:
+    """Let requests carry the trajectory; flush at exit, since ``multiprocessing`` skips ``atexit``."""
     if process.flushing_pool_process != os.getpid():
         process.flushing_pool_process = os.getpid()
         util.Finalize(None, at_exit.close, exitpriority=0)
+        http_clients.install()

@@ -134,10 +134,9 @@ def test_retries_of_openai_carry_the_operation(server):
     """The client builds a request for each attempt."""
     import openai
 
-    with rollout_trace_attr(step=3) as trajectory:
-        with openai.OpenAI(base_url=f"{server.uri}/unstable", api_key="x", max_retries=1) as client:
-            with pytest.raises(openai.InternalServerError):
-                client.chat.completions.create(model="tiny", messages=MESSAGES)
+    client = openai.OpenAI(base_url=f"{server.uri}/unstable", api_key="x", max_retries=1)
+    with client, rollout_trace_attr(step=3) as trajectory, pytest.raises(openai.InternalServerError):
+        client.chat.completions.create(model="tiny", messages=MESSAGES)
     assert [request.headers.get_all("traceparent") for request in server.received] == [[trajectory.id]] * 2
 
 

@@ -2,6 +2,7 @@
 
 import os
 
+import urllib3
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_op, score
@@ -19,6 +20,11 @@ def grade(number: int, other: int = 0) -> int:
 
 def plain(number: int) -> tuple[int, bool]:
     return os.getpid(), trace.get_current_span().get_span_context().is_valid
+
+
+def request(url: str) -> int:
+    with urllib3.PoolManager() as manager:
+        return manager.request("GET", url).status
 
 
 def refuse(number: int) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.propagation import instrument, process_pools
-from tests.propagation.pool_functions import Refused, grade, plain, refuse
+from tests.fake_server import serving
+from tests.propagation.pool_functions import Refused, grade, plain, refuse, request
 
 ROOT = Path(__file__).parents[2]
 JOB = Path(__file__).parent / "programs" / "pool_job.py"
@@ -73,6 +74,14 @@ def check(spans, parent, other_process=True):
     assert [s.attributes["gen_ai.evaluation.score.value"] for s in scores] == [1.0, 2.0]
     if other_process:
         assert {s.attributes["rollout.score_origin"] for s in scores} == {"process"}
+
+
+def test_request_of_pool_work_carries_the_submitting_trajectory(start, tracing):
+    """A spawned process inherits no patches; it patches its own clients."""
+    with serving() as server, rollout_trace_attr(step=4) as trajectory:
+        with ProcessPoolExecutor(1, mp_context=start) as executor:
+            assert executor.submit(request, server.uri).result(60) == 200
+        assert [sent.headers["traceparent"] for sent in server.received] == [trajectory.id]
 
 
 @pytest.mark.parametrize("way", [*WAYS, *EXECUTED])
