@@ -16,7 +16,8 @@ def _requests(url: str, proxy: str | None, headers: Mapping[str, str]) -> int:
     requests = pytest.importorskip("requests")
     with requests.Session() as session:
         session.trust_env = False
-        return int(session.get(url, headers=headers, proxies={"http": proxy} if proxy else None).status_code)
+        proxies = {"http": proxy, "https": proxy} if proxy else None
+        return int(session.get(url, headers=headers, proxies=proxies).status_code)
 
 
 def _urllib3(url: str, proxy: str | None, headers: Mapping[str, str]) -> int:
@@ -28,7 +29,8 @@ def _urllib3(url: str, proxy: str | None, headers: Mapping[str, str]) -> int:
 def _httpx(name: str) -> Send:
     def send(url: str, proxy: str | None, headers: Mapping[str, str]) -> int:
         httpx = pytest.importorskip(name)
-        with httpx.Client(proxy=proxy, follow_redirects=True, trust_env=False) as client:
+        transport = httpx.HTTPTransport(proxy=httpx.Proxy(proxy) if proxy else None)
+        with httpx.Client(transport=transport, follow_redirects=True, trust_env=False) as client:
             return int(client.get(url, headers=headers).status_code)
 
     return send
@@ -39,7 +41,10 @@ def _async_httpx(name: str) -> Send:
         httpx = pytest.importorskip(name)
 
         async def get() -> int:
-            async with httpx.AsyncClient(proxy=proxy, follow_redirects=True, trust_env=False) as client:
+            transport = httpx.AsyncHTTPTransport(proxy=httpx.Proxy(proxy) if proxy else None)
+            async with httpx.AsyncClient(
+                transport=transport, follow_redirects=True, trust_env=False
+            ) as client:
                 return int((await client.get(url, headers=headers)).status_code)
 
         return asyncio.run(get())

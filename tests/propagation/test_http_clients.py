@@ -1,10 +1,16 @@
 """Requests of HTTP clients inside a trajectory carry its span, to the hosts that may have it."""
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
+import json
 import pickle
 import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 from opentelemetry import context as otel_context
@@ -93,6 +99,29 @@ def test_public_host_gets_no_header(client, instrumented, server):
         send(client, f"{PRIVATE}/private", proxy=server.uri)
     assert traceparents(server, "/public") == [None]
     assert None not in traceparents(server, "/private")
+
+
+@pytest.mark.parametrize("client", ["requests", "urllib3", "httpx2", "aiohttp"])
+def test_proxy_that_tunnels_gets_no_header(client, instrumented):
+    """The request for a tunnel is for the proxy, whoever is behind it."""
+    received = []
+
+    def refuse(proxy):
+        connection, _ = proxy.accept()
+        proxy.close()  # a second attempt is refused
+        with connection:
+            received.append(connection.recv(1 << 16))
+            connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        uri = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        thread = threading.Thread(target=refuse, args=(proxy,))
+        thread.start()
+        with rollout_trace_attr(step=3), contextlib.suppress(Exception):
+            send(client, "https://10.1.2.3/", proxy=uri)
+        thread.join(30)
+    assert received[0].startswith(b"CONNECT 10.1.2.3:443 ")
+    assert b"traceparent" not in received[0]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -238,6 +267,17 @@ def test_uninstrument_restores_the_clients(tracing, server):
     assert traceparents(server) == [None]
 
 
+def test_clients_are_patched_when_the_program_imports_them():
+    """``instrument()`` imports no client; after ``uninstrument()`` none is patched."""
+    program = Path(__file__).parent / "programs" / "imports_clients_late.py"
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout) == {
+        "imported by instrument": [],
+        "patched": ["urllib3", "httpx2"],
+        "patched after uninstrument": [],
+    }
+
+
 @pytest.mark.parametrize(
     ("variable", "value"), [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")]
 )
@@ -295,7 +335,7 @@ async def test_request_of_aiohttp_keeps_its_headers(instrumented, server):
 def test_headers_of_a_pool_of_urllib3_are_sent(instrumented, server):
     """A request without headers of its own has those of its pool, in which a name may occur twice."""
     urllib3 = pytest.importorskip("urllib3")
-    headers = urllib3.HTTPHeaderDict([("X-Own", "1"), ("X-Own", "2")])
+    headers = urllib3.response.HTTPHeaderDict([("X-Own", "1"), ("X-Own", "2")])
     with rollout_trace_attr(step=3), urllib3.connection_from_url(server.uri, headers=headers) as pool:
         pool.urlopen(method="GET", url="/")
     assert ", ".join(server.received[0].headers.get_all("X-Own")) == "1, 2"
