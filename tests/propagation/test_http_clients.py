@@ -29,6 +29,12 @@ from otel_rollout.runs import membership
 from tests.fake_server import serving
 from tests.propagation.http_clients import CLIENTS, send
 
+METHODS = [
+    ("urllib3", "HTTPConnectionPool", "urlopen"),
+    ("httpx2", "HTTPTransport", "handle_request"),
+    ("httpx2", "AsyncHTTPTransport", "handle_async_request"),
+    ("aiohttp", "ClientRequest", "send"),
+]
 PRIVATE = "http://10.1.2.3"
 PUBLIC = "http://inference.example.com"
 """Hosts that the tests reach through a proxy on this machine, without a look-up of their names."""
@@ -145,14 +151,18 @@ def test_redirect_to_an_allowed_host_carries_the_header(client, instrumented, se
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_header_of_the_application_stays(client, instrumented, server):
+def test_header_of_the_application_stays(client, instrumented, server, monkeypatch):
     """A request never has two of a header, whatever the case of its name."""
     own = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+    configure(monkeypatch, identity_hosts="private")
     with rollout_trace_attr(step=3):
         send(client, server.uri, headers={"TraceParent": own, "tracestate": "x=1"})
         added: dict[str, str] = {}
         inject_headers(added, server.uri)
         send(client, server.uri, headers=added)
+        send(client, server.uri, headers={IDENTITY_KEY: "{}", "tracestate": "x=1"})
+    assert len(server.received[2].headers.get_all("traceparent")) == 1
+    assert server.received.pop().headers.get_all(IDENTITY_KEY) == ["{}"]
     assert [request.headers.get_all("traceparent") for request in server.received] == [
         [own],
         [added["traceparent"]],
@@ -224,12 +234,68 @@ def test_host_may_be_public(host):
 
 def test_call_from_another_process_counts_as_inside(instrumented, server):
     """A Ray task of a sampled-out trajectory has neither identity nor span; its requests say 00 as well."""
-    sent = {"traceparent": f"00-{7:032x}-{8:016x}-00"}
-    for context in (carrier.extract(sent), remote_call.start(carrier.extract(sent))):
+    sampled_out, sampled = (
+        carrier.extract({"traceparent": f"00-{7:032x}-{8:016x}-{flags}"}) for flags in ("00", "01")
+    )
+    for context in (remote_call.start(sampled_out), remote_call.start(sampled), sampled_out):
         token = otel_context.attach(context)
         send("urllib3", server.uri)
         otel_context.detach(token)
-    assert traceparents(server) == [None, sent["traceparent"]]
+    assert traceparents(server) == [f"00-{7:032x}-{8:016x}-00", None, None], "the others are no trajectory's"
+
+
+def test_operation_outside_a_trajectory_is_carried(instrumented, server):
+    """Such an operation is a trace of its own."""
+
+    @rollout_trace_op
+    def call():
+        send("urllib3", server.uri)
+        return current_traceparent()
+
+    assert [call()] == traceparents(server)
+
+
+def test_operation_that_the_sampler_leaves_out_says_so(fresh_process, test_exporters, server, monkeypatch):
+    """The flags are 00, as in a trajectory that is sampled out."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "test-file")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    otel_rollout.instrument()
+    rollout_trace_op(send)("urllib3", server.uri)
+    (sent,) = traceparents(server)
+    assert sent.endswith("-00")
+
+
+def test_unrecorded_span_of_the_application_says_so(instrumented, server):
+    """A span of the application below a trajectory that is sampled out has no identity."""
+    with rollout_trace_attr(step=3, trace=False) as trajectory:
+        above = trajectory.root.get_span_context()
+        span = trace.NonRecordingSpan(trace.SpanContext(above.trace_id, 5, False))
+        with trace.use_span(span):
+            send("urllib3", server.uri)
+    assert traceparents(server) == [f"00-{above.trace_id:032x}-{5:016x}-00"]
+
+
+@pytest.mark.parametrize("client", ["requests", "httpx2", "httpx2 async", "aiohttp"])
+def test_method_that_an_instrumentor_has_wrapped_gets_its_instance(client, tracing, server):
+    """Instrumentors wrap with wrapt, whose wrappers need to be bound."""
+    wrapt = pytest.importorskip("wrapt")
+    instances = []
+
+    def wrapper(wrapped, instance, args, kwargs):
+        instances.append(instance)
+        return wrapped(*args, **kwargs)
+
+    with contextlib.ExitStack() as unwrapping:
+        for module, owner, method in METHODS:
+            class_ = getattr(pytest.importorskip(module), owner)
+            unwrapping.callback(setattr, class_, method, vars(class_)[method])
+            wrapt.wrap_function_wrapper(class_, method, wrapper)
+        otel_rollout.instrument()
+        with rollout_trace_attr(step=3):
+            assert send(client, server.uri) == 200
+        otel_rollout.uninstrument()
+    assert len(instances) == 1
+    assert instances[0] is not None
 
 
 def test_span_of_the_application_outside_a_trajectory_stays_private(instrumented, server):
@@ -368,14 +434,7 @@ async def test_cancelled_request_is_cancelled(name, instrumented):
         assert otel_context.get_current() is inside
 
 
-@pytest.mark.parametrize(
-    ("module", "owner", "method"),
-    [
-        ("urllib3", "HTTPConnectionPool", "urlopen"),
-        ("httpx2", "AsyncHTTPTransport", "handle_async_request"),
-        ("aiohttp", "ClientRequest", "send"),
-    ],
-)
+@pytest.mark.parametrize(("module", "owner", "method"), METHODS)
 def test_client_without_the_method_is_named_once(module, owner, method, tracing, monkeypatch, caplog):
     """One line says which client, what it lacks and what to do; other clients carry the header."""
     monkeypatch.delattr(getattr(pytest.importorskip(module), owner), method)
