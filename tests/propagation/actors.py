@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import ray
-import urllib3
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_op
@@ -38,6 +37,8 @@ def task(*args: Any, **kwargs: Any) -> Any:
 @ray.remote
 def request(url: str) -> int:
     """Send a request without recording an operation; return the answer's status."""
+    import urllib3
+
     with urllib3.PoolManager() as manager:
         return manager.request("GET", url).status
 

