@@ -85,9 +85,9 @@ def configure(
 
 
 def instrument() -> None:
-    """Let trajectories continue in Ray, in pools and over HTTP; call this before ``ray.init``.
+    """Let trajectories continue in Ray, in pools and over HTTP.
 
-    Code that calls tasks and actors stays unchanged. ``ray.init`` then gives this process's settings to the
+    Call this before ``ray.init``. Code that calls tasks and actors stays unchanged. ``ray.init`` then gives this process's settings to the
     job's workers. ``ray.shutdown`` first waits until the cluster's other nodes have delivered. A second call
     has no effect; :func:`uninstrument` undoes the first. Without Ray, pools are instrumented; on a version of
     Ray that is not supported, a warning says what does not work. HTTP requests of a trajectory carry

@@ -39,9 +39,9 @@ def trajectory_in(context: Context) -> Trajectory | None:
 
 
 def is_in_trajectory(context: Context) -> bool:
-    """Return whether a context is inside a trajectory or a traced operation, recorded or not.
+    """Return whether a context is inside a trajectory, recorded or not.
 
-    A trajectory of another process counts, too: by its identity, or, if it is sampled out, by the unrecorded
+    A traced operation outside any trajectory counts as one. A trajectory of another process counts, too: by its identity, or, if it is sampled out, by the unrecorded
     span that the call carried.
     """
     if TRAJECTORY in context or OPERATION in context or identity_in(context).attributes:

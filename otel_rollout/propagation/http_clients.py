@@ -85,7 +85,7 @@ def _text(value: Any) -> str:
 
 
 def _with(given: Headers, added: Mapping[str, str]) -> Any:
-    """Return a copy of headers, of their own type if it can be copied, with further ones."""
+    """Return a copy of headers, of their type where it can copy, with further ones."""
     copied: Any = given.copy() if hasattr(given, "copy") else dict(given)
     copied.update(added)
     return copied
@@ -154,7 +154,7 @@ def _handle_async_request(patches: Patches, original: Any) -> Callable[..., Awai
 
 @internal_errors(_DOING)
 def _traced_request(request: Any) -> Any:
-    """Return a copy of a request of httpx or httpx2 with trace headers; None if it needs none."""
+    """Return a copy of a request with trace headers; None if it needs none."""
     added = missing_headers(request.url.host, request.headers)
     if not added:
         return None

@@ -67,7 +67,11 @@ def is_listed(host: str, hosts: str) -> bool:
 
 
 def is_private(host: str) -> bool:
-    """Return whether a host, in lower case, is this machine or certainly in a private network."""
+    """Return whether a host is this machine or certainly in a private network.
+
+    Args:
+        host: name or address in lower case.
+    """
     name = host.removesuffix(".")
     try:
         address = ipaddress.ip_address(name)

@@ -33,7 +33,7 @@ _logger = logging.getLogger("otel_rollout")
 
 
 def instrument() -> None:
-    """Continue trajectories in Ray's tasks and actors, in pools, and in requests over HTTP.
+    """Continue trajectories in Ray's tasks and actors, in pools, and over HTTP.
 
     Call it before ``ray.init``. Pools are ``ThreadPoolExecutor``, ``ProcessPoolExecutor`` and
     ``multiprocessing.Pool``. Create pools of processes after :func:`otel_rollout.configure`, because their

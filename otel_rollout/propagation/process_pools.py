@@ -76,7 +76,10 @@ def run_with_carrier(
 
 @internal_errors("preparing a process of a pool")
 def _prepare_process() -> None:
-    """Let requests carry the trajectory; flush at exit, since ``multiprocessing`` skips ``atexit``."""
+    """Let requests carry trajectories, and flush at exit.
+
+    Children of ``multiprocessing`` skip ``atexit``.
+    """
     if process.flushing_pool_process != os.getpid():
         process.flushing_pool_process = os.getpid()
         util.Finalize(None, at_exit.close, exitpriority=0)

@@ -1,4 +1,4 @@
-"""Requests of OpenAI's, Anthropic's and LiteLLM's own clients carry the current span to a local server."""
+"""Requests of OpenAI's, Anthropic's and LiteLLM's clients carry the current span."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_retries_of_openai_carry_the_operation(server):
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_span_of_an_instrumentor_is_carried_once(is_first, server):
-    """OpenTelemetry's instrumentor of httpx2 injects its own span, whichever of the two came first."""
+    """The instrumentor of httpx2 injects its span, whichever of the two came first."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

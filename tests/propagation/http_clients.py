@@ -1,4 +1,4 @@
-"""Send requests with every client, by one signature, for the tests of their headers."""
+"""Send requests with every client, by one signature."""
 
 from __future__ import annotations
 

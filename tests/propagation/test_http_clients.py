@@ -1,4 +1,4 @@
-"""Requests of HTTP clients inside a trajectory carry its span, to the hosts that may have it."""
+"""Requests inside a trajectory carry its span to the hosts that may have it."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ def current_traceparent():
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_request_inside_a_trajectory_carries_the_current_span(client, instrumented, server):
-    """The header names the operation around the request; outside a trajectory there is none."""
+    """The header names the operation; outside a trajectory there is none."""
 
     @rollout_trace_op
     def call():
@@ -172,7 +172,7 @@ def test_header_of_the_application_stays(client, instrumented, server, monkeypat
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_identity_goes_to_hosts_that_may_have_it(client, instrumented, server, monkeypatch):
-    """The server reads the trajectory's step, also beside the header of an instrumentor's span."""
+    """The server reads the trajectory's step, also beside an instrumentor's header."""
     configure(monkeypatch, identity_hosts="private")
     with rollout_trace_attr(step=3):
         send(client, server.uri)
@@ -228,12 +228,12 @@ def test_host_is_private(host):
     ],
 )  # fmt: skip
 def test_host_may_be_public(host):
-    """A number is an address; a name with an ending that may be sold has to be named by the user."""
+    """A number is an address; a name that public DNS may have must be listed."""
     assert not is_listed(host, "private")
 
 
 def test_call_from_another_process_counts_as_inside(instrumented, server):
-    """A Ray task of a sampled-out trajectory has neither identity nor span; its requests say 00 as well."""
+    """A Ray task of a sampled-out trajectory has no identity; its requests say 00."""
     sampled_out, sampled = (
         carrier.extract({"traceparent": f"00-{7:032x}-{8:016x}-{flags}"}) for flags in ("00", "01")
     )
@@ -266,7 +266,7 @@ def test_operation_that_the_sampler_leaves_out_says_so(fresh_process, test_expor
 
 
 def test_unrecorded_span_of_the_application_says_so(instrumented, server):
-    """A span of the application below a trajectory that is sampled out has no identity."""
+    """An application's span below a sampled-out trajectory has no identity."""
     with rollout_trace_attr(step=3, trace=False) as trajectory:
         above = trajectory.root.get_span_context()
         span = trace.NonRecordingSpan(trace.SpanContext(above.trace_id, 5, False))
@@ -317,7 +317,7 @@ def test_exporter_that_sends_inside_a_trajectory_carries_nothing(instrumented, s
 
 
 def test_uninstrument_restores_the_clients(tracing, server):
-    """A second call of instrument() adds nothing; clients imported later are left alone."""
+    """A second instrument() adds nothing; uninstrument() undoes the first."""
     urllib3 = pytest.importorskip("urllib3")
     original = urllib3.HTTPConnectionPool.urlopen
     otel_rollout.instrument()
@@ -373,7 +373,7 @@ def test_objects_of_the_application_stay_as_they_are(instrumented, server):
 
 @pytest.mark.parametrize("name", ["httpx", "httpx2"])
 def test_request_of_httpx_keeps_its_content_and_headers(name, instrumented, server):
-    """The copy that is sent has the same body; the answer has the application's request."""
+    """The copy that is sent has its body; the answer has the application's request."""
     httpx = pytest.importorskip(name)
     with rollout_trace_attr(step=3), httpx.Client() as client:
         for content in (b"body", iter([b"bo", b"dy"])):
@@ -399,7 +399,7 @@ async def test_request_of_aiohttp_keeps_its_headers(instrumented, server):
 
 
 def test_headers_of_a_pool_of_urllib3_are_sent(instrumented, server):
-    """A request without headers of its own has those of its pool, in which a name may occur twice."""
+    """A request without headers has its pool's, in which a name may occur twice."""
     urllib3 = pytest.importorskip("urllib3")
     headers = urllib3.response.HTTPHeaderDict([("X-Own", "1"), ("X-Own", "2")])
     with rollout_trace_attr(step=3), urllib3.connection_from_url(server.uri, headers=headers) as pool:
@@ -436,7 +436,7 @@ async def test_cancelled_request_is_cancelled(name, instrumented):
 
 @pytest.mark.parametrize(("module", "owner", "method"), METHODS)
 def test_client_without_the_method_is_named_once(module, owner, method, tracing, monkeypatch, caplog):
-    """One line says which client, what it lacks and what to do; other clients carry the header."""
+    """One line says which client, what it lacks and what to do."""
     monkeypatch.delattr(getattr(pytest.importorskip(module), owner), method)
     otel_rollout.instrument()
     otel_rollout.uninstrument()

@@ -244,7 +244,7 @@ def test_sampled_out_trajectory_has_no_spans_in_any_worker(job, sync, asynchrono
 
 
 def test_request_of_a_task_carries_the_callers_span(job):
-    """Workers are instrumented: the header names the trajectory, with flags 00 if it is sampled out."""
+    """The header names the trajectory, with flags 00 if it is sampled out."""
     with serving() as server:
         for is_recorded in (True, False):
             with rollout_trace_attr(step=9, trace=is_recorded) as trajectory:

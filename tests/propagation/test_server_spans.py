@@ -1,4 +1,4 @@
-"""Spans of a server in another process join the trajectory whose requests it serves."""
+"""Spans of a server in another process join the trajectory that it serves."""
 
 import importlib.util
 import subprocess
@@ -41,7 +41,7 @@ def ask(client, url):
 
 
 def test_spans_of_the_server_are_below_the_operation_that_asked(instrumented):
-    """Each client's request is served in its operation's trace, with the trajectory's identity."""
+    """Requests are served in their operation's trace, with the trajectory's identity."""
     otel_rollout.configure(identity_hosts="private")
     with traced_server() as url, rollout_trace_attr(step=3) as trajectory:
         for client in [name for name in CLIENTS if importlib.util.find_spec(name.split()[0])]:
@@ -55,7 +55,7 @@ def test_spans_of_the_server_are_below_the_operation_that_asked(instrumented):
 
 
 def test_server_records_nothing_of_a_trajectory_that_is_sampled_out(instrumented):
-    """The header says that the trace is not recorded; without one the server starts its own trace."""
+    """The header says so; without one the server would start a trace of its own."""
     with traced_server() as url:
         with rollout_trace_attr(step=3, trace=False):
             assert send("urllib3", f"{url}/sampled-out") == 200

@@ -1,4 +1,4 @@
-"""Call instrument() before any HTTP client is imported, and print which are patched, as JSON."""
+"""Call instrument() before clients are imported; print which are patched, as JSON."""
 
 import importlib
 import json
