@@ -87,11 +87,12 @@ def configure(
 def instrument() -> None:
     """Let trajectories continue in Ray, in pools and over HTTP.
 
-    Call this before ``ray.init``. Code that calls tasks and actors stays unchanged. ``ray.init`` then gives this process's settings to the
-    job's workers. ``ray.shutdown`` first waits until the cluster's other nodes have delivered. A second call
-    has no effect; :func:`uninstrument` undoes the first. Without Ray, pools are instrumented; on a version of
-    Ray that is not supported, a warning says what does not work. HTTP requests of a trajectory carry
-    ``traceparent`` to private hosts (setting ``traceparent_hosts``). Never raises.
+    Call this before ``ray.init``. Code that calls tasks and actors stays unchanged. ``ray.init`` then gives
+    this process's settings to the job's workers. ``ray.shutdown`` first waits until the cluster's other
+    nodes have delivered. A second call has no effect; :func:`uninstrument` undoes the first. Without Ray,
+    pools are instrumented; on a version of Ray that is not supported, a warning says what does not work.
+    HTTP requests of a trajectory carry ``traceparent`` to private hosts (setting ``traceparent_hosts``).
+    Never raises.
     """
     from otel_rollout.propagation import instrument as propagation  # here: most workers do not need it
 

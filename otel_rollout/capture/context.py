@@ -41,8 +41,8 @@ def trajectory_in(context: Context) -> Trajectory | None:
 def is_in_trajectory(context: Context) -> bool:
     """Return whether a context is inside a trajectory, recorded or not.
 
-    A traced operation outside any trajectory counts as one. A trajectory of another process counts, too: by its identity, or, if it is sampled out, by the unrecorded
-    span that the call carried.
+    A traced operation outside any trajectory counts as one. A trajectory of another process is known by its
+    identity, or, if it is sampled out, by the unrecorded span that the call carried.
     """
     if TRAJECTORY in context or OPERATION in context or identity_in(context).attributes:
         return True

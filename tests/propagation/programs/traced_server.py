@@ -1,6 +1,7 @@
 """Serve HTTP, and record an operation for each request.
 
-``traced_server.py`` prints its URL. It ends when its standard input is closed. The operation is part of the trace that the request's headers name.
+``traced_server.py`` prints its URL. It ends when its standard input is closed. The operation is part of the
+trace that the request's headers name.
 """
 
 import sys
