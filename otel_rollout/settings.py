@@ -343,9 +343,10 @@ class Settings:
     forwarder_variables: str = _setting(
         "OTEL_ROLLOUT_FORWARDER_VARIABLES",
         "Further environment variables, comma separated, `*` allowed, that the forwarder gets for its "
-        "exporters. Passed anyway are those that begin with "
+        "exporters. The forwarder always gets variables of proxies and certificates, and those that begin "
+        "with "
         + ", ".join(f"`{prefix}`" for prefix in DELIVERY_PREFIXES[:-1])
-        + f" or `{DELIVERY_PREFIXES[-1]}`, and those of proxies and certificates.",
+        + f" or `{DELIVERY_PREFIXES[-1]}`.",
         setting_parsers.text,
         "",
     )

@@ -182,7 +182,7 @@ def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
 
 
 def is_of_part(assessment: Mapping[str, Any]) -> bool:
-    """Whether a score from this exporter is not the trajectory's, but a span's in it."""
+    """Return whether this exporter wrote the score for a span, not the trajectory."""
     source = (assessment.get("source") or {}).get("source_id")
     return source == feedback.SOURCE_ID and not feedback.is_tagged(assessment)
 

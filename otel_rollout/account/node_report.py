@@ -54,7 +54,7 @@ def _described(node_dir: Path, error: Exception) -> str:
 
 
 def delivered(node_dir: Path, configured: Settings) -> dict[str, DeliveryCount]:
-    """Return each exporter's counts from the ledger; nothing if it is unreadable."""
+    """Return each exporter's counts from the ledger; empty if it is unreadable."""
     from otel_rollout.account.ledger_reader import read_ledger
 
     try:

@@ -304,7 +304,7 @@ class Trajectory:
         return not sampling.takes(Group.of(known), context)
 
     def _gives_way(self, active: runtime.Runtime, parent: Span, identity: Identity) -> bool:
-        """Return whether the trajectory is left out because the spool fills up.
+        """Return whether the trajectory is not recorded because the spool fills up.
 
         A trajectory inside an existing trace is always recorded. So is a trajectory in an application's own
         provider: the application's other exporters do not depend on the spool.

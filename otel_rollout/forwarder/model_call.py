@@ -38,7 +38,10 @@ class ModelCall:
         self.branch: Branch | None = None
 
     def decode(self, shown_from: int, detokenizer: Detokenizer) -> None:
-        """Decode ids without text in the branch; a piece may end at ``shown_from``."""
+        """Decode the ids of the branch that have no text yet.
+
+        A piece of text may end at ``shown_from``, at the prompt's end, and at the last id.
+        """
         if self.branch is not None:
             turn_text.decode(self.branch, self.ids, [shown_from, len(self.prompt)], detokenizer)
 

@@ -25,8 +25,7 @@ _SPAN_DIGITS: Final = 16
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 _CODES: Final = {code.value: code for code in StatusCode}
 _MAX_DEPTH: Final = 24
-"""Most levels read of a nested attribute. Protobuf allows 100 levels, and a level here is three of
-Protobuf's."""
+"""Maximum levels read of a nested attribute. Protobuf allows 100, and counts three for each level."""
 
 
 class UnreadableLineError(ValueError):

@@ -31,7 +31,7 @@ IDENTITY_KEY: Final = "otel-rollout-identity"
 CHOSEN_KEY: Final = "otel-rollout-chosen"
 """Entry with the rows of a step to record. The process that sees the whole batch chooses them."""
 MAX_IDENTITY_BYTES: Final = 4096
-"""Maximum bytes of the identity in a carrier. Of a larger one, long values are cut or attributes left out."""
+"""Maximum bytes of the identity in a carrier. In a larger one, values are cut or omitted."""
 _MAX_CUT_VALUE: Final = 256
 """Maximum characters of a value in an identity that exceeds MAX_IDENTITY_BYTES; the rest is cut."""
 _ESSENTIAL: Final = (semconv.STEP, semconv.SAMPLE_INDEX, semconv.ROLLOUT_N, semconv.VALIDATE)

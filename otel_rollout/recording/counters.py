@@ -1,4 +1,4 @@
-"""Count what one process started, recorded, dropped and left out.
+"""Count what one process started, recorded, dropped and skipped.
 
 The counts are in the journal, where they survive a kill.
 """
@@ -18,7 +18,7 @@ _SKIP_WARNINGS: Final = {
     "spool_full": "the run is near its disk limit on this machine; a trajectory is left out so that others "
     "stay whole (OTEL_ROLLOUT_SPOOL_LIMIT, OTEL_ROLLOUT_SPOOL_FULL)",
 }
-"""Reason → warning for the first trajectory that is left out, if the user did not ask for that."""
+"""Reason → warning for the first trajectory that is skipped although the user did not ask for that."""
 _logger = logging.getLogger("otel_rollout")
 
 
@@ -61,7 +61,7 @@ class Counters:
         return False
 
     def skip(self, reason: str) -> None:
-        """Count a trajectory or a score that is left out on purpose."""
+        """Count a trajectory or a score that is not recorded on purpose."""
         if self._is_abandoned:
             return
         with self.lock:

@@ -27,7 +27,7 @@ class Identity:
     """The identity attributes of one trajectory, which do not change.
 
     Args:
-        attributes: attribute names and values; None values are left out.
+        attributes: attribute names and values; None values are omitted.
         token2text: the trajectory's argument ``token2text``, in this process.
 
     Attributes:
@@ -44,7 +44,7 @@ class Identity:
         self.encoded: bytes | None = None
 
     def encode(self) -> bytes:
-        """Make ``encoded``, on the first use: a trajectory that is left out needs none."""
+        """Compute ``encoded`` at its first use; an unrecorded trajectory never needs it."""
         # No cached property: before Python 3.12 it takes a lock, which a fork may leave locked for good.
         encoded = self.encoded = b",".join([_attribute(*item) for item in self.attributes.items()])
         return encoded
@@ -101,7 +101,7 @@ NO_IDENTITY: Final = Identity({})
 
 
 def identity_in(context: otel_context.Context | None) -> Identity:
-    """Return the identity of the trajectory in a context; None: the current context."""
+    """Return the trajectory's identity in a context, by default in the current one."""
     identity = otel_context.get_value(_KEY, context)
     return identity if isinstance(identity, Identity) else NO_IDENTITY
 

@@ -61,7 +61,7 @@ class RecordingTracerProvider(TracerProvider):
 
 
 class UnrecordedSpan(NonRecordingSpan):
-    """A span of a trace that is not recorded: sampled out, or left out by the user."""
+    """A span of an unrecorded trace: sampled out, or excluded by ``trace=False``."""
 
 
 class RecordingTracer(Tracer):

@@ -14,7 +14,7 @@ from otel_rollout.spool import layout
 from otel_rollout.spool.private_files import open_private
 
 _MAX_SERVICE_NAME_CHARS: Final = 256
-"""Most characters of the service's name in ``SegmentFile.short_head``."""
+"""Maximum characters of the service's name in ``SegmentFile.short_head``."""
 
 
 class PreparedSegment(NamedTuple):

@@ -15,8 +15,8 @@ CHECK_INTERVAL: Final = 1.0
 RARE_CHECK_INTERVAL: Final = 10.0
 """Seconds between two checks while lines wait. A check waits for the GIL once per file, so it takes long."""
 _SHEDDING_STARTS, _SHEDDING_IS_COMPLETE = 0.5, 0.75
-"""Shares of the limit. With ``whole_trajectories``, some groups are left out above the first share, and all
-groups above the second. The rest of the limit is for trajectories that have started."""
+"""Shares of the limit. With ``whole_trajectories``, some groups are not recorded above the first share, and
+no groups above the second. The rest of the limit is for trajectories that have started."""
 
 
 class SpoolUsage:
@@ -25,7 +25,7 @@ class SpoolUsage:
     Args:
         node_dir: the directory.
         limit: maximum bytes of all segments together.
-        whole_trajectories: whether groups are left out near the limit, so that trajectories stay whole.
+        whole_trajectories: whether, near the limit, groups are not recorded, so that others stay whole.
     """
 
     def __init__(self, node_dir: Path, limit: float, whole_trajectories: bool) -> None:
@@ -53,11 +53,11 @@ class SpoolUsage:
 
     @property
     def is_shedding(self) -> bool:
-        """Whether some groups are left out."""
+        """Whether some groups are not recorded."""
         return self._whole_trajectories and self.used / self.limit >= _SHEDDING_STARTS
 
     def sheds(self, group: Group) -> bool:
-        """Return whether a group is left out; the fuller the spool, the more groups are.
+        """Return whether a group is not recorded; a fuller spool excludes more groups.
 
         Every process that measures the same directory makes the same decision.
         """

@@ -38,7 +38,7 @@ MIN_CHECKS: Final = 64
 whether the flusher waits for the disk or for the GIL. But the caller needs the GIL for each check, and
 between two checks the flusher can get it."""
 MAX_CHECKS: Final = 2000
-"""Most checks of one wait, even if others make progress: 1 s without waits for the GIL."""
+"""Maximum checks of one wait, even if others make progress: 1 s without waits for the GIL."""
 
 _CHECK_INTERVAL: Final = 0.0005
 """Seconds between two checks of a thread that waits."""
@@ -46,7 +46,7 @@ _ROOT_TEXT_CHARS: Final = (None, 4096, 256, 32)
 """Characters to which the texts of a running trajectory's line are cut; the first length with which the line
 fits is used. None: the full line."""
 _MAX_POSTPONED: Final = 1024
-"""Most lines that wait for the flusher in memory, because they interrupted another line of their thread."""
+"""Maximum lines that wait for the flusher in memory, because they interrupted a line of their thread."""
 
 
 class SegmentWriter:
@@ -57,7 +57,7 @@ class SegmentWriter:
         resource: attributes of the entity that records; each line has them.
         segment_bytes: size of a segment file at which the next one is created.
         spool_limit: bytes that the segments of all writers in ``node_dir`` may have together.
-        whole_trajectories: whether new trajectories are left out near that limit, so that others stay whole.
+        whole_trajectories: whether, near that limit, new trajectories are not recorded.
         found: creates ``node_dir`` again after somebody has removed it.
         redact: applied to each line before it is written anywhere.
         journal_bytes: size of the ring between the caller and the disk.

@@ -14,7 +14,7 @@ File layout, little-endian::
     48    8   spans ever started
     56    8   base: value of `written` at which the current segment file began (signed)
     64    8   sequence of the current segment file; 0 until the writer has its first
-    72    8×n numbers of trajectories and scores left out, in the order of SKIP_REASONS
+    72    8×n numbers of skipped trajectories and scores, in the order of SKIP_REASONS
     4096  128×96 numbers of dropped spans, a row for each step with dropped spans:
               0  1  length of the step's name, plus one; 0 in free rows
               1  1  1 for a validation step, else 0
@@ -69,11 +69,13 @@ SKIP_REASONS = (
     "score_of_unrecorded",
     "score_of_unknown",
 )
-"""Reasons why a trajectory or a score was left out on purpose. A trajectory, in order: ``trace=False``;
-``OTEL_ROLLOUT_SAMPLE_…`` or ``OTEL_TRACES_SAMPLER``; the sampler of the application's own OpenTelemetry; an
-unrecorded caller in another process; segments near ``OTEL_ROLLOUT_SPOOL_LIMIT``
-(``OTEL_ROLLOUT_SPOOL_FULL``). A
-score: its trajectory is left out; its ``trajectory`` is no id."""
+"""Reasons why a trajectory or a score was skipped, that is, not recorded on purpose.
+
+Of a trajectory, in order: ``trace=False``; ``OTEL_ROLLOUT_SAMPLE_…`` or ``OTEL_TRACES_SAMPLER``; the sampler
+of the application's own OpenTelemetry; an unrecorded caller in another process; segments near
+``OTEL_ROLLOUT_SPOOL_LIMIT`` (``OTEL_ROLLOUT_SPOOL_FULL``). Of a score: its trajectory is not recorded; its
+``trajectory`` is no id.
+"""
 _HEADER = struct.Struct(f"<8sQ5Q2q{len(SKIP_REASONS)}q")
 _DROPS = struct.Struct(f"<{len(DROP_REASONS)}q")
 _READ_ATTEMPTS = 1000
@@ -240,7 +242,7 @@ class Journal:
     # `skip` and `drop` need no owner's lock. But only one thread at a time may call one of them.
 
     def skip(self, reason: str, total: int) -> None:
-        """Publish the number of trajectories or scores that were left out for ``reason``."""
+        """Publish the number of trajectories or scores that were skipped for ``reason``."""
         self._put(_SKIPS + 8 * SKIP_REASONS.index(reason), total)
 
     def drop(self, step: str, validate: bool, reason: str) -> None:

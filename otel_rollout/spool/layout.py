@@ -287,9 +287,9 @@ def read_trackers(node_dir: Path) -> dict[str, str]:
 def node_directories(directory: Path) -> list[Path]:
     """Find the node directories in and below a node, run or spool directory.
 
-    The newest run comes last. Directories of other users are left alone, even by the administrator: into a
-    temporary directory, anybody can put spans that would be delivered in our name, or links to files that
-    would be read and written with our rights.
+    The newest run comes last. Directories of other users are skipped, also if root calls this function:
+    anybody can put things into a temporary directory. Spans there would be delivered in our name, and files
+    behind links there would be read and written with our rights.
     """
     if os.path.islink(directory):  # follow a link that a person names; its target is checked
         directory = directory.resolve()

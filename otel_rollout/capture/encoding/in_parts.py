@@ -144,7 +144,7 @@ class BoundedEncoder:
     # --- Several members at once ----------------------------------------------------------------------------
 
     def _whole(self, members: Any) -> bytes | None:
-        """Encode members at once, without brackets; None if orjson refuses or room lacks."""
+        """Encode members at once, without brackets; None if they need smaller parts."""
         work = self._work
         try:
             if not SCALARS.issuperset(map(type, members)):

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 _MAX_ENTRIES: Final = 64
-"""Most entries of a dict that are described; further entries are omitted."""
+"""Maximum entries of a dict that are described; further entries are omitted."""
 _SIZED: Final = (str, bytes, bytearray, list, tuple, dict, set, frozenset)
 
 

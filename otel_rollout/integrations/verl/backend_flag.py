@@ -72,7 +72,7 @@ def _exporters_named(flag: str, environment: Exporters) -> Exporters:
 
 
 def with_default_target(exporters: Mapping[str, Mapping[str, Any]]) -> Exporters:
-    """Return the exporters; give MLflow's verl's default URI if no URI is set."""
+    """Return the exporters; an MLflow exporter without a URI gets verl's default."""
     targeted = {name: dict(options) for name, options in exporters.items()}
     mlflow = targeted.get("mlflow")
     if mlflow is not None and "tracking_uri" not in mlflow and not os.environ.get("MLFLOW_TRACKING_URI"):
