@@ -1,8 +1,9 @@
-"""Rewrite lines for exporters: add decoded text, remove repeated content.
+"""Rewrite lines for exporters: add decoded text, remove repeated content, complete other libraries' spans.
 
-A line without token ids, messages and images stays as recorded. In other lines the JSON of a span's input and
-output changes; see docs/tokens.md. Segments keep the recorded lines. A line that cannot be rewritten is
-exported as recorded.
+A line without token ids, messages and images stays as recorded, unless another library recorded its span. In
+other lines the JSON of a span's input and output changes; see docs/tokens.md. Spans of another library get
+our attributes (:mod:`otel_rollout.forwarder.foreign_spans`). Segments keep the recorded lines. A line that
+cannot be rewritten is exported as recorded.
 
 All exporters of a forwarder share one rewriter. A line refers only to turns and images of spans that had
 ended when its own span began, whatever the order in which lines are read. So exporters may read lines at any
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base import semconv
+from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.span_rewriter import Contents, SpanRewriter, TraceMemory
 from otel_rollout.forwarder.tokenizer_cache import DetokenizerCache
@@ -75,11 +77,13 @@ class LineRewriter:
 
     def rewrite(self, line: bytes) -> TraceLine:
         """Return the line that exporters get for a recorded line. Never raises."""
+        is_foreign = foreign_spans.may_be_filled(line)
         has_text = _TOKENIZER in line or _TEXT_OF in line
-        if not has_text and (self._turns == "whole" or not _may_repeat(line)):
+        if not (is_foreign or has_text) and (self._turns == "whole" or not _may_repeat(line)):
             return TraceLine(line)
         try:
             parsed = parsed_line(line)
+            changed = [is_foreign and self._fill(parsed)]
             contents = Contents(tokens=_IDS in line, images=_IMAGE in line)
             # These may wait for files, so they are fetched before the lock is taken.
             sources = [
@@ -87,17 +91,27 @@ class LineRewriter:
                 for span in spans_as_json(parsed)
             ]
             with self._lock:
-                changed = [self._rewrite_span(contents, *source) for source in sources]
+                changed += [self._rewrite_span(contents, *source) for source in sources]
             if not any(changed):
                 return TraceLine(line, parsed)
             rewritten = TraceLine(parsed=parsed, recorded=line)
             return self._redacted(rewritten) if has_text else rewritten
         # No failure may stop the export of a line; a panic of the library tokenizers is no Exception.
         except BaseException as error:  # noqa: BLE001
-            if str(error) not in self._problems and len(self._problems) < _MAX_LOGGED_PROBLEMS:
-                self._problems.add(str(error))
-                _logger.warning("a span cannot be rewritten and is exported as recorded: %r", error)
+            self._warn(error)
             return TraceLine(line)
+
+    def _fill(self, parsed: dict[str, Any]) -> bool:
+        try:
+            return foreign_spans.fill(parsed)
+        except Exception as error:  # noqa: BLE001 - another library's content may have any shape
+            self._warn(error)
+            return False
+
+    def _warn(self, error: BaseException) -> None:
+        if str(error) not in self._problems and len(self._problems) < _MAX_LOGGED_PROBLEMS:
+            self._problems.add(str(error))
+            _logger.warning("a span cannot be rewritten and is exported as recorded: %r", error)
 
     def rewritten(self, line: bytes) -> bytes:
         """Return the line that exporters get, as bytes. Never raises."""

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp import evaluations
+from otel_rollout.otlp import evaluations, model_calls
 from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout.otlp.reader import spans_as_json
 from otel_rollout.recording.sampling import Group, group_hash
@@ -80,8 +80,8 @@ class TrajectoryOutcome:
     def _add_span(self, span: Mapping[str, Any]) -> None:
         attributes = {entry["key"]: _scalar(entry["value"]) for entry in span.get("attributes", ())}
         self.has_failed |= span.get("status", {}).get("code") == _STATUS_ERROR
-        if attributes.get(semconv.SPAN_KIND) == semconv.KIND_LLM:
-            self.tokens += int(attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS) or 0)
+        if model_calls.kind_of(attributes) == semconv.KIND_LLM:
+            self.tokens += model_calls.counts_of(attributes).get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS, 0)
         if semconv.GEN_AI_EVALUATION_NAME in attributes:
             self._add_evaluation(span, attributes)
         is_root = not span.get("parentSpanId")

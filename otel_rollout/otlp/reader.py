@@ -128,7 +128,7 @@ def _unreadable(error: Exception) -> UnreadableLineError:
 
 def _spans(resource_spans: Sequence[Mapping[str, Any]]) -> Iterator[ReadableSpan]:
     for of_resource in resource_spans:
-        resource = Resource(_attributes(of_resource.get("resource") or {}))
+        resource = Resource(attributes_of(of_resource.get("resource") or {}))
         for of_scope in of_resource.get("scopeSpans", ()):
             described = of_scope.get("scope") or {}
             scope = InstrumentationScope(
@@ -151,7 +151,7 @@ def _span(span: Mapping[str, Any], resource: Resource, scope: InstrumentationSco
         context=_context(trace_id, _id(span["spanId"], _SPAN_DIGITS), flags, state, is_remote=False),
         parent=_context(trace_id, parent, flags, state, bool(flags & IS_REMOTE)) if parent else None,
         resource=resource,
-        attributes=_attributes(span),
+        attributes=attributes_of(span),
         events=[_event(event) for event in span.get("events", ())],
         links=[_link(link) for link in span.get("links", ())],
         kind=_KINDS.get(_integer(span.get("kind", 1), 0, 1 << 31), SpanKind.INTERNAL),
@@ -180,16 +180,17 @@ def _context(
 
 
 def _event(event: Mapping[str, Any]) -> Event:
-    return Event(_text(event.get("name")), _attributes(event), _time(event["timeUnixNano"]))
+    return Event(_text(event.get("name")), attributes_of(event), _time(event["timeUnixNano"]))
 
 
 def _link(link: Mapping[str, Any]) -> Link:
     flags = _integer(link.get("flags", 0), 0, 1 << 32)
     ids = _id(link["traceId"], _TRACE_DIGITS, least=0), _id(link["spanId"], _SPAN_DIGITS, least=0)
-    return Link(_context(*ids, flags, _state(link), bool(flags & IS_REMOTE)), _attributes(link))
+    return Link(_context(*ids, flags, _state(link), bool(flags & IS_REMOTE)), attributes_of(link))
 
 
-def _attributes(holder: Mapping[str, Any]) -> dict[str, Any]:
+def attributes_of(holder: Mapping[str, Any]) -> dict[str, Any]:
+    """Decode the attributes of a resource, scope, span, event or link."""
     return _entries(holder.get("attributes", ()), 0)
 
 

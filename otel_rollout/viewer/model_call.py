@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
 from otel_rollout.forwarder.context_diff import Shared
+from otel_rollout.otlp import model_calls
+from otel_rollout.otlp.model_calls import CallContents
 from otel_rollout.viewer import messages, summary
 from otel_rollout.viewer.messages import Message, Reply, Request
 from otel_rollout.viewer.summary import Tokens
 from otel_rollout.viewer.turn import MODEL, Turn, ending_of
-
-_INPUT_MESSAGES: Final = "gen_ai.input.messages"
-_OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 
 
 @dataclass
@@ -83,7 +82,7 @@ def read_request(spans: Sequence[ReadableSpan]) -> Request:
     found = [
         messages.request_of(
             messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE),
-            messages.value_of(span, _INPUT_MESSAGES),
+            _contents_of(span).messages,
         )
         for span in spans
     ]
@@ -97,6 +96,12 @@ def read_request(spans: Sequence[ReadableSpan]) -> Request:
         return with_ids or next((request for request in found if request.messages), found[0])
     request = replace(with_ids or Request(), messages=found[0].messages)
     return replace(request, shared_messages=_shared_messages(spans[0], len(request.messages)))
+
+
+def _contents_of(span: ReadableSpan) -> CallContents:
+    """Return the messages that another library recorded outside input and output."""
+    events = ((event.name, event.attributes or {}) for event in span.events)
+    return model_calls.read_call(span.attributes or {}, events)
 
 
 def _prompt_text(output: Mapping[str, Any]) -> str:
@@ -116,7 +121,7 @@ def _shared_messages(span: ReadableSpan, new: int) -> Shared | None:
 def read_reply(spans: Sequence[ReadableSpan]) -> Reply:
     """Read a model call's reply; ``spans`` are the call's, the outermost first."""
     values = [messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE) for span in spans]
-    reply = messages.reply_of(values[0], messages.value_of(spans[0], _OUTPUT_MESSAGES))
+    reply = messages.reply_of(values[0], _contents_of(spans[0]).replies)
     ids = reply.token_ids or next((found for value in values if (found := messages.reply_ids(value))), ())
     reasons = (spans[0].attributes or {}).get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
     reason = ", ".join(map(str, reasons)) if isinstance(reasons, (list, tuple)) else ""

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 from opentelemetry.sdk.trace import ReadableSpan
 
+from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.detokenizer import Detokenizer
-from otel_rollout.otlp.reader import UnreadableLineError, spans_of
+from otel_rollout.otlp.reader import UnreadableLineError
 from otel_rollout.spool import files, layout
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.reference import Reference
@@ -204,7 +205,7 @@ def _existing(path: Path) -> Path:
 
 def _decoded(line: bytes) -> list[ReadableSpan]:
     try:
-        return spans_of(line)
+        return foreign_spans.filled(line).spans
     except UnreadableLineError:  # the line is still being written, or damaged; `status` counts damaged lines
         return []
 

@@ -19,8 +19,6 @@ TOOL: Final = "tool"
 EVALUATOR: Final = "evaluator"
 FAILURE: Final = "failure"
 """Role of an operation that is neither model call nor tool nor evaluator, and failed."""
-_TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
-_TOOL_RESULT: Final = "gen_ai.tool.call.result"
 
 
 @dataclass
@@ -101,16 +99,16 @@ def ending_of(span: ReadableSpan) -> Ending:
 def tool_turn(span: ReadableSpan) -> Turn:
     """Return the turn of a tool's span."""
     input_ = messages.value_of(span, semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE)
-    arguments = messages.value_of(span, _TOOL_ARGUMENTS)
+    arguments = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_ARGUMENTS)
     named = input_ if isinstance(input_, Mapping) else {}
     if arguments is None:
         arguments = named.get("arguments", input_)
     name = (span.attributes or {}).get(semconv.GEN_AI_TOOL_NAME)
     if name is None and "arguments" in named:
         name = named.get("name")
-    result = messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
+    result = messages.value_of(span, semconv.GEN_AI_TOOL_CALL_RESULT)
     if result is None:
-        result = messages.value_of(span, _TOOL_RESULT)
+        result = messages.value_of(span, semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE)
     return Turn(
         TOOL,
         _result_text(result),

@@ -1,0 +1,322 @@
+"""Convert the messages of other libraries' spans to chat messages in OpenAI's form.
+
+A chat message is a dict with ``role`` and ``content``; some have ``tool_calls``, ``tool_call_id``, ``name``
+or ``reasoning_content``. The functions accept any value. Content of an unknown form is left out, or kept as
+it is inside the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import orjson
+
+ChatMessage: TypeAlias = dict[str, Any]
+
+_MAX_DIGITS: Final = 9
+"""Maximum digits of an index in an attribute's name; a name with a longer index is no list's."""
+_RESULT_PARTS: Final = ("tool_call_response", "tool_result")
+_CALL_PARTS: Final = ("tool_call", "tool_use")
+_REASONING_PARTS: Final = ("reasoning", "thinking")
+_NO_ROLES: Final = ("", "unknown", "none")
+
+
+def decoded(value: Any) -> Any:
+    """Decode JSON text; return text that is no JSON, and any other value, unchanged."""
+    if isinstance(value, str):
+        try:
+            return orjson.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def as_json(value: Any) -> str:
+    """Return a value as text: a string unchanged, any other value as JSON."""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+# --- attributes with numbered names -------------------------------------------------------------------------
+
+
+def entries_below(attributes: Mapping[str, Any], prefix: str) -> list[Mapping[str, Any]]:
+    """Return the objects whose fields are attributes named ``<prefix><index>.<path>``, by index.
+
+    Indexes may be missing. Fields nest at the dots of their path.
+    """
+    tree: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if name.startswith(prefix):
+            _nest(tree, name[len(prefix) :].split("."), value)
+    return _numbered(tree)
+
+
+def _nest(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    node = tree
+    for part in path[:-1]:
+        node = node.setdefault(part, {})
+        if not isinstance(node, dict):
+            return
+    node.setdefault(path[-1], value)
+
+
+def _numbered(node: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(node, Mapping):
+        return []
+    indexes = [name for name in node if name.isdecimal() and len(name) <= _MAX_DIGITS]
+    return [node[name] for name in sorted(indexes, key=int) if isinstance(node[name], Mapping)]
+
+
+def _within(node: Any, *path: str) -> Any:
+    for name in path:
+        node = node.get(name) if isinstance(node, Mapping) else None
+    return node
+
+
+# --- OpenInference ------------------------------------------------------------------------------------------
+
+
+def of_openinference(attributes: Mapping[str, Any], prefix: str, role: str) -> list[ChatMessage]:
+    """Return the messages below ``llm.input_messages.`` or ``llm.output_messages.``."""
+    found = (entry.get("message") for entry in entries_below(attributes, prefix))
+    return [_of_openinference(message, role) for message in found if isinstance(message, Mapping)]
+
+
+def _of_openinference(message: Mapping[str, Any], role: str) -> ChatMessage:
+    nested = (entry.get("tool_call") for entry in _numbered(message.get("tool_calls")))
+    calls = [_flat_call(call) for call in nested if isinstance(call, Mapping)]
+    if message.get("function_call_name"):
+        calls.append(_call("", message["function_call_name"], message.get("function_call_arguments_json")))
+    content: Any = message.get("content")
+    reasoning = ""
+    parts: list[Any] = []
+    for entry in _numbered(message.get("contents")):
+        described = entry.get("message_content")
+        part = described if isinstance(described, Mapping) else {}
+        if isinstance(entry.get("tool_call"), Mapping):  # Anthropic's: also among the tool calls
+            call = _flat_call(entry["tool_call"])
+            calls += [call] if call["id"] not in [known["id"] for known in calls] else []
+        elif part.get("type") in _REASONING_PARTS:
+            reasoning += str(part.get("text") or "")
+        elif url := _within(part, "image", "image", "url"):
+            parts.append({"type": "image_url", "image_url": {"url": url}})
+        elif part:
+            parts.append(dict(part))
+    return _message(message, role, parts or content, calls, reasoning=reasoning)
+
+
+def _flat_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    return _call(call.get("id"), _within(call, "function", "name"), _within(call, "function", "arguments"))
+
+
+def texts_below(attributes: Mapping[str, Any], prefix: str, field: str, role: str) -> list[ChatMessage]:
+    """Return the texts below ``llm.prompts.`` or ``llm.choices.`` (``<index>.<field>.text``) as messages."""
+    found = (_within(entry, field, "text") for entry in entries_below(attributes, prefix))
+    return [{"role": role, "content": text} for text in found if isinstance(text, str)]
+
+
+# --- OpenLLMetry before version 0.50 ------------------------------------------------------------------------
+
+
+def of_openllmetry(attributes: Mapping[str, Any], prefix: str, role: str) -> list[ChatMessage]:
+    """Return the messages below ``gen_ai.prompt.`` or ``gen_ai.completion.``."""
+    return [_of_openllmetry(entry, role) for entry in entries_below(attributes, prefix)]
+
+
+def _of_openllmetry(message: Mapping[str, Any], role: str) -> ChatMessage:
+    calls = [
+        _call(call.get("id"), call.get("name"), call.get("arguments"))
+        for call in _numbered(message.get("tool_calls"))
+    ]
+    function = message.get("function_call")
+    if isinstance(function, Mapping) and function.get("name"):
+        calls.append(_call("", function["name"], function.get("arguments")))
+    content = message.get("content")
+    if isinstance(content, str) and content[:1] in '["':
+        parsed = decoded(content)
+        content = parsed if isinstance(parsed, str) or _are_parts(parsed) else content
+    return _message(message, role, content, calls)
+
+
+def _are_parts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, Mapping) and "type" in part for part in value)
+
+
+# --- GenAI --------------------------------------------------------------------------------------------------
+
+
+def of_genai(value: Any, role: str) -> list[ChatMessage]:
+    """Return the messages of ``gen_ai.input.messages`` or ``gen_ai.output.messages``: JSON, or its value.
+
+    Messages in OpenAI's own form, which some libraries put there, are taken as they are.
+    """
+    messages = decoded(value)
+    if isinstance(messages, Mapping):
+        messages = [messages]
+    if not isinstance(messages, (list, tuple)):
+        return [{"role": role, "content": messages}] if isinstance(messages, str) and messages else []
+    return [made for message in messages if isinstance(message, Mapping) for made in _of_genai(message, role)]
+
+
+def of_instructions(value: Any) -> list[ChatMessage]:
+    """Return ``gen_ai.system_instructions`` as a message, if there are any."""
+    parts = decoded(value)
+    if isinstance(parts, str):
+        return [{"role": "system", "content": parts}] if parts else []
+    return list(_of_genai({"role": "system", "parts": parts}, "system")) if parts else []
+
+
+def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
+    """Yield a message; a message of several tool results becomes one message per result."""
+    listed = message.get("parts")
+    if not isinstance(listed, (list, tuple)):
+        yield {**message, "role": _role(message, role)}
+        return
+    parts: list[Any] = []
+    calls: list[dict[str, Any]] = []
+    results: list[ChatMessage] = []
+    reasoning = ""
+    for part in listed:
+        type_ = part.get("type") if isinstance(part, Mapping) else None
+        if type_ in _CALL_PARTS:
+            calls.append(_call(part.get("id"), part.get("name"), part.get("arguments")))
+        elif type_ in _RESULT_PARTS:
+            results.append(_result(part))
+        elif type_ in _REASONING_PARTS:
+            reasoning += str(part.get("content") or "")
+        else:
+            parts.append(_part(part))
+    if not calls and isinstance(message.get("tool_calls"), list):  # LiteLLM's
+        calls = message["tool_calls"]
+    if parts or calls or reasoning or not results:
+        yield _message(message, role, parts, calls, reasoning=reasoning)
+    yield from results
+
+
+def _part(part: Any) -> Any:
+    """Return a part of a message in OpenAI's form."""
+    if not isinstance(part, Mapping):
+        return {"type": "text", "text": as_json(part)}
+    content, modality = part.get("content"), part.get("modality")
+    if part.get("type") == "text":
+        return {"type": "text", "text": content if isinstance(content, str) else as_json(content)}
+    if part.get("type") == "blob" and modality == "image" and isinstance(content, str):
+        return {"type": "image_url", "image_url": {"url": f"data:{part.get('mime_type')};base64,{content}"}}
+    if part.get("type") == "uri" and modality == "image" and part.get("uri"):
+        return {"type": "image_url", "image_url": {"url": part["uri"]}}
+    return dict(part)
+
+
+def _result(part: Mapping[str, Any]) -> ChatMessage:
+    result = next(
+        (part[name] for name in ("response", "result", "content") if part.get(name) is not None), ""
+    )
+    call_id = part.get("id") or part.get("tool_call_id") or part.get("tool_use_id")
+    made: ChatMessage = {"role": "tool", "content": as_json(result)}
+    return {**made, "tool_call_id": str(call_id)} if call_id else made
+
+
+# --- GenAI's events, one per message ------------------------------------------------------------------------
+
+_ROLES: Final = {
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+}
+_CHOICE: Final = "gen_ai.choice"
+_BODIES: Final = ("body", "event.body", "gen_ai.event.content")
+"""Attributes that hold an event's body; without them the body's fields are attributes themselves."""
+
+Event: TypeAlias = tuple[str, Mapping[str, Any]]
+"""Name and attributes of a span's event."""
+
+
+def of_events(events: Iterable[Event]) -> tuple[list[ChatMessage], list[ChatMessage]]:
+    """Return the messages in, and the messages out, of a span's events."""
+    asked: list[ChatMessage] = []
+    answered: list[ChatMessage] = []
+    for name, attributes in events:
+        if name in _ROLES:
+            asked.append(_of_body(_body(attributes), _ROLES[name]))
+        elif name == _CHOICE:
+            body = _body(attributes)
+            message = decoded(body.get("message"))
+            whole = {**body, **message} if isinstance(message, Mapping) else body
+            answered.append(_of_body(whole, "assistant"))
+        elif name == "gen_ai.content.prompt":
+            asked += of_genai(attributes.get("gen_ai.prompt"), "user")
+        elif name == "gen_ai.content.completion":
+            answered += of_genai(attributes.get("gen_ai.completion"), "assistant")
+    return asked, answered
+
+
+def _body(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    bodies = (decoded(attributes[name]) for name in _BODIES if name in attributes)
+    return next((body for body in bodies if isinstance(body, Mapping)), attributes)
+
+
+def _of_body(body: Mapping[str, Any], role: str) -> ChatMessage:
+    calls = decoded(body.get("tool_calls"))
+    content = body.get("content")
+    if isinstance(content, str) and content[:1] == "[" and _are_parts(parsed := decoded(content)):
+        content = parsed
+    whole = {**body, "tool_call_id": body.get("tool_call_id") or (body.get("id") if role == "tool" else None)}
+    return _message(whole, role, content, calls if isinstance(calls, list) else [])
+
+
+# --- common to all ------------------------------------------------------------------------------------------
+
+
+def _call(id_: Any, name: Any, arguments: Any) -> dict[str, Any]:
+    function = {"name": str(name or ""), "arguments": "" if arguments is None else as_json(arguments)}
+    return {"id": str(id_ or ""), "type": "function", "function": function}
+
+
+def _role(message: Mapping[str, Any], default: str) -> str:
+    role = str(message.get("role") or "")
+    return default if role.lower() in _NO_ROLES else role
+
+
+def _message(
+    source: Mapping[str, Any], role: str, content: Any, calls: Sequence[Any], reasoning: str = ""
+) -> ChatMessage:
+    made: ChatMessage = {"role": _role(source, role), "content": _content(content)}
+    if reasoning or isinstance(source.get("reasoning_content"), str):
+        made["reasoning_content"] = reasoning or source["reasoning_content"]
+    if calls:
+        made["tool_calls"] = list(calls)
+        made["content"] = made["content"] or None
+    for name in ("tool_call_id", "name", "finish_reason"):
+        if isinstance(source.get(name), str) and source[name]:
+            made[name] = source[name]
+    return made
+
+
+def _content(content: Any) -> Any:
+    """Return content as text if it is one text, else its parts."""
+    if isinstance(content, (list, tuple)):
+        if not content:
+            return ""
+        if len(content) == 1 and isinstance(content[0], Mapping) and content[0].get("type") == "text":
+            text = content[0].get("text")
+            return text if isinstance(text, str) else as_json(text)
+        return list(content)
+    return "" if content is None else content
+
+
+def with_call_ids(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Give tool results without a call's id the ids of the calls before them, in order."""
+    found: list[ChatMessage] = []
+    open_ids: list[str] = []
+    for message in messages:
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            open_ids = [str(call["id"]) for call in calls if isinstance(call, Mapping) and call.get("id")]
+        if message["role"] == "tool":
+            if not message.get("tool_call_id") and open_ids:
+                message = {**message, "tool_call_id": open_ids[0]}
+            open_ids = [id_ for id_ in open_ids if id_ != message.get("tool_call_id")]
+        found.append(message)
+    return found

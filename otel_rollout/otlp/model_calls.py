@@ -1,0 +1,320 @@
+"""Read model calls and tool calls from the spans of any library, in one shape.
+
+The vocabularies are OpenInference, OpenTelemetry's GenAI convention (attributes or events) and OpenLLMetry
+(its older versions have a form of their own). The functions take a span's attributes and events as plain
+values of any type. What cannot be read counts as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from otel_rollout.base import semconv
+from otel_rollout.otlp import chat_messages
+from otel_rollout.otlp.chat_messages import ChatMessage, Event, decoded
+
+PREFIXES: Final = ("gen_ai.", "llm.", "openinference.", "traceloop.", "tool.", "embedding.", "pydantic_ai.")
+"""Beginnings of the names of the attributes that are read here."""
+
+_INPUT: Final = "llm.input_messages."
+_OUTPUT: Final = "llm.output_messages."
+_PROMPT: Final = "gen_ai.prompt."
+_COMPLETION: Final = "gen_ai.completion."
+_PARAMETERS: Final = "llm.invocation_parameters"
+_DETAILS: Final = "gen_ai.client.inference.operation.details"
+"""Event that holds a call's messages as attributes, which the span may have instead."""
+
+KIND_EMBEDDING: Final = "EMBEDDING"
+_KIND_OF_OPERATION: Final = {
+    "chat": semconv.KIND_LLM,
+    "text_completion": semconv.KIND_LLM,
+    "generate_content": semconv.KIND_LLM,
+    "response": semconv.KIND_LLM,
+    "embeddings": KIND_EMBEDDING,
+    "execute_tool": semconv.KIND_TOOL,
+    "invoke_agent": semconv.KIND_AGENT,
+    "create_agent": semconv.KIND_AGENT,
+    "invoke_workflow": semconv.KIND_CHAIN,
+    "execute_task": semconv.KIND_CHAIN,
+    "retrieval": "RETRIEVER",
+}
+_KIND_OF_TRACELOOP: Final = {
+    "workflow": semconv.KIND_CHAIN,
+    "task": semconv.KIND_CHAIN,
+    "agent": semconv.KIND_AGENT,
+    "tool": semconv.KIND_TOOL,
+}
+_KIND_OF_REQUEST: Final = {
+    "chat": semconv.KIND_LLM,
+    "completion": semconv.KIND_LLM,
+    "embedding": KIND_EMBEDDING,
+    "rerank": "RERANKER",
+}
+_COUNTS: Final = {
+    semconv.GEN_AI_USAGE_INPUT_TOKENS: (
+        "llm.token_count.prompt",
+        "gen_ai.usage.prompt_tokens",
+        "llm.usage.prompt_tokens",
+    ),
+    semconv.GEN_AI_USAGE_OUTPUT_TOKENS: (
+        "llm.token_count.completion",
+        "gen_ai.usage.completion_tokens",
+        "llm.usage.completion_tokens",
+    ),
+    semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: (
+        "llm.token_count.prompt_details.cache_read",
+        "gen_ai.usage.cache_read_input_tokens",
+        "gen_ai.usage.details.cache_read_tokens",
+    ),
+    semconv.GEN_AI_USAGE_CACHE_CREATION_INPUT_TOKENS: (
+        "gen_ai.usage.cache_write.input_tokens",
+        "llm.token_count.prompt_details.cache_write",
+        "gen_ai.usage.cache_creation_input_tokens",
+        "gen_ai.usage.details.cache_write_tokens",
+    ),
+    semconv.GEN_AI_USAGE_REASONING_OUTPUT_TOKENS: (
+        "llm.token_count.completion_details.reasoning",
+        "gen_ai.usage.reasoning_tokens",
+        "gen_ai.usage.details.reasoning_tokens",
+        "llm.usage.reasoning_tokens",
+    ),
+}
+"""GenAI's name of a count → its names in other libraries and versions, in order of preference."""
+_MAX_COUNT: Final = 1 << 63
+
+
+@dataclass(frozen=True)
+class CallContents:
+    """What a span says of a model call.
+
+    Attributes:
+        messages: the request's messages, in OpenAI's form.
+        replies: the messages of the reply, one per choice.
+        finish_reasons: why the model stopped, one per choice.
+        request_model: model that was asked for.
+        response_model: model that answered.
+        counts: GenAI's name of a token count → count.
+    """
+
+    messages: Sequence[ChatMessage] = ()
+    replies: Sequence[ChatMessage] = ()
+    finish_reasons: Sequence[str] = ()
+    request_model: str = ""
+    response_model: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ToolContents:
+    """What a span says of a tool call; None for what it does not say."""
+
+    name: str | None = None
+    call_id: str | None = None
+    arguments: Any = None
+    result: Any = None
+
+
+def is_read_here(attributes: Iterable[str]) -> bool:
+    """Return whether any of the attributes' names belongs to a vocabulary that is read here."""
+    return any(name.startswith(PREFIXES) for name in attributes)
+
+
+def kind_of(attributes: Mapping[str, Any]) -> str:
+    """Return a span's OpenInference kind; empty if it has none and nothing else says it."""
+    named = str(attributes.get(semconv.SPAN_KIND) or "").upper()
+    if named in semconv.SPAN_KINDS:
+        return named
+    return (
+        _KIND_OF_OPERATION.get(str(attributes.get(semconv.GEN_AI_OPERATION_NAME)))
+        or _KIND_OF_TRACELOOP.get(str(attributes.get("traceloop.span.kind")))
+        or _KIND_OF_REQUEST.get(str(attributes.get("llm.request.type")), "")
+    )
+
+
+def counts_of(attributes: Mapping[str, Any]) -> dict[str, int]:
+    """Return the token counts of a span, by GenAI's names."""
+    found: dict[str, int] = {}
+    for name, others in _COUNTS.items():
+        numbers = (_number(attributes.get(key)) for key in (name, *others))
+        count = next((number for number in numbers if number is not None), None)
+        if count is not None:
+            found[name] = count
+    return found
+
+
+def _number(value: Any) -> int | None:
+    """Return a count that may be text or a float; None for any other value."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < len(str(_MAX_COUNT)):
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and 0 <= value < _MAX_COUNT else None
+
+
+def read_call(attributes: Mapping[str, Any], events: Iterable[Event] = ()) -> CallContents:
+    """Read a model call.
+
+    Args:
+        attributes: the span's attributes.
+        events: name and attributes of each event of the span.
+    """
+    listed = list(events)
+    for name, detailed in listed:
+        if name == _DETAILS:
+            attributes = {**detailed, **attributes}
+    asked, answered = chat_messages.of_events(listed)
+    replies = _replies(attributes) or answered
+    request, response = _models(attributes)
+    return CallContents(
+        chat_messages.with_call_ids(_messages(attributes) or asked),
+        [{name: field for name, field in reply.items() if name != "finish_reason"} for reply in replies],
+        _finish_reasons(attributes, replies),
+        request,
+        response,
+        counts_of(attributes),
+    )
+
+
+def _messages(attributes: Mapping[str, Any]) -> list[ChatMessage]:
+    system = chat_messages.of_instructions(attributes.get(semconv.GEN_AI_SYSTEM_INSTRUCTIONS))
+    return (
+        _with(system, chat_messages.of_genai(attributes.get(semconv.GEN_AI_INPUT_MESSAGES), "user"))
+        or chat_messages.of_openinference(attributes, _INPUT, "user")
+        or chat_messages.texts_below(attributes, "llm.prompts.", "prompt", "user")
+        or chat_messages.of_openllmetry(attributes, _PROMPT, "user")
+    )
+
+
+def _with(system: list[ChatMessage], messages: list[ChatMessage]) -> list[ChatMessage]:
+    return [*system, *messages] if messages else []
+
+
+def _replies(attributes: Mapping[str, Any]) -> list[ChatMessage]:
+    found = (
+        chat_messages.of_genai(attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES), "assistant"),
+        chat_messages.of_openinference(attributes, _OUTPUT, "assistant"),
+        chat_messages.texts_below(attributes, "llm.choices.", "completion", "assistant"),
+        chat_messages.of_openllmetry(attributes, _COMPLETION, "assistant"),
+    )
+    known = [replies for replies in found if replies]
+    # LiteLLM puts a reply's tool calls below gen_ai.completion, and an empty message elsewhere.
+    with_content = (replies for replies in known if any(has_content(reply) for reply in replies))
+    return next(with_content, known[0] if known else [])
+
+
+def has_content(message: ChatMessage) -> bool:
+    """Return whether a message says anything, or calls a tool."""
+    return bool(message.get("content") or message.get("tool_calls") or message.get("reasoning_content"))
+
+
+def _finish_reasons(attributes: Mapping[str, Any], replies: Sequence[ChatMessage]) -> list[str]:
+    stated = decoded(attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS))
+    if isinstance(stated, (list, tuple)) and stated:
+        return [str(reason) for reason in stated if reason]
+    if isinstance(stated, str) and stated:
+        return [stated]
+    if isinstance(reason := attributes.get("llm.finish_reason"), str) and reason:
+        return [reason]
+    found = [reply.get("finish_reason") for reply in replies]
+    found += [entry.get("finish_reason") for entry in chat_messages.entries_below(attributes, _COMPLETION)]
+    reasons = [reason for reason in found if isinstance(reason, str) and reason]
+    return reasons[: max(len(replies), 1)]
+
+
+def _models(attributes: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the model that was asked for, and the model that answered."""
+    parameters = decoded(attributes.get(_PARAMETERS))
+    asked = parameters.get("model") if isinstance(parameters, Mapping) else None
+    named = attributes.get("llm.model_name") or attributes.get("embedding.model_name")
+    request = (
+        attributes.get(semconv.GEN_AI_REQUEST_MODEL)
+        or attributes.get("llm.request.model_name")
+        or (asked if isinstance(asked, str) else None)
+        or named
+    )
+    response = (
+        attributes.get(semconv.GEN_AI_RESPONSE_MODEL)
+        or attributes.get("llm.response.model_name")
+        or (named if asked and asked != named else None)
+    )
+    return str(request or ""), str(response or "")
+
+
+# --- tools --------------------------------------------------------------------------------------------------
+
+
+def read_tool(attributes: Mapping[str, Any]) -> ToolContents:
+    """Read a tool call."""
+    name = next(
+        (attributes[key] for key in (semconv.GEN_AI_TOOL_NAME, "tool.name", "traceloop.entity.name")
+         if isinstance(attributes.get(key), str)), None
+    )  # fmt: skip
+    given = _first(
+        attributes, semconv.GEN_AI_TOOL_CALL_ARGUMENTS, semconv.INPUT_VALUE, "traceloop.entity.input"
+    )
+    made = _first(
+        attributes, semconv.GEN_AI_TOOL_CALL_RESULT, semconv.OUTPUT_VALUE, "traceloop.entity.output"
+    )
+    result, id_in_result = _result(made)
+    call_id = attributes.get(semconv.GEN_AI_TOOL_CALL_ID) or attributes.get("tool_call.id") or id_in_result
+    return ToolContents(name, call_id if isinstance(call_id, str) else None, _arguments(given), result)
+
+
+def _first(attributes: Mapping[str, Any], *names: str) -> Any:
+    return next((structured(attributes[name]) for name in names if attributes.get(name) is not None), None)
+
+
+def structured(value: Any) -> Any:
+    """Decode text that is a JSON object or array; return other text, such as ``21``, unchanged."""
+    return decoded(value) if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") else value
+
+
+def _arguments(given: Any) -> Any:
+    """Return a tool's arguments without the library's own fields around them."""
+    if isinstance(given, Mapping):
+        if {"input_str", "inputs"} <= given.keys() and isinstance(given["inputs"], Mapping):  # LangChain
+            return given["inputs"]
+        if {"kwargs", "sanitize_inputs_outputs"} <= given.keys() and not given.get("args"):  # smolagents
+            return given["kwargs"]
+    return given
+
+
+def _result(made: Any) -> tuple[Any, Any]:
+    """Return a tool's result, and the call's id if the result names it (LangChain's tool message)."""
+    message = made.get("output") if isinstance(made, Mapping) and "kwargs" in made else made
+    if isinstance(message, Mapping):
+        fields = message.get("data", message.get("kwargs"))
+        if isinstance(fields, Mapping) and fields.get("type") == "tool" and "content" in fields:
+            return fields["content"], fields.get("tool_call_id")
+    return made, None
+
+
+# --- agents, chains and other operations --------------------------------------------------------------------
+
+
+def read_input(attributes: Mapping[str, Any]) -> Any:
+    """Return the input of an operation that is neither a model call nor a tool call; None without one."""
+    said = decoded(attributes.get("pydantic_ai.all_messages"))
+    if isinstance(said, list):  # of the whole run: what was there before the first reply is the input
+        messages = chat_messages.of_genai(said, "user")
+        roles = [message["role"] for message in messages]
+        return {"messages": messages[: roles.index("assistant") if "assistant" in roles else None]}
+    messages = _messages({name: attributes[name] for name in _GENAI_INPUT if name in attributes})
+    return (
+        {"messages": messages}
+        if messages
+        else _first(attributes, "traceloop.entity.input", "gen_ai.task.input")
+    )
+
+
+def read_output(attributes: Mapping[str, Any]) -> Any:
+    """Return the output of an operation that is neither a model call nor a tool call; None without one."""
+    replies = chat_messages.of_genai(attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES), "assistant")
+    if replies:
+        return {"messages": replies}
+    return _first(attributes, "final_result", "traceloop.entity.output", "gen_ai.task.output")
+
+
+_GENAI_INPUT: Final = (semconv.GEN_AI_SYSTEM_INSTRUCTIONS, semconv.GEN_AI_INPUT_MESSAGES)
