@@ -96,7 +96,7 @@ def _of_openinference(message: Mapping[str, Any], role: str) -> ChatMessage:
         part = described if isinstance(described, Mapping) else {}
         if isinstance(entry.get("tool_call"), Mapping):  # Anthropic's: also among the tool calls
             call = _flat_call(entry["tool_call"])
-            calls += [call] if call["id"] not in [known["id"] for known in calls] else []
+            calls += [call] if call.get("id") not in [known.get("id") for known in calls] else []
         elif part.get("type") in _REASONING_PARTS:
             reasoning += str(part.get("text") or "")
         elif url := _within(part, "image", "image", "url"):
@@ -271,7 +271,8 @@ def _of_body(body: Mapping[str, Any], role: str) -> ChatMessage:
 
 def _call(id_: Any, name: Any, arguments: Any) -> dict[str, Any]:
     function = {"name": str(name or ""), "arguments": "" if arguments is None else as_json(arguments)}
-    return {"id": str(id_ or ""), "type": "function", "function": function}
+    made = {"type": "function", "function": function}
+    return {"id": str(id_), **made} if id_ else made
 
 
 def _role(message: Mapping[str, Any], default: str) -> str:

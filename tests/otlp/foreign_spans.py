@@ -42,7 +42,8 @@ VARIABLES: dict[str, dict[str, str]] = {
     "opentelemetry_openai_v2": {CONTENT: "true"},
     "opentelemetry_openai_v2_latest": {**LATEST, CONTENT: "span_only"},
     "opentelemetry_openai_v2_events": {**LATEST, CONTENT: "event_only"},
-    "litellm_native": {"OTEL_EXPORTER": "in_memory"},
+    # Else LiteLLM writes on the span around the call, which is the trajectory's root here.
+    "litellm_native": {"OTEL_EXPORTER": "in_memory", "USE_OTEL_LITELLM_REQUEST_SPAN": "true"},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+_NUMBERS = itertools.count(1)
 ANSWER = "It is 21 °C in Oslo."
 USAGE = {
     "prompt_tokens": 120,
@@ -60,7 +62,7 @@ def _chat(body: dict[str, Any]) -> dict[str, Any]:
         message["tool_calls"] = [{"id": f"call_{tool}", "type": "function", "function": function}]
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if tool else "stop"}
     return {
-        "id": "chatcmpl-1",
+        "id": f"chatcmpl-{next(_NUMBERS)}",
         "object": "chat.completion",
         "created": 1_700_000_000,
         "model": "local-1",
@@ -115,7 +117,7 @@ def _responses(body: dict[str, Any]) -> dict[str, Any]:
             "content": [text],
         }
     return {
-        "id": "resp_1",
+        "id": f"resp_{next(_NUMBERS)}",
         "object": "response",
         "created_at": 1_700_000_000,
         "status": "completed",
@@ -140,7 +142,7 @@ def _anthropic(body: dict[str, Any]) -> dict[str, Any]:
     if tool:
         content.append({"type": "tool_use", "id": f"toolu_{tool}", "name": tool, "input": _arguments(tool)})
     return {
-        "id": "msg_1",
+        "id": f"msg_{next(_NUMBERS)}",
         "type": "message",
         "role": "assistant",
         "model": "local-1",

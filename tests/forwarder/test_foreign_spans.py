@@ -1,0 +1,333 @@
+"""Export model calls that other libraries recorded as our own are exported."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import semconv
+from otel_rollout.forwarder import foreign_spans, line_rewriter
+from otel_rollout.forwarder.line_rewriter import LineRewriter
+from otel_rollout.forwarder.tail_rules import TrajectoryOutcome
+from otel_rollout.otlp import model_calls
+from otel_rollout.otlp.reader import spans_of as decoded
+from otel_rollout.recording.redaction import redact_secrets
+from otel_rollout.viewer import conversation
+from otel_rollout.viewer.spool_source import SpoolSource
+from otel_rollout_mlflow.mapping import to_mlflow
+from otel_rollout_weave.mapping import to_call
+from tests.otlp.foreign_spans import QUESTION, RULES
+from tests.otlp.model_server import ANSWER, ARGUMENTS
+from tests.otlp.recorded_foreign import LIBRARIES, lines_of, path_of
+from tests.otlp.test_model_calls import WITH_CONTENT
+
+LIBRARIES_WITH_TOOLS = ("openinference_langchain", "openllmetry_langchain", "pydantic_ai_native")
+REPLACED = (semconv.INPUT_VALUE, semconv.OUTPUT_VALUE, semconv.INPUT_MIME_TYPE, semconv.OUTPUT_MIME_TYPE)
+
+
+def exported(library: str) -> list[ReadableSpan]:
+    """Return the spans of a library as exporters get them, without the root."""
+    rewriter = LineRewriter(Path())
+    return [span for line in lines_of(library)[:-1] for span in rewriter.rewrite(line).spans]
+
+
+def calls_in(spans: list[ReadableSpan]) -> list[ReadableSpan]:
+    """Return the spans of model calls that succeeded, without those of Anthropic's SDK itself."""
+    return [
+        span
+        for span in spans
+        if (span.attributes or {}).get(semconv.SPAN_KIND) == "LLM"
+        and span.status.status_code.name != "ERROR"
+        and not span.name.startswith("anthropic.")
+    ]
+
+
+def line(attributes: dict[str, Any], scope: str = "another.library") -> bytes:
+    """Return a recorded line of a span with text attributes."""
+    span = {
+        "traceId": "1" * 32,
+        "spanId": "2" * 16,
+        "parentSpanId": "3" * 16,
+        "name": "chat",
+        "startTimeUnixNano": "1",
+        "endTimeUnixNano": "2",
+        "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()],
+    }
+    return (
+        orjson.dumps({"resourceSpans": [{"scopeSpans": [{"scope": {"name": scope}, "spans": [span]}]}]})
+        + b"\n"
+    )
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_model_calls_have_our_attributes(library: str) -> None:
+    """Kind, operation, model, token counts and finish reasons have the names that ours have."""
+    for number, span in enumerate(calls_in(exported(library))[:2]):
+        attributes = span.attributes or {}
+        assert attributes[semconv.GEN_AI_OPERATION_NAME] == "chat"
+        assert str(attributes[semconv.GEN_AI_REQUEST_MODEL]).endswith("local")
+        assert attributes[semconv.GEN_AI_USAGE_INPUT_TOKENS] == 120
+        assert attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] == 24
+        reasons = attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
+        assert reasons is None or (isinstance(reasons, (list, tuple)) and len(reasons) == 1), number
+
+
+@pytest.mark.parametrize("library", WITH_CONTENT)
+def test_input_and_output_hold_the_messages(library: str) -> None:
+    """The question is in the input's messages, and the answer in the output, both as JSON or as text."""
+    first, second = (span.attributes or {} for span in calls_in(exported(library))[:2])
+    assert first[semconv.INPUT_MIME_TYPE] == semconv.JSON_MIME_TYPE
+    given_ = json.loads(str(first[semconv.INPUT_VALUE]))
+    asked = given_.get("messages", given_.get("input"))
+    assert QUESTION in json.dumps(asked)
+    assert isinstance(asked, str) or all("role" in message for message in asked)
+    assert ANSWER in str(second[semconv.OUTPUT_VALUE]).replace("\\u00b0", "°")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_nothing_recorded_is_lost(library: str) -> None:
+    """Every recorded attribute is exported; a replaced input or output is kept beside."""
+    for recorded_line in lines_of(library):
+        rewritten = LineRewriter(Path()).rewrite(recorded_line)
+        for before, after in zip(decoded(recorded_line), rewritten.spans, strict=True):
+            found = after.attributes or {}
+            for name, value in (before.attributes or {}).items():
+                kept = found.get(name + semconv.RECORDED_SUFFIX, found[name])
+                if name == semconv.GEN_AI_RESPONSE_FINISH_REASONS and isinstance(value, str):  # LiteLLM's
+                    value = json.loads(value)
+                elif name in (semconv.INPUT_MIME_TYPE, semconv.OUTPUT_MIME_TYPE):
+                    continue
+                assert kept == value, name
+            assert (before.name, before.start_time, before.end_time) == (
+                after.name,
+                after.start_time,
+                after.end_time,
+            )
+            assert len(before.events) == len(after.events)
+
+
+def test_own_spans_are_exported_as_recorded() -> None:
+    """A line of our own scope stays as it is, whatever its attributes, and is not parsed."""
+    own = line({"gen_ai.prompt.0.content": "hello", "gen_ai.operation.name": "chat"}, scope="otel_rollout")
+    assert not foreign_spans.may_be_filled(own)
+    assert LineRewriter(Path()).rewritten(own) == own
+
+
+def test_foreign_spans_without_known_attributes_are_exported_as_recorded() -> None:
+    """A line of an HTTP client's span is not parsed."""
+    other = line({"http.request.method": "GET", "url.full": "http://localhost/gen_ai.usage"})
+    assert not foreign_spans.may_be_filled(other)
+    assert LineRewriter(Path()).rewritten(other) == other
+
+
+@pytest.mark.parametrize("library", LIBRARIES_WITH_TOOLS)
+def test_tool_calls_have_our_attributes(library: str) -> None:
+    """A tool's span has kind, name, call id, arguments and result."""
+    (tool,) = [span for span in exported(library) if "weather" in span.name][:1]
+    attributes = tool.attributes or {}
+    assert attributes[semconv.SPAN_KIND] == "TOOL"
+    assert attributes[semconv.GEN_AI_TOOL_NAME] == "weather"
+    assert attributes[semconv.GEN_AI_TOOL_CALL_ID] == "call_weather"
+    assert json.loads(str(attributes[semconv.INPUT_VALUE])) == ARGUMENTS
+    assert "21" in str(attributes[semconv.OUTPUT_VALUE])
+
+
+@pytest.mark.parametrize("library", WITH_CONTENT)
+def test_mlflow_gets_chat_model_with_messages(library: str) -> None:
+    """MLflow's exporter sends a chat model with inputs and outputs, as it does for ours."""
+    for span in calls_in(exported(library))[:2]:
+        attributes = to_mlflow(span).attributes or {}
+        assert attributes["mlflow.spanType"] == "CHAT_MODEL"
+        assert "messages" in str(attributes["mlflow.spanInputs"]) or "input" in str(
+            attributes["mlflow.spanInputs"]
+        )
+        assert attributes["mlflow.spanOutputs"]
+
+
+@pytest.mark.parametrize("library", WITH_CONTENT)
+def test_weave_gets_usage_and_messages(library: str) -> None:
+    """Weave's exporter sends a call of kind llm with usage by model, messages and reply, as for ours."""
+    for span in calls_in(exported(library))[:2]:
+        call = json.loads(to_call(span, "entity/project", None).encoded)
+        (usage,) = call["summary"]["usage"].values()
+        assert (usage["input_tokens"], usage["output_tokens"]) == (120, 24)
+        assert call["attributes"]["weave"]["kind"] == "llm"
+        assert call["inputs"].get("messages", call["inputs"].get("input"))
+        assert call["output"]
+
+
+@pytest.mark.parametrize("library", WITH_CONTENT)
+def test_show_prints_conversation_with_tokens(library: str) -> None:
+    """``show`` has question, tool call, answer and tokens of every call, from recorded lines."""
+    source = SpoolSource(path_of(library))
+    (summary,) = source.find(None)
+    shown = conversation.conversation_of(source.spans(summary.trace_id))
+    calls = [turn for turn in shown.turns if turn.is_model_call]
+    assert calls[0].calls[0].name == "weather"
+    assert calls[0].calls[0].arguments == ARGUMENTS
+    assert (calls[0].tokens.input, calls[0].tokens.output) == (120, 24)
+    texts = [turn.text for turn in shown.turns]
+    assert any(QUESTION in text for text in texts)
+    assert ANSWER in texts or any(
+        call.arguments == {"answer": ANSWER} for turn in calls for call in turn.calls
+    )
+    if "smolagents" not in library:
+        assert RULES in texts
+    assert summary.tokens.output
+
+
+def test_show_merges_tool_span_and_tool_message() -> None:
+    """The tool's span and the message with its result are one turn."""
+    source = SpoolSource(path_of("openinference_langchain"))
+    (summary,) = source.find(None)
+    shown = conversation.conversation_of(source.spans(summary.trace_id))
+    roles = [turn.role for turn in shown.turns][:5]
+    assert roles == ["system", "user", "assistant", "tool", "assistant"]
+    assert shown.turns[3].text == "21"
+    assert shown.turns[3].arguments == ARGUMENTS
+
+
+@pytest.mark.parametrize(
+    "library", ["openinference_openai", "openllmetry_openai_older", "pydantic_ai_native"]
+)
+def test_tail_sampling_counts_tokens_of_recorded_lines(library: str) -> None:
+    """The rule ``long`` counts the output tokens of other libraries' model calls."""
+    outcome = TrajectoryOutcome("reward")
+    for recorded_line in lines_of(library):
+        outcome.add(recorded_line)
+    counted = [model_calls.counts_of(span.attributes or {}) for span in calls_in(exported(library))]
+    assert outcome.tokens == sum(counts.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS, 0) for counts in counted) > 0
+
+
+def test_context_diff_notes_turns_of_other_libraries() -> None:
+    """A second call that resends the first call's messages names it, as ours do."""
+    spans = calls_in(exported("openinference_langchain"))
+    first, second = (span.attributes or {} for span in spans[:2])
+    assert semconv.TURN_CONTINUES not in first
+    assert second[semconv.TURN_CONTINUES] == f"{spans[0].context.span_id:016x}"  # type: ignore[union-attr]
+    assert (second[semconv.TURN_SHARED], second[semconv.TURN_LENGTH]) == (2, 4)
+
+
+def test_redacted_content_stays_redacted() -> None:
+    """Messages are made of the line that the recorder has redacted."""
+    recorded_line = redact_secrets(
+        line({"openinference.span.kind": "LLM", "llm.prompts.0.prompt.text": SECRET})
+    )
+    rewritten = LineRewriter(Path()).rewritten(recorded_line)
+    assert SECRET.encode() not in rewritten
+    assert rewritten.count(b"[redacted]") == 2
+
+
+SECRET = "sk-abcdefghijklmnopqrstuvwx0123456789"
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"gen_ai.operation.name": "chat", "gen_ai.input.messages": "[{broken"},
+        {"gen_ai.operation.name": "chat", "gen_ai.output.messages": "[" * 1000 + "]" * 1000},
+        {"openinference.span.kind": "LLM", "llm.input_messages.7.message.content": "after a hole"},
+        {"openinference.span.kind": "LLM", **{f"llm.prompts.{n}.prompt.text": "x" for n in range(1000)}},
+        {"openinference.span.kind": "LLM", "llm.input_messages.0.message.content": "x" * (4 << 20)},
+        {"traceloop.span.kind": "task", "traceloop.entity.input": '{"a":' * 900 + "1" + "}" * 900},
+        {"openinference.span.kind": "TOOL", "input.value": "{", "output.value": "[1"},
+    ],
+    ids=["broken", "deep", "hole", "1,000 attributes", "4 MiB", "deep task", "broken tool"],
+)  # fmt: skip
+def test_odd_content_is_exported(attributes: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Content that cannot be read costs only itself: the line is exported with all that was recorded."""
+    recorded_line = line(attributes)
+    with caplog.at_level(logging.WARNING):
+        (span,) = LineRewriter(Path()).rewrite(recorded_line).spans
+    for name, value in attributes.items():
+        assert (span.attributes or {})[name] == value
+    assert len(caplog.records) <= 1
+
+
+NAMES = st.one_of(
+    st.sampled_from(
+        [
+            "gen_ai.input.messages",
+            "gen_ai.output.messages",
+            "gen_ai.system_instructions",
+            "gen_ai.response.finish_reasons",
+            "gen_ai.usage.input_tokens",
+            "gen_ai.tool.call.arguments",
+            "llm.invocation_parameters",
+            "pydantic_ai.all_messages",
+            "traceloop.entity.input",
+            "input.value",
+            "output.value",
+        ]
+    ),
+    st.from_regex(
+        r"\A(llm\.(in|out)put_messages|gen_ai\.(prompt|completion))\.[0-9]{1,3}"
+        r"(\.(message|content|contents|role|tool_calls|tool_call|0|function|name|arguments|id)){1,6}\Z"
+    ),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["role", "parts", "content", "type", "tool_calls", "id", "name", "text"]),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+)
+KINDS = st.sampled_from(["LLM", "TOOL", "AGENT", "CHAIN", "EMBEDDING", "odd"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(KINDS, st.dictionaries(NAMES, JSON.map(json.dumps) | st.text(max_size=20), max_size=12))
+def test_any_content_is_exported(kind: str, attributes: dict[str, str]) -> None:
+    """Whatever the attributes hold, the line stays readable and keeps what was recorded."""
+    encoded = {key: value.encode(errors="replace").decode() for key, value in attributes.items()}
+    recorded_line = line({semconv.SPAN_KIND: kind, **encoded})
+    (span,) = LineRewriter(Path()).rewrite(recorded_line).spans
+    for name, value in encoded.items():
+        if name not in (*REPLACED, semconv.GEN_AI_RESPONSE_FINISH_REASONS):
+            assert (span.attributes or {})[name] == value
+
+
+def test_error_of_the_reader_does_not_stop_the_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of ours while completing a span is logged once, and the line is exported as recorded."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(foreign_spans, "fill_span", fail)
+    rewriter = LineRewriter(Path())
+    with caplog.at_level(logging.WARNING):
+        for recorded_line in lines_of("openllmetry_openai")[:2]:
+            assert rewriter.rewritten(recorded_line) == recorded_line
+    assert [record.getMessage() for record in caplog.records] == [
+        "a span cannot be rewritten and is exported as recorded: RuntimeError('a defect')"
+    ]
+
+
+def test_own_lines_cost_one_short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other libraries' spans cost less than 2 µs per line of ours, however long the line is."""
+    own = line({"input.value": "x" * (1 << 20)}, scope="otel_rollout")
+    monkeypatch.setattr(line_rewriter, "parsed_line", None)  # a call would fail
+    best = min(_seconds(lambda: foreign_spans.may_be_filled(own)) for _ in range(50))
+    assert best < 2e-6
+
+
+def _seconds(call: Any) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start

@@ -1,0 +1,46 @@
+"""Read the lines that :mod:`tests.otlp.foreign_spans` recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from otel_rollout.otlp.reader import attributes_of, parsed_line, spans_as_json
+
+DIRECTORY = Path(__file__).with_name("foreign")
+LIBRARIES = sorted(path.stem for path in DIRECTORY.glob("*.jsonl"))
+
+
+@dataclass(frozen=True)
+class ForeignSpan:
+    """A span of a line, with plain values."""
+
+    name: str
+    attributes: Mapping[str, Any]
+    events: list[tuple[str, Mapping[str, Any]]]
+    has_failed: bool
+
+
+def path_of(library: str) -> Path:
+    """Return the file of a library's lines."""
+    return DIRECTORY / f"{library}.jsonl"
+
+
+def lines_of(library: str) -> list[bytes]:
+    """Return the lines of a library, the trajectory's root last."""
+    return path_of(library).read_bytes().splitlines(keepends=True)
+
+
+def spans_in(line: bytes) -> Iterator[ForeignSpan]:
+    """Yield the spans of a line."""
+    for span in spans_as_json(parsed_line(line)):
+        events = [(event["name"], attributes_of(event)) for event in span.get("events", ())]
+        yield ForeignSpan(span["name"], attributes_of(span), events, span.get("status", {}).get("code") == 2)
+
+
+def spans_of(library: str) -> list[ForeignSpan]:
+    """Return the spans of a library, without the trajectory's root."""
+    spans = [span for line in lines_of(library) for span in spans_in(line)]
+    return [span for span in spans if span.name != "rollout_trace"]
