@@ -289,7 +289,7 @@ JSON = st.recursive(
 KINDS = st.sampled_from(["LLM", "TOOL", "AGENT", "CHAIN", "EMBEDDING", "odd"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(KINDS, st.dictionaries(NAMES, JSON.map(json.dumps) | st.text(max_size=20), max_size=12))
 def test_any_content_is_exported(kind: str, attributes: dict[str, str]) -> None:
     """Whatever the attributes hold, the line stays readable and keeps what was recorded."""
