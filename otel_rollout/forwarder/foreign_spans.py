@@ -85,12 +85,24 @@ def fill_span(span: dict[str, Any]) -> bool:
     if kind:
         filled.add(semconv.SPAN_KIND, kind)
         filled.add_mime_types()
-    if not filled.changes:
+    dropped = _dropped(recorded)
+    if not (filled.changes or dropped):
         return False
-    kept = [entry for entry in span.get("attributes", ()) if entry["key"] not in filled.changes]
+    replaced = {*filled.changes, *dropped}
+    kept = [entry for entry in span.get("attributes", ()) if entry["key"] not in replaced]
     added = [{"key": name, "value": _any_value(value)} for name, value in filled.changes.items()]
     span["attributes"] = [*kept, *added]
     return True
+
+
+def _dropped(recorded: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the session of a trajectory's span if it only repeats the id of the library's conversation.
+
+    Targets would show the trajectory in a session of its own instead of in its step's.
+    """
+    session = recorded.get(semconv.SESSION_ID)
+    repeats = session is not None and session == recorded.get(semconv.GEN_AI_CONVERSATION_ID)
+    return (semconv.SESSION_ID,) if repeats and semconv.STEP in recorded else ()
 
 
 class _Filled:

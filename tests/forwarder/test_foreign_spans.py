@@ -12,7 +12,6 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
 from otel_rollout.forwarder import foreign_spans, line_rewriter
@@ -27,28 +26,11 @@ from otel_rollout_mlflow.mapping import to_mlflow
 from otel_rollout_weave.mapping import to_call
 from tests.otlp.foreign_spans import QUESTION, RULES
 from tests.otlp.model_server import ANSWER, ARGUMENTS
-from tests.otlp.recorded_foreign import LIBRARIES, lines_of, path_of
+from tests.otlp.recorded_foreign import LIBRARIES, calls_in, exported, lines_of, path_of
 from tests.otlp.test_model_calls import WITH_CONTENT
 
 LIBRARIES_WITH_TOOLS = ("openinference_langchain", "openllmetry_langchain", "pydantic_ai_native")
 REPLACED = (semconv.INPUT_VALUE, semconv.OUTPUT_VALUE, semconv.INPUT_MIME_TYPE, semconv.OUTPUT_MIME_TYPE)
-
-
-def exported(library: str) -> list[ReadableSpan]:
-    """Return the spans of a library as exporters get them, without the root."""
-    rewriter = LineRewriter(Path())
-    return [span for line in lines_of(library)[:-1] for span in rewriter.rewrite(line).spans]
-
-
-def calls_in(spans: list[ReadableSpan]) -> list[ReadableSpan]:
-    """Return the spans of model calls that succeeded, without those of Anthropic's SDK itself."""
-    return [
-        span
-        for span in spans
-        if (span.attributes or {}).get(semconv.SPAN_KIND) == "LLM"
-        and span.status.status_code.name != "ERROR"
-        and not span.name.startswith("anthropic.")
-    ]
 
 
 def line(attributes: dict[str, Any], scope: str = "another.library") -> bytes:
@@ -101,6 +83,8 @@ def test_nothing_recorded_is_lost(library: str) -> None:
         for before, after in zip(decoded(recorded_line), rewritten.spans, strict=True):
             found = after.attributes or {}
             for name, value in (before.attributes or {}).items():
+                if name == semconv.SESSION_ID:  # PydanticAI's, by OpenInference: the conversation's id
+                    name = semconv.GEN_AI_CONVERSATION_ID
                 kept = found.get(name + semconv.RECORDED_SUFFIX, found[name])
                 if name == semconv.GEN_AI_RESPONSE_FINISH_REASONS and isinstance(value, str):  # LiteLLM's
                     value = json.loads(value)

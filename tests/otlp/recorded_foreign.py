@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import StatusCode
+
+from otel_rollout.base import semconv
+from otel_rollout.forwarder.line_rewriter import LineRewriter
 from otel_rollout.otlp.reader import attributes_of, parsed_line, spans_as_json
 
 DIRECTORY = Path(__file__).with_name("foreign")
@@ -44,3 +50,26 @@ def spans_of(library: str) -> list[ForeignSpan]:
     """Return the spans of a library, without the trajectory's root."""
     spans = [span for line in lines_of(library) for span in spans_in(line)]
     return [span for span in spans if span.name != "rollout_trace"]
+
+
+def exported(library: str, project: str = "agents") -> list[ReadableSpan]:
+    """Return a library's spans as exporters get them, the trajectory's root last.
+
+    Each project has a trace of its own.
+    """
+    rewriter = LineRewriter(Path())
+    trace_id = hashlib.sha256(f"{library} {project}".encode()).hexdigest()[:32].encode()
+    text = path_of(library).read_bytes().replace(b'"agents"', b'"%b"' % project.encode())
+    lines = text.replace(b"0" * 31 + b"2", trace_id).splitlines(keepends=True)
+    return [span for line in lines for span in rewriter.rewrite(line).spans]
+
+
+def calls_in(spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
+    """Return the spans of model calls that succeeded, without those of Anthropic's SDK itself."""
+    return [
+        span
+        for span in spans
+        if (span.attributes or {}).get(semconv.SPAN_KIND) == semconv.KIND_LLM
+        and span.status.status_code is not StatusCode.ERROR
+        and not span.name.startswith("anthropic.")
+    ]

@@ -1,0 +1,31 @@
+"""Model calls that other libraries recorded, read back by Weave's own client."""
+
+from __future__ import annotations
+
+import json
+
+from otel_rollout_weave.ids import call_id_of
+from tests.otlp.foreign_spans import QUESTION
+from tests.otlp.model_server import ANSWER
+from tests.otlp.recorded_foreign import calls_in, exported
+from tests.otlp.test_model_calls import WITH_CONTENT
+from tests.sdk_spans import deliver
+
+
+def test_foreign_calls_are_shown_as_ours(weave, project, exporter):
+    """Weave has calls of kind llm with messages, replies, and token usage by model."""
+    of_libraries = {library: exported(library, project) for library in WITH_CONTENT}
+
+    deliver(exporter, [span for spans in of_libraries.values() for span in spans])
+
+    found = {call["id"]: call for call in weave.calls(project)}
+    for spans in of_libraries.values():
+        assert all(call_id_of(span.context) in found for span in spans)
+        calls = [found[call_id_of(span.context)] for span in calls_in(spans)]
+        for call in calls[:2]:
+            (usage,) = call["summary"]["usage"].values()
+            assert (usage["input_tokens"], usage["output_tokens"]) == (120, 24)
+            assert call["attributes"]["weave"]["kind"] == "llm"
+            assert call["thread_id"] == call["trace_id"]
+        assert QUESTION in json.dumps(calls[0]["inputs"])
+        assert ANSWER in json.dumps(calls[1]["output"], ensure_ascii=False)
