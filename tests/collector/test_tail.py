@@ -18,6 +18,7 @@ import pytest
 
 from tests.collector.support import CONFIGURATIONS, Collector, run_python
 from tests.collector.test_weave import TRAJECTORIES
+from tests.otlp.recorded_foreign import path_of
 from tests.spool_reader import read_directory, segment_lines, segments_below, tree
 from tests.waiting import wait_for
 
@@ -101,6 +102,37 @@ def test_trajectories_arrive_out_of_the_spool(agent, gateway, environment, tmp_p
     assert {id_: tree(spans) for id_, spans in arrived.items()} == {
         id_: tree(spans) for id_, spans in before.items()
     }
+
+
+def test_model_calls_of_other_libraries_are_counted_as_ours(agent, gateway, environment, tmp_path):
+    """Lines of other libraries arrive with kind, model and tokens by our names, and nothing else changed."""
+    directory = tmp_path / "spool" / "run-1" / "node"
+    directory.mkdir(parents=True)
+    libraries = ("openinference_openai", "openllmetry_openai_older", "pydantic_ai_native")
+    for number, library in enumerate(libraries, start=11):
+        lines = path_of(library).read_bytes().replace(b"0" * 31 + b"2", b"%032x" % number)
+        segment = f"{number}-0000000000000001.000001"
+        lines = lines.replace(b"1-0000000000000001.000001", segment.encode())
+        (directory / f"{segment}.jsonl").write_bytes(lines)
+    recorded = {(span.span.trace_id, span.span.span_id): span for span in read_directory(tmp_path / "spool")}
+    wait_for(lambda: len(gateway.spans()) >= len(recorded), what="every span")
+    calls = 0
+    for span in gateway.spans():
+        before = recorded[span.span.trace_id, span.span.span_id].attributes
+        assert before.items() <= span.attributes.items()
+        if (
+            span.attributes.get("openinference.span.kind") == "LLM"
+            and "gen_ai.usage.output_tokens" in span.attributes
+        ):
+            tokens = (
+                span.attributes["gen_ai.usage.input_tokens"],
+                span.attributes["gen_ai.usage.output_tokens"],
+            )
+            assert tokens == (120, 24)
+            assert span.attributes["gen_ai.operation.name"] == "chat"
+            assert span.attributes["gen_ai.request.model"] in ("local", "local-1")
+            calls += 1
+    assert calls == 5 + 3 + 4
 
 
 def test_rotated_segments_and_a_span_of_5_mib_are_read_exactly(agent, gateway, environment, tmp_path):
