@@ -42,6 +42,13 @@ VARIABLES: dict[str, dict[str, str]] = {
     "opentelemetry_openai_v2": {CONTENT: "true"},
     "opentelemetry_openai_v2_latest": {**LATEST, CONTENT: "span_only"},
     "opentelemetry_openai_v2_events": {**LATEST, CONTENT: "event_only"},
+    # Switched on by us, without an SDK provider: log records become events of the span.
+    "opentelemetry_openai_v2_joined": {"OTEL_ROLLOUT_INSTRUMENT": "opentelemetry-instrumentation-openai-v2"},
+    "opentelemetry_openai_v2_events_joined": {
+        "OTEL_ROLLOUT_INSTRUMENT": "opentelemetry-instrumentation-openai-v2",
+        **LATEST,
+        CONTENT: "event_only",
+    },
     # Else LiteLLM writes on the span around the call, which is the trajectory's root here.
     "litellm_native": {"OTEL_EXPORTER": "in_memory", "USE_OTEL_LITELLM_REQUEST_SPAN": "true"},
 }
@@ -246,6 +253,10 @@ def _instrumentor(module: str, name: str, **options: Any) -> Callable[[Any, Any]
     return instrument
 
 
+def _not_by_hand(tracers: Any, logs: Any) -> None:
+    """Leave it to ``otel_rollout.instrument()``."""
+
+
 def _pydantic_natively(tracers: Any, logs: Any, **options: Any) -> None:
     from pydantic_ai import Agent
     from pydantic_ai.models.instrumented import InstrumentationSettings
@@ -311,6 +322,8 @@ LIBRARIES: dict[str, tuple[Callable[[Any, Any], None], Callable[[str], None]]] =
         _instrumentor("opentelemetry.instrumentation.openai_v2", "OpenAIInstrumentor"),
         use_openai,
     ),
+    "opentelemetry_openai_v2_joined": (_not_by_hand, use_openai),
+    "opentelemetry_openai_v2_events_joined": (_not_by_hand, use_openai),
     "openllmetry_openai": (
         _instrumentor("opentelemetry.instrumentation.openai", "OpenAIInstrumentor"),
         use_openai,
@@ -367,7 +380,8 @@ def record(library: str) -> None:
 
     instrument, use = LIBRARIES[library]
     tracers = TracerProvider()
-    trace.set_tracer_provider(tracers)
+    if "OTEL_ROLLOUT_INSTRUMENT" not in os.environ:
+        trace.set_tracer_provider(tracers)
     with tempfile.TemporaryDirectory() as spool, model_server() as address:
         os.environ |= {"OTEL_ROLLOUT_SPOOL_DIR": spool, "OTEL_TRACES_EXPORTER": "spool"}
         otel_rollout.configure(project_name="agents", experiment_name=library)

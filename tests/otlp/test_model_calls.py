@@ -25,6 +25,8 @@ WITHOUT_CACHED = {
     "opentelemetry_openai_v2",
     "opentelemetry_openai_v2_events",
     "opentelemetry_openai_v2_latest",
+    "opentelemetry_openai_v2_joined",
+    "opentelemetry_openai_v2_events_joined",
 }
 WITHOUT_REASONING = {
     *WITHOUT_CACHED,
