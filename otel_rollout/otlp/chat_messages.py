@@ -7,6 +7,7 @@ it is inside the message.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -19,6 +20,10 @@ _MAX_DIGITS: Final = 9
 _RESULT_PARTS: Final = ("tool_call_response", "tool_result")
 _CALL_PARTS: Final = ("tool_call", "tool_use")
 _REASONING_PARTS: Final = ("reasoning", "thinking")
+_SMOLAGENTS_CALL: Final = "tool-call"
+_SMOLAGENTS_RESULT: Final = "tool-response"
+_MAX_CALL_CHARS: Final = 1 << 16
+"""Maximum characters of smolagents' text of tool calls that are read; longer ones stay text."""
 _NO_ROLES: Final = ("", "unknown", "none")
 
 
@@ -80,7 +85,8 @@ def _within(node: Any, *path: str) -> Any:
 def of_openinference(attributes: Mapping[str, Any], prefix: str, role: str) -> list[ChatMessage]:
     """Return the messages below ``llm.input_messages.`` or ``llm.output_messages.``."""
     found = (entry.get("message") for entry in entries_below(attributes, prefix))
-    return [_of_openinference(message, role) for message in found if isinstance(message, Mapping)]
+    read = (_of_openinference(message, role) for message in found if isinstance(message, Mapping))
+    return [_of_smolagents(message) for message in read]
 
 
 def _of_openinference(message: Mapping[str, Any], role: str) -> ChatMessage:
@@ -104,6 +110,21 @@ def _of_openinference(message: Mapping[str, Any], role: str) -> ChatMessage:
         elif part:
             parts.append(dict(part))
     return _message(message, role, parts or content, calls, reasoning=reasoning)
+
+
+def _of_smolagents(message: ChatMessage) -> ChatMessage:
+    """Return a message of smolagents, whose roles and calls have a form of their own, in OpenAI's."""
+    text = message["content"]
+    if message["role"] == _SMOLAGENTS_RESULT:
+        return {**message, "role": "tool"}
+    if message["role"] != _SMOLAGENTS_CALL or not isinstance(text, str) or len(text) > _MAX_CALL_CHARS:
+        return message
+    try:
+        told = ast.literal_eval(text.partition("\n")[2])
+        calls = [_flat_call(call) for call in told]
+    except (ValueError, SyntaxError, TypeError, AttributeError, MemoryError, RecursionError):
+        return {**message, "role": "assistant"}
+    return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
 def _flat_call(call: Mapping[str, Any]) -> dict[str, Any]:

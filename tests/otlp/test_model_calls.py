@@ -87,8 +87,9 @@ def test_second_call_has_tool_result_and_answer(library: str) -> None:
     """The request has the tool's result below the call that it answers, the reply has the answer."""
     second = calls_of(library)[1]
     result = second.messages[-1]
-    if library == "openinference_smolagents":  # it tells the model of the tool in its own words
-        assert "21" in result["content"]
+    if library == "openinference_smolagents":  # it gives the answer by a tool
+        assert result["content"] == "Observation:\n21"
+        assert result["tool_call_id"] == "call_weather"
         return
     (call,) = second.messages[-2]["tool_calls"]
     assert result["role"] == "tool"
