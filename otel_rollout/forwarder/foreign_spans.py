@@ -57,21 +57,25 @@ def filled(line: bytes) -> TraceLine:
 
 
 def fill(parsed: Mapping[str, Any]) -> bool:
-    """Complete the spans of a line's JSON; return whether any changed."""
-    changed = False
-    for of_resource in parsed["resourceSpans"]:
-        for of_scope in of_resource["scopeSpans"]:
-            if (of_scope.get("scope") or {}).get("name") != SCOPE:
-                for span in of_scope["spans"]:
-                    changed |= fill_span(span)
-    return changed
+    """Complete the spans of a line's JSON, all or none; return whether any changed."""
+    made = [
+        (span, attributes)
+        for of_resource in parsed["resourceSpans"]
+        for of_scope in of_resource["scopeSpans"]
+        if (of_scope.get("scope") or {}).get("name") != SCOPE
+        for span in of_scope["spans"]
+        if (attributes := completed(span)) is not None
+    ]
+    for span, attributes in made:
+        span["attributes"] = attributes
+    return bool(made)
 
 
-def fill_span(span: dict[str, Any]) -> bool:
-    """Complete the JSON of one span; return whether it changed."""
+def completed(span: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the complete attributes of a span's JSON; None if they stay as recorded."""
     recorded = attributes_of(span)
     if not model_calls.is_read_here(recorded):
-        return False
+        return None
     filled = _Filled(recorded)
     kind = model_calls.kind_of(recorded)
     if kind == semconv.KIND_LLM or kind == model_calls.KIND_EMBEDDING:
@@ -87,12 +91,11 @@ def fill_span(span: dict[str, Any]) -> bool:
         filled.add_mime_types()
     dropped = _dropped(recorded)
     if not (filled.changes or dropped):
-        return False
+        return None
     replaced = {*filled.changes, *dropped}
     kept = [entry for entry in span.get("attributes", ()) if entry["key"] not in replaced]
     added = [{"key": name, "value": _any_value(value)} for name, value in filled.changes.items()]
-    span["attributes"] = [*kept, *added]
-    return True
+    return [*kept, *added]
 
 
 def _dropped(recorded: Mapping[str, Any]) -> tuple[str, ...]:

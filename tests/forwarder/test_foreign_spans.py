@@ -293,7 +293,7 @@ def test_error_of_the_reader_does_not_stop_the_line(
     def fail(*_: Any) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(foreign_spans, "fill_span", fail)
+    monkeypatch.setattr(foreign_spans, "completed", fail)
     rewriter = LineRewriter(Path())
     with caplog.at_level(logging.WARNING):
         for recorded_line in lines_of("openllmetry_openai")[:2]:
