@@ -1,4 +1,4 @@
-"""Complete the spans of other libraries with our attributes, so that every target shows both alike.
+"""Complete the spans of other libraries with the attributes of ours.
 
 A model call's span gets kind, model, token counts and finish reasons by OpenTelemetry's names, and its
 messages as input and output. Spans of tools, agents and other operations get their input and output.
@@ -36,12 +36,12 @@ _CHAT: Final = "chat"
 
 
 def may_be_filled(line: bytes) -> bool:
-    """Return whether a recorded line may hold a span of another library that :func:`fill` changes."""
+    """Return whether a recorded line may hold a foreign span that is incomplete."""
     return line.find(_OWN_SCOPE, 0, _SCOPE_WITHIN) < 0 and _KNOWN.search(line) is not None
 
 
 def filled(line: bytes) -> TraceLine:
-    """Return a recorded line with its spans completed; a line that cannot be completed, as recorded.
+    """Return a recorded line with its spans completed, as far as possible.
 
     Raises:
         UnreadableLineError: the line is no JSON.
@@ -99,7 +99,7 @@ def completed(span: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def _dropped(recorded: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the session of a trajectory's span if it only repeats the id of the library's conversation.
+    """Return ``session.id`` if it only repeats the conversation's id.
 
     Targets would show the trajectory in a session of its own instead of in its step's.
     """
@@ -131,14 +131,14 @@ class _Filled:
             self.changes[name] = value
 
     def add_content(self, name: str, value: Any) -> None:
-        """Add an input or output with its MIME type, unless the span has it or ``value`` is None."""
+        """Add an input or output that the span lacks; None adds nothing."""
         if self.recorded.get(name) in (None, "") and value is not None:
             is_text = isinstance(value, str)
             self.changes[name] = value if is_text else orjson.dumps(value).decode()
             self.changes[_MIME_TYPES[name]] = semconv.TEXT_MIME_TYPE if is_text else semconv.JSON_MIME_TYPE
 
     def replace_content(self, name: str, value: Any) -> None:
-        """Replace an input or output in which there are no messages; keep the recorded value beside it."""
+        """Replace an input or output; keep the recorded value beside it."""
         recorded = self.recorded.get(name)
         if recorded not in (None, ""):
             self.changes[name + semconv.RECORDED_SUFFIX] = recorded
@@ -210,7 +210,7 @@ def _says_more(replies: Sequence[ChatMessage], recorded: Any) -> bool:
 
 
 def _has_reply(value: Any) -> bool:
-    """Return whether a recorded output is a reply as a model's client returns it, or plain text."""
+    """Return whether an output is text, or a reply as a client returns it."""
     if isinstance(value, Mapping):
         return "role" in value or isinstance(value.get("choices", value.get("output")), list)
     return isinstance(value, str) and value != ""

@@ -1,4 +1,4 @@
-"""Rewrite lines for exporters: add decoded text, remove repeated content, complete other libraries' spans.
+"""Rewrite lines for exporters: decode, shorten, complete foreign spans.
 
 A line without token ids, messages and images stays as recorded, unless another library recorded its span. In
 other lines the JSON of a span's input and output changes; see docs/tokens.md. Spans of another library get

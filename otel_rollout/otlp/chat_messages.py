@@ -1,4 +1,4 @@
-"""Convert the messages of other libraries' spans to chat messages in OpenAI's form.
+"""Convert the messages of foreign spans to chat messages in OpenAI's form.
 
 A chat message is a dict with ``role`` and ``content``; some have ``tool_calls``, ``tool_call_id``, ``name``
 or ``reasoning_content``. The functions accept any value. Content of an unknown form is left out, or kept as
@@ -46,7 +46,7 @@ def as_json(value: Any) -> str:
 
 
 def entries_below(attributes: Mapping[str, Any], prefix: str) -> list[Mapping[str, Any]]:
-    """Return the objects whose fields are attributes named ``<prefix><index>.<path>``, by index.
+    """Return the objects below a prefix: ``<prefix><index>.<path>``, by index.
 
     Indexes may be missing. Fields nest at the dots of their path.
     """
@@ -113,7 +113,7 @@ def _of_openinference(message: Mapping[str, Any], role: str) -> ChatMessage:
 
 
 def _of_smolagents(message: ChatMessage) -> ChatMessage:
-    """Return a message of smolagents, whose roles and calls have a form of their own, in OpenAI's."""
+    """Return a message with smolagents' own roles and calls in OpenAI's form."""
     text = message["content"]
     if message["role"] == _SMOLAGENTS_RESULT:
         return {**message, "role": "tool"}
@@ -132,7 +132,7 @@ def _flat_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def texts_below(attributes: Mapping[str, Any], prefix: str, field: str, role: str) -> list[ChatMessage]:
-    """Return the texts below ``llm.prompts.`` or ``llm.choices.`` (``<index>.<field>.text``) as messages."""
+    """Return the texts named ``<prefix><index>.<field>.text`` as messages."""
     found = (_within(entry, field, "text") for entry in entries_below(attributes, prefix))
     return [{"role": role, "content": text} for text in found if isinstance(text, str)]
 
@@ -168,7 +168,7 @@ def _are_parts(value: Any) -> bool:
 
 
 def of_genai(value: Any, role: str) -> list[ChatMessage]:
-    """Return the messages of ``gen_ai.input.messages`` or ``gen_ai.output.messages``: JSON, or its value.
+    """Return the messages of ``gen_ai.input.messages`` or its counterpart.
 
     Messages in OpenAI's own form, which some libraries put there, are taken as they are.
     """
@@ -189,7 +189,7 @@ def of_instructions(value: Any) -> list[ChatMessage]:
 
 
 def _of_genai(message: Mapping[str, Any], role: str) -> Iterator[ChatMessage]:
-    """Yield a message; a message of several tool results becomes one message per result."""
+    """Yield a message; several tool results become one message each."""
     listed = message.get("parts")
     if not isinstance(listed, (list, tuple)):
         yield {**message, "role": _role(message, role)}
@@ -329,7 +329,7 @@ def _content(content: Any) -> Any:
 
 
 def with_call_ids(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Give tool results without a call's id the ids of the calls before them, in order."""
+    """Give tool results without an id the ids of the calls before them."""
     found: list[ChatMessage] = []
     open_ids: list[str] = []
     for message in messages:

@@ -117,12 +117,12 @@ class ToolContents:
 
 
 def is_read_here(attributes: Iterable[str]) -> bool:
-    """Return whether any of the attributes' names belongs to a vocabulary that is read here."""
+    """Return whether any attribute's name has one of ``PREFIXES``."""
     return any(name.startswith(PREFIXES) for name in attributes)
 
 
 def kind_of(attributes: Mapping[str, Any]) -> str:
-    """Return a span's OpenInference kind; empty if it has none and nothing else says it."""
+    """Return a span's OpenInference kind; empty if nothing says it."""
     named = str(attributes.get(semconv.SPAN_KIND) or "").upper()
     if named in semconv.SPAN_KINDS:
         return named
@@ -267,7 +267,7 @@ def _first(attributes: Mapping[str, Any], *names: str) -> Any:
 
 
 def structured(value: Any) -> Any:
-    """Decode text that is a JSON object or array; return other text, such as ``21``, unchanged."""
+    """Decode text of a JSON object or array; return other values unchanged."""
     return decoded(value) if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") else value
 
 
@@ -282,7 +282,7 @@ def _arguments(given: Any) -> Any:
 
 
 def _result(made: Any) -> tuple[Any, Any]:
-    """Return a tool's result, and the call's id if the result names it (LangChain's tool message)."""
+    """Return a tool's result, and the call's id that LangChain's result names."""
     message = made.get("output") if isinstance(made, Mapping) and "kwargs" in made else made
     if isinstance(message, Mapping):
         fields = message.get("data", message.get("kwargs"))
@@ -295,7 +295,7 @@ def _result(made: Any) -> tuple[Any, Any]:
 
 
 def read_input(attributes: Mapping[str, Any]) -> Any:
-    """Return the input of an operation that is neither a model call nor a tool call; None without one."""
+    """Return the input of an agent, a chain or another operation; None if absent."""
     said = decoded(attributes.get("pydantic_ai.all_messages"))
     if isinstance(said, list):  # of the whole run: what was there before the first reply is the input
         messages = chat_messages.of_genai(said, "user")
@@ -310,7 +310,7 @@ def read_input(attributes: Mapping[str, Any]) -> Any:
 
 
 def read_output(attributes: Mapping[str, Any]) -> Any:
-    """Return the output of an operation that is neither a model call nor a tool call; None without one."""
+    """Return the output of an agent, a chain or another operation; None if absent."""
     replies = chat_messages.of_genai(attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES), "assistant")
     if replies:
         return {"messages": replies}

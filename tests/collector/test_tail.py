@@ -105,7 +105,7 @@ def test_trajectories_arrive_out_of_the_spool(agent, gateway, environment, tmp_p
 
 
 def test_model_calls_of_other_libraries_are_counted_as_ours(agent, gateway, environment, tmp_path):
-    """Lines of other libraries arrive with kind, model and tokens by our names, and nothing else changed."""
+    """Foreign lines arrive with kind, model and tokens by our names as well."""
     directory = tmp_path / "spool" / "run-1" / "node"
     directory.mkdir(parents=True)
     libraries = ("openinference_openai", "openllmetry_openai_older", "pydantic_ai_native")

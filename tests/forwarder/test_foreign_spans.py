@@ -52,7 +52,7 @@ def line(attributes: dict[str, Any], scope: str = "another.library") -> bytes:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_model_calls_have_our_attributes(library: str) -> None:
-    """Kind, operation, model, token counts and finish reasons have the names that ours have."""
+    """Kind, operation, model, tokens and finish reasons have our names."""
     for number, span in enumerate(calls_in(exported(library))[:2]):
         attributes = span.attributes or {}
         assert attributes[semconv.GEN_AI_OPERATION_NAME] == "chat"
@@ -65,7 +65,7 @@ def test_model_calls_have_our_attributes(library: str) -> None:
 
 @pytest.mark.parametrize("library", WITH_CONTENT)
 def test_input_and_output_hold_the_messages(library: str) -> None:
-    """The question is in the input's messages, and the answer in the output, both as JSON or as text."""
+    """The question is in the input's messages, and the answer in the output."""
     first, second = (span.attributes or {} for span in calls_in(exported(library))[:2])
     assert first[semconv.INPUT_MIME_TYPE] == semconv.JSON_MIME_TYPE
     given_ = json.loads(str(first[semconv.INPUT_VALUE]))
@@ -77,7 +77,7 @@ def test_input_and_output_hold_the_messages(library: str) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_nothing_recorded_is_lost(library: str) -> None:
-    """Every recorded attribute is exported; a replaced input or output is kept beside."""
+    """Every recorded attribute is exported; what is replaced is kept beside."""
     for recorded_line in lines_of(library):
         rewritten = LineRewriter(Path()).rewrite(recorded_line)
         for before, after in zip(decoded(recorded_line), rewritten.spans, strict=True):
@@ -100,7 +100,7 @@ def test_nothing_recorded_is_lost(library: str) -> None:
 
 
 def test_own_spans_are_exported_as_recorded() -> None:
-    """A line of our own scope stays as it is, whatever its attributes, and is not parsed."""
+    """A line of our own scope stays as it is, whatever its attributes."""
     own = line({"gen_ai.prompt.0.content": "hello", "gen_ai.operation.name": "chat"}, scope="otel_rollout")
     assert not foreign_spans.may_be_filled(own)
     assert LineRewriter(Path()).rewritten(own) == own
@@ -127,7 +127,7 @@ def test_tool_calls_have_our_attributes(library: str) -> None:
 
 @pytest.mark.parametrize("library", WITH_CONTENT)
 def test_mlflow_gets_chat_model_with_messages(library: str) -> None:
-    """MLflow's exporter sends a chat model with inputs and outputs, as it does for ours."""
+    """MLflow's exporter sends a chat model with inputs and outputs."""
     for span in calls_in(exported(library))[:2]:
         attributes = to_mlflow(span).attributes or {}
         assert attributes["mlflow.spanType"] == "CHAT_MODEL"
@@ -139,7 +139,7 @@ def test_mlflow_gets_chat_model_with_messages(library: str) -> None:
 
 @pytest.mark.parametrize("library", WITH_CONTENT)
 def test_weave_gets_usage_and_messages(library: str) -> None:
-    """Weave's exporter sends a call of kind llm with usage by model, messages and reply, as for ours."""
+    """Weave's exporter sends usage by model, messages and reply."""
     for span in calls_in(exported(library))[:2]:
         call = json.loads(to_call(span, "entity/project", None).encoded)
         (usage,) = call["summary"]["usage"].values()
@@ -151,7 +151,7 @@ def test_weave_gets_usage_and_messages(library: str) -> None:
 
 @pytest.mark.parametrize("library", WITH_CONTENT)
 def test_show_prints_conversation_with_tokens(library: str) -> None:
-    """``show`` has question, tool call, answer and tokens of every call, from recorded lines."""
+    """``show`` reads question, tool call, answer and tokens of recorded lines."""
     source = SpoolSource(path_of(library))
     (summary,) = source.find(None)
     shown = conversation.conversation_of(source.spans(summary.trace_id))
@@ -228,7 +228,7 @@ SECRET = "sk-abcdefghijklmnopqrstuvwx0123456789"
     ids=["broken", "deep", "hole", "1,000 attributes", "4 MiB", "deep task", "broken tool"],
 )  # fmt: skip
 def test_odd_content_is_exported(attributes: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    """Content that cannot be read costs only itself: the line is exported with all that was recorded."""
+    """Unreadable content costs only itself: the rest is exported."""
     recorded_line = line(attributes)
     with caplog.at_level(logging.WARNING):
         (span,) = LineRewriter(Path()).rewrite(recorded_line).spans
@@ -276,7 +276,7 @@ KINDS = st.sampled_from(["LLM", "TOOL", "AGENT", "CHAIN", "EMBEDDING", "odd"])
 @settings(max_examples=100, deadline=None)
 @given(KINDS, st.dictionaries(NAMES, JSON.map(json.dumps) | st.text(max_size=20), max_size=12))
 def test_any_content_is_exported(kind: str, attributes: dict[str, str]) -> None:
-    """Whatever the attributes hold, the line stays readable and keeps what was recorded."""
+    """Whatever the attributes hold, the line keeps what was recorded."""
     encoded = {key: value.encode(errors="replace").decode() for key, value in attributes.items()}
     recorded_line = line({semconv.SPAN_KIND: kind, **encoded})
     (span,) = LineRewriter(Path()).rewrite(recorded_line).spans
@@ -288,7 +288,7 @@ def test_any_content_is_exported(kind: str, attributes: dict[str, str]) -> None:
 def test_error_of_the_reader_does_not_stop_the_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error of ours while completing a span is logged once, and the line is exported as recorded."""
+    """A defect of ours is logged once, and lines are exported as recorded."""
 
     def fail(*_: Any) -> None:
         raise RuntimeError("a defect")
@@ -304,7 +304,7 @@ def test_error_of_the_reader_does_not_stop_the_line(
 
 
 def test_own_lines_cost_one_short_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other libraries' spans cost less than 2 µs per line of ours, however long the line is."""
+    """Foreign spans cost less than 2 µs per line of ours, however long it is."""
     own = line({"input.value": "x" * (1 << 20)}, scope="otel_rollout")
     monkeypatch.setattr(line_rewriter, "parsed_line", None)  # a call would fail
     best = min(_seconds(lambda: foreign_spans.may_be_filled(own)) for _ in range(50))

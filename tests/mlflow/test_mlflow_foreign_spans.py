@@ -13,7 +13,7 @@ from tests.sdk_spans import deliver
 
 
 def test_foreign_calls_are_shown_as_ours(uri, project, exporter_for):
-    """MLflow has chat models with messages, replies, model and token usage, in the session of the step."""
+    """MLflow has messages, replies, model, tokens and the step's session."""
     of_libraries = {library: exported(library, project) for library in WITH_CONTENT}
 
     deliver(exporter_for(uri), [span for spans in of_libraries.values() for span in spans])

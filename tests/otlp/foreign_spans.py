@@ -1,4 +1,4 @@
-"""Record the spans that other libraries make of the same few model calls inside a trajectory.
+"""Record the spans that libraries make of the same calls in a trajectory.
 
 ``python -m tests.otlp.foreign_spans [library …]`` writes the files in ``foreign`` anew, in an environment
 that has the libraries; it skips the libraries that are missing. Each file holds lines as the recorder wrote
@@ -58,7 +58,7 @@ VARIABLES: dict[str, dict[str, str]] = {
 
 
 def use_openai(address: str) -> None:
-    """Ask with a tool, answer the tool, ask as a stream, show an image, embed, and fail."""
+    """Ask with a tool, answer it, ask as a stream, show an image, embed, fail."""
     import openai
 
     client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
@@ -399,7 +399,7 @@ def record(library: str) -> None:
 
 
 def normalized(lines: bytes) -> bytes:
-    """Replace what differs from one recording to the next; ids and times keep their order."""
+    """Replace what differs between recordings; ids and times keep their order."""
     for pattern, fixed in _VARYING:
         lines = pattern.sub(fixed, lines)
     ids = {found: b"%0*x" % (len(found), number) for number, found in enumerate(_unique(_ID, lines), start=1)}

@@ -1,4 +1,4 @@
-"""A model's server on the loopback that answers by rule, with the APIs of OpenAI and Anthropic."""
+"""A model's server that answers by rule, with OpenAI's and Anthropic's APIs."""
 
 from __future__ import annotations
 

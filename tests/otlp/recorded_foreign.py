@@ -65,7 +65,7 @@ def exported(library: str, project: str = "agents") -> list[ReadableSpan]:
 
 
 def calls_in(spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
-    """Return the spans of model calls that succeeded, without those of Anthropic's SDK itself."""
+    """Return spans of successful model calls, without those of Anthropic's SDK."""
     return [
         span
         for span in spans

@@ -1,4 +1,4 @@
-"""Read what other libraries recorded of the same conversation, from lines as the recorder wrote them."""
+"""Read what libraries recorded of the same conversation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WITH_CONTENT = [library for library in LIBRARIES if library not in WITHOUT_CONTE
 
 
 def calls_of(library: str) -> list[CallContents]:
-    """Return the contents of a library's model calls that succeeded, in the order of their ends."""
+    """Return the contents of a library's successful model calls, by their ends."""
     return [model_calls.read_call(span.attributes, span.events) for span in model_spans(library)]
 
 
@@ -71,7 +71,7 @@ def test_every_library_has_lines() -> None:
 
 @pytest.mark.parametrize("library", WITH_CONTENT)
 def test_first_call_has_question_and_tool_call(library: str) -> None:
-    """The request has the user's question, the reply has the tool call with its arguments."""
+    """The request has the question, the reply has the tool call."""
     first = calls_of(library)[0]
     said = first.messages[-1]["content"]
     texts = said if isinstance(said, list) else [{"type": "text", "text": said}]
@@ -84,7 +84,7 @@ def test_first_call_has_question_and_tool_call(library: str) -> None:
 
 @pytest.mark.parametrize("library", WITH_CONTENT)
 def test_second_call_has_tool_result_and_answer(library: str) -> None:
-    """The request has the tool's result below the call that it answers, the reply has the answer."""
+    """The request has the tool's call and its result, the reply has the answer."""
     second = calls_of(library)[1]
     result = second.messages[-1]
     if library == "openinference_smolagents":  # it gives the answer by a tool
@@ -110,7 +110,7 @@ def test_text_messages_are_as_sent(library: str) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_tokens_are_read(library: str) -> None:
-    """Every call has its tokens, with those from the cache and for reasoning if the library records them."""
+    """Every call has its tokens, some libraries' also cached and for reasoning."""
     for number, call in enumerate(calls_of(library)):
         if library in WITHOUT_STREAMED_TOKENS and number in (2, 3):
             continue
@@ -125,7 +125,7 @@ def test_tokens_are_read(library: str) -> None:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_models_are_read(library: str) -> None:
-    """The model that was asked for is read, and the one that answered if the library records it."""
+    """The model that was asked for is read, and the one that answered."""
     first = calls_of(library)[0]
     assert first.request_model in ("local", "openai/local")
     assert first.response_model in ("local-1", "")
@@ -176,7 +176,7 @@ def test_failed_call_has_no_reply(library: str) -> None:
      "openllmetry_langchain", "openllmetry_langchain_older", "pydantic_ai_native"],
 )  # fmt: skip
 def test_tool_call_is_read(library: str) -> None:
-    """A tool's span has the tool's name, its arguments and its result, without the library's own fields."""
+    """A tool's span has name, arguments and result, without other fields."""
     spans = [span for span in spans_of(library) if model_calls.kind_of(span.attributes) == semconv.KIND_TOOL]
     found = model_calls.read_tool(spans[0].attributes)
     assert (found.name, found.arguments, found.result) == ("weather", ARGUMENTS, "21")
@@ -184,7 +184,7 @@ def test_tool_call_is_read(library: str) -> None:
 
 
 def test_agent_run_is_read() -> None:
-    """PydanticAI's run has the messages before the first reply as input, and the result as output."""
+    """PydanticAI's run has the first messages as input, the result as output."""
     (run, *_) = [span for span in spans_of("pydantic_ai_native") if span.name.startswith("invoke_agent")]
     assert model_calls.kind_of(run.attributes) == semconv.KIND_AGENT
     messages = model_calls.read_input(run.attributes)["messages"]
@@ -198,7 +198,7 @@ def event(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_events_with_bodies_are_read() -> None:
-    """Events of GenAI's convention before 1.37, one per message, are read as messages and replies."""
+    """Events, one per message, are read as messages and replies."""
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     found = model_calls.read_call(
         {"gen_ai.operation.name": "chat"},
@@ -248,7 +248,7 @@ def test_reasoning_is_read() -> None:
 
 
 def test_several_tool_results_of_one_message_become_messages() -> None:
-    """GenAI puts several tools' results into one message; each becomes a message with its call's id."""
+    """Each tool result of a message becomes a message with its call's id."""
     parts = [{"type": "tool_call_response", "id": str(n), "response": {"degrees": n}} for n in (1, 2)]
     found = model_calls.read_call({"gen_ai.input.messages": [{"role": "user", "parts": parts}]})
     assert found.messages == [
@@ -258,7 +258,7 @@ def test_several_tool_results_of_one_message_become_messages() -> None:
 
 
 def test_messages_with_holes_between_their_indexes_are_read() -> None:
-    """Missing indexes leave no gap, and messages are in the order of their numbers, not of their names."""
+    """Missing indexes leave no gap; messages are in the order of their numbers."""
     attributes = {f"llm.input_messages.{n}.message.content": str(n) for n in (10, 2, 7)}
     found = model_calls.read_call(attributes)
     assert found.messages == [{"role": "user", "content": text} for text in ("2", "7", "10")]
