@@ -2,9 +2,9 @@
 
 A model call's span gets kind, model, token counts and finish reasons by OpenTelemetry's names, and its
 messages as input and output. Spans of tools, agents and other operations get their input and output.
-Recorded attributes stay, with one exception: where no target would find the messages in a model call's input
-or output, the messages replace it. Its recorded value is then in ``input.value.recorded`` or
-``output.value.recorded``.
+Recorded attributes stay, with the exceptions that docs/operations.md names. Above all, where no target would
+find the messages in a model call's input or output, the messages replace it; its recorded value is then in
+``input.value.recorded`` or ``output.value.recorded``.
 """
 
 from __future__ import annotations
