@@ -69,8 +69,8 @@ class Runtime:
             redact=redact,
         )
         self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
-        provider = RecordingTracerProvider(self.writer, decision)
-        self.tracer: RecordingTracer = provider.get_tracer(SCOPE, VERSION)
+        self.provider = RecordingTracerProvider(self.writer, decision)
+        self.tracer: RecordingTracer = self.provider.get_tracer(SCOPE, VERSION)
         self.sampling = GroupSampling.of(configured)
         self.application_tracer = Application(configured, _current_writer).tracer
         self.node_dir = node_dir
@@ -278,4 +278,5 @@ def _after_fork_in_child() -> None:
         inherited.writer.abandon()
 
 
+process.current_runtime = current
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,12 +1,13 @@
-"""Find the instrumentors of other libraries, and switch on those that the user has chosen.
+"""Find the installed instrumentors of other libraries, and choose among them.
 
-An instrumentor is a class of OpenTelemetry's ``BaseInstrumentor`` in an installed distribution. OpenTelemetry,
-OpenInference and OpenLLMetry publish theirs in the same entry-point groups. Each is imported only after the
-program has imported the library that it instruments.
+An instrumentor is a subclass of OpenTelemetry's ``BaseInstrumentor`` in an installed distribution.
+OpenTelemetry, OpenInference and OpenLLMetry publish theirs in the same entry-point groups. This module
+imports none of them.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +42,7 @@ class Instrumentor:
         version: version of the distribution.
         library: distribution that it instruments, such as ``openai`` or ``langchain-core``.
         is_on: whether it instruments the library in this process.
-        problem: a clause that tells why it cannot be switched on (``openai is not installed``); empty if it can.
+        problem: why it cannot be switched on, as a clause (``openai is not installed``); empty if it can.
     """
 
     name: str
@@ -112,6 +113,13 @@ def choose(setting: str, found: Sequence[Instrumentor]) -> Choice:
     return Choice(list(dict.fromkeys(chosen)), problems)
 
 
+def _is_importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 def doubled(found: Iterable[Instrumentor]) -> list[tuple[Instrumentor, ...]]:
     """Return the instrumentors of one library of which more than one is on."""
     by_key: dict[str, list[Instrumentor]] = {}
@@ -166,7 +174,8 @@ def _library_of(name: str, distribution: Distribution | None) -> tuple[str, str]
     of_name = [entry for entry in needed if normalized(entry.name) == normalized(name)]
     needed = of_name or needed
     if not needed:
-        return normalized(name), ""
+        module = normalized(name).replace("-", "_")
+        return normalized(name), "" if _is_importable(module) else f"{name} is not installed"
     problems = []
     for requirement in needed:
         try:
@@ -190,6 +199,7 @@ def _needed_libraries(distribution: Distribution | None) -> Iterator[Any]:
         except InvalidRequirement:
             continue
         marker = requirement.marker
-        if marker is not None and not marker.evaluate({"extra": ""}):
-            if any(marker.evaluate({"extra": extra}) for extra in _EXTRAS):
-                yield requirement
+        if marker is None or marker.evaluate({"extra": ""}):
+            continue
+        if any(marker.evaluate({"extra": extra}) for extra in _EXTRAS):
+            yield requirement
