@@ -26,6 +26,9 @@ from otel_rollout.runs import membership
 _logger = logging.getLogger("otel_rollout")
 _CONTENT_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """Variable with which OpenTelemetry's GenAI instrumentors record messages; without it they do not."""
+_CONVENTIONS_VARIABLE: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
+_LATEST: Final = "gen_ai_latest_experimental"
+"""Value of the variable above with which messages are attributes of the span; else they are log events."""
 _BESIDE_CONTEXT: Final = frozenset({"langchain"})
 """Instrumentors whose spans of model calls are not current during the call. A span of the client inside is
 then no child of theirs, and its tokens count twice."""
@@ -104,14 +107,19 @@ def _warn_of_layers() -> None:
 def _content_captured(captures_content: bool) -> Iterator[None]:
     """Have an instrumentor record messages that is switched on during the block.
 
-    The variable is not set for longer: other instrumentors of the application may serve other backends.
+    By the latest conventions instrumentors read the variable at each call, so it stays set. Otherwise it is
+    removed: the application may switch on others, which serve another backend.
     """
     if not captures_content or _CONTENT_VARIABLE in os.environ:
         yield
         return
     genai = sys.modules.get("opentelemetry.util.genai.utils")
-    is_experimental = genai is not None and genai.is_experimental_mode()
-    os.environ[_CONTENT_VARIABLE] = "SPAN_ONLY" if is_experimental else "true"
+    is_latest = _LATEST in os.environ.get(_CONVENTIONS_VARIABLE, "")
+    if genai is not None and (is_latest or genai.is_experimental_mode()):
+        os.environ[_CONTENT_VARIABLE] = "SPAN_ONLY"
+        yield
+        return
+    os.environ[_CONTENT_VARIABLE] = "true"
     try:
         yield
     finally:

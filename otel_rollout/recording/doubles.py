@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
+from otel_rollout._state import process
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.errors import MAX_REPORTED, internal_errors, warn_once
 from otel_rollout.otlp import writer
 from otel_rollout.recording.span import RecordingSpan
 
+_logger = logging.getLogger("otel_rollout")
 _LLM: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_LLM),)
 _CHAIN: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_CHAIN),)
 _BASE: Final = "opentelemetry.instrumentation.instrumentor"
@@ -36,12 +39,11 @@ def give_way(above: RecordingSpan, scope_name: str) -> None:
 
 
 def report_nested(outer: str, inner: str) -> None:
-    """Tell that one model call would be recorded by two instrumentation scopes."""
-    warn_once(
-        f"{outer} and {inner} record the same model call: it is recorded once, by {outer}. Switch one of "
-        "them off to save its work",
-        f"{inner} in {outer}",
-    )
+    """Tell once that a model call is recorded by the outer of two instrumentation scopes."""
+    key = f"{inner} in {outer}"
+    if key not in process.reported and len(process.reported) < MAX_REPORTED:
+        process.reported.add(key)
+        _logger.info("otel-rollout: %s records a model call; the span of %s inside is left out", outer, inner)
 
 
 @internal_errors("looking for instrumentors of one library")
