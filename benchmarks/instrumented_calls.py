@@ -3,17 +3,18 @@
     python -m benchmarks.instrumented_calls [--quick] [--python PYTHON]
 
 The call is of the real `openai` client; its transport answers in this process, so that no server is measured.
-Its instrumentor is OpenInference's. Three processes take turns, in a new order each round: the call without
-an instrumentor; with it and otel-rollout; with it and OpenTelemetry's SDK, whose batch processor sends OTLP to
-a server on 127.0.0.1 that stores nothing. A conversation has eight messages of 250 bytes. ``cpu``: of the
-calling thread. ``process``: of all threads, until the SDK has delivered and otel-rollout has written
-everything to the spool, from which another process delivers. Prints JSON: µs per call over the call without an
-instrumentor, medians, and otel-rollout's part of the SDK's.
+Its instrumentor is OpenInference's. Two processes take turns: one with otel-rollout; one with OpenTelemetry's
+SDK, whose batch processor sends OTLP to a server on 127.0.0.1 that stores nothing. In each round, a process
+makes calls without the instrumentor, then with it; the figures are differences of the two. A conversation has
+eight messages of 250 bytes. ``cpu``: of the calling thread in the calls. ``process``: of all threads, until
+the SDK has delivered and otel-rollout has written everything to the spool, from which another process
+delivers. Prints JSON: µs per call, medians, and otel-rollout's part of the SDK's.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import logging
 import os
@@ -30,7 +31,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 PYTHON: Final = ROOT / ".venv-agents" / "bin" / "python"
-PLAIN, JOINED, SDK = "no instrumentor", "otel-rollout", "OTel SDK, OTLP"
+JOINED, SDK = "otel-rollout", "OTel SDK, OTLP"
 TURNS: Final = 4
 """Calls of a trajectory."""
 _SETTLE_SECONDS: Final = 0.1
@@ -54,13 +55,8 @@ _ANSWER: Final = {
 
 def _client() -> Any:
     """Return OpenAI's client with a transport that answers at once."""
-    import openai
-
-    try:
-        import httpx2 as http  # the library of openai 3
-    except ImportError:
-        import httpx as http
-
+    openai = importlib.import_module("openai")
+    http = importlib.import_module("httpx2" if int(openai.__version__.partition(".")[0]) >= 3 else "httpx")
     body = json.dumps(_ANSWER).encode()
 
     def answer(_: Any) -> Any:
@@ -74,8 +70,7 @@ def _joined() -> tuple[Callable[[int], Any], Callable[[], object]]:
     import otel_rollout
     from otel_rollout._state import process
 
-    otel_rollout.configure("console", instrument="openinference-instrumentation-openai")
-    otel_rollout.instrument()
+    otel_rollout.configure("spool")
 
     def settle() -> None:
         time.sleep(_SETTLE_SECONDS)
@@ -86,7 +81,6 @@ def _joined() -> tuple[Callable[[int], Any], Callable[[], object]]:
 
 
 def _sdk(port: str) -> tuple[Callable[[int], Any], Callable[[], object]]:
-    from openinference.instrumentation.openai import OpenAIInstrumentor
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
@@ -96,7 +90,6 @@ def _sdk(port: str) -> tuple[Callable[[int], Any], Callable[[], object]]:
     exporter = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{port}/v1/traces")
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
-    OpenAIInstrumentor().instrument()
     tracer = provider.get_tracer("benchmark")
 
     @contextmanager
@@ -108,25 +101,36 @@ def _sdk(port: str) -> tuple[Callable[[int], Any], Callable[[], object]]:
 
 
 def serve(name: str, port: str, trajectories: int) -> None:
-    """Measure a round for each line of standard input."""
+    """Measure a round for each line of standard input: without the instrumentor, then with it."""
     logging.disable(logging.ERROR)
-    trajectory: Callable[[int], Any] = lambda sample: nullcontext()  # noqa: E731
-    settle: Callable[[], object] = lambda: time.sleep(_SETTLE_SECONDS)  # noqa: E731
-    if name == JOINED:
-        trajectory, settle = _joined()
-    elif name == SDK:
-        trajectory, settle = _sdk(port)
+    trajectory, settle = _joined() if name == JOINED else _sdk(port)
+    instrumentor = importlib.import_module("openinference.instrumentation.openai").OpenAIInstrumentor()
     client = _client()
-    for _ in sys.stdin:
-        whole, thread = time.process_time_ns(), time.thread_time_ns()
+
+    def taken(around: Callable[[int], Any]) -> tuple[int, int]:
+        whole, cpu = time.process_time_ns(), 0
         for sample in range(trajectories):
-            with trajectory(sample):
-                for _turn in range(TURNS):
+            with around(sample):
+                began = time.thread_time_ns()
+                for _ in range(TURNS):
                     client.chat.completions.create(model="model", messages=_MESSAGES)
-        cpu = time.thread_time_ns() - thread
+                cpu += time.thread_time_ns() - began
         settle()
-        taken = {"cpu": cpu, "process": time.process_time_ns() - whole}
-        print(json.dumps({key: ns / 1000 / trajectories / TURNS for key, ns in taken.items()}), flush=True)
+        return cpu, time.process_time_ns() - whole
+
+    for _ in sys.stdin:
+        plain = taken(lambda sample: nullcontext())
+        instrumentor.instrument()
+        traced = taken(trajectory)
+        instrumentor.uninstrument()
+        us = [
+            (after - before) / 1000 / trajectories / TURNS
+            for after, before in zip(traced, plain, strict=True)
+        ]
+        print(
+            json.dumps({"plain": plain[0] / 1000 / trajectories / TURNS, "cpu": us[0], "process": us[1]}),
+            flush=True,
+        )
 
 
 # --- In the process that compares ---------------------------------------------------------------------------
@@ -180,7 +184,7 @@ def run(quick: bool = False, python: Path = PYTHON) -> dict[str, Any]:
         stack.callback(server.kill)
         assert server.stdout is not None
         port = server.stdout.readline().strip()
-        names = (PLAIN, JOINED, SDK)
+        names = (JOINED, SDK)
         measure = {name: stack.enter_context(_measured(python, name, port, trajectories)) for name in names}
         samples: dict[str, list[dict[str, float]]] = {name: [] for name in names}
         for number in range(rounds + 1):
@@ -192,18 +196,12 @@ def run(quick: bool = False, python: Path = PYTHON) -> dict[str, Any]:
 
 
 def _figures(samples: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
-    found: dict[str, Any] = {"plain_cpu_us": round(median(each["cpu"] for each in samples[PLAIN]), 1)}
+    found: dict[str, Any] = {"call_us": round(median(each["plain"] for each in samples[SDK]), 1)}
     for figure in ("cpu", "process"):
-        over = {
-            name: [
-                each[figure] - plain[figure]
-                for each, plain in zip(samples[name], samples[PLAIN], strict=True)
-            ]
-            for name in (JOINED, SDK)
-        }
-        found[figure] = {name: round(median(costs), 1) for name, costs in over.items()}
-        pairs = zip(over[JOINED], over[SDK], strict=True)
-        found[f"{figure}_share_of_sdk"] = round(median(ours / theirs for ours, theirs in pairs), 3)
+        costs = {name: [each[figure] for each in rounds] for name, rounds in samples.items()}
+        middle = {name: median(each) for name, each in costs.items()}
+        found[f"{figure}_us"] = {name: round(cost, 1) for name, cost in middle.items()}
+        found[f"{figure}_share_of_sdk"] = round(middle[JOINED] / middle[SDK], 3)
     return found
 
 
@@ -211,9 +209,7 @@ def main() -> None:
     """Measure, or run as one of the measured processes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instrumented_calls", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first impression")
-    parser.add_argument(
-        "--python", type=Path, default=PYTHON, help="interpreter with openai and instrumentor"
-    )
+    parser.add_argument("--python", type=Path, default=PYTHON, help="interpreter with openai")
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:

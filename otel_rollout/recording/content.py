@@ -77,10 +77,11 @@ class Limits(NamedTuple):
                 for key, value in attributes.items()
                 if self.mode == "metadata" or not is_content(key)
             }
-        longest = self.longest
-        if any(type(value) is str and len(value) > longest for value in attributes.values()):
-            return {key: _cut(value, longest) for key, value in attributes.items()}
-        return attributes
+        return {key: _cut(value, self.longest) for key, value in attributes.items()}
+
+    def has_longer(self, attributes: Mapping[str, Any]) -> bool:
+        """Return whether a text is longer than ``longest``."""
+        return any(type(value) is str and len(value) > self.longest for value in attributes.values())
 
     def _described(self, value: Any) -> AttributeInput:
         return f"<{len(value)} characters>" if isinstance(value, str) else f"<{type(value).__name__}>"

@@ -108,7 +108,17 @@ class JoinedSpan(RecordingSpan):
     def set_attribute(self, key: str, value: writer.AttributeInput) -> None:
         """Set an attribute; ignore None, and the attributes of the trajectory's identity."""
         try:
-            self._set(str(key), value)
+            attributes, type_ = self.attributes, type(value)
+            if self.ended or value is None or key in self.identity.attributes:
+                return
+            if len(attributes) >= MAX_ATTRIBUTES and key not in attributes:
+                self._drop_attribute()
+                return
+            if type_ is int and key.startswith(_TOKEN_COUNTS):
+                self.has_replies_below = True
+            if type_ not in _PLAIN:  # a copy, because a list may change later
+                value = dict(value) if isinstance(value, Mapping) else _as_tuple(value)
+            attributes[str(key)] = value
         except Exception as error:  # noqa: BLE001 - the instrumentor's mistake is no internal error
             pass_on(error)
             self._count_dropped(0)
@@ -122,20 +132,13 @@ class JoinedSpan(RecordingSpan):
             pass_on(error)
             self._count_dropped(0)
 
-    def _set(self, key: str, value: Any) -> None:
-        if self.ended or value is None or key in self.identity.attributes:
-            return
-        if len(self.attributes) >= MAX_ATTRIBUTES and key not in self.attributes:
-            self._count_dropped(0)
-            warn_once(
-                f"a span of {self.scope_name} has more than {MAX_ATTRIBUTES} attributes; further ones are "
-                "counted as dropped",
-                f"attributes of {self.scope_name}",
-            )
-            return
-        if type(value) not in _PLAIN:  # a copy, because a list may change later
-            value = dict(value) if isinstance(value, Mapping) else _as_tuple(value)
-        self.attributes[key] = value
+    def _drop_attribute(self) -> None:
+        self._count_dropped(0)
+        warn_once(
+            f"a span of {self.scope_name} has more than {MAX_ATTRIBUTES} attributes; further ones are "
+            "counted as dropped",
+            f"attributes of {self.scope_name}",
+        )
 
     def update_name(self, name: str) -> None:
         """Rename the span."""
@@ -179,16 +182,24 @@ class JoinedSpan(RecordingSpan):
             return
         self.end_time = end_time or time_ns()
         try:
-            attributes = self._content_limits.applied(self.attributes)
-            self.encoded = self._all_encoded(attributes)
-            self._tell_parent(attributes)
+            limits = self._content_limits
+            attributes: Mapping[str, Any] = self.attributes
+            if limits.mode != "full":
+                attributes = limits.applied(attributes)
+            try:
+                self.encoded = _encoded_at_once(attributes, limits)
+            except Exception as error:  # noqa: BLE001 - a lone surrogate, an object's own `__str__`
+                pass_on(error)
+                self.encoded = self._encoded_one_by_one(limits.applied(attributes))
+            if self._parent_span is not None:
+                self._tell_parent(self._parent_span, attributes)
         except Exception as error:  # noqa: BLE001 - we are inside user code
             pass_on(error)
         super().end(self.end_time if end_time else None)
         self.attributes = {}
         self._parent_span = None
 
-    def _all_encoded(self, attributes: Mapping[str, Any]) -> Encoded:
+    def _encoded_one_by_one(self, attributes: Mapping[str, Any]) -> Encoded:
         encoded: Encoded = {}
         for key, value in attributes.items():
             try:
@@ -198,21 +209,18 @@ class JoinedSpan(RecordingSpan):
                 self._count_dropped(0)
         return encoded
 
-    def _tell_parent(self, attributes: Mapping[str, Any]) -> None:
+    def _tell_parent(self, parent: RecordingSpan, attributes: Mapping[str, Any]) -> None:
         """Tell the span above that tokens are counted here, and offer a root its input and output."""
-        parent = self._parent_span
-        if parent is None:
-            return
-        if self.has_replies_below or any(key.startswith(_TOKEN_COUNTS) for key in attributes):
+        if self.has_replies_below:
             parent.has_replies_below = True
         trajectory = parent.trajectory
         if trajectory is not None:
-            for key, mime_type, offer in (
-                (semconv.INPUT_VALUE, semconv.INPUT_MIME_TYPE, trajectory.offer_input),
-                (semconv.OUTPUT_VALUE, semconv.OUTPUT_MIME_TYPE, trajectory.offer_output),
-            ):
-                if key in attributes:
-                    offer(_as_json(attributes[key], attributes.get(mime_type)))
+            trajectory.offer_texts(
+                attributes.get(semconv.INPUT_VALUE),
+                attributes.get(semconv.INPUT_MIME_TYPE) == semconv.JSON_MIME_TYPE,
+                attributes.get(semconv.OUTPUT_VALUE),
+                attributes.get(semconv.OUTPUT_MIME_TYPE) == semconv.JSON_MIME_TYPE,
+            )
 
     def __exit__(
         self,
@@ -242,12 +250,23 @@ def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
-def _as_json(value: Any, mime_type: Any) -> bytes:
-    """Return an attribute's text as JSON."""
-    text = str(value)
-    if mime_type == semconv.JSON_MIME_TYPE:
-        try:
-            return orjson.dumps(orjson.loads(text))
-        except orjson.JSONDecodeError:
-            pass
-    return writer.json_string(text)
+def _encoded_at_once(attributes: Mapping[str, Any], limits: content.Limits) -> Encoded:
+    """Encode all attributes by one call, which takes half the time of a call for each.
+
+    Raises:
+        TypeError: a value cannot be encoded, or a text is too long.
+    """
+    if not attributes:
+        return {}
+    described = [
+        {"key": key, "value": {"stringValue": value} if type(value) is str else _encoded_value(value)}
+        for key, value in attributes.items()
+    ]
+    encoded = orjson.dumps(described)
+    if len(encoded) > limits.longest and limits.has_longer(attributes):
+        raise TypeError("a text is too long")
+    return {"": (b",", encoded[1:-1])}
+
+
+def _encoded_value(value: Any) -> Any:
+    return orjson.Fragment(writer.any_value(value))
