@@ -15,11 +15,14 @@ User code needs two names; an environment variable switches recording on::
 
 from __future__ import annotations
 
+import os as _os
 from typing import TYPE_CHECKING, Any
 
 from otel_rollout import _state
+from otel_rollout import settings_reader as _settings_reader
 from otel_rollout.account.report import ExporterCount, Report, StepCount
 from otel_rollout.base import logs as _logs
+from otel_rollout.base.errors import internal_errors as _internal_errors
 from otel_rollout.base.version import VERSION as __version__
 from otel_rollout.capture.decorator import rollout_trace_op
 from otel_rollout.capture.scores import score
@@ -30,7 +33,7 @@ from otel_rollout.launch import status as _status
 from otel_rollout.launch import trackers as _trackers
 from otel_rollout.otlp.scan import StepKey
 from otel_rollout.runs import membership as _membership
-from otel_rollout.settings import ExporterOptions, SettingsError
+from otel_rollout.settings import ExporterOptions, Settings, SettingsError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -105,7 +108,7 @@ def instrument() -> None:
     from otel_rollout.propagation import instrument as propagation  # here: most workers do not need it
 
     propagation.instrument()
-    if _membership.decide().enabled:
+    if _present_settings().enabled:
         from otel_rollout.recording import joining
 
         joining.install()
@@ -176,12 +179,18 @@ def shutdown(timeout: float | None = None) -> Report:
     return _shutdown.shutdown(timeout)
 
 
+@_internal_errors("switching on instrumentors")
 def _switch_on_instrumentors() -> None:
-    configured = _membership.decide()
+    configured = _present_settings()
     if configured.enabled and configured.instrument:
         from otel_rollout.integrations import switching
 
-        switching.switch_on()
+        switching.switch_on(configured)
+
+
+def _present_settings() -> Settings:
+    """Return this process's settings, without deciding them: the program may still set variables."""
+    return _state.process.settings or _settings_reader.from_environment(_os.environ)[0]
 
 
 _logs.guard_loggers("otel_rollout", "otel_rollout.forwarder", "otel_rollout.viewer")

@@ -172,6 +172,8 @@ def current() -> Runtime | None:
         active = process.runtime
     if active is not None and not process.metrics_are_offered:
         process.metrics_are_offered = True  # once per process: the instruments serve all its runs
+        if process.patches is not None:  # instrument() may have come before the variables were set
+            process.switch_on_instrumentors()
         with internal_errors("offering metrics"):  # without the lock: a reader of metrics may wait for it
             metrics.offer(present_writer, delivered_here)
     return active

@@ -21,7 +21,7 @@ from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.patching import when_imported
 from otel_rollout.integrations.instrumentors import Instrumentor, choose, installed, normalized
 from otel_rollout.recording import joining
-from otel_rollout.runs import membership
+from otel_rollout.settings import Settings
 
 _logger = logging.getLogger("otel_rollout")
 _CONTENT_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -37,14 +37,11 @@ _CLIENTS: Final = frozenset({"anthropic", "bedrock", "cohere", "google-genai", "
 
 
 @internal_errors("switching on instrumentors")
-def switch_on() -> None:
+def switch_on(configured: Settings) -> None:
     """Switch on the chosen instrumentors, each as soon as its library is imported.
 
     A second call does nothing. What cannot be switched on is told in one line, and the rest is switched on.
     """
-    configured = membership.decide()
-    if not configured.enabled or not configured.instrument:
-        return
     choice = choose(configured.instrument, installed())
     for sentence in choice.problems:
         warn_once(f"OTEL_ROLLOUT_INSTRUMENT: {sentence.removesuffix('.')}")

@@ -58,7 +58,7 @@ def report_instrumentors() -> None:
         if not getattr(instance, "is_instrumented_by_opentelemetry", False):
             continue
         other = switched_on.setdefault(class_.__name__.lower(), class_)
-        if other is not class_:
+        if other.__module__ != class_.__module__:
             warn_once(
                 f"{other.__module__} and {class_.__module__} both instrument one library, so its calls may "
                 "be recorded twice: switch one of them off"

@@ -14,7 +14,7 @@ from otel_rollout import rollout_trace_attr
 from otel_rollout._state import process
 from otel_rollout.integrations import instrumentors
 from tests.integrations.distributions import add_instrumentor, add_library
-from tests.spool_reader import Recorded
+from tests.spool_reader import Recorded, read_directory
 
 OPENINFERENCE = ("openinference_instrumentor", "opentelemetry_instrumentor")
 
@@ -27,9 +27,11 @@ def site(tmp_path, monkeypatch) -> Path:
     monkeypatch.syspath_prepend(str(path))
     before = set(sys.modules)
     yield path
-    for name in set(sys.modules) - before:
+    for name in sorted(set(sys.modules) - before, reverse=True):  # instrumentors before their library
         if str(path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+            instrumentor = getattr(sys.modules.pop(name), "LibaInstrumentor", None)
+            if instrumentor is not None and instrumentor().is_instrumented_by_opentelemetry:
+                instrumentor().uninstrument()
 
 
 def instrument(names: str) -> None:
@@ -100,6 +102,23 @@ def test_library_imported_before_is_instrumented_at_once(site, recorded):
     otel_rollout.configure(instrument="liba")
     call("liba")
     assert scopes(recorded()) == ["opentelemetry_instrumentation_liba"]
+
+
+def test_variables_set_after_instrument_count(site, fresh_process, test_exporters, monkeypatch, tmp_path):
+    """instrument() decides nothing: a program may set its variables until its first span."""
+    add_library(site, "liba")
+    add_instrumentor(site, "opentelemetry-instrumentation-liba", "liba")
+    importlib.invalidate_caches()
+    importlib.import_module("liba")
+    otel_rollout.instrument()
+    assert process.settings is None
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    monkeypatch.setenv("OTEL_ROLLOUT_INSTRUMENT", "liba")
+    call("liba")
+    active = process.runtime
+    assert active is not None
+    assert active.writer.flush(10)
+    assert scopes(read_directory(tmp_path / "spool")) == ["opentelemetry_instrumentation_liba"]
 
 
 def test_of_two_instrumentors_of_a_library_the_preferred_is_switched_on(site, recorded, caplog):
