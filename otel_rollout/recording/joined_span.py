@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
+from otel_rollout._state import process
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import warn_once
+from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.recording import content
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_ATTRIBUTES: Final = 1 << 14
 """Maximum attributes of one span. OpenInference spends two or more on each message of a conversation."""
+_NEVER_ENDED: Final = "never ended"
+"""Event of a span whose instrumentor did not end it."""
 _PLAIN: Final = frozenset({str, int, float, bool, bytes})
 _TOKEN_COUNTS: Final = ("gen_ai.usage.", "llm.token_count.", "llm.usage.")
 """Beginnings of attribute names that tell how many tokens a model call took."""
@@ -198,6 +201,21 @@ class JoinedSpan(RecordingSpan):
         super().end(self.end_time if end_time else None)
         self.attributes = {}
         self._parent_span = None
+
+    def __del__(self) -> None:
+        """Record the span if nobody has ended it: a stream was abandoned, for example."""
+        active = process.runtime
+        if active is None or getattr(self, "ended", True):
+            return
+        if self.tracer.writer is active.writer:  # another one after a fork: the parent ends its spans itself
+            with internal_errors("recording a span that was never ended"):
+                self.add_event(_NEVER_ENDED)
+                self.end()
+                warn_once(
+                    f"a span of {self.scope_name} was never ended (an abandoned stream, for example); it is "
+                    "recorded up to the moment in which nothing referred to it any more",
+                    f"never ended: {self.scope_name}",
+                )
 
     def _encoded_one_by_one(self, attributes: Mapping[str, Any]) -> Encoded:
         encoded: Encoded = {}

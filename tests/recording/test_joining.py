@@ -406,6 +406,17 @@ def test_long_text_is_cut(fresh_process, test_exporters, tmp_path):
     assert line.attributes["input.value"] == "x" * 100 + "… (50 more characters)"
 
 
+def test_span_that_is_never_ended_is_recorded_when_nothing_refers_to_it(recorded, caplog):
+    """An abandoned stream leaves its span with what was known, and one line names the library."""
+    with rollout_trace_attr(step=1):
+        for _ in range(2):
+            span = EARLY.start_span("abandoned", attributes={"a": 1})
+            del span
+    spans = [each for each in recorded() if each.name == "abandoned"]
+    assert [(each.attributes["a"], each.span.events[0].name) for each in spans] == [(1, "never ended")] * 2
+    assert caplog.text.count("a span of early was never ended") == 1
+
+
 # --- One span where one thing happened ----------------------------------------------------------------------
 
 
