@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from otel_rollout import settings_reader
 from otel_rollout._state import EndedRun, process
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.runs import founding
 from otel_rollout.runs.directory import absolute, node_directory
@@ -159,6 +160,7 @@ def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
     process.settings = configured
 
 
+@internal_errors("joining the tracers of other libraries")
 def _join_tracers() -> None:
     from otel_rollout.recording import joining  # here: of no use while tracing is off
 
