@@ -15,11 +15,14 @@ User code needs two names; an environment variable switches recording on::
 
 from __future__ import annotations
 
-from typing import Any
+import os as _os
+from typing import TYPE_CHECKING, Any
 
 from otel_rollout import _state
+from otel_rollout import settings_reader as _settings_reader
 from otel_rollout.account.report import ExporterCount, Report, StepCount
 from otel_rollout.base import logs as _logs
+from otel_rollout.base.errors import internal_errors as _internal_errors
 from otel_rollout.base.version import VERSION as __version__
 from otel_rollout.capture.decorator import rollout_trace_op
 from otel_rollout.capture.scores import score
@@ -30,7 +33,10 @@ from otel_rollout.launch import status as _status
 from otel_rollout.launch import trackers as _trackers
 from otel_rollout.otlp.scan import StepKey
 from otel_rollout.runs import membership as _membership
-from otel_rollout.settings import ExporterOptions, SettingsError
+from otel_rollout.settings import ExporterOptions, Settings, SettingsError
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 __all__ = [
     "ExporterCount",
@@ -48,6 +54,7 @@ __all__ = [
     "score",
     "shutdown",
     "status",
+    "tracer_provider",
     "uninstrument",
 ]
 
@@ -82,6 +89,8 @@ def configure(
             **settings,
         }
     )
+    if _state.process.patches is not None:  # instrument() came first
+        _switch_on_instrumentors()
 
 
 def instrument() -> None:
@@ -93,17 +102,47 @@ def instrument() -> None:
     pools are instrumented; on a version of Ray that is not supported, a warning says what does not work.
     HTTP requests of a trajectory carry ``traceparent`` to private hosts (setting ``traceparent_hosts``).
     Never raises.
+
+    It also switches on the instrumentors that ``OTEL_ROLLOUT_INSTRUMENT`` names, here and in the workers.
     """
     from otel_rollout.propagation import instrument as propagation  # here: most workers do not need it
 
     propagation.instrument()
+    if _present_settings().enabled:
+        from otel_rollout.recording import joining
+
+        joining.install()
 
 
 def uninstrument() -> None:
-    """Undo :func:`instrument` in this process; a running job's workers do not change."""
+    """Undo :func:`instrument` in this process; a running job's workers do not change.
+
+    Spans of other libraries are then no longer joined.
+    """
     from otel_rollout.propagation import instrument as propagation
 
     propagation.uninstrument()
+    if _state.process.instrumentors:
+        from otel_rollout.integrations import switching
+
+        switching.switch_off()
+    if _state.process.join_patches is not None:
+        from otel_rollout.recording import joining
+
+        joining.uninstall()
+
+
+def tracer_provider() -> TracerProvider:
+    """Return a provider whose spans belong to trajectories, for instrumentors' ``tracer_provider``.
+
+    Most instrumentors need none: inside a trajectory, tracers of OpenTelemetry's API record by themselves.
+    Hand this provider to a library that does not ask the API for its tracer, or that has been given another
+    provider. If the application has set a provider of OpenTelemetry's SDK, the spans go through it. Outside
+    trajectories, and while tracing is off, the spans are not recorded.
+    """
+    from otel_rollout.recording import joining
+
+    return joining.JoinedTracerProvider()
 
 
 def publish_run(**runs: str) -> None:
@@ -140,6 +179,21 @@ def shutdown(timeout: float | None = None) -> Report:
     return _shutdown.shutdown(timeout)
 
 
+@_internal_errors("switching on instrumentors")
+def _switch_on_instrumentors() -> None:
+    configured = _present_settings()
+    if configured.enabled and configured.instrument:
+        from otel_rollout.integrations import switching
+
+        switching.switch_on(configured)
+
+
+def _present_settings() -> Settings:
+    """Return this process's settings, without deciding them: the program may still set variables."""
+    return _state.process.settings or _settings_reader.from_environment(_os.environ)[0]
+
+
 _logs.guard_loggers("otel_rollout", "otel_rollout.forwarder", "otel_rollout.viewer")
 _state.process.register_exit = _at_exit.register
+_state.process.switch_on_instrumentors = _switch_on_instrumentors
 _membership.announce()

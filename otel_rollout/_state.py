@@ -56,6 +56,10 @@ class ProcessState:
     """Whether the runtime is being created, in a call that holds ``lock``."""
     joined_providers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     """The application's tracer providers that have a span processor of this package."""
+    current_runtime: Callable[[], Runtime | None] = field(default=_nothing, metadata=_WIRED)
+    """Returns this process's runtime; for rooms below :mod:`otel_rollout.runtime`."""
+    join_patches: Patches | None = None
+    """The patches that join the tracers of other libraries."""
     metrics_are_offered: bool = False
     sdk_spans: dict[int, Any] = field(default_factory=dict)
     """Id of an open span of the application's SDK → this package's data about the span."""
@@ -120,6 +124,10 @@ class ProcessState:
     """Ids of runs whose settings are not in Ray's control store."""
 
     # --- Frameworks: otel_rollout.integrations ------------------------------------------------------------
+    switch_on_instrumentors: Callable[[], None] = field(default=_nothing, metadata=_WIRED)
+    """Switches on the chosen instrumentors; for rooms below :mod:`otel_rollout.integrations`."""
+    instrumentors: dict[str, Any] = field(default_factory=dict)
+    """Entry point's value → its instrumentor, which instrument() has switched on."""
     originals: dict[str, Any] = field(default_factory=dict, metadata=_WIRED)
     """Name of a framework's function that an integration has replaced → that function."""
 

@@ -69,8 +69,8 @@ class Runtime:
             redact=redact,
         )
         self.tokenizers = Tokenizers(node_dir, configured.tokenizer)
-        provider = RecordingTracerProvider(self.writer, decision)
-        self.tracer: RecordingTracer = provider.get_tracer(SCOPE, VERSION)
+        self.provider = RecordingTracerProvider(self.writer, decision)
+        self.tracer: RecordingTracer = self.provider.get_tracer(SCOPE, VERSION)
         self.sampling = GroupSampling.of(configured)
         self.application_tracer = Application(configured, _current_writer).tracer
         self.node_dir = node_dir
@@ -172,6 +172,8 @@ def current() -> Runtime | None:
         active = process.runtime
     if active is not None and not process.metrics_are_offered:
         process.metrics_are_offered = True  # once per process: the instruments serve all its runs
+        if process.patches is not None:  # instrument() may have come before the variables were set
+            process.switch_on_instrumentors()
         with internal_errors("offering metrics"):  # without the lock: a reader of metrics may wait for it
             metrics.offer(present_writer, delivered_here)
     return active
@@ -278,4 +280,5 @@ def _after_fork_in_child() -> None:
         inherited.writer.abandon()
 
 
+process.current_runtime = current
 os.register_at_fork(after_in_child=_after_fork_in_child)

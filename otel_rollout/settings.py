@@ -332,6 +332,14 @@ class Settings:
         setting_parsers.seconds,
         30.0,
     )
+    instrument: str = _setting(
+        "OTEL_ROLLOUT_INSTRUMENT",
+        "Libraries whose instrumentors `instrument()` switches on, here and in Ray workers: names of entry "
+        "points or of distributions, comma separated (`openai,langchain`), or `all`. Empty: only those that "
+        "the application switches on itself. See docs/instrumentation.md.",
+        setting_parsers.text,
+        "",
+    )
     forwarder_linger: float = _setting(
         "OTEL_ROLLOUT_FORWARDER_LINGER",
         "Seconds a forwarder keeps trying an unreachable target after the last recording process ended.",

@@ -68,6 +68,7 @@ def test_every_setting_is_read_from_its_variable():
         "outcome_deadline": ("60", 60.0),
         "keep": ("true", True),
         "shutdown_timeout": ("1.5", 1.5),
+        "instrument": ("openai,langchain", "openai,langchain"),
         "forwarder_linger": ("0", 0.0),
         "forwarder_variables": ("LANGFUSE_*", "LANGFUSE_*"),
     }

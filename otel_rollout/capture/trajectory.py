@@ -31,6 +31,7 @@ from otel_rollout.capture.context import (
 from otel_rollout.capture.trajectory_attributes import (
     PREVIEW_BYTES,
     Preview,
+    PreviewText,
     cut_preview,
     extra_attribute,
     preview_json,
@@ -394,3 +395,10 @@ class Trajectory:
         """
         self._output = encoded if len(encoded) <= PREVIEW_BYTES else cut_preview(encoded)
         self._text_of = text_of
+
+    def offer_texts(self, input_: Any, input_is_json: bool, output: Any, output_is_json: bool) -> None:
+        """Record input and output of another library's span directly below; None if it has none."""
+        if input_ is not None and self._input is None:
+            self._input = PreviewText.of(input_, input_is_json)
+        if output is not None:
+            self._output, self._text_of = PreviewText.of(output, output_is_json), None

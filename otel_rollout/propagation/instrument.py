@@ -53,6 +53,7 @@ def instrument() -> None:
             process_pools.install(process.patches)
             http_clients.install()
             when_imported("ray", _instrument_driver)
+    process.switch_on_instrumentors()
 
 
 def uninstrument() -> None:
@@ -90,6 +91,7 @@ def instrument_worker() -> None:
             patches.undo()
             raise
         process.patches = patches
+    process.switch_on_instrumentors()
 
 
 @internal_errors("instrumenting Ray")

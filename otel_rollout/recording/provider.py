@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -21,6 +22,7 @@ from opentelemetry.trace import (
     SpanKind,
     Tracer,
     TracerProvider,
+    TraceState,
     use_span,
 )
 
@@ -64,6 +66,14 @@ class UnrecordedSpan(NonRecordingSpan):
     """A span of an unrecorded trace: sampled out, or excluded by ``trace=False``."""
 
 
+class Place(NamedTuple):
+    """Where a span stands in a trace: its trace id, the beginning of its line, and its trace state."""
+
+    trace_id: bytes
+    head: bytes
+    trace_state: TraceState | None
+
+
 class RecordingTracer(Tracer):
     """Starts recording spans."""
 
@@ -88,6 +98,21 @@ class RecordingTracer(Tracer):
         """
         if type(parent) is RecordingSpan:
             return self.start_below(parent, otlp_json.json_string(name), encoded)
+        place = self.place(parent, name)
+        if place is None:
+            return None
+        encoded_name = otlp_json.json_string(name)
+        span = RecordingSpan(self, encoded_name, place.trace_id, place.head, identity_in(context), encoded)
+        span.trace_state = place.trace_state
+        return span
+
+    def place(self, parent: Span, name: str) -> Place | None:
+        """Return the place of a span below ``parent``; None if its trace is not recorded.
+
+        Args:
+            parent: a span that is none of this provider, or an invalid span.
+            name: the span's name.
+        """
         above = parent.get_span_context()
         if above.is_valid:
             if not above.trace_flags.sampled:
@@ -99,11 +124,7 @@ class RecordingTracer(Tracer):
                 return None
             trace_id, parent_id = b"%032x" % number, b""
         head = otlp_json.head_below(trace_id, parent_id, REMOTE_PARENT if above.is_remote else LOCAL_PARENT)
-        encoded_name = otlp_json.json_string(name)
-        span = RecordingSpan(self, encoded_name, trace_id, head, identity_in(context), encoded)
-        if above.is_valid:
-            span.trace_state = above.trace_state or None
-        return span
+        return Place(trace_id, head, (above.trace_state or None) if above.is_valid else None)
 
     def start_below(self, parent: RecordingSpan, name: bytes, encoded: Encoded) -> RecordingSpan:
         """Start a span below a recording span; ``name`` is JSON."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from otel_rollout import settings_reader
 from otel_rollout._state import EndedRun, process
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.runs import founding
 from otel_rollout.runs.directory import absolute, node_directory
@@ -73,6 +74,8 @@ def announce() -> None:
             resolved = resolve({}, joins=False)
             if resolved.settings.enabled and resolved.founds_run:
                 decide()
+            elif resolved.settings.enabled:
+                _join_tracers()
     except Exception as error:  # noqa: BLE001 - the first span meets this error again and switches tracing off
         pass_on(error)
         _logger.error("otel-rollout: the run cannot be set up: %s: %s", type(error).__name__, error)
@@ -153,7 +156,15 @@ def _adopt(arguments: dict[str, Any], joins: bool = False) -> None:
         if founds_run:
             configured = founding.found_run(configured, arguments)
         process.register_exit()
+        _join_tracers()
     process.settings = configured
+
+
+@internal_errors("joining the tracers of other libraries")
+def _join_tracers() -> None:
+    from otel_rollout.recording import joining  # here: of no use while tracing is off
+
+    joining.install()
 
 
 def _has_begun() -> bool:

@@ -44,6 +44,14 @@ def request(url: str) -> int:
 
 
 @ray.remote
+def library_task() -> Any:
+    with trace.get_tracer("library").start_as_current_span("library"):
+        import raylib
+
+        return raylib.call(1)
+
+
+@ray.remote
 def task_without_arguments() -> Any:
     return work("no arguments")
 

@@ -13,6 +13,7 @@ from otel_rollout import rollout_trace_attr
 from otel_rollout.propagation import instrument
 from tests.fake_server import serving
 from tests.fresh_process import fresh_process
+from tests.integrations.distributions import add_instrumentor, add_library
 from tests.propagation import actors
 from tests.propagation.support import Job, prepare
 from tests.ray_start import start_ray
@@ -27,9 +28,13 @@ def job(tmp_path_factory):
     directory = tmp_path_factory.mktemp("job")
     with pytest.MonkeyPatch.context() as patched:
         prepare(directory, patched)
+        add_library(directory / "site", "raylib")
+        add_instrumentor(directory / "site", "opentelemetry-instrumentation-raylib", "raylib")
         with fresh_process():
             otel_rollout.configure(
-                {"test-file": {"path": str(directory / "delivered")}}, project_name="project"
+                {"test-file": {"path": str(directory / "delivered")}},
+                project_name="project",
+                instrument="raylib",
             )
             instrument.instrument()
             start_ray(lambda: ray.init("local", num_cpus=8, include_dashboard=False, logging_level="ERROR"))
@@ -76,6 +81,15 @@ def test_tasks_continue_the_trajectory(job):
         ray.get(actors.two_results.remote())
         ray.get(actors.nested.remote())
     one_trace(job, t, 6)
+
+
+def test_spans_of_other_libraries_join_in_workers(job):
+    """A task without an operation of ours: a plain tracer, and the chosen instrumentor, are recorded."""
+    with trajectory() as t:
+        ray.get(actors.library_task.remote())
+    spans = job.spans(t.trace_id, 3)
+    assert tree(spans) == {"rollout_trace": [{"library": ["call of raylib"]}]}
+    assert {span.attributes["rollout.sample_index"] for span in spans} == {"row"}
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"a": 1}, {"kwargs": {"b": 2}, "args": [3], "self_": 4}])

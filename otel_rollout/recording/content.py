@@ -1,0 +1,98 @@
+"""Tell content from facts in the attributes of other libraries, and limit what is recorded of it.
+
+Our own operations know which of their values are content. A span of another library has attributes in its own
+vocabulary: OpenInference, OpenTelemetry GenAI, OpenLLMetry or PydanticAI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from otel_rollout.otlp.writer import AttributeInput
+
+_CONTENT: Final = (
+    "all_messages_events",
+    "db.query.text",
+    "db.statement",
+    "document.",
+    "embedding.embeddings",
+    "embedding.text",
+    "events",
+    "final_result",
+    "gen_ai.completion",
+    "gen_ai.event.content",
+    "gen_ai.input.messages",
+    "gen_ai.output.messages",
+    "gen_ai.prompt",
+    "gen_ai.system_instructions",
+    "gen_ai.tool.call.arguments",
+    "gen_ai.tool.call.result",
+    "gen_ai.tool.definitions",
+    "input.value",
+    "llm.choices",
+    "llm.input_messages",
+    "llm.output_messages",
+    "llm.prompt_template",
+    "llm.prompts",
+    "llm.request.functions",
+    "llm.tools",
+    "message",
+    "model_request_parameters",
+    "output.value",
+    "pydantic_ai.all_messages",
+    "reranker.input_documents",
+    "reranker.output_documents",
+    "reranker.query",
+    "retrieval.documents",
+    "tool.parameters",
+    "tool_arguments",
+    "tool_response",
+    "traceloop.entity.input",
+    "traceloop.entity.output",
+    "exception.message",
+    "exception.stacktrace",
+)
+"""Beginnings of the names of attributes that hold content."""
+_FACTS: Final = (".role", ".name", ".finish_reason", ".mime_type", ".id", ".type")
+"""Ends of names that hold no content, whatever their beginning."""
+
+
+class Limits(NamedTuple):
+    """What may be recorded of content.
+
+    Attributes:
+        mode: ``full``; ``metadata``, which keeps the length of texts; or ``none``.
+        longest: maximum characters of one text.
+    """
+
+    mode: str
+    longest: int
+
+    def applied(self, attributes: Mapping[str, Any]) -> Mapping[str, AttributeInput]:
+        """Return the attributes with content removed or replaced, and long texts cut."""
+        if self.mode != "full":
+            return {
+                key: self._described(value) if is_content(key) else value
+                for key, value in attributes.items()
+                if self.mode == "metadata" or not is_content(key)
+            }
+        return {key: _cut(value, self.longest) for key, value in attributes.items()}
+
+    def has_longer(self, attributes: Mapping[str, Any]) -> bool:
+        """Return whether a text is longer than ``longest``."""
+        return any(type(value) is str and len(value) > self.longest for value in attributes.values())
+
+    def _described(self, value: Any) -> AttributeInput:
+        return f"<{len(value)} characters>" if isinstance(value, str) else f"<{type(value).__name__}>"
+
+
+def is_content(name: str) -> bool:
+    """Return whether an attribute holds messages, inputs, outputs or other content."""
+    return name.startswith(_CONTENT) and not name.endswith(_FACTS)
+
+
+def _cut(value: Any, longest: int) -> Any:
+    if type(value) is not str or len(value) <= longest:
+        return value
+    return f"{value[:longest]}… ({len(value) - longest} more characters)"

@@ -1,0 +1,71 @@
+"""Notice model calls that are recorded twice: by two instrumentors, or by one and an operation."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+from otel_rollout._state import process
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import MAX_REPORTED, internal_errors, warn_once
+from otel_rollout.otlp import writer
+from otel_rollout.recording.span import RecordingSpan
+
+_logger = logging.getLogger("otel_rollout")
+_LLM: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_LLM),)
+_CHAIN: Final = (b"," + writer.attribute(semconv.SPAN_KIND, semconv.KIND_CHAIN),)
+_BASE: Final = "opentelemetry.instrumentation.instrumentor"
+
+
+def give_way(above: RecordingSpan, scope_name: str) -> None:
+    """Turn an operation of kind LLM into a CHAIN: the model call directly below it is the LLM's span.
+
+    Then lists and sums of model calls count the call once.
+
+    Args:
+        above: the span directly above a model call.
+        scope_name: instrumentation scope of the model call.
+    """
+    if above.encoded.get(semconv.SPAN_KIND) == _LLM and not above.ended:
+        above.encoded[semconv.SPAN_KIND] = _CHAIN
+        warn_once(
+            f"an operation of kind LLM contains a model call that {scope_name} records: the operation is "
+            "recorded as CHAIN, so that the call counts once. Give the operation kind='CHAIN', or switch the "
+            "instrumentor off",
+            f"LLM around {scope_name}",
+        )
+
+
+def report_nested(outer: str, inner: str) -> None:
+    """Tell once that a model call is recorded by the outer of two instrumentation scopes."""
+    key = f"{inner} in {outer}"
+    if key not in process.reported and len(process.reported) < MAX_REPORTED:
+        process.reported.add(key)
+        _logger.info("otel-rollout: %s records a model call; the span of %s inside is left out", outer, inner)
+
+
+@internal_errors("looking for instrumentors of one library")
+def report_instrumentors() -> None:
+    """Warn of two instrumentors that instrument one library in this process."""
+    base = getattr(sys.modules.get(_BASE), "BaseInstrumentor", None)
+    if base is None:
+        return
+    switched_on: dict[str, type] = {}
+    for class_ in _subclasses(base):
+        instance = vars(class_).get("_instance")
+        if not getattr(instance, "is_instrumented_by_opentelemetry", False):
+            continue
+        other = switched_on.setdefault(class_.__name__.lower(), class_)
+        if other.__module__ != class_.__module__:
+            warn_once(
+                f"{other.__module__} and {class_.__module__} both instrument one library, so its calls may "
+                "be recorded twice: switch one of them off"
+            )
+
+
+def _subclasses(class_: Any) -> Iterator[type]:
+    for subclass in class_.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

@@ -1,0 +1,290 @@
+"""Record a span of another library, which its instrumentor may also read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from opentelemetry.trace import SpanContext, Status, StatusCode
+
+from otel_rollout._state import process
+from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors, warn_once
+from otel_rollout.base.interrupts import pass_on
+from otel_rollout.otlp import writer
+from otel_rollout.recording import content
+from otel_rollout.recording.span import Encoded, RecordingSpan, qualified_name, status_message
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from otel_rollout.recording.identity import Identity
+    from otel_rollout.recording.provider import RecordingTracer
+
+MAX_ATTRIBUTES: Final = 1 << 14
+"""Maximum attributes of one span. OpenInference spends two or more on each message of a conversation."""
+_NEVER_ENDED: Final = "never ended"
+"""Event of a span whose instrumentor did not end it."""
+_PLAIN: Final = frozenset({str, int, float, bool, bytes})
+_TOKEN_COUNTS: Final = ("gen_ai.usage.", "llm.token_count.", "llm.usage.")
+"""Beginnings of attribute names that tell how many tokens a model call took."""
+_MODEL_OPERATIONS: Final = frozenset({"chat", "completion", "text_completion", "generate_content"})
+"""Values of ``gen_ai.operation.name`` and of OpenLLMetry's ``llm.request.type`` of model calls."""
+_OPERATION_NAMES: Final = (semconv.GEN_AI_OPERATION_NAME, "llm.request.type")
+
+
+class JoinedSpan(RecordingSpan):
+    """A span of another library inside a trajectory.
+
+    Its attributes are encoded when it ends, because instrumentors read them (``span.attributes``) as they do
+    with spans of OpenTelemetry's SDK.
+
+    Args:
+        parent: the span of ours above, if it is in this process.
+        scope_name: name of the instrumentation scope.
+        content_limits: what may be recorded of messages, inputs and outputs.
+        exceptions: whether an exception that leaves ``with span:`` is recorded, and sets the status.
+    """
+
+    def __init__(
+        self,
+        tracer: RecordingTracer,
+        name: str,
+        trace_id: bytes,
+        head: bytes,
+        identity: Identity,
+        *,
+        parent: RecordingSpan | None,
+        scope_name: str,
+        content_limits: content.Limits,
+        exceptions: tuple[bool, bool] = (True, True),
+    ) -> None:
+        super().__init__(tracer, writer.json_string(name), trace_id, head, identity, {})
+        self.name = name
+        self.scope_name = scope_name
+        self.attributes: dict[str, Any] = {}
+        self.end_time: int | None = None
+        self._parent_span = parent
+        self._content_limits = content_limits
+        self._exceptions = exceptions
+
+    # --- What an instrumentor may read, as from a span of the SDK -------------------------------------------
+
+    @property
+    def _attributes(self) -> dict[str, Any]:
+        """The attributes, by the SDK's private name, which OpenInference uses."""
+        return self.attributes
+
+    @property
+    def context(self) -> SpanContext:
+        """The span's ids."""
+        return self.get_span_context()
+
+    @property
+    def parent(self) -> SpanContext | None:
+        """The ids of the span above, if it is in this process."""
+        above = self._parent_span
+        return above.get_span_context() if above is not None else None
+
+    @property
+    def start_time(self) -> int:
+        """The start, in ns since the epoch."""
+        return self.start_ns
+
+    @property
+    def status(self) -> Status:
+        """The status that was set last."""
+        details = self._details
+        if details is None:
+            return Status()
+        return Status(StatusCode(details.status), details.status_message)
+
+    @property
+    def is_model_call(self) -> bool:
+        """Whether the attributes set so far say that this is a call of a language model."""
+        return is_model_call(self.attributes)
+
+    # --- What an instrumentor records -----------------------------------------------------------------------
+
+    def set_attribute(self, key: str, value: writer.AttributeInput) -> None:
+        """Set an attribute; ignore None, and the attributes of the trajectory's identity."""
+        try:
+            attributes, type_ = self.attributes, type(value)
+            if self.ended or value is None or key in self.identity.attributes:
+                return
+            if len(attributes) >= MAX_ATTRIBUTES and key not in attributes:
+                self._drop_attribute()
+                return
+            if type_ is int and key.startswith(_TOKEN_COUNTS):
+                self.has_replies_below = True
+            if type_ not in _PLAIN:  # a copy, because a list may change later
+                value = dict(value) if isinstance(value, Mapping) else _as_tuple(value)
+            attributes[str(key)] = value
+        except Exception as error:  # noqa: BLE001 - the instrumentor's mistake is no internal error
+            pass_on(error)
+            self._count_dropped(0)
+
+    def set_attributes(self, attributes: Mapping[str, writer.AttributeInput]) -> None:
+        """Set several attributes."""
+        try:
+            for key, value in attributes.items():
+                self.set_attribute(key, value)
+        except Exception as error:  # noqa: BLE001 - no mapping, or one that raises
+            pass_on(error)
+            self._count_dropped(0)
+
+    def _drop_attribute(self) -> None:
+        self._count_dropped(0)
+        warn_once(
+            f"a span of {self.scope_name} has more than {MAX_ATTRIBUTES} attributes; further ones are "
+            "counted as dropped",
+            f"attributes of {self.scope_name}",
+        )
+
+    def update_name(self, name: str) -> None:
+        """Rename the span."""
+        if not self.ended:
+            self.name = str(name)
+        super().update_name(name)
+
+    def add_event(
+        self,
+        name: str,
+        attributes: Mapping[str, writer.AttributeInput] | None = None,
+        timestamp: int | None = None,
+    ) -> None:
+        """Add an event, now or at ``timestamp`` (ns since the epoch)."""
+        if not self.ended:
+            super().add_event(name, self._content_limits.applied(attributes or {}), timestamp)
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Mapping[str, writer.AttributeInput] | None = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        """Add an ``exception`` event; its type alone if content is not recorded."""
+        if self._content_limits.mode == "full":
+            super().record_exception(exception, attributes, timestamp, escaped)
+        else:
+            self.add_event("exception", {semconv.EXCEPTION_TYPE: qualified_name(type(exception))}, timestamp)
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        """Set the status, without a description if content is not recorded."""
+        if self._content_limits.mode != "full":
+            status = status.status_code if isinstance(status, Status) else status
+            description = None
+        super().set_status(status, description)
+
+    def end(self, end_time: int | None = None) -> None:
+        """Record the span, or count it as dropped if it cannot be encoded."""
+        if self.ended:
+            return
+        self.end_time = end_time or time_ns()
+        try:
+            limits = self._content_limits
+            attributes: Mapping[str, Any] = self.attributes
+            if limits.mode != "full":
+                attributes = limits.applied(attributes)
+            try:
+                self.encoded = _encoded_at_once(attributes, limits)
+            except Exception as error:  # noqa: BLE001 - a lone surrogate, an object's own `__str__`
+                pass_on(error)
+                self.encoded = self._encoded_one_by_one(limits.applied(attributes))
+            if self._parent_span is not None:
+                self._tell_parent(self._parent_span, attributes)
+        except Exception as error:  # noqa: BLE001 - we are inside user code
+            pass_on(error)
+        super().end(self.end_time if end_time else None)
+        self.attributes = {}
+        self._parent_span = None
+
+    def __del__(self) -> None:
+        """Record the span if nobody has ended it: a stream was abandoned, for example."""
+        active = process.runtime
+        if active is None or getattr(self, "ended", True):
+            return
+        if self.tracer.writer is active.writer:  # another one after a fork: the parent ends its spans itself
+            with internal_errors("recording a span that was never ended"):
+                self.add_event(_NEVER_ENDED)
+                self.end()
+                warn_once(
+                    f"a span of {self.scope_name} was never ended (an abandoned stream, for example); it is "
+                    "recorded up to the moment in which nothing referred to it any more",
+                    f"never ended: {self.scope_name}",
+                )
+
+    def _encoded_one_by_one(self, attributes: Mapping[str, Any]) -> Encoded:
+        encoded: Encoded = {}
+        for key, value in attributes.items():
+            try:
+                encoded[key] = (b",", writer.attribute(key, value))
+            except Exception as error:  # noqa: BLE001 - one value that cannot be encoded
+                pass_on(error)
+                self._count_dropped(0)
+        return encoded
+
+    def _tell_parent(self, parent: RecordingSpan, attributes: Mapping[str, Any]) -> None:
+        """Tell the span above that tokens are counted here, and offer a root its input and output."""
+        if self.has_replies_below:
+            parent.has_replies_below = True
+        trajectory = parent.trajectory
+        if trajectory is not None:
+            trajectory.offer_texts(
+                attributes.get(semconv.INPUT_VALUE),
+                attributes.get(semconv.INPUT_MIME_TYPE) == semconv.JSON_MIME_TYPE,
+                attributes.get(semconv.OUTPUT_VALUE),
+                attributes.get(semconv.OUTPUT_MIME_TYPE) == semconv.JSON_MIME_TYPE,
+            )
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        """End the span; first record an exception that leaves the block, as far as the caller wants it."""
+        if isinstance(exc_val, Exception):
+            is_recorded, sets_status = self._exceptions
+            if is_recorded:
+                self.record_exception(exc_val)
+            if sets_status:
+                self.set_status(StatusCode.ERROR, status_message(exc_val))
+        self.end()
+
+
+def is_model_call(attributes: Mapping[str, Any]) -> bool:
+    """Return whether a span's attributes say that it is a call of a language model."""
+    kind = attributes.get(semconv.SPAN_KIND)
+    if kind is not None:
+        return bool(kind == semconv.KIND_LLM)
+    return any(attributes.get(name) in _MODEL_OPERATIONS for name in _OPERATION_NAMES)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def _encoded_at_once(attributes: Mapping[str, Any], limits: content.Limits) -> Encoded:
+    """Encode all attributes by one call, which takes half the time of a call for each.
+
+    Raises:
+        TypeError: a value cannot be encoded, or a text is too long.
+    """
+    if not attributes:
+        return {}
+    described = [
+        {"key": key, "value": {"stringValue": value} if type(value) is str else _encoded_value(value)}
+        for key, value in attributes.items()
+    ]
+    encoded = orjson.dumps(described)
+    if len(encoded) > limits.longest and limits.has_longer(attributes):
+        raise TypeError("a text is too long")
+    return {"": (b",", encoded[1:-1])}
+
+
+def _encoded_value(value: Any) -> Any:
+    return orjson.Fragment(writer.any_value(value))
