@@ -56,6 +56,8 @@ class ProcessState:
     """Whether the runtime is being created, in a call that holds ``lock``."""
     joined_providers: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     """The application's tracer providers that have a span processor of this package."""
+    datadog_patches: Patches | None = None
+    """The patches in ddtrace, once an application has set its tracer provider."""
     metrics_are_offered: bool = False
     sdk_spans: dict[int, Any] = field(default_factory=dict)
     """Id of an open span of the application's SDK → this package's data about the span."""

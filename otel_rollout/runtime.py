@@ -72,13 +72,15 @@ class Runtime:
         provider = RecordingTracerProvider(self.writer, decision)
         self.tracer: RecordingTracer = provider.get_tracer(SCOPE, VERSION)
         self.sampling = GroupSampling.of(configured)
-        self.application_tracer = Application(configured, _current_writer).tracer
+        self.application = Application(configured, _current_writer)
+        self.application_tracer = self.application.tracer
         self.node_dir = node_dir
         self.keeper = launcher.ForwarderSupervisor(node_dir, configured, found)
         self.keeper.start()
 
     def close(self, timeout: float) -> None:
         """Flush and stop recording."""
+        self.application.close()
         deadline = time.monotonic() + timeout
         self.keeper.stop()
         self.tokenizers.finish(timeout / 2)
@@ -195,6 +197,8 @@ def _set_up_once() -> None:
         if configured.enabled:
             process.runtime = _started(configured)
             process.start = None
+            with internal_errors("looking for the application's tracer provider"):
+                process.runtime.application.watch()
             return
     except OSError as error:
         pass_on(error)  # TimeoutError, which time limits usually raise, is an OSError
