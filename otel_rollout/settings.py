@@ -228,10 +228,9 @@ class Settings:
     )
     application_provider: ApplicationProvider = _setting(
         "OTEL_ROLLOUT_APPLICATION_PROVIDER",
-        "Whether spans of trajectories also go through the SDK provider that the application has set, to the "
-        "application's own exporters. `share`: yes. `apart`: no, they cost less then. `auto`: yes, unless all "
-        "its exporters send to targets of this run, or the provider is Logfire's. See "
-        "docs/configuration.md.",
+        "Whether spans of trajectories also go through the SDK provider that the application has set, to its "
+        "exporters. `share`: yes. `apart`: no, then they cost less. `auto`: yes, unless all these exporters "
+        "send to targets of this run, or the provider is Logfire's. See docs/configuration.md.",
         setting_parsers.choice(*get_args(ApplicationProvider)),
         "auto",
     )

@@ -1,7 +1,7 @@
 """Join the application's own tracer provider, if it has set one.
 
-Its spans inside trajectories are recorded. Spans of trajectories go through the provider, too, unless its only
-backend is a target of ours, or the setting ``application_provider`` says otherwise.
+The provider's spans inside trajectories are recorded. Spans of trajectories go through the provider, too,
+unless its only backend is a target of ours, or the setting ``application_provider`` says otherwise.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class Application:
             provider = trace.get_tracer_provider()
         except Exception as error:  # noqa: BLE001 - OTEL_PYTHON_TRACER_PROVIDER is wrong; the API logs that
             pass_on(error)
+            return None
+        if type(provider) is trace.ProxyTracerProvider:  # nobody has set one
             return None
         sdk_provider = _sdk_provider(provider)
         if sdk_provider is None:

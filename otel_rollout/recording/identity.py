@@ -115,9 +115,7 @@ def identity_in(context: otel_context.Context | None) -> Identity:
     return NO_IDENTITY if submitted is None else _identity_of_submitted(context, submitted)
 
 
-def _identity_of_submitted(
-    context: otel_context.Context | None, submitted: otel_context.Context
-) -> Identity:
+def _identity_of_submitted(context: otel_context.Context | None, submitted: otel_context.Context) -> Identity:
     """Return the identity with which work was submitted, if a context holds no more than the trace's ids.
 
     Logfire carries contexts to a pool's threads as headers.

@@ -53,7 +53,7 @@ class WholeRuntimeContext:
         return token, self._attached.set(_Attached(context, shown))
 
     def get_current(self) -> Context:
-        """Return the context as it was attached; of a span that their tracer started since, with that span."""
+        """Return the context as it was attached, with the span that their tracer has started since."""
         theirs: Context = self._theirs.get_current()
         attached = self._attached.get()
         if attached is None:
@@ -109,9 +109,10 @@ def _drops_entries(theirs: Any) -> bool:
 def span_above(context: Context) -> Span:
     """Return the span that a span of ours is to have as its parent.
 
-    It is the current span. If that is of Datadog's tracer alone, so that nobody records it here, it is the span
-    above.
+    It is the current span. If only Datadog's tracer knows the current span, it is the span above.
     """
     span = get_current_span(context)
-    above: Any = context.get(_ABOVE)
-    return above[1] if above is not None and above[0] == span.get_span_context().span_id else span
+    if _ABOVE not in context:
+        return span
+    below, above = context[_ABOVE]  # type: ignore[misc] # nobody else has the key
+    return above if below == span.get_span_context().span_id else span

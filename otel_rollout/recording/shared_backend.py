@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -72,7 +73,10 @@ class SharedBackend:
 
     def _look_at(self, processors: tuple[Any, ...]) -> bool:
         others = [p for p in processors if not type(p).__module__.startswith(_LINKERS)]
-        return bool(others) and all([self._is_ours(processor) for processor in others])
+        answers = [
+            self._is_ours(processor) for processor in others
+        ]  # all: each exporter's headers may change
+        return bool(answers) and all(answers)
 
     def _is_ours(self, processor: Any) -> bool:
         if not type(processor).__module__.startswith(_EXPORTING):
@@ -112,7 +116,9 @@ class SharedBackend:
         variables = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
         given = next((environ[name] for name in variables if environ.get(name)), "")
         theirs = {name: value for name, value in headers.items() if name not in _OF_TRANSPORT}
-        return endpoint == str(ours or f"{base}/v1/traces") and theirs == parse_env_headers(given, liberal=True)
+        return endpoint == str(ours or f"{base}/v1/traces") and theirs == parse_env_headers(
+            given, liberal=True
+        )
 
     # --- Weave ----------------------------------------------------------------------------------------------
 
@@ -153,8 +159,16 @@ class SharedBackend:
     def _ask(self) -> None:
         """Ask W&B as the application's own ``weave.init`` asks."""
         try:
-            client: Any = sys.modules["weave.trace.weave_init"]
-            self._default_entity = client.wandb.Api().default_entity_name()
+            if not _names_entity():  # a file that the exporter reads, and weave.init does not
+                client: Any = sys.modules["weave.trace.weave_init"]
+                self._default_entity = client.wandb.Api().default_entity_name()
         except Exception as error:  # noqa: BLE001 - no network, or another weave
             _logger.info("otel-rollout: W&B does not tell the account's default entity: %s", error)
         self._processors = None  # look again
+
+
+def _names_entity() -> bool:
+    """Return whether a settings file of wandb names an entity."""
+    directory = os.environ.get("WANDB_CONFIG_DIR") or os.path.expanduser("~/.config/wandb")
+    files = [path for path in (Path(directory) / "settings", Path("wandb") / "settings") if path.exists()]
+    return any(re.search(r"(?m)^entity\s*[=:]", path.read_text("utf-8", "replace")) for path in files)

@@ -1,11 +1,10 @@
-"""Observability libraries as an application starts them, each with a backend on this machine that counts spans."""
+"""Start observability libraries as an application does, each with a backend on this machine."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import os
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -15,6 +14,7 @@ from typing import Any
 from tests.fake_server import FakeServer, serving
 
 WEAVE_PROJECT = "local-team/beside"
+"""The project of ``weave.init``."""
 _servers = ExitStack()
 
 
@@ -74,34 +74,6 @@ def sentry_otlp() -> Library:
     return Library(lambda: tracer.start_as_current_span("native"), received, "native")
 
 
-def sentry_otel() -> Library:
-    """Start Sentry's SDK with its older OpenTelemetry integration, a span processor."""
-    import sentry_sdk
-    from opentelemetry import trace
-    from sentry_sdk.integrations.opentelemetry import OpenTelemetryIntegration
-    from sentry_sdk.transport import Transport
-
-    names: Counter[str] = Counter()
-
-    class Kept(Transport):
-        def capture_envelope(self, envelope: Any) -> None:
-            transaction = envelope.get_transaction_event()
-            if transaction is not None:
-                names.update([transaction["transaction"], *(s["description"] for s in transaction["spans"])])
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        sentry_sdk.init(
-            dsn="http://key@127.0.0.1:9/1",
-            transport=Kept,
-            traces_sample_rate=1.0,
-            instrumenter="otel",
-            integrations=[OpenTelemetryIntegration()],
-        )
-    tracer = trace.get_tracer("native")
-    return Library(lambda: tracer.start_as_current_span("native"), lambda: names, "native")
-
-
 def datadog() -> Library:
     """Start ddtrace in its OpenTelemetry mode; a filter sees the traces that it would send."""
     server = _servers.enter_context(serving())
@@ -109,7 +81,7 @@ def datadog() -> Library:
     os.environ["DD_TRACE_AGENT_URL"] = server.uri
     os.environ["DD_INSTRUMENTATION_TELEMETRY_ENABLED"] = "false"
     os.environ["DD_REMOTE_CONFIGURATION_ENABLED"] = "false"
-    import ddtrace.auto
+    import ddtrace.auto  # noqa: F401
     from ddtrace.trace import TraceFilter, tracer
 
     names: Counter[str] = Counter()
@@ -135,7 +107,9 @@ def logfire() -> Library:
 
     def received() -> Counter[str]:
         spans = memory.get_finished_spans()
-        return Counter(s.name for s in spans if (s.attributes or {}).get("logfire.span_type") != "pending_span")
+        return Counter(
+            s.name for s in spans if (s.attributes or {}).get("logfire.span_type") != "pending_span"
+        )
 
     return Library(lambda: logfire.span("native"), received, "logfire")
 
@@ -144,14 +118,13 @@ def weave() -> Library:
     """Start Weave's client in front of a server that stores nothing."""
     viewer = {"username": "someone", "defaultEntity": {"name": "local-team"}}
     project = {"upsertModel": {"model": {"name": "beside", "entity": {"name": "local-team"}}}}
-    answers = {
+    answers: dict[str, Any] = {
         "/server_info": {"min_required_weave_python_version": "0.0.1", "trace_server_version": None},
         "/graphql": {"data": {"viewer": viewer, **project, "model": {"name": "beside"}}},
     }
+    json_type = {"Content-Type": "application/json"}
     server = _servers.enter_context(
-        serving(
-            {path: (200, {"Content-Type": "application/json"}, json.dumps(body).encode()) for path, body in answers.items()}
-        )
+        serving({path: (200, json_type, json.dumps(body).encode()) for path, body in answers.items()})
     )
     os.environ |= {
         "WANDB_API_KEY": "k" * 40,
@@ -163,7 +136,7 @@ def weave() -> Library:
     import weave
     from opentelemetry import trace
 
-    weave.init(os.environ.get("TEST_WEAVE_PROJECT", WEAVE_PROJECT))
+    weave.init(WEAVE_PROJECT)
     tracer = trace.get_tracer("native")
 
     def received() -> Counter[str]:
@@ -187,7 +160,6 @@ def _otlp_names(server: FakeServer, path: str) -> Counter[str]:
 LIBRARIES: dict[str, Callable[[], Library]] = {
     "sentry": sentry,
     "sentry-otlp": sentry_otlp,
-    "sentry-otel": sentry_otel,
     "datadog": datadog,
     "logfire": logfire,
     "weave": weave,

@@ -1,7 +1,8 @@
-"""Run trajectories in a process that starts another library: ``python -m tests.foreign.program LIBRARY MOMENT``.
+"""Run trajectories in a process that starts another library.
 
-The last line of output holds the spans that the library's backend got, as JSON. With ``WITHOUT_ROLLOUT`` set, the same
-program runs without otel-rollout.
+``python -m tests.foreign.program LIBRARY MOMENT`` prints the spans that the library's backend got. The
+variable ``TEST_EXPORTERS`` holds the exporters of otel-rollout, as JSON; without it the program runs without
+otel-rollout.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import nullcontext
 from typing import Any
 
 MOMENTS = ("first", "before", "between", "after")
-"""When the library is started: before otel-rollout is imported, before, within or after the first trajectory."""
+"""When the library is started: before otel-rollout is imported; before, in, or after the first trajectory."""
 TRAJECTORIES = 3
 
 
@@ -36,12 +37,14 @@ def main(name: str, moment: str) -> None:
     from opentelemetry import trace
 
     app = trace.get_tracer("app")
-    if "WITHOUT_ROLLOUT" in os.environ:
-        rollout_trace_op: Callable[..., Any] = lambda **_: lambda function: function  # noqa: E731
-        trajectory: Callable[..., Any] = lambda **_: nullcontext()  # noqa: E731
-    else:
+    exporters = json.loads(os.environ.get("TEST_EXPORTERS", "null"))
+    rollout_trace_op: Callable[..., Any] = lambda **_: lambda function: function  # noqa: E731
+    trajectory: Callable[..., Any] = lambda **_: nullcontext()  # noqa: E731
+    if exporters is not None:
         import otel_rollout
 
+        # Not by OTEL_TRACES_EXPORTER, which ddtrace reads, too.
+        otel_rollout.configure(exporters, project_name="beside", experiment_name="experiment")
         otel_rollout.instrument()
         rollout_trace_op, trajectory = otel_rollout.rollout_trace_op, otel_rollout.rollout_trace_attr
     start_at("before")
@@ -89,8 +92,8 @@ def main(name: str, moment: str) -> None:
             threading.Event().wait(0.001)
         if number == 1:
             start_at("after")
-    if "WITHOUT_ROLLOUT" not in os.environ:
-        print(otel_rollout.shutdown(20), file=sys.stderr)
+    if exporters is not None:
+        otel_rollout.shutdown()
     assert library is not None
     if name == "datadog":
         sys.modules["ddtrace.trace"].tracer.shutdown()
