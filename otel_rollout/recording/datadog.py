@@ -20,7 +20,7 @@ from otel_rollout._state import process
 from otel_rollout.base.errors import fault
 from otel_rollout.base.patching import Patches
 from otel_rollout.recording.identity import identity_in
-from otel_rollout.recording.runtime_context import span_above
+from otel_rollout.recording.runtime_context import id_of, span_above
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -90,7 +90,7 @@ def _companion_of(span: Span, name: str, context: Context) -> RecordingSpan | No
         return None
     companion = active.tracer.start(name, span_above(context), context, {})
     if companion is not None:
-        companion.span_id = b"%016x" % span.get_span_context().span_id
+        companion.span_id = b"%016x" % id_of(span)
     return companion
 
 

@@ -1,4 +1,4 @@
-"""Keep OpenTelemetry's context whole where the application's runtime context drops entries.
+"""Keep OpenTelemetry's context whole where ddtrace's runtime context drops entries.
 
 In its OpenTelemetry mode, ddtrace replaces the runtime context by one that holds only a span's ids and the
 baggage, in Datadog's own context. The trajectory, its identity and its spans would be lost.
@@ -6,10 +6,9 @@ baggage, in Datadog's own context. The trajectory, its identity and its spans wo
 
 from __future__ import annotations
 
-import contextvars
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -26,17 +25,17 @@ _ABOVE: Final = otel_context.create_key("otel-rollout-above")
 
 
 class _Attached(NamedTuple):
-    """A context that was attached, and the id of the span that the runtime context shows since then."""
+    """A context that was attached, and what Datadog's tracer has as active since then."""
 
     context: Context
-    shown: int
+    active: Any
 
 
 class WholeRuntimeContext:
-    """A runtime context that delegates to another, and keeps the contexts that were attached to it.
+    """A runtime context that delegates to ddtrace's, and keeps the contexts that were attached to it.
 
     Args:
-        theirs: the application's runtime context, which shares attached spans with its own tracer.
+        theirs: ddtrace's runtime context, which shares attached spans with Datadog's tracer.
     """
 
     def __init__(self, theirs: Any) -> None:
@@ -44,25 +43,27 @@ class WholeRuntimeContext:
         self._attached: ContextVar[_Attached | None] = ContextVar("otel-rollout-context", default=None)
 
     def attach(self, context: Context) -> Any:
-        """Make a context current, here and in the application's runtime context."""
+        """Make a context current, here and in Datadog's tracer."""
         token = self._theirs.attach(context)
         above = span_above(context)
         if above is not get_current_span(context):  # their span ends without our knowledge
             context = Context({**context, SPAN: above})
-        shown = _span_id(context) or self._leave()
-        return token, self._attached.set(_Attached(context, shown))
+        if above is INVALID_SPAN:
+            self._leave()
+        return token, self._attached.set(_Attached(context, self._active()))
 
     def get_current(self) -> Context:
         """Return the context as it was attached, with the span that their tracer has started since."""
-        theirs: Context = self._theirs.get_current()
-        attached = self._attached.get()
+        attached, active = self._attached.get(), self._active()
         if attached is None:
-            return theirs
-        shown = _span_id(theirs)
-        if shown in (attached.shown, 0):  # 0: after a span of theirs below a span that is not theirs
+            return cast("Context", self._theirs.get_current())
+        if active is attached.active or active is None:  # None: after a span of theirs below one that is not
             return attached.context
-        above = shown, span_above(attached.context)
-        return Context({**attached.context, SPAN: get_current_span(theirs), _ABOVE: above})
+        span, above = get_current_span(self._theirs.get_current()), span_above(attached.context)
+        span_id = id_of(span)
+        if span_id == id_of(above):
+            return attached.context
+        return Context({**attached.context, SPAN: span, _ABOVE: (span_id, above)})
 
     def detach(self, token: Any) -> None:
         """Make the context current that was so before ``attach``."""
@@ -73,37 +74,23 @@ class WholeRuntimeContext:
         before = self._attached.get()
         if before is not None:
             self._theirs.attach(before.context)
+            self._attached.set(_Attached(before.context, self._active()))
 
-    def _leave(self) -> int:
-        """Leave our span in Datadog's context, too: attaching a context without span does not.
+    def _active(self) -> Any:
+        return self._theirs._ddcontext_provider.active()
 
-        Returns:
-            The id of the span that the runtime context shows then.
-        """
-        attached, shown = self._attached.get(), _span_id(self._theirs.get_current())
-        provider = getattr(self._theirs, "_ddcontext_provider", None)
-        if attached is None or shown != attached.shown or provider is None:
-            return shown
-        provider.activate(None)
-        return 0
-
-
-def _span_id(context: Context) -> int:
-    return get_current_span(context).get_span_context().span_id
+    def _leave(self) -> None:
+        """Leave our span in Datadog's tracer, too: attaching a context without span does not."""
+        attached = self._attached.get()
+        if attached is not None and self._active() is attached.active:
+            self._theirs._ddcontext_provider.activate(None)
 
 
 def keep_whole() -> None:
-    """Replace the runtime context by one that keeps all entries, if it drops some."""
+    """Replace ddtrace's runtime context, if that is in use, by one that keeps all entries."""
     theirs = getattr(otel_context, _RUNTIME_CONTEXT, None)
-    if theirs is None or isinstance(theirs, WholeRuntimeContext):
-        return
-    if contextvars.Context().run(_drops_entries, theirs):
+    if hasattr(theirs, "_ddcontext_provider"):
         setattr(otel_context, _RUNTIME_CONTEXT, WholeRuntimeContext(theirs))
-
-
-def _drops_entries(theirs: Any) -> bool:
-    theirs.attach(Context({_ABOVE: INVALID_SPAN}))
-    return _ABOVE not in theirs.get_current()
 
 
 def span_above(context: Context) -> Span:
@@ -112,7 +99,14 @@ def span_above(context: Context) -> Span:
     It is the current span. If only Datadog's tracer knows the current span, it is the span above.
     """
     span = get_current_span(context)
-    if _ABOVE not in context:
+    entry: Any = context.get(_ABOVE)
+    if entry is None:
         return span
-    below, above = context[_ABOVE]  # type: ignore[misc] # nobody else has the key
-    return above if below == span.get_span_context().span_id else span
+    below, above = entry
+    return above if below == id_of(span) else span
+
+
+def id_of(span: Span) -> int:
+    """Return a span's id; ddtrace decides about sampling when it is asked for a span context."""
+    theirs: Any = getattr(span, "_ddspan", None)
+    return span.get_span_context().span_id if theirs is None else int(theirs.span_id)
