@@ -195,10 +195,10 @@ def _set_up_once() -> None:
             return
         configured = settle()
         if configured.enabled:
-            process.runtime = _started(configured)
+            started = process.runtime = _started(configured)
             process.start = None
             with internal_errors("looking for the application's tracer provider"):
-                process.runtime.application.watch()
+                started.application.watch()
             return
     except OSError as error:
         pass_on(error)  # TimeoutError, which time limits usually raise, is an OSError

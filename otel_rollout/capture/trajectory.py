@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from opentelemetry import context as otel_context
+from opentelemetry import trace
 from opentelemetry.context import attach
 from opentelemetry.trace import Span, get_current_span
 
