@@ -195,7 +195,8 @@ def _set_up_once() -> None:
             return
         configured = settle()
         if configured.enabled:
-            started = process.runtime = _started(configured)
+            started = _started(configured)
+            process.runtime = started
             process.start = None
             with internal_errors("looking for the application's tracer provider"):
                 started.application.watch()
