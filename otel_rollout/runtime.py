@@ -198,8 +198,9 @@ def _set_up_once() -> None:
             started = _started(configured)
             process.runtime = started
             process.start = None
-            with internal_errors("looking for the application's tracer provider"):
-                started.application.watch()
+            if started is not None:
+                with internal_errors("looking for the application's tracer provider"):
+                    started.application.watch()
             return
     except OSError as error:
         pass_on(error)  # TimeoutError, which time limits usually raise, is an OSError
