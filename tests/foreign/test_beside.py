@@ -30,6 +30,8 @@ OPERATIONS = {"rollout_trace": 1, "episode": 1, "turn": 2, "job": 2, "around": 1
 INSIDE = {"app in task": 2, "app in thread": 2}
 """The application's spans of a trajectory, besides native ones."""
 SECONDS = 100
+SPAN_KIND_CLIENT, STATUS_CODE_ERROR = 3, 2
+"""Numbers of OTLP's enumerations."""
 
 
 class KeepingReceiver(Receiver):
@@ -161,3 +163,26 @@ def test_the_setting_decides_whether_spans_go_through_the_provider(
     for spans in trajectories_of(read_directory(tmp_path / "spool")):
         assert Counter(span.name for span in spans) == {**OPERATIONS, **INSIDE, "native": 1}
         assert list(tree(spans)) == ["rollout_trace"]
+
+
+def test_spans_of_ddtrace_are_recorded_with_all_that_was_set_on_them(tmp_path: Path) -> None:
+    """Attributes keep their types; events, links, status, name and exception are there once."""
+    program = [sys.executable, "-m", "tests.foreign.ddtrace_spans"]
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "internal error" not in done.stderr, done.stderr[-3000:]
+    spans = read_directory(tmp_path / "spool")
+    assert tree(spans) == {"rollout_trace": ["renamed", "failed"]}
+    by_name = {span.name: span for span in spans}
+    whole, failed = by_name["renamed"], by_name["failed"].span
+    plain = {key: value for key, value in whole.attributes.items() if not key.startswith("rollout.")}
+    assert plain == {"numbers": [1, 2], "flag": True, "count": 3, "share": 0.5, "late": "yes"}
+    assert whole.attributes["rollout.step"] == 1
+    assert whole.span.kind == SPAN_KIND_CLIENT
+    assert [(event.name, plain_attributes(event.attributes)) for event in whole.span.events] == [
+        ("seen", {"what": "it"})
+    ]
+    assert [link.span_id for link in whole.span.links] == [by_name["rollout_trace"].span.span_id]
+    [event] = failed.events
+    assert plain_attributes(event.attributes)["exception.message"] == "no"
+    assert (failed.status.code, failed.status.message) == (STATUS_CODE_ERROR, "ValueError: no")
