@@ -22,6 +22,7 @@ from otel_rollout.base.version import VERSION
 from otel_rollout.launch import launcher
 from otel_rollout.launch.status import delivered_here, present_writer
 from otel_rollout.otlp.writer import AttributeInput
+from otel_rollout.recording import runtime_context
 from otel_rollout.recording.application import SCOPE, Application
 from otel_rollout.recording.provider import RecordingTracer, RecordingTracerProvider
 from otel_rollout.recording.redaction import Redaction, redacted_attributes, redaction_of
@@ -195,8 +196,12 @@ def _set_up_once() -> None:
             return
         configured = settle()
         if configured.enabled:
-            process.runtime = _started(configured)
+            started = _started(configured)
+            process.runtime = started
             process.start = None
+            if started is not None:
+                with internal_errors("keeping OpenTelemetry's context whole"):
+                    runtime_context.keep_whole()
             return
     except OSError as error:
         pass_on(error)  # TimeoutError, which time limits usually raise, is an OSError

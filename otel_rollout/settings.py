@@ -31,6 +31,8 @@ CaptureContent: TypeAlias = Literal["full", "metadata", "none"]
 """How much of inputs, outputs and exceptions is recorded."""
 ExportedTurns: TypeAlias = Literal["tokens", "all", "whole"]
 """How the context that each turn resends is exported."""
+ApplicationProvider: TypeAlias = Literal["auto", "share", "apart"]
+"""Whether spans of trajectories go through the application's own tracer provider."""
 SpoolFull: TypeAlias = Literal["newest", "trajectories"]
 """What is dropped when the spool fills up."""
 Giver: TypeAlias = Literal["founder", "starter"]
@@ -223,6 +225,14 @@ class Settings:
         "carries the trajectory's identity.",
         setting_parsers.hosts,
         "",
+    )
+    application_provider: ApplicationProvider = _setting(
+        "OTEL_ROLLOUT_APPLICATION_PROVIDER",
+        "Whether spans of trajectories also go through the SDK provider that the application has set, to its "
+        "exporters. `share`: yes. `apart`: no, then they cost less. `auto`: yes, unless all these exporters "
+        "send to targets of this run, or the provider is Logfire's. See docs/configuration.md.",
+        setting_parsers.choice(*get_args(ApplicationProvider)),
+        "auto",
     )
     capture_content: CaptureContent = _setting(
         "OTEL_ROLLOUT_CAPTURE_CONTENT",

@@ -47,6 +47,7 @@ def test_every_setting_is_read_from_its_variable():
         "target_variables": ("A=b,C=d", {"A": "b", "C": "d"}),
         "traceparent_hosts": ("Private, *.svc, [2001:db8::1]", "private,*.svc,2001:db8::1"),
         "identity_hosts": ("*.local,sandbox", "*.local,sandbox"),
+        "application_provider": ("Apart", "apart"),
         "capture_content": ("none", "none"),
         "redact": ("secrets", "secrets"),
         "token2text": ("true", True),

@@ -157,7 +157,7 @@ class LedgerFile:
         fresh = self._path.with_name("put-back." + FILE)
         try:
             fresh.unlink(missing_ok=True)
-            with closing(sqlite3.connect(fresh)) as db:
+            with closing(connect(fresh)) as db:
                 self._db.backup(db)
             for suffix in FILE_SUFFIXES:  # SQLite would read the old file's journal into the new file
                 self._path.with_name(FILE + suffix).unlink(missing_ok=True)

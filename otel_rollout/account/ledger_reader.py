@@ -126,7 +126,8 @@ def check_files(node_dir: Path) -> None:
 
 def connect(database: str | Path, uri: bool = False) -> sqlite3.Connection:
     """Open a ledger's file; ``uri`` says that ``database`` is a URI."""
-    return sqlite3.connect(database, timeout=_BUSY_TIMEOUT, uri=uri)
+    # Not sqlite3.connect, which tracing libraries replace: these queries are none of the application's.
+    return sqlite3.Connection(database, timeout=_BUSY_TIMEOUT, uri=uri)
 
 
 def version_of(db: sqlite3.Connection) -> int:

@@ -19,6 +19,7 @@ from otel_rollout.capture import remote_call
 from otel_rollout.capture.trajectory_attributes import are_of_two_trajectories
 from otel_rollout.recording.identity import NO_IDENTITY, identity_in, with_identity
 from otel_rollout.recording.provider import UnrecordedSpan
+from otel_rollout.recording.runtime_context import SPAN as SPAN
 
 if TYPE_CHECKING:
     from otel_rollout.capture.trajectory import Trajectory
@@ -27,9 +28,6 @@ TRAJECTORY: Final = otel_context.create_key("otel-rollout-trajectory")
 """Key of the current trajectory."""
 OPERATION: Final = otel_context.create_key("otel-rollout-operation")
 """Key of the current operation, if it is a method."""
-SPAN: Final = next(iter(trace.set_span_in_context(trace.INVALID_SPAN, Context())))
-"""OpenTelemetry's key of the current span. With this key, one copy of a context sets a span and other
-values."""
 
 
 def trajectory_in(context: Context) -> Trajectory | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from opentelemetry import context as otel_context
-from opentelemetry import trace
 from opentelemetry.context import get_current
 from opentelemetry.trace import Span
 
@@ -22,6 +21,7 @@ from otel_rollout.capture.trajectory import Trajectory
 from otel_rollout.otlp.writer import json_string
 from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.provider import UnrecordedSpan
+from otel_rollout.recording.runtime_context import span_above
 from otel_rollout.recording.span import Encoded, RecordingSpan
 
 Capture = Literal["all", "inputs", "outputs", "none"]
@@ -197,7 +197,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
         span: Span = active.tracer.start_below(above, operation.encoded_name, attributes)
         trajectory, identity = above.trajectory, above.identity
     else:
-        parent = trace.get_current_span(outside)
+        parent = span_above(outside)
         started = span_io.start(active, operation.name, operation.options.kind, parent, outside)
         if started is None:
             return None

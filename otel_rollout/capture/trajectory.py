@@ -38,6 +38,7 @@ from otel_rollout.capture.trajectory_attributes import (
     recorded_identity,
 )
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
+from otel_rollout.recording.runtime_context import span_above
 from otel_rollout.recording.sampling import CHOSEN, Group
 from otel_rollout.recording.span import RecordingSpan
 from otel_rollout.recording.writer import SegmentWriter
@@ -242,7 +243,7 @@ class Trajectory:
         other = self._span_of_another(outside) if SPAN in outside else None
         self._is_apart = other is not None
         context = outside if other is None else without_trajectory(outside)
-        parent = trace.get_current_span(context)
+        parent = span_above(context)
         if not self._recorded or self._is_sampled_out(active, parent, context):
             active.writer.counters.skip("sampled_out" if self._recorded else "switched_off")
             self._span = active.tracer.unrecorded(parent)

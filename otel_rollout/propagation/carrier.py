@@ -25,6 +25,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.otlp import writer
 from otel_rollout.recording.identity import NO_IDENTITY, Identity, identity_in, with_identity
+from otel_rollout.recording.runtime_context import span_above
 from otel_rollout.recording.sampling import chosen_in, with_chosen
 
 IDENTITY_KEY: Final = "otel-rollout-identity"
@@ -61,8 +62,9 @@ def inject() -> dict[str, str] | None:
         return None
     try:
         carrier: dict[str, str] = {}
-        _propagator.inject(carrier, context)
-        if trace.get_current_span(context).get_span_context().trace_flags.sampled:
+        span = span_above(context)
+        _propagator.inject(carrier, trace.set_span_in_context(span, context))
+        if span.get_span_context().trace_flags.sampled:
             identity = identity_in(context)
             if identity.attributes:
                 carrier[IDENTITY_KEY] = _to_json(identity)

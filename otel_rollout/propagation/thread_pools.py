@@ -20,6 +20,7 @@ from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches
 from otel_rollout.propagation.carrier import active_context
+from otel_rollout.recording.identity import SUBMITTED
 
 Submit = Callable[..., "Future[Any]"]
 
@@ -55,10 +56,11 @@ def run_in_context(
 ) -> Any:
     """Call ``fn`` with ``context`` as the current OTel context."""
     # Attach only the OTel context: a copied context would hide variables that the pool's initializer set.
-    token = otel_context.attach(context)
+    token, submitted = otel_context.attach(context), SUBMITTED.set(context)
     try:
         return fn(*args, **kwargs)
     finally:
+        SUBMITTED.reset(submitted)
         otel_context.detach(token)
 
 

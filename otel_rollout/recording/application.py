@@ -1,6 +1,7 @@
 """Join the application's own tracer provider, if it has set one.
 
-Spans of trajectories then go through that provider, too.
+The provider's spans inside trajectories are recorded. Spans of trajectories go through the provider, too,
+unless its only backend is a target of ours, or the setting ``application_provider`` says otherwise.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
@@ -17,6 +18,8 @@ from otel_rollout import settings_reader
 from otel_rollout._state import process
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
+from otel_rollout.recording import datadog
+from otel_rollout.recording.shared_backend import SharedBackend
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
@@ -44,26 +47,39 @@ class Application:
         self._current_writer = current_writer
         self._provider: SdkTracerProvider | None = None
         self._tracer: trace.Tracer | None = None
+        self._shared = SharedBackend(configured)
 
     def tracer(self) -> trace.Tracer | None:
-        """Return a tracer of the application's SDK provider; None without such a provider.
+        """Return a tracer of the application's provider for our spans; None if they are recorded directly.
 
-        An application may set its provider late. So this method is called for each span that has no parent of
-        this package.
+        An application may set its provider late, and may change its exporters. So this method is called for
+        each span that has no parent of this package.
         """
-        sdk = sys.modules.get("opentelemetry.sdk.trace")
-        if sdk is None:  # nobody imported the SDK, so no SDK provider can be set
+        if "opentelemetry.sdk.trace" not in sys.modules and "ddtrace" not in sys.modules:
             return None
         try:
             provider = trace.get_tracer_provider()
         except Exception as error:  # noqa: BLE001 - OTEL_PYTHON_TRACER_PROVIDER is wrong; the API logs that
             pass_on(error)
             return None
-        if not isinstance(provider, sdk.TracerProvider):
+        if type(provider) is trace.ProxyTracerProvider:  # nobody has set one
             return None
-        if provider is not self._provider:
-            self._join(provider)
+        sdk_provider = sdk_provider_in(provider)
+        if sdk_provider is None:
+            datadog.record_spans_of(provider)
+            return None
+        if sdk_provider is not self._provider:
+            self._join(sdk_provider)
+        if self._tracer is None or self._is_apart(provider, sdk_provider):
+            return None
         return self._tracer
+
+    def _is_apart(self, provider: trace.TracerProvider, sdk_provider: SdkTracerProvider) -> bool:
+        """Return whether our spans do not go through the application's provider."""
+        choice = self._settings.application_provider
+        if choice != "auto":
+            return choice == "apart"
+        return provider is not sdk_provider or self._shared.is_all_of(sdk_provider)
 
     def _join(self, provider: SdkTracerProvider) -> None:
         from otel_rollout.recording import processor
@@ -98,3 +114,16 @@ class Application:
                 ", ".join(sorted(shared)),
             )
         return bool(shared)
+
+
+def sdk_provider_in(provider: trace.TracerProvider) -> SdkTracerProvider | None:
+    """Return the SDK's provider that makes the spans: ``provider``, or the one inside it.
+
+    Logfire sets a provider of its own class, with the SDK's inside, which ``logfire.configure`` may replace.
+    """
+    sdk: Any = sys.modules.get("opentelemetry.sdk.trace")
+    if sdk is None:  # nobody imported the SDK, so no SDK provider can be set
+        return None
+    if not isinstance(provider, sdk.TracerProvider):
+        provider = getattr(provider, "provider", None)  # type: ignore[assignment]
+    return provider if isinstance(provider, sdk.TracerProvider) else None

@@ -7,9 +7,11 @@ application's SDK, or in another process) gets the identity from the context.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
+from opentelemetry import trace
 
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
@@ -21,6 +23,10 @@ PLAIN: Final = frozenset({int, str, bool, type(None)})
 _MAX_INT: Final = 1 << 63
 """Floats below this number fit into OTLP's 64-bit integers."""
 _KEY: Final = otel_context.create_key("otel-rollout-identity")
+
+
+SUBMITTED: Final[ContextVar[otel_context.Context | None]] = ContextVar("otel-rollout-submitted", default=None)
+"""OpenTelemetry's context in which the running work of a thread pool was submitted."""
 
 
 class Identity:
@@ -103,7 +109,22 @@ NO_IDENTITY: Final = Identity({})
 def identity_in(context: otel_context.Context | None) -> Identity:
     """Return the trajectory's identity in a context, by default in the current one."""
     identity = otel_context.get_value(_KEY, context)
-    return identity if isinstance(identity, Identity) else NO_IDENTITY
+    if isinstance(identity, Identity):
+        return identity
+    submitted = SUBMITTED.get()
+    return NO_IDENTITY if submitted is None else _identity_of_submitted(context, submitted)
+
+
+def _identity_of_submitted(context: otel_context.Context | None, submitted: otel_context.Context) -> Identity:
+    """Return the identity with which work was submitted, if a context holds no more than the trace's ids.
+
+    Logfire carries contexts to a pool's threads as headers.
+    """
+    identity = submitted.get(_KEY)
+    here = trace.get_current_span(context).get_span_context()
+    there = trace.get_current_span(submitted).get_span_context()
+    is_inside = here.is_valid and here.trace_id == there.trace_id
+    return identity if is_inside and isinstance(identity, Identity) else NO_IDENTITY
 
 
 def with_identity(identity: Identity, context: otel_context.Context) -> otel_context.Context:

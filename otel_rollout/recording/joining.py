@@ -9,13 +9,12 @@ any time: the API's variable stays free.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, Tracer, TracerProvider, use_span
 from opentelemetry.util._decorator import _agnosticcontextmanager
 
@@ -24,9 +23,11 @@ from otel_rollout.base.errors import fault, internal_errors, warn_once
 from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.otlp.writer import AttributeInput
 from otel_rollout.recording import content, doubles, joined_events
+from otel_rollout.recording.application import sdk_provider_in
 from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.joined_span import JoinedSpan, is_model_call
 from otel_rollout.recording.provider import Place, RecordingTracer
+from otel_rollout.recording.runtime_context import span_above
 from otel_rollout.recording.span import RecordingSpan
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class JoinedTracer(Tracer):
         exceptions: tuple[bool, bool],
     ) -> Span | None:
         """Return a span of the trajectory in a context; None outside any trajectory."""
-        parent = trace.get_current_span(context)
+        parent = span_above(context if context is not None else get_current())
         above = parent if isinstance(parent, RecordingSpan) else None  # OpenInference's wrapper included
         identity = above.identity if above is not None else identity_in(context)
         if not identity.attributes:
@@ -211,8 +212,7 @@ class ProvidedTracer(JoinedTracer):
         if provider is self._provider or isinstance(provider, _WITHOUT_TRACERS):
             return
         tracer = self._scope.tracer_of(provider)
-        sdk = sys.modules.get("opentelemetry.sdk.trace")
-        if sdk is not None and isinstance(provider, sdk.TracerProvider):
+        if sdk_provider_in(provider) is not None:
             _join_application()
             self._application = tracer
         self._outside = tracer
