@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from otel_rollout.account.report import DeliveryCount, ExporterCount, Report, StepCount
+from otel_rollout.account.report import (
+    DeliveryCount,
+    ExporterCount,
+    Report,
+    StepCount,
+    bounded_scopes,
+)
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.spool import journal, layout, segments
@@ -74,9 +80,11 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
     writers = [_writer_count(node_dir, writer, writer in living) for writer in layout.journals(node_dir)]
     dropped: Counter[str] = Counter()
     sampled_out: Counter[str] = Counter()
+    other_scopes: Counter[str] = Counter()
     for count in writers:
         dropped.update(count.dropped)
         sampled_out.update(count.sampled_out)
+        other_scopes.update(count.other_scopes)
     recorded = sum(count.recorded for count in writers)
     ledger, pending = (
         _ledger_and_difference(node_dir, exporters, recorded)
@@ -94,6 +102,7 @@ def _report(node_dir: Path, configured: Settings, at_once: bool) -> Report:
         exporters={name: _exporter_count(name, ledger, pending[name]) for name in exporters},
         directory=str(node_dir),
         count_steps=lambda: _steps_or_nothing(node_dir, exporters),
+        other_scopes=bounded_scopes(other_scopes),
     )
 
 
@@ -136,6 +145,7 @@ class _WriterCount:
     unfinished: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     sampled_out: Mapping[str, int] = field(default_factory=dict)
+    other_scopes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def open(self) -> int:
@@ -148,11 +158,11 @@ def _writer_count(node_dir: Path, writer: str, is_alive: bool) -> _WriterCount:
     if state is None:
         return _WriterCount()
     if is_alive:
-        return _WriterCount(state.started, state.recorded, 0, state.drops, state.skips)
+        return _WriterCount(state.started, state.recorded, 0, state.drops, state.skips, state.other_scopes)
     closing = node_dir / layout.SegmentName(writer, layout.CLOSING_SEQUENCE).file
     recorded = state.recorded + _content(closing).count(b"\n")
     unfinished = state.started - recorded - sum(state.drops.values())
-    return _WriterCount(state.started, recorded, unfinished, state.drops, state.skips)
+    return _WriterCount(state.started, recorded, unfinished, state.drops, state.skips, state.other_scopes)
 
 
 def _content(path: Path) -> bytes:

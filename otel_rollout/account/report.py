@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from otel_rollout.base import semconv
 from otel_rollout.otlp.scan import StepKey
+from otel_rollout.spool.scope_rows import OTHER_SCOPES, SCOPE_ROWS
 
 
 class DeliveryCount(NamedTuple):
@@ -126,6 +128,7 @@ class Report:
         directory: the node directory that was counted, or several separated by commas; empty when nothing was
             recorded.
         problem: why the spool could not be read, or None. The counts are then those of this process.
+        other_scopes: instrumentation scope of another library → its recorded spans; see ``scopes``.
     """
 
     started: int
@@ -139,6 +142,7 @@ class Report:
     directory: str
     count_steps: Callable[[], Mapping[StepKey, StepCount]] = field(repr=False, compare=False)
     problem: str | None = None
+    other_scopes: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def empty(cls) -> Report:
@@ -172,12 +176,20 @@ class Report:
             directory=", ".join(report.directory for report in reports if report.directory),
             count_steps=lambda: _merged_steps([report.by_step for report in reports]),
             problem="; ".join(report.problem for report in reports if report.problem) or None,
+            other_scopes=bounded_scopes(_sum(report.other_scopes for report in reports)),
         )
 
     @property
     def open(self) -> int:
         """Spans that have started and not ended."""
         return self.started - self.recorded - self.unfinished - sum(self.dropped.values())
+
+    @property
+    def scopes(self) -> Mapping[str, int]:
+        """Instrumentation scope → recorded spans, this package's first; they add up to ``recorded``."""
+        # A killed process may have recorded a last span of another library that it did not count.
+        ours = max(0, self.recorded - sum(self.other_scopes.values()))
+        return {semconv.SCOPE: ours, **self.other_scopes}
 
     @property
     def lost(self) -> int:
@@ -227,6 +239,14 @@ def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for count in counts:
         total.update(count)
     return dict(total)
+
+
+def bounded_scopes(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the scopes with most spans, most first; one row for the rest."""
+    rest = counts.get(OTHER_SCOPES, 0)
+    named = sorted((item for item in counts.items() if item[0] != OTHER_SCOPES), key=lambda item: -item[1])
+    rest += sum(number for _, number in named[SCOPE_ROWS - 1 :])
+    return dict(named[: SCOPE_ROWS - 1]) | ({OTHER_SCOPES: rest} if rest else {})
 
 
 def _merged_steps(steps: Sequence[Mapping[StepKey, StepCount]]) -> dict[StepKey, StepCount]:

@@ -19,6 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+SCOPE: Final = "otel_rollout"
+"""Name of this package's instrumentation scope, which is on each span that this package starts."""
+
 # --- Trajectory identity (ours). On every span of a trajectory, with one value and type. ------------------
 PROJECT_NAME: Final = "rollout.project_name"
 """str. Project of the run: MLflow experiment, Weave project. Also on the resource, for spans outside any

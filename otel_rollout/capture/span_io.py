@@ -10,7 +10,8 @@ from opentelemetry.trace import Span
 
 from otel_rollout.base import semconv
 from otel_rollout.otlp import writer
-from otel_rollout.recording.span import Encoded, RecordingSpan, qualified_name, status_message
+from otel_rollout.recording.exception_text import qualified_name, status_message
+from otel_rollout.recording.span import Encoded, RecordingSpan
 from otel_rollout.runtime import Runtime, current
 
 if TYPE_CHECKING:

@@ -44,6 +44,7 @@ def as_json(report: Report) -> dict[str, object]:
         "problem": report.problem,
         "started": report.started,
         "recorded": report.recorded,
+        "scopes": dict(report.scopes),
         "open": report.open,
         "unfinished": report.unfinished,
         "dropped": dict(report.dropped),
@@ -65,6 +66,7 @@ def _shown(report: Report, steps: bool) -> RenderableType:
         report.problem,
         f"started {report.started} = recorded {report.recorded} + dropped {dropped} + open {report.open}"
         f" + unfinished {report.unfinished}",
+        *(_recorded_by(report) if report.other_scopes else ()),
         *_reasons("dropped", report.dropped),
         *_reasons("trajectories sampled out", report.sampled_out),
         *_reasons("groups delivered", report.groups_kept),
@@ -86,6 +88,10 @@ def _shown(report: Report, steps: bool) -> RenderableType:
 
 def _reasons(what: str, numbers: Mapping[str, int]) -> list[str]:
     return [f"{what} ({reason}): {number}" for reason, number in numbers.items()]
+
+
+def _recorded_by(report: Report) -> list[str]:
+    return [f"recorded by {scope}: {number}" for scope, number in report.scopes.items()]
 
 
 def _step_table(report: Report) -> Table:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout import settings, settings_reader
-from otel_rollout.doctor import filesystem, variables
+from otel_rollout.doctor import filesystem, libraries, variables
 from otel_rollout.doctor.diagnosis import Finding, Verdict
 from otel_rollout.exporting.api import Checks, ExportFailure, FailureKind
 
@@ -34,12 +34,14 @@ def check_this_machine(environ: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding("python", Verdict.OK, f"{sys.executable} (prefix {sys.prefix})")
     present = variables.names(environ)
     yield Finding("variables", Verdict.OK, ", ".join(present) or "none")
+    yield from libraries.check_libraries(configured)
     yield from _check_recording_and_delivery(environ, configured, writes_files=True)
 
 
 def check_node(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check a node of a cluster, in an environment that has the driver's variables."""
     configured, _ = settings_reader.from_environment(environ)
+    yield from libraries.check_chosen(configured)
     yield from _check_recording_and_delivery(environ, configured, writes_files=False)
 
 
@@ -71,7 +73,7 @@ def versions() -> dict[str, str]:
 def described_versions(found: Mapping[str, str]) -> str:
     """Format versions, and name the distributions that are not installed."""
     absent = [name for name in DISTRIBUTIONS if name not in found]
-    shown = [f"{name} {version}" for name, version in found.items()]
+    shown = [f"{name} {found[name]}" for name in ("Python", *DISTRIBUTIONS) if name in found]
     return ", ".join([*shown, *(f"no {name}" for name in absent)])
 
 

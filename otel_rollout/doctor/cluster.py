@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from otel_rollout import settings, settings_reader
 from otel_rollout.base.known_exporters import PREFIXES
-from otel_rollout.doctor import checks, variables
+from otel_rollout.doctor import checks, libraries, variables
 from otel_rollout.doctor.diagnosis import Finding, Row, Verdict
 from otel_rollout.doctor.probe import make_clock, make_probe
 
@@ -170,9 +170,10 @@ def _probe(nodes: Sequence[Node], environ: Mapping[str, str]) -> dict[str, dict[
     import ray
 
     given = variables.of_tracing(environ)
+    distributions = (*checks.DISTRIBUTIONS, *_chosen_by_driver(environ))
     probe = ray.remote(num_cpus=0, max_retries=0)(make_probe())
     sent = {
-        node.id: probe.options(scheduling_strategy=_on(node)).remote(given, PREFIXES, checks.DISTRIBUTIONS)
+        node.id: probe.options(scheduling_strategy=_on(node)).remote(given, PREFIXES, distributions)
         for node in nodes
     }
     if not sent:
@@ -212,8 +213,29 @@ def compare_with_driver(answer: dict[str, Any] | str, environ: Mapping[str, str]
     yield _compare_library(answer, environ)
     yield _compare_python(answer)
     yield _compare_variables(answer, environ)
+    yield from _compare_instrumentors(answer, environ)
     for finding in answer["findings"]:
         yield Finding.from_plain(finding)
+
+
+def _chosen_by_driver(environ: Mapping[str, str]) -> dict[str, str]:
+    configured, _ = settings_reader.from_environment(environ)
+    return libraries.versions_of_chosen(configured)
+
+
+def _compare_instrumentors(answer: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Compare the chosen instrumentors and their libraries with the driver's."""
+    theirs, ours = answer["versions"], _chosen_by_driver(environ)
+    different = {name: version for name, version in ours.items() if theirs.get(name) != version}
+    if different and answer["problem"] is None:
+        shown = ", ".join(
+            f"{name} {theirs.get(name, 'is missing')} (driver: {different[name]})" for name in different
+        )
+        packages = " ".join(f"{name}=={version}" for name, version in different.items())
+        advice = (
+            f"Run `{answer['executable']} -m pip install {packages}` there: spans of these libraries differ."
+        )
+        yield Finding(libraries.CHECK, Verdict.WARN, shown, advice)
 
 
 def _compare_library(answer: Mapping[str, Any], environ: Mapping[str, str]) -> Finding:

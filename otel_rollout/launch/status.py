@@ -37,6 +37,7 @@ def complete(report: Report, writer: SegmentWriter | None) -> Report:
         dropped={reason: n for reason, n in counts.drops.items() if n},
         sampled_out={reason: n for reason, n in counts.skips.items() if n},
         exporters=dict.fromkeys(report.exporters, pending),
+        other_scopes=counts.other_scopes,
     )
 
 

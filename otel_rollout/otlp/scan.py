@@ -1,4 +1,4 @@
-"""Find ids, times and the step in a recorded line, without parsing the line.
+"""Find ids, times, scope and step in a recorded line, without parsing the line.
 
 A search for the bytes of an attribute never matches inside a JSON string, because there the quotation marks
 are escaped.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+import orjson
+
 from otel_rollout.base import semconv
 
 _TRACE_ID: Final = re.compile(rb'"traceId":"([0-9a-f]{32})"')
 _IDS: Final = re.compile(rb'"traceId":"([0-9a-f]{32})","spanId":"([0-9a-f]{16})"')
 _END_TIME: Final = re.compile(rb'"endTimeUnixNano":"(\d{1,19})"')
+_SCOPE: Final = re.compile(rb'"scope":\{"name":("[^"\\]*(?:\\.[^"\\]*)*")')
 _STEP: Final = b'{"key":"%b","value":{"' % semconv.STEP.encode()
 _INTEGER: Final = b'intValue":"'
 _MAX_INTEGER_DIGITS: Final = 20
@@ -59,6 +62,15 @@ def parsed_step_of(line: bytes) -> StepKey:
         return StepKey("", False)
     attributes = (spans[0].attributes or {}) if spans else {}
     return StepKey(str(attributes.get(semconv.STEP, "")), bool(attributes.get(semconv.VALIDATE, False)))
+
+
+def scope_of(line: bytes) -> str:
+    """Return the name of a line's instrumentation scope; empty if it is not a recorder's line."""
+    found = _SCOPE.search(line)
+    try:
+        return str(orjson.loads(found[1])) if found else ""
+    except orjson.JSONDecodeError:  # a damaged line
+        return ""
 
 
 def trace_id_of(line: bytes) -> bytes | None:

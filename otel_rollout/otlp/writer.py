@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import base64
 import math
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union, cast
 
 import orjson
+
+from otel_rollout.base.errors import warn_once
+from otel_rollout.base.interrupts import pass_on
 
 if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
@@ -31,6 +35,17 @@ HAS_IS_REMOTE, IS_REMOTE = 0x100, 0x200
 """Bits of OTLP's flags. The first: the second is valid. The second: the span's parent, or the link's target,
 is in another process."""
 
+MAX_DEPTH = 16
+"""Maximum depth of lists and mappings in an attribute; deeper ones become text.
+
+Receivers that parse protobuf refuse a request with more than 100 nested messages; a mapping takes three.
+"""
+_MAX_DECIMAL_BITS = 10_000
+"""Maximum bits of an integer that is written in decimal. Python refuses 4300 digits, and is slow before."""
+_MAX_TIME_NS = (1 << 63) - 1
+_ID_MASKS = (1 << 128) - 1, (1 << 64) - 1
+_FLAGS_MASK = 0xFF | HAS_IS_REMOTE | IS_REMOTE
+_PLAIN_TYPES = frozenset({str, bool, int, float})
 _BACKSLASH = ord("\\")
 _dumps = orjson.dumps
 
@@ -38,7 +53,7 @@ _dumps = orjson.dumps
 def json_string(text: str) -> bytes:
     """Encode a JSON string; lone surrogates, which UTF-8 cannot encode, become '?'."""
     if type(text) is not str:  # applications may pass any object as a name or a key
-        text = str(text)
+        text = text_of(text)
     try:
         return _dumps(text)
     except orjson.JSONEncodeError:
@@ -79,23 +94,38 @@ def any_value(value: AttributeInput) -> bytes:
     return _uncommon_value(value)
 
 
-def _uncommon_value(value: Any) -> bytes:
+def _uncommon_value(value: Any, depth: int = 0) -> bytes:
     if value is None:
         return b"{}"
-    if isinstance(value, (bytes, bytearray)):
+    if isinstance(value, (bytes, bytearray, memoryview)):
         return b'{"bytesValue":"%b"}' % base64.b64encode(value)
-    if isinstance(value, Mapping):
-        entries = {str(key): entry for key, entry in value.items()}
-        return b'{"kvlistValue":{"values":%b}}' % attribute_list(entries)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return b'{"arrayValue":{"values":[%b]}}' % b",".join(map(any_value, value))
-    for base in (bool, int, float):  # numpy scalars, enums with a value type, subclasses of str
+    if isinstance(value, (Mapping, Sequence)) and not isinstance(value, str):
+        if depth == MAX_DEPTH:
+            return _as_text(value)
+        if isinstance(value, Mapping):
+            entries = {str(key): entry for key, entry in value.items()}
+            pairs = [b"%b%b}" % (head_of(key), _below(entry, depth)) for key, entry in entries.items()]
+            return b'{"kvlistValue":{"values":[%b]}}' % b",".join(pairs)
+        return b'{"arrayValue":{"values":[%b]}}' % b",".join([_below(entry, depth) for entry in value])
+    # Enums with a value type, subclasses of str, and numpy's numbers, which are registered.
+    for base, type_ in ((bool, bool), (int, int), (float, float), *_REGISTERED):
         if isinstance(value, base):
-            return any_value(base(value))
+            return any_value(type_(value))
     return _as_text(value)
 
 
+_REGISTERED: tuple[tuple[type, type], ...] = ((numbers.Integral, int), (numbers.Real, float))
+"""Abstract type → type as which its instances are written."""
+
+
+def _below(value: Any, depth: int) -> bytes:
+    """Encode an entry of a list or mapping at ``depth``."""
+    return any_value(value) if type(value) in _PLAIN_TYPES else _uncommon_value(value, depth + 1)
+
+
 def _as_text(value: object) -> bytes:
+    if type(value) is int and value.bit_length() > _MAX_DECIMAL_BITS:
+        return b'{"stringValue":"%b"}' % hex(value).encode()
     return b'{"stringValue":%b}' % json_string(str(value))
 
 
@@ -120,6 +150,69 @@ def attribute_list(attributes: Mapping[str, AttributeInput]) -> bytes:
     return b"[%b]" % b",".join([attribute(key, value) for key, value in attributes.items()])
 
 
+def kept_attributes(attributes: Mapping[str, AttributeInput]) -> tuple[bytes, int]:
+    """Encode a list of attributes that another library gave; never raise.
+
+    Returns:
+        The list without the attributes that cannot be encoded, and the number of these.
+    """
+    try:
+        return attribute_list(attributes), 0
+    except Exception as error:  # noqa: BLE001 - of a value's own methods
+        pass_on(error)
+    kept: list[bytes] = []
+    dropped = 0
+    try:
+        for key, value in attributes.items():
+            try:
+                kept.append(attribute(key, value))
+            except Exception as error:  # noqa: BLE001 - of a value's own methods
+                pass_on(error)
+                warn_of_failure("attribute", key, error)
+                dropped += 1
+    except Exception as error:  # noqa: BLE001 - of the mapping's own methods
+        pass_on(error)
+        warn_of_failure("attributes", None, error)
+        dropped += 1
+    return b"[%b]" % b",".join(kept), dropped
+
+
+def warn_of_failure(part: str, name: object, error: Exception) -> None:
+    """Log, once for each part and type of error, that a part of a span is not recorded."""
+    type_ = type(error).__name__
+    named = f"{part} {name!r}" if type(name) is str else part
+    warn_once(
+        f"a span is recorded without its {named}, which raised {type_} while it was encoded; the span counts "
+        "what it lacks",
+        f"{part} {type_}",
+    )
+
+
+def valid_time(value: object, default: int) -> int:
+    """Return a time in ns since 1970; ``default`` for anything else, such as None."""
+    if value is None:
+        return default
+    if type(value) is not int:
+        try:
+            value = int(value) if isinstance(value, (int, float, numbers.Integral)) else -1
+        except (ValueError, OverflowError):  # NaN, infinity
+            value = -1
+    if 0 < value <= _MAX_TIME_NS:
+        return value
+    if value:
+        warn_once("a library gave a span a time that is not in ns since 1970; the present time replaces it")
+    return default
+
+
+def text_of(value: object) -> str:
+    """Return a name as text, whatever another library gave as name; never raise."""
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - of the value's own methods
+        pass_on(error)
+        return f"<{type(value).__name__}>"
+
+
 def resource_head(resource: Mapping[str, AttributeInput]) -> bytes:
     """Encode the beginning of a line, up to the scope: the resource."""
     return b'{"resourceSpans":[{"resource":{"attributes":%b},"scopeSpans":[{' % attribute_list(resource)
@@ -133,31 +226,37 @@ def scope_head(
     if version:
         parts.append(b'"version":%b' % json_string(version))
     if attributes:
-        parts.append(b'"attributes":%b' % attribute_list(attributes))
+        parts.append(b'"attributes":%b' % kept_attributes(attributes)[0])
     schema = b'"schemaUrl":%b,' % json_string(schema_url) if schema_url else b""
     return b'%b"scope":{%b},"spans":[' % (schema, b",".join(parts))
 
 
 def event(name: str, time_ns: int, attributes: Mapping[str, AttributeInput]) -> bytes:
-    """Encode a span event."""
+    """Encode a span event; attributes that cannot be encoded are counted."""
     return b'{"timeUnixNano":"%d","name":%b,"attributes":%b}' % (
         time_ns,
         json_string(name),
-        attribute_list(attributes),
+        _attributes_of_part(attributes),
     )
 
 
 def link(
     trace_id: int, span_id: int, trace_state: str, flags: int, attributes: Mapping[str, AttributeInput]
 ) -> bytes:
-    """Encode a span link."""
+    """Encode a span link; attributes that cannot be encoded are counted."""
     return b'{"traceId":"%032x","spanId":"%016x","traceState":%b,"flags":%d,"attributes":%b}' % (
-        trace_id,
-        span_id,
+        trace_id & _ID_MASKS[0],  # a library may link to an invalid context
+        span_id & _ID_MASKS[1],
         json_string(trace_state),
-        flags,
-        attribute_list(attributes),
+        flags & _FLAGS_MASK,
+        _attributes_of_part(attributes),
     )
+
+
+def _attributes_of_part(attributes: Mapping[str, AttributeInput]) -> bytes:
+    """Encode the attributes of an event or a link, and the number of dropped ones."""
+    kept, dropped = kept_attributes(attributes)
+    return b'%b,"droppedAttributesCount":%d' % (kept, dropped) if dropped else kept
 
 
 def head_below(trace_id: bytes, parent_id: bytes, flags: int) -> bytes:

@@ -226,3 +226,6 @@ _PATCHES: Final[Mapping[str, Callable[[ModuleType], None]]] = {
     "aiohttp": _patch_aiohttp,
 }
 """Module of a client → what patches it. Requests and botocore send with urllib3."""
+
+CLIENTS: Final = tuple(_PATCHES)
+"""Modules of the clients whose requests carry trace headers."""

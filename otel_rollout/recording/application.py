@@ -16,6 +16,7 @@ from opentelemetry import trace
 
 from otel_rollout import settings_reader
 from otel_rollout._state import process
+from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
 from otel_rollout.recording import datadog
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from otel_rollout.settings import Settings
 
 _logger = logging.getLogger("otel_rollout")
-SCOPE: Final = "otel_rollout"
+SCOPE: Final = semconv.SCOPE
 """Name of this package's instrumentation scope."""
 _AGENT: Final = "opentelemetry.instrumentation.auto_instrumentation"
 """Module that `opentelemetry-instrument` imports in the processes that it sets up."""

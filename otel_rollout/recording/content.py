@@ -89,7 +89,7 @@ class Limits(NamedTuple):
 
 def is_content(name: str) -> bool:
     """Return whether an attribute holds messages, inputs, outputs or other content."""
-    return name.startswith(_CONTENT) and not name.endswith(_FACTS)
+    return str(name).startswith(_CONTENT) and not str(name).endswith(_FACTS)
 
 
 def _cut(value: Any, longest: int) -> Any:

@@ -23,12 +23,17 @@ _logger = logging.getLogger("otel_rollout")
 
 
 class Counts(NamedTuple):
-    """Spans started and recorded; dropped spans and left-out trajectories by reason."""
+    """Counts of one process.
+
+    Spans started and recorded; dropped spans and left-out trajectories by reason; recorded spans of other
+    libraries by instrumentation scope.
+    """
 
     started: int
     recorded: int
     drops: dict[str, int]
     skips: dict[str, int]
+    other_scopes: dict[str, int]
 
 
 class Counters:
@@ -70,9 +75,18 @@ class Counters:
         if total == 1 and reason in _SKIP_WARNINGS:
             _logger.warning("otel-rollout: %s; further ones are counted", _SKIP_WARNINGS[reason])
 
+    def recorded_by(self, scope: str) -> None:
+        """Count a recorded span of another library."""
+        if self._is_abandoned:
+            return
+        with self.lock:
+            self._journal.count_scope(scope)
+
     def read(self) -> Counts:
         """Return the counts so far."""
-        return Counts(self._journal.started[0], self._journal.recorded, dict(self._drops), dict(self._skips))
+        journal = self._journal
+        drops, skips = dict(self._drops), dict(self._skips)
+        return Counts(journal.started[0], journal.recorded, drops, skips, journal.other_scopes())
 
     def abandon(self) -> None:
         """Stop counting in a forked child: the journal belongs to the parent."""

@@ -15,7 +15,8 @@ from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
 from otel_rollout.recording import content
-from otel_rollout.recording.span import Encoded, RecordingSpan, qualified_name, status_message
+from otel_rollout.recording.exception_text import qualified_name
+from otel_rollout.recording.span import ATTRIBUTE, EVENT, Encoded, RecordingSpan, harmless
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -115,7 +116,7 @@ class JoinedSpan(RecordingSpan):
             if self.ended or value is None or key in self.identity.attributes:
                 return
             if len(attributes) >= MAX_ATTRIBUTES and key not in attributes:
-                self._drop_attribute()
+                self._count_dropped(ATTRIBUTE, MAX_ATTRIBUTES)
                 return
             if type_ is int and key.startswith(_TOKEN_COUNTS):
                 self.has_replies_below = True
@@ -124,7 +125,7 @@ class JoinedSpan(RecordingSpan):
             attributes[str(key)] = value
         except Exception as error:  # noqa: BLE001 - the instrumentor's mistake is no internal error
             pass_on(error)
-            self._count_dropped(0)
+            self._count_failed(ATTRIBUTE, key, error)
 
     def set_attributes(self, attributes: Mapping[str, writer.AttributeInput]) -> None:
         """Set several attributes."""
@@ -133,22 +134,15 @@ class JoinedSpan(RecordingSpan):
                 self.set_attribute(key, value)
         except Exception as error:  # noqa: BLE001 - no mapping, or one that raises
             pass_on(error)
-            self._count_dropped(0)
-
-    def _drop_attribute(self) -> None:
-        self._count_dropped(0)
-        warn_once(
-            f"a span of {self.scope_name} has more than {MAX_ATTRIBUTES} attributes; further ones are "
-            "counted as dropped",
-            f"attributes of {self.scope_name}",
-        )
+            self._count_failed(ATTRIBUTE, None, error)
 
     def update_name(self, name: str) -> None:
         """Rename the span."""
         if not self.ended:
-            self.name = str(name)
+            self.name = writer.text_of(name)
         super().update_name(name)
 
+    @harmless(EVENT)
     def add_event(
         self,
         name: str,
@@ -183,7 +177,8 @@ class JoinedSpan(RecordingSpan):
         """Record the span, or count it as dropped if it cannot be encoded."""
         if self.ended:
             return
-        self.end_time = end_time or time_ns()
+        given = writer.valid_time(end_time, 0)
+        self.end_time = given or time_ns()
         try:
             limits = self._content_limits
             attributes: Mapping[str, Any] = self.attributes
@@ -198,7 +193,7 @@ class JoinedSpan(RecordingSpan):
                 self._tell_parent(self._parent_span, attributes)
         except Exception as error:  # noqa: BLE001 - we are inside user code
             pass_on(error)
-        super().end(self.end_time if end_time else None)
+        super().end(given or None)
         self.attributes = {}
         self._parent_span = None
 
@@ -224,7 +219,7 @@ class JoinedSpan(RecordingSpan):
                 encoded[key] = (b",", writer.attribute(key, value))
             except Exception as error:  # noqa: BLE001 - one value that cannot be encoded
                 pass_on(error)
-                self._count_dropped(0)
+                self._count_failed(ATTRIBUTE, key, error)
         return encoded
 
     def _tell_parent(self, parent: RecordingSpan, attributes: Mapping[str, Any]) -> None:
@@ -248,11 +243,7 @@ class JoinedSpan(RecordingSpan):
     ) -> None:
         """End the span; first record an exception that leaves the block, as far as the caller wants it."""
         if isinstance(exc_val, Exception):
-            is_recorded, sets_status = self._exceptions
-            if is_recorded:
-                self.record_exception(exc_val)
-            if sets_status:
-                self.set_status(StatusCode.ERROR, status_message(exc_val))
+            self.fail(exc_val, *self._exceptions)
         self.end()
 
 
@@ -260,8 +251,9 @@ def is_model_call(attributes: Mapping[str, Any]) -> bool:
     """Return whether a span's attributes say that it is a call of a language model."""
     kind = attributes.get(semconv.SPAN_KIND)
     if kind is not None:
-        return bool(kind == semconv.KIND_LLM)
-    return any(attributes.get(name) in _MODEL_OPERATIONS for name in _OPERATION_NAMES)
+        return isinstance(kind, str) and kind == semconv.KIND_LLM
+    operations = [attributes.get(name) for name in _OPERATION_NAMES]
+    return any(isinstance(operation, str) and operation in _MODEL_OPERATIONS for operation in operations)
 
 
 def _as_tuple(value: Any) -> Any:

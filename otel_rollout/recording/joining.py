@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context, get_current
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, Tracer, TracerProvider, use_span
-from opentelemetry.util._decorator import _agnosticcontextmanager
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, Tracer, TracerProvider
 
 from otel_rollout._state import process
+from otel_rollout.base.current_spans import span_context
 from otel_rollout.base.errors import fault, internal_errors, warn_once
 from otel_rollout.base.patching import Patches, when_imported
-from otel_rollout.otlp.writer import AttributeInput
+from otel_rollout.otlp.writer import AttributeInput, text_of
 from otel_rollout.recording import content, doubles, joined_events
 from otel_rollout.recording.application import sdk_provider_in
 from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.joined_span import JoinedSpan, is_model_call
-from otel_rollout.recording.provider import Place, RecordingTracer
+from otel_rollout.recording.provider import Place, RecordingTracer, current_span
 from otel_rollout.recording.runtime_context import span_above
 from otel_rollout.recording.span import RecordingSpan
 
@@ -87,12 +87,9 @@ class JoinedTracer(Tracer):
         """Start a span, in the trajectory of the context (OpenTelemetry's API)."""
         try:
             exceptions = (record_exception, set_status_on_exception)
-            span = self._joined(str(name), context, attributes, exceptions)
+            span = self._joined(text_of(name), context, attributes, exceptions)
             if isinstance(span, JoinedSpan):
-                span.kind = kind.value + 1
-                span.start_ns = start_time or span.start_ns
-                for link in links or ():
-                    span.add_link(link.context, link.attributes)
+                span.set_start(kind, links, start_time)
             if span is not None:
                 return span
         except Exception as error:  # noqa: BLE001 - we are inside user code
@@ -102,7 +99,7 @@ class JoinedTracer(Tracer):
             name, context, kind, given, links, start_time, record_exception, set_status_on_exception
         )
 
-    @_agnosticcontextmanager
+    @span_context
     def start_as_current_span(
         self,
         name: str,
@@ -117,7 +114,7 @@ class JoinedTracer(Tracer):
     ) -> Iterator[Span]:
         """Start a span that is current inside the block (OpenTelemetry's API)."""
         span = self.start_span(name, context, kind, attributes, links, start_time)
-        with use_span(span, end_on_exit, record_exception, set_status_on_exception):
+        with current_span(span, end_on_exit, record_exception, set_status_on_exception):
             yield span
 
     def _joined(
@@ -136,7 +133,7 @@ class JoinedTracer(Tracer):
         active = process.current_runtime()
         if active is None:
             return None
-        if above is not None and attributes and is_model_call(attributes):
+        if above is not None and isinstance(attributes, Mapping) and is_model_call(attributes):
             if isinstance(above, JoinedSpan) and above.is_model_call:
                 doubles.report_nested(above.scope_name, self._scope.name)
                 return NonRecordingSpan(above.get_span_context())
@@ -161,14 +158,14 @@ class JoinedTracer(Tracer):
             exceptions=exceptions,
         )
         span.trace_state = place.trace_state
-        if attributes:
+        if attributes is not None:
             span.set_attributes(attributes)
         return span
 
     def _recorder_of(self, active: Runtime) -> tuple[RecordingTracer, content.Limits]:
         """Return the tracer of the present run for this scope, and the limits of its content."""
         recorder = self._recorder
-        if recorder is None or recorder[0].writer is not active.writer:
+        if recorder is None or recorder[0].provider is not active.provider:
             doubles.report_instrumentors()
             settings = active.settings
             limits = content.Limits(settings.capture_content, settings.value_limit)

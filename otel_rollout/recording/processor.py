@@ -96,7 +96,7 @@ class _OpenSpan:
     def add_event(self, name: str, attributes: types.Attributes, timestamp: int) -> None:
         """Keep an event added to the span."""
         if len(self.events) < MAX_EVENTS:
-            self.events.append(otlp_json.event(name, timestamp, attributes or {}))
+            self.events.append(_event(name, attributes, timestamp))
         else:
             self.dropped[1] += 1
 
@@ -231,14 +231,16 @@ class SpoolSpanProcessor(IdentityProcessor):
         if open_span is None or writer is None:
             return
         try:
-            assert span.end_time is not None
+            end_ns = otlp_json.valid_time(span.end_time, time.time_ns())
             status = span.status
-            body = _line(span, open_span, span.end_time, status.status_code.value, status.description)
+            body = _line(span, open_span, end_ns, status.status_code.value, status.description)
         except Exception as error:  # noqa: BLE001 - we are inside user code
             writer.counters.drop("encoding", open_span.identity)
             pass_on(error)
         else:
-            writer.write(body, open_span.identity)
+            if writer.write(body, open_span.identity) and not open_span.is_ours:
+                scope = span.instrumentation_scope
+                writer.counters.recorded_by(scope.name if scope is not None else "")
 
     def shutdown(self) -> None:
         """Do nothing: the runtime closes its writer."""
@@ -276,17 +278,19 @@ def _line(span: ReadableSpan, open_span: _OpenSpan, end_ns: int, status: int, me
     if open_span.is_ours:
         events, links, dropped = open_span.events, open_span.links, open_span.dropped
     else:
-        events = [otlp_json.event(e.name, e.timestamp, e.attributes or {}) for e in span.events]
+        events = [_event(e.name, e.attributes, e.timestamp) for e in span.events]
         links = [_link(link.context, link.attributes) for link in span.links]
         dropped = [span.dropped_attributes, span.dropped_events, span.dropped_links]
+    attributes, failed = otlp_json.kept_attributes(_attributes(span, open_span))
+    dropped = [dropped[0] + failed, *dropped[1:]]
     details = otlp_json.Details(events, links, dropped, status, message).encoded()
-    return _line_of(span, span.name, end_ns, otlp_json.attribute_list(_attributes(span, open_span)), details)
+    return _line_of(span, span.name, end_ns, attributes, details)
 
 
 def _line_of(span: ReadableSpan, name: str, end_ns: int, attributes: bytes, details: bytes) -> bytes:
     context = span.get_span_context()
     assert context is not None
-    assert span.start_time is not None
+    start_ns = otlp_json.valid_time(span.start_time, end_ns or time.time_ns())
     scope, parent = span.instrumentation_scope, span.parent
     scope_head = (
         otlp_json.scope_head(scope.name, scope.version, scope.attributes, scope.schema_url)
@@ -304,12 +308,16 @@ def _line_of(span: ReadableSpan, name: str, end_ns: int, attributes: bytes, deta
         b"%016x" % context.span_id,
         otlp_json.json_string(name),
         span.kind.value + 1,
-        span.start_time,
+        start_ns,
         end_ns,
         (attributes,),
         details + otlp_json.trace_state(context.trace_state.to_header()),
     )
     return b"".join(pieces)
+
+
+def _event(name: str, attributes: types.Attributes, timestamp: int) -> bytes:
+    return otlp_json.event(name, otlp_json.valid_time(timestamp, time.time_ns()), attributes or {})
 
 
 def _link(context: SpanContext, attributes: types.Attributes) -> bytes:

@@ -26,9 +26,12 @@ from opentelemetry.trace import (
     use_span,
 )
 
+from otel_rollout.base import semconv
+from otel_rollout.base.current_spans import span_context
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.sampling import Decision
+from otel_rollout.recording.scope_writer import ScopeWriter
 from otel_rollout.recording.span import LOCAL_PARENT, REMOTE_PARENT, Encoded, RecordingSpan
 from otel_rollout.recording.writer import SegmentWriter
 
@@ -56,10 +59,17 @@ class RecordingTracerProvider(TracerProvider):
         attributes: Mapping[str, otlp_json.AttributeInput] | None = None,
     ) -> RecordingTracer:
         """Return a tracer for one instrumentation scope."""
+        name = otlp_json.text_of(instrumenting_module_name)
+        version, schema = instrumenting_library_version, schema_url
         scope = otlp_json.scope_head(
-            instrumenting_module_name, instrumenting_library_version, attributes, schema_url
+            name,
+            None if version is None else otlp_json.text_of(version),
+            attributes if isinstance(attributes, Mapping) else None,
+            None if schema is None else otlp_json.text_of(schema),
         )
-        return RecordingTracer(self, scope)
+        if name == semconv.SCOPE:
+            return RecordingTracer(self, scope, self.writer)
+        return RecordingTracer(self, scope, ScopeWriter(self.writer, name))
 
 
 class UnrecordedSpan(NonRecordingSpan):
@@ -77,8 +87,11 @@ class Place(NamedTuple):
 class RecordingTracer(Tracer):
     """Starts recording spans."""
 
-    def __init__(self, provider: RecordingTracerProvider, scope: bytes) -> None:
-        self.writer = provider.writer
+    def __init__(
+        self, provider: RecordingTracerProvider, scope: bytes, writer: SegmentWriter | ScopeWriter
+    ) -> None:
+        self.provider = provider
+        self.writer = writer
         self.scope = scope
         self.random_bits = provider.random_bits
         self._decision = provider.decision
@@ -145,17 +158,17 @@ class RecordingTracer(Tracer):
         record_exception: bool = True,
         set_status_on_exception: bool = True,
     ) -> Span:
-        """Start a span without making it current (OpenTelemetry's API)."""
+        """Start a span without making it current (OpenTelemetry's API).
+
+        Arguments of wrong types raise nothing: libraries that instrument others run inside user code.
+        """
         parent = trace.get_current_span(context)
-        span = self.start(name, parent, context, {})
+        span = self.start(otlp_json.text_of(name), parent, context, {})
         if span is None:
             return self.unrecorded(parent)
-        span.kind = kind.value + 1
-        span.start_ns = start_time or span.start_ns
-        if attributes:
+        span.set_start(kind, links, start_time)
+        if attributes is not None:
             span.set_attributes(attributes)
-        for link in links or ():
-            span.add_link(link.context, link.attributes)
         return span
 
     def unrecorded(self, parent: Span) -> UnrecordedSpan:
@@ -168,8 +181,8 @@ class RecordingTracer(Tracer):
         flags, state = trace.TraceFlags(0), above.trace_state
         return UnrecordedSpan(SpanContext(trace_id, self.random_bits(64) or 1, False, flags, state))
 
-    @contextmanager
-    def start_as_current_span(  # type: ignore[override] # the API's return type is private
+    @span_context
+    def start_as_current_span(
         self,
         name: str,
         context: Context | None = None,
@@ -183,5 +196,29 @@ class RecordingTracer(Tracer):
     ) -> Iterator[Span]:
         """Start a span that is current inside the block (OpenTelemetry's API)."""
         span = self.start_span(name, context, kind, attributes, links, start_time)
-        with use_span(span, end_on_exit, record_exception, set_status_on_exception):
+        with current_span(span, end_on_exit, record_exception, set_status_on_exception):
             yield span
+
+
+@contextmanager
+def current_span(
+    span: Span, end_on_exit: bool, record_exception: bool, set_status_on_exception: bool
+) -> Iterator[None]:
+    """Make a span current inside the block, as the API's ``use_span`` does.
+
+    For a span of ours, the exception that leaves the block stays as it is: ``use_span`` would call its
+    ``__str__``, whose own exception would replace it.
+    """
+    if not isinstance(span, RecordingSpan):
+        with use_span(span, end_on_exit, record_exception, set_status_on_exception):
+            yield
+        return
+    try:
+        with use_span(span, record_exception=False, set_status_on_exception=False):
+            yield
+    except Exception as error:
+        span.fail(error, record_exception, set_status_on_exception)
+        raise
+    finally:
+        if end_on_exit:
+            span.end()

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import functools
-import traceback
 from binascii import hexlify
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
-from opentelemetry.trace import Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from otel_rollout.base import semconv
+from otel_rollout.base.errors import warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
-from otel_rollout.otlp.writer import Details
+from otel_rollout.otlp.writer import Details, valid_time
+from otel_rollout.recording.exception_text import message_of, qualified_name, stack_of, status_message
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,16 +30,14 @@ MAX_ATTRIBUTES = 1024
 MAX_EVENTS = 1024
 MAX_LINKS = 128
 """Maximum attributes, events and links of one span; further ones are counted as dropped."""
-_ATTRIBUTE, _EVENT, _LINK = 0, 1, 2
+ATTRIBUTE, EVENT, _LINK = 0, 1, 2
 """Index of each count in ``Details.dropped``."""
+_PARTS = "attribute", "event", "link"
+"""Name of what each count of ``Details.dropped`` counts."""
 
 UNFINISHED = "process ended before the trajectory did"
 """Status message of a trajectory whose process died."""
 _UNFINISHED = Details(status=StatusCode.ERROR.value, status_message=UNFINISHED).encoded()
-
-MAX_EXCEPTION_TEXT = 64 << 10
-"""Maximum characters recorded of an exception's message, and of its stack. The middle of longer text is
-cut."""
 
 FLAGS = TraceFlags(TraceFlags.SAMPLED | 0x02)
 """Trace flags: sampled, and with a random trace id (W3C Trace Context level 2)."""
@@ -56,7 +55,7 @@ Encoded = dict[str, tuple[bytes, ...]]
 Method = TypeVar("Method", bound=Callable[..., None])
 
 
-def _harmless(dropped: int | None) -> Callable[[Method], Method]:
+def harmless(dropped: int | None) -> Callable[[Method], Method]:
     """Keep exceptions of a user's value, raised while it is encoded, from user code.
 
     Args:
@@ -71,7 +70,7 @@ def _harmless(dropped: int | None) -> Callable[[Method], Method]:
             except Exception as error:  # noqa: BLE001 - the user's mistake is no internal error
                 pass_on(error)
                 if dropped is not None:
-                    self._count_dropped(dropped)
+                    self._count_failed(dropped, args[0] if args else None, error)
 
         return cast("Method", guarded)
 
@@ -140,7 +139,7 @@ class RecordingSpan(Span):
         """Return True until the span has ended."""
         return not self.ended
 
-    @_harmless(_ATTRIBUTE)
+    @harmless(ATTRIBUTE)
     def set_attribute(self, key: str, value: writer.AttributeInput) -> None:
         """Set an attribute; ignore None, and the attributes of the trajectory's identity."""
         if self.ended or value is None or key in self.identity.attributes:
@@ -149,15 +148,15 @@ class RecordingSpan(Span):
         if len(self.encoded) < MAX_ATTRIBUTES or key in self.encoded:
             self.encoded[key] = (b",", writer.attribute(key, value))
         else:
-            self._count_dropped(_ATTRIBUTE)
+            self._count_dropped(ATTRIBUTE, MAX_ATTRIBUTES)
 
-    @_harmless(_ATTRIBUTE)
+    @harmless(ATTRIBUTE)
     def set_attributes(self, attributes: Mapping[str, writer.AttributeInput]) -> None:
         """Set several attributes."""
         for key, value in attributes.items():
             self.set_attribute(key, value)
 
-    @_harmless(_EVENT)
+    @harmless(EVENT)
     def add_event(
         self,
         name: str,
@@ -169,11 +168,12 @@ class RecordingSpan(Span):
             return
         events = self._detailed().events
         if len(events) >= MAX_EVENTS:
-            self._count_dropped(_EVENT)
+            self._count_dropped(EVENT, MAX_EVENTS)
             return
-        events.append(writer.event(name, timestamp or time_ns(), attributes or {}))
+        time = time_ns()
+        events.append(writer.event(name, valid_time(timestamp, time), attributes or {}))
 
-    @_harmless(_LINK)
+    @harmless(_LINK)
     def add_link(
         self, context: SpanContext, attributes: Mapping[str, writer.AttributeInput] | None = None
     ) -> None:
@@ -182,14 +182,46 @@ class RecordingSpan(Span):
             return
         links = self._detailed().links
         if len(links) >= MAX_LINKS:
-            self._count_dropped(_LINK)
+            self._count_dropped(_LINK, MAX_LINKS)
             return
         flags = context.trace_flags | writer.HAS_IS_REMOTE | (writer.IS_REMOTE if context.is_remote else 0)
         state = context.trace_state.to_header()
         links.append(writer.link(context.trace_id, context.span_id, state, flags, attributes or {}))
 
-    def _count_dropped(self, index: int) -> None:
+    def set_start(self, kind: SpanKind, links: Sequence[Link] | None, start_time: int | None) -> None:
+        """Set what another library gave to ``start_span``; values of wrong types are left out."""
+        if isinstance(kind, SpanKind):
+            self.kind = kind.value + 1
+        if start_time is not None:
+            self.start_ns = valid_time(start_time, self.start_ns)
+        if links is not None:
+            self._add_links(links)
+
+    @harmless(_LINK)
+    def _add_links(self, links: Sequence[Link]) -> None:
+        """Add several links; one that is unusable does not keep the others away."""
+        for link in islice(links, MAX_LINKS):
+            self._add(link)
+        if len(links) > MAX_LINKS:
+            self._count_dropped(_LINK, MAX_LINKS, len(links) - MAX_LINKS)
+
+    @harmless(_LINK)
+    def _add(self, link: Link) -> None:
+        self.add_link(link.context, link.attributes)
+
+    def _count_failed(self, index: int, name: object, error: Exception) -> None:
         self._detailed().dropped[index] += 1
+        writer.warn_of_failure(_PARTS[index], name, error)
+
+    def _count_dropped(self, index: int, limit: int, number: int = 1) -> None:
+        dropped, part = self._detailed().dropped, _PARTS[index]
+        dropped[index] += number
+        if dropped[index] == number:
+            warn_once(
+                f"the span {orjson.loads(self._name)!r} has more than {limit} {part}s; further ones are "
+                "counted, and not recorded",
+                f"more {part}",
+            )
 
     def _detailed(self) -> Details:
         details = self._details
@@ -198,13 +230,13 @@ class RecordingSpan(Span):
             details = self._details = vars(self).setdefault(_DETAILS_KEY, Details())
         return details
 
-    @_harmless(None)
+    @harmless(None)
     def update_name(self, name: str) -> None:
         """Rename the span."""
         if not self.ended:
             self._name = writer.json_string(name)
 
-    @_harmless(None)
+    @harmless(None)
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
         """Set the status: OK is final, UNSET is ignored, only ERROR has a description."""
         if self.ended or (self._details is not None and self._details.status == StatusCode.OK.value):
@@ -215,10 +247,11 @@ class RecordingSpan(Span):
             code = status
         if code is not StatusCode.UNSET:
             details = self._detailed()
-            details.status = code.value
-            details.status_message = description if code is StatusCode.ERROR else None
+            details.status, details.status_message = code.value, None
+            if code is StatusCode.ERROR and description is not None:
+                details.status_message = str(description)
 
-    @_harmless(_EVENT)
+    @harmless(EVENT)
     def record_exception(
         self,
         exception: BaseException,
@@ -230,15 +263,17 @@ class RecordingSpan(Span):
         described: dict[str, writer.AttributeInput] = {
             semconv.EXCEPTION_TYPE: qualified_name(type(exception)),
             semconv.EXCEPTION_MESSAGE: message_of(exception),
-            semconv.EXCEPTION_STACKTRACE: _stack_of(exception),
+            semconv.EXCEPTION_STACKTRACE: stack_of(exception),
             semconv.EXCEPTION_ESCAPED: str(escaped),
         }
         self.add_event("exception", {**described, **(attributes or {})}, timestamp)
 
-    def fail(self, exception: BaseException) -> None:
+    def fail(self, exception: BaseException, record: bool = True, set_status: bool = True) -> None:
         """Record an exception that left the operation, and set the status accordingly."""
-        self.record_exception(exception)
-        self.set_status(StatusCode.ERROR, status_message(exception))
+        if record:
+            self.record_exception(exception)
+        if set_status:
+            self.set_status(StatusCode.ERROR, status_message(exception))
 
     def end(self, end_time: int | None = None) -> None:
         """Record the span, or count it as dropped if it cannot be encoded.
@@ -248,8 +283,9 @@ class RecordingSpan(Span):
         if self.ended:
             return
         self.ended = True
-        end_ns = end_time or time_ns()
-        if end_ns < self.start_ns and not end_time:  # the machine's clock was set back
+        given = 0 if end_time is None else valid_time(end_time, 0)
+        end_ns = given or time_ns()
+        if end_ns < self.start_ns and not given:  # the machine's clock was set back
             end_ns = self.start_ns
         try:
             details = self._details
@@ -330,47 +366,3 @@ class RecordingSpan(Span):
 def _list_of(attributes: Iterable[tuple[bytes, ...]]) -> tuple[bytes, ...]:
     """Encode the attributes of a span without identity; drop the first comma."""
     return b"[", b"".join(chain.from_iterable(attributes))[1:], b"]"
-
-
-def qualified_name(type_: type) -> str:
-    """Return the name of a class as OpenTelemetry writes exception types."""
-    module = type_.__module__
-    return type_.__qualname__ if module == "builtins" else f"{module}.{type_.__qualname__}"
-
-
-_MEANINGS = {
-    "CancelledError": "the task was cancelled",
-    "GeneratorExit": "it was closed before its end",
-}
-"""Messages for exceptions that usually have none."""
-
-
-def status_message(exception: BaseException) -> str:
-    """Return the status message of a span that ended with an exception."""
-    type_name = type(exception).__name__
-    message = message_of(exception) or _MEANINGS.get(type_name, "")
-    return f"{type_name}: {message}" if message else type_name
-
-
-def message_of(exception: BaseException) -> str:
-    """Return an exception's message, cut; never raise, even if its ``__str__`` does."""
-    try:
-        return _cut(str(exception))
-    except Exception as error:  # noqa: BLE001 - a user's __str__ may do anything
-        pass_on(error)
-        return "<its message could not be read>"
-
-
-def _stack_of(exception: BaseException) -> str:
-    try:
-        return _cut("".join(traceback.format_exception(type(exception), exception, exception.__traceback__)))
-    except Exception as error:  # noqa: BLE001 - formatting calls the user's __str__
-        pass_on(error)
-        return "".join(traceback.format_tb(exception.__traceback__))
-
-
-def _cut(text: str) -> str:
-    if len(text) <= MAX_EXCEPTION_TEXT:
-        return text
-    half = MAX_EXCEPTION_TEXT // 2
-    return f"{text[:half]}… ({len(text) - 2 * half} more characters) …{text[-half:]}"

@@ -15,6 +15,8 @@ File layout, little-endian::
     56    8   base: value of `written` at which the current segment file began (signed)
     64    8   sequence of the current segment file; 0 until the writer has its first
     72    8×n numbers of skipped trajectories and scores, in the order of SKIP_REASONS
+    512   32×112 numbers of recorded spans of other libraries, a row for each instrumentation scope
+          (scope_rows.py); zeros in journals of older versions
     4096  128×96 numbers of dropped spans, a row for each step with dropped spans:
               0  1  length of the step's name, plus one; 0 in free rows
               1  1  1 for a validation step, else 0
@@ -38,11 +40,14 @@ import mmap
 import os
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from otel_rollout.base import semconv
+from otel_rollout.otlp.scan import scope_of
 from otel_rollout.spool.private_files import ForeignFileError, open_private, standard_streams_taken
+from otel_rollout.spool.scope_rows import ScopeRows, scopes_in
 
 MAGIC = b"ORJRNL04"
 HEADER_BYTES = 16384
@@ -50,7 +55,7 @@ OTHER_STEPS = "other steps"
 """Name of the last row, which counts the drops of all steps without a row of their own."""
 STEP_ROWS = 96
 """Number of rows for dropped spans, one row per step."""
-_ACTIVE, _SLOTS, _STARTED, _BASE, _SEQUENCE, _SKIPS, _ROWS = 8, (16, 32), 48, 56, 64, 72, 4096
+_ACTIVE, _SLOTS, _STARTED, _BASE, _SEQUENCE, _SKIPS, _SCOPES, _ROWS = 8, (16, 32), 48, 56, 64, 72, 512, 4096
 _NAME, _ROW_DROPS, _ROW_BYTES = 2, 64, 128
 _NAME_BYTES = _ROW_DROPS - _NAME
 _published = struct.Struct("<2Q")
@@ -107,6 +112,7 @@ class Journal:
         self._map[: len(MAGIC)] = MAGIC
         self._active = 0
         self._rows: dict[tuple[str, bool], int] = {}
+        self._scopes = ScopeRows(_SCOPES)
         self.size = size
         self.written = 0
         self.flushed = 0
@@ -212,6 +218,7 @@ class Journal:
             forgotten = self.recorded - waiting.count(b"\n")
             self.recorded -= forgotten
             self.started[0] -= forgotten
+            self._scopes.replace(fresh, _other_scopes_of(waiting))
         self.set_base(self.flushed)
         self._put(_SEQUENCE, sequence)
         self.publish(self.written)
@@ -239,7 +246,8 @@ class Journal:
         """
         self._put(_BASE, base)
 
-    # `skip` and `drop` need no owner's lock. But only one thread at a time may call one of them.
+    # `skip`, `drop` and `count_scope` need no owner's lock. But only one thread at a time may call any of
+    # them.
 
     def skip(self, reason: str, total: int) -> None:
         """Publish the number of trajectories or scores that were skipped for ``reason``."""
@@ -250,6 +258,14 @@ class Journal:
         at = self._row_of(step, validate) + _ROW_DROPS + 8 * DROP_REASONS.index(reason)
         (number,) = _number.unpack_from(self._map, at)
         self._put(at, number + 1)
+
+    def count_scope(self, scope: str) -> None:
+        """Count a recorded span of another library."""
+        self._scopes.add(self._map, scope)
+
+    def other_scopes(self) -> dict[str, int]:
+        """Return instrumentation scope of another library → its recorded spans."""
+        return scopes_in(self._map, _SCOPES)
 
     def _row_of(self, step: str, validate: bool) -> int:
         """Return the start of a step's row; the last row is for all further steps."""
@@ -310,6 +326,8 @@ class JournalState:
     drops_of_steps: dict[tuple[str, bool], dict[str, int]]
     """(Step, whether it is a validation) → reason → number of dropped spans."""
     skips: dict[str, int]
+    other_scopes: Mapping[str, int]
+    """Instrumentation scope of another library → its recorded spans."""
 
     @property
     def drops(self) -> dict[str, int]:
@@ -339,7 +357,8 @@ def read_state(path: Path) -> JournalState | None:
     written, recorded = rest[2:4] if active else rest[:2]
     started, base, sequence, *skips = rest[4:]
     skipped = dict(zip(SKIP_REASONS, skips, strict=True))
-    return JournalState(written, recorded, started, base, sequence, _drops_in(header), skipped)
+    drops, scopes = _drops_in(header), scopes_in(header, _SCOPES)
+    return JournalState(written, recorded, started, base, sequence, drops, skipped, scopes)
 
 
 def _drops_in(header: bytes) -> dict[tuple[str, bool], dict[str, int]]:
@@ -351,6 +370,13 @@ def _drops_in(header: bytes) -> dict[tuple[str, bool], dict[str, int]]:
             drops = _DROPS.unpack_from(header, row + _ROW_DROPS)
             drops_of_steps[key] = dict(zip(DROP_REASONS, drops, strict=True))
     return drops_of_steps
+
+
+def _other_scopes_of(lines: bytes) -> Counter[str]:
+    """Count the lines of other libraries by instrumentation scope."""
+    counts = Counter(map(scope_of, lines.splitlines()))
+    del counts[semconv.SCOPE]
+    return counts
 
 
 def owed_bytes(path: Path, state: JournalState, segment_bytes: int) -> bytes:

@@ -1,0 +1,251 @@
+"""Check whose spans of other libraries are recorded, and which HTTP requests carry ``traceparent``.
+
+In the program itself (``otel_rollout.doctor.examine()``) the findings tell what is imported, switched on and
+set there. The command sees the variables and the installed packages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from typing import Any, Final
+
+from opentelemetry import trace
+
+from otel_rollout._state import process
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.doctor.diagnosis import Finding, Verdict
+from otel_rollout.integrations.instrumentors import Choice, Instrumentor, choose, doubled, installed
+from otel_rollout.integrations.switching import _module_of as module_of
+from otel_rollout.propagation import http_clients
+from otel_rollout.recording import joining
+from otel_rollout.settings import Settings
+
+CHECK: Final = "instrumentors"
+_SETTING: Final = "OTEL_ROLLOUT_INSTRUMENT"
+_HTTP_KEYS: Final = frozenset({"aiohttp-client", "httpx", "httpx2", "requests", "urllib", "urllib3"})
+"""Instrumentors of HTTP clients, which send ``traceparent`` to every host."""
+_FEW_ATTRIBUTES: Final = 1000
+"""Attributes that a span with a conversation may have; a provider that keeps fewer loses messages."""
+_ROOT: Final = re.compile(r"ParentBased\{root:(.*?),remoteParent")
+_SHARE: Final = re.compile(r"TraceIdRatioBased\{([0-9.e-]+)\}")
+
+
+def check_libraries(configured: Settings) -> Iterator[Finding]:
+    """Check the instrumentors, what becomes of other libraries' spans, and the HTTP clients."""
+    found = installed()
+    choice = choose(configured.instrument, found)
+    yield from _check_instrumentors(configured, found, choice)
+    yield from _check_loss(configured, found, choice)
+    yield _check_clients(configured, found, choice)
+
+
+def check_chosen(configured: Settings) -> Iterator[Finding]:
+    """Check the chosen instrumentors on a node, whose packages may differ from the driver's."""
+    if configured.instrument:
+        choice = choose(configured.instrument, installed())
+        chosen = _named(choice.instrumentors) or "none"
+        yield Finding(CHECK, Verdict.OK, f"{_SETTING} switches on, with their libraries: {chosen}")
+        yield from _unusable_choices(choice)
+
+
+def versions_of_chosen(configured: Settings) -> dict[str, str]:
+    """Return distribution → version of the chosen instrumentors and of the libraries that they instrument."""
+    chosen = choose(configured.instrument, installed()).instrumentors if configured.instrument else []
+    versions = {each.distribution: each.version for each in chosen}
+    for each in chosen:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[each.library] = metadata.version(each.library)
+    return versions
+
+
+# --- Instrumentors ------------------------------------------------------------------------------------------
+
+
+def _check_instrumentors(
+    configured: Settings, found: Sequence[Instrumentor], choice: Choice
+) -> Iterator[Finding]:
+    if not found:
+        found_text = "none is installed; libraries that emit OpenTelemetry spans by themselves need none"
+        yield Finding(CHECK, Verdict.OK, found_text)
+    chosen = [each for each in choice.instrumentors if not each.is_on]
+    others = [each for each in found if each not in choice.instrumentors and not each.is_on]
+    usable = [each for each in others if not each.problem]
+    for state, members in (
+        ("on in this process", [each for each in found if each.is_on]),
+        (f"{_SETTING} switches on, when the program imports the library", chosen),
+        (f"not switched on, unless the program or {_SETTING} does so", usable),
+    ):
+        if members:
+            yield Finding(CHECK, Verdict.OK, f"{state}: {_named(members)}")
+    unusable = [each for each in others if each.problem]
+    if unusable:
+        reasons = "; ".join(f"{_name(each)}: {each.problem}" for each in unusable)
+        yield Finding(CHECK, Verdict.OK, f"installed without use: {reasons}")
+    yield from _unusable_choices(choice)
+    yield from _check_imported(found, choice)
+    for several in doubled(found):
+        names = " and ".join(map(_name, several))
+        advice = "Switch one of them off: each call is recorded twice."
+        yield Finding(CHECK, Verdict.WARN, f"{names} are both on for {several[0].key}", advice)
+
+
+def _unusable_choices(choice: Choice) -> Iterator[Finding]:
+    for sentence in choice.problems:
+        advice = f"Install what is missing, or correct {_SETTING}: these spans would be missing."
+        yield Finding(CHECK, Verdict.WARN, f"{_SETTING}: {sentence}", advice)
+
+
+def _check_imported(found: Iterable[Instrumentor], choice: Choice) -> Iterator[Finding]:
+    """Check for libraries that this process has imported and no instrumentor records."""
+    by_key: dict[str, list[Instrumentor]] = {}
+    for each in found:
+        by_key.setdefault(each.key, []).append(each)
+    for key, several in by_key.items():
+        if any(each.is_on for each in several) or key in _HTTP_KEYS:
+            continue
+        imported = [each for each in several if _is_imported(each)]
+        usable = [each for each in imported if not each.problem]
+        if usable:
+            text = f"{usable[0].library} is imported, and no instrumentor of it is on"
+            advice = f"Set {_SETTING}={key} and call otel_rollout.instrument(): its spans are missing."
+            if key in {each.key for each in choice.instrumentors}:
+                advice = f"Call otel_rollout.instrument(), which switches on what {_SETTING} names."
+            yield Finding(CHECK, Verdict.WARN, text, advice)
+        elif imported:
+            text = f"{imported[0].library} is imported, and {_name(imported[0])} cannot be used"
+            advice = f"Its spans are missing, because {imported[0].problem}. Install a version that fits."
+            yield Finding(CHECK, Verdict.WARN, text, advice)
+
+
+def _is_imported(instrumentor: Instrumentor) -> bool:
+    """Return whether this process has imported the library; False if the library is not installed."""
+    try:
+        metadata.distribution(instrumentor.library)
+    except metadata.PackageNotFoundError:
+        return False
+    return module_of(instrumentor.library) in sys.modules
+
+
+def _named(members: Iterable[Instrumentor]) -> str:
+    return ", ".join(dict.fromkeys(map(_name, members)))
+
+
+def _name(instrumentor: Instrumentor) -> str:
+    return f"{instrumentor.distribution} {instrumentor.version}".rstrip()
+
+
+# --- Spans that would be lost -------------------------------------------------------------------------------
+
+
+def _check_loss(configured: Settings, found: Sequence[Instrumentor], choice: Choice) -> Iterator[Finding]:
+    check = "other spans"
+    if not configured.enabled:
+        why = "OTEL_SDK_DISABLED is true" if configured.sdk_disabled else "tracing is off"
+        if found:
+            advice = "Switch tracing on, see the row `tracing`."
+            yield Finding(check, Verdict.WARN, f"not recorded, because {why}", advice)
+        return
+    yield from _check_sampler(configured)
+    problem = joining.problem()
+    sdk = sys.modules.get("opentelemetry.sdk.trace")
+    provider = trace.get_tracer_provider()
+    if sdk is not None and isinstance(provider, sdk.TracerProvider):
+        yield from _check_sdk_provider(check, provider, is_used=bool(found or choice.instrumentors))
+    elif isinstance(provider, (trace.ProxyTracerProvider, joining.JoinedTracerProvider)):
+        if problem:
+            yield Finding(check, Verdict.WARN, problem, _GIVE_PROVIDER)
+        else:
+            found_text = "recorded inside trajectories, with or without a tracer provider of the application"
+            yield Finding(check, Verdict.OK, found_text)
+    elif type(provider).__module__.partition(".")[0] != "ddtrace":
+        found_text = f"the tracer provider is {_type_name(provider)}, which is none of OpenTelemetry's SDK"
+        yield Finding(check, Verdict.WARN, found_text, _GIVE_PROVIDER)
+
+
+_GIVE_PROVIDER: Final = (
+    "Spans of other libraries go past trajectories: give instrumentors "
+    "tracer_provider=otel_rollout.tracer_provider()."
+)
+
+
+def _check_sampler(configured: Settings) -> Iterator[Finding]:
+    """Check the variables of sampling, which also leave out other libraries' spans."""
+    name = configured.sampler.strip().lower().removeprefix("parentbased_")
+    share = {"always_off": 0.0, "traceidratio": _number(configured.sampler_arg)}.get(name, 1.0)
+    if share < 1:
+        found = f"OTEL_TRACES_SAMPLER leaves out {1 - share:.0%} of trajectories, with all spans inside"
+        yield Finding("other spans", Verdict.WARN, found, "Unset it to record every trajectory.")
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 1.0
+
+
+def _check_sdk_provider(check: str, provider: Any, is_used: bool) -> Iterator[Finding]:
+    """Check the application's provider of OpenTelemetry's SDK, through which other libraries' spans go."""
+    if getattr(provider, "_disabled", False):
+        found = "OTEL_SDK_DISABLED was true when the application made its tracer provider: it makes no spans"
+        yield Finding(check, Verdict.WARN, found, "Unset the variable before the program starts.")
+        return
+    description = _described_sampler(provider)
+    root = _ROOT.match(description)
+    of_root = root[1] if root is not None else description
+    share = _SHARE.search(of_root)
+    if "AlwaysOff" in of_root or (share is not None and float(share[1]) < 1):
+        found = f"the sampler of the application's tracer provider, {of_root}, leaves out trajectories"
+        advice = "Give that provider the sampler ALWAYS_ON; OTEL_ROLLOUT_SAMPLE_GROUPS samples whole groups."
+        yield Finding(check, Verdict.WARN, found, advice)
+    limit = getattr(getattr(provider, "_span_limits", None), "max_span_attributes", None)
+    if is_used and limit is not None and limit < _FEW_ATTRIBUTES:
+        found = f"the application's tracer provider keeps {limit} attributes of a span: messages may be lost"
+        advice = "Set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=10000, or give that provider other SpanLimits."
+        yield Finding(check, Verdict.WARN, found, advice)
+    found = "recorded inside trajectories, through the application's tracer provider"
+    yield Finding(check, Verdict.OK, found)
+
+
+def _described_sampler(provider: Any) -> str:
+    with internal_errors("describing a sampler"):
+        return str(provider.sampler.get_description())
+    return ""
+
+
+def _type_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+# --- HTTP clients -------------------------------------------------------------------------------------------
+
+
+def _check_clients(configured: Settings, found: Iterable[Instrumentor], choice: Choice) -> Finding:
+    """Check which HTTP clients' requests carry ``traceparent``, and to which hosts."""
+    check, hosts = "traceparent", configured.traceparent_hosts
+    senders = [each for each in found if each.key in _HTTP_KEYS]
+    to_all = [each for each in senders if each.is_on or each in choice.instrumentors]
+    if to_all:
+        advice = (
+            f"Name the instrumentors that you need in {_SETTING}, without these, unless the header may go to "
+            "public hosts: OTEL_ROLLOUT_TRACEPARENT_HOSTS does not restrict instrumentors."
+        )
+        return Finding(check, Verdict.WARN, f"to every host, by the instrumentors {_named(to_all)}", advice)
+    if hosts == "none":
+        return Finding(check, Verdict.OK, "on no request: OTEL_ROLLOUT_TRACEPARENT_HOSTS is none")
+    clients = ", ".join(f"{name} {version}" for name, version in _client_versions()) or "none is installed"
+    when = "" if process.http_patches is not None else ", after otel_rollout.instrument()"
+    return Finding(check, Verdict.OK, f"to the hosts {hosts}{when}, by the clients: {clients}")
+
+
+def _client_versions() -> Iterator[tuple[str, str]]:
+    """Yield the installed HTTP clients whose requests carry headers, and what sends with them."""
+    for name in (*http_clients.CLIENTS, "requests"):
+        try:
+            yield name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
