@@ -29,5 +29,5 @@ def running_server() -> Iterator[str]:
 
 def requests_of(url: str, model: str) -> list[dict[str, Any]]:
     """Return the requests for ``model`` that the server has received."""
-    with urllib.request.urlopen(url.removesuffix("/v1") + "/requests", timeout=30) as answer:
+    with urllib.request.urlopen(url.removesuffix("/v1") + "/requests", timeout=120) as answer:
         return [request for request in json.load(answer) if request["model"] == model]
