@@ -14,7 +14,8 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # otherwise it as
 
 if not list(importlib.metadata.distributions(name="openai-agents")):
     collect_ignore = [
-        f"test_{name}.py" for name in ("examples", "bad_input", "litellm", "openai_agents", "pydantic_ai")
+        f"test_{name}.py"
+        for name in ("bad_input", "examples", "litellm", "openai_agents", "pydantic_ai", "request_headers")
     ]
 
 
