@@ -27,13 +27,14 @@ VERL_BENCH := .venv-verl-bench
 VERL_VERSION ?= 0.7.1
 VERL_OLDER := .venv-verl-$(VERL_VERSION)
 MUTANTS := .venv-mutants
+AGENTS := .venv-agents
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
-OTHER_TESTS := verl verl-older oldest-ray oldest-otel
+OTHER_TESTS := verl verl-older agents oldest-ray oldest-otel
 BUILT_FOR_TESTS = tailing-collector $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
-BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready
+BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready
 # Tests in need of MLflow's and Weave's servers, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance
@@ -52,7 +53,7 @@ test:  ## What the README promises: real Ray, MLflow, Weave and Collector
 	@echo "== systems and act as other users."
 	$(call part,make test,$(call in_pairs,built-for-tests) && $(call in_pairs,$(TESTS)))
 
-test-all:  ## What takes other environments: verl, and older versions of verl, Ray and OpenTelemetry
+test-all:  ## What takes other environments: verl, agent libraries, older versions of verl, Ray and OpenTelemetry
 	$(call part,make test-all,$(call in_pairs,built-for-other-tests) && $(call in_pairs,$(OTHER_TESTS)))
 
 built-for-tests: $(BUILT_FOR_TESTS)
@@ -112,6 +113,9 @@ verl-older: $(VERL_OLDER)/.ready  ## The same of one trajectory with an older ve
 	$(call part,verl $(VERL_VERSION),VERL_USE_EXTERNAL_MODULES=otel_rollout.integrations.verl \
 		$(VERL_OLDER)/bin/python -m pytest tests/verl/test_worker.py tests/verl/test_rollout_trace.py)
 
+agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and on Ray
+	$(call part,agent libraries,$(AGENTS)/bin/python -m pytest tests/agents)
+
 $(VENV)/.tools: $(SETUP)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
@@ -147,6 +151,8 @@ $(eval $(call environment,$(VERL_OLDER),--editable '.[verl-older-tests]' verl==$
 # Weave's client and trace server, for tests to talk to: 0.53.0 is the last with the server.
 $(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect confluent-kafka fastapi \
 	python-multipart redis sqlparse uvicorn))
+
+$(eval $(call environment,$(AGENTS),--editable '.[agents-tests]'))
 
 $(eval $(call environment,$(MUTANTS),cosmic-ray))
 

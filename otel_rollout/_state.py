@@ -132,6 +132,8 @@ class ProcessState:
     """Entry point's value → its instrumentor, which instrument() has switched on."""
     originals: dict[str, Any] = field(default_factory=dict, metadata=_WIRED)
     """Name of a framework's function that an integration has replaced → that function."""
+    adapters: dict[str, Any] = field(default_factory=dict)
+    """Name of a framework that traces by means of its own → what our adapter has added to the framework."""
 
     def present_runtime(self) -> Runtime | None:
         """Return the runtime, also one that an interrupted start has created since."""

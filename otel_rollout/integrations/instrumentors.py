@@ -17,15 +17,28 @@ from importlib.metadata import Distribution, EntryPoint
 from typing import Any, Final, NamedTuple
 
 from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.base.version import VERSION
 
 GROUPS: Final = ("openinference_instrumentor", "opentelemetry_instrumentor")
 """Entry-point groups of instrumentors. OpenInference publishes its own in both."""
+OWN_GROUP: Final = "otel_rollout_instrumentor"
+"""Group of :data:`_OWN`. It is no entry-point group: other projects publish in :data:`GROUPS`."""
 ALL: Final = "all"
 """The setting's word for every installed instrumentor."""
-_PREFERRED: Final = ("openinference-instrumentation-", "opentelemetry-instrumentation-")
+_PREFERRED: Final = ("otel-rollout", "openinference-instrumentation-", "opentelemetry-instrumentation-")
 """Beginnings of distribution names, the best first.
 
-OpenInference's spans have messages, tokens and tool calls as attributes, without a further setting.
+Our own for the OpenAI Agents SDK stays when the program replaces the SDK's list of processors. Others are
+lost then: in a Ray worker they are switched on before the program's own lines run. OpenInference's spans have
+messages, tokens and tool calls as attributes, without a further setting.
+"""
+_OWN: Final = {
+    "openai_agents": ("openai-agents", "OpenAIAgentsInstrumentor"),
+    "pydantic_ai": ("pydantic-ai-slim", "PydanticAIInstrumentor"),
+}
+"""Instrumentors of this package, for libraries that trace by means of their own.
+
+Each name has the library's distribution and the class in ``otel_rollout.integrations.<name>``.
 """
 _EXTRAS: Final = ("instruments", "instruments-any")
 """Extras of an instrumentor's distribution that name the libraries it instruments."""
@@ -37,7 +50,7 @@ class Instrumentor:
 
     Attributes:
         name: name of its entry point, such as ``openai``. Instrumentors of one library share it.
-        group: its entry-point group, one of :data:`GROUPS`.
+        group: its entry-point group, one of :data:`GROUPS`; :data:`OWN_GROUP` for those of this package.
         distribution: its distribution, such as ``openinference-instrumentation-openai``.
         version: version of the distribution.
         library: distribution that it instruments, such as ``openai`` or ``langchain-core``.
@@ -79,6 +92,8 @@ def installed() -> list[Instrumentor]:
         for point in metadata.entry_points(group=group):
             instrumentor = _described(point, group)
             found.setdefault((instrumentor.distribution, point.value), instrumentor)
+    for own in _own():
+        found[own.distribution, own.entry_point.value] = own
     return sorted(found.values(), key=lambda each: (each.key, _rank(each), each.distribution))
 
 
@@ -157,6 +172,13 @@ def _described(point: EntryPoint, group: str) -> Instrumentor:
     version = distribution.version if distribution is not None else ""
     library, problem = _library_of(point.name, distribution)
     return Instrumentor(point.name, group, normalized(name), version, library, _is_on(point), problem, point)
+
+
+def _own() -> Iterator[Instrumentor]:
+    for name, (library, class_) in _OWN.items():
+        point = EntryPoint(name, f"otel_rollout.integrations.{name}:{class_}", OWN_GROUP)
+        problem = "" if any(metadata.distributions(name=library)) else f"{library} is not installed"
+        yield Instrumentor(name, OWN_GROUP, "otel-rollout", VERSION, library, _is_on(point), problem, point)
 
 
 def _is_on(point: EntryPoint) -> bool:

@@ -29,6 +29,8 @@ _CONTENT_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONVENTIONS_VARIABLE: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 _LATEST: Final = "gen_ai_latest_experimental"
 """Value of the variable above with which messages are attributes of the span; else they are log events."""
+_ARGUMENTS: Final = {"openinference-instrumentation-openai-agents": {"exclusive_processor": False}}
+"""Distribution → arguments. The application's own processors of the OpenAI Agents SDK stay."""
 _BESIDE_CONTEXT: Final = frozenset({"langchain"})
 """Instrumentors whose spans of model calls are not current during the call. A span of the client inside is
 then no child of theirs, and its tokens count twice."""
@@ -72,7 +74,7 @@ def _switch_on(chosen: Instrumentor, captures_content: bool, _: ModuleType) -> N
         if instrumentor.is_instrumented_by_opentelemetry:  # by the application, in the meantime
             return
         with _content_captured(captures_content):
-            instrumentor.instrument(raise_exception_on_conflict=True, **_provider_argument())
+            instrumentor.instrument(raise_exception_on_conflict=True, **_arguments(chosen))
         if not instrumentor.is_instrumented_by_opentelemetry:
             raise RuntimeError("it refused, without a reason")
     except Exception as error:  # noqa: BLE001 - another project's code; the program goes on without it
@@ -123,14 +125,15 @@ def _content_captured(captures_content: bool) -> Iterator[None]:
         os.environ.pop(_CONTENT_VARIABLE, None)
 
 
-def _provider_argument() -> dict[str, Any]:
-    """Return the argument for instrumentors whose tracers would not be joined by themselves."""
+def _arguments(chosen: Instrumentor) -> dict[str, Any]:
+    """Return an instrumentor's arguments: its own, and a provider if its tracers need one to be joined."""
+    own = _ARGUMENTS.get(chosen.distribution, {})
     provider = trace.get_tracer_provider()
     sdk = sys.modules.get("opentelemetry.sdk.trace")
     is_sdk = sdk is not None and isinstance(provider, sdk.TracerProvider)
     if is_sdk or (isinstance(provider, trace.ProxyTracerProvider) and not joining.problem()):
-        return {}
-    return {"tracer_provider": joining.JoinedTracerProvider()}
+        return own
+    return {**own, "tracer_provider": joining.JoinedTracerProvider()}
 
 
 def _module_of(library: str) -> str:

@@ -20,6 +20,21 @@ def set_attributes(span: Span, attributes: Mapping[str, Any]) -> None:
             span.set_attribute(name, value)
 
 
+def put_value(span: Span, key: str, value: Any) -> None:
+    """Set ``input.value`` or ``output.value`` to a value, unless the user has set it.
+
+    Nothing is set for None, or if the settings exclude content.
+    """
+    from otel_rollout.capture import encoding, span_io
+
+    active = runtime.current()
+    if active is None or value is None:
+        return
+    encode = encoding.ENCODERS[active.settings.capture_content]
+    if encode is not None:
+        span_io.put_json(span, key, encode(value, active.settings.value_limit))
+
+
 @internal_errors("showing an operation's output")
 def set_output(value: Any) -> None:
     """Show ``value`` as the current span's output. Never raises."""

@@ -1,0 +1,182 @@
+"""Turn the SDK's spans into spans of the trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from opentelemetry import context as otel_context
+from opentelemetry.trace import Span, StatusCode, Tracer, set_span_in_context
+
+from otel_rollout import runtime
+from otel_rollout.base import semconv
+from otel_rollout.base.bounded import BoundedDict
+from otel_rollout.base.errors import internal_errors
+from otel_rollout.capture import usage
+from otel_rollout.integrations._kit.spans import put_value, set_attributes
+
+_KINDS: Final = {
+    "agent": semconv.KIND_AGENT,
+    "function": semconv.KIND_TOOL,
+    "generation": semconv.KIND_LLM,
+    "guardrail": "GUARDRAIL",
+    "response": semconv.KIND_LLM,
+    "speech": semconv.KIND_LLM,
+    "transcription": semconv.KIND_LLM,
+}
+"""Type of the SDK's span → OpenInference span kind; other types are chains."""
+_NOT_RECORDED: Final = frozenset({"task", "turn"})
+"""Types that only repeat what the spans around and below them tell."""
+_MAX_OPEN: Final = 1 << 16
+"""Maximum number of open spans. A cancelled run may leave spans that never end."""
+
+
+class _Open(NamedTuple):
+    """An open span, with the contexts around and inside it."""
+
+    span: Span
+    outside: otel_context.Context
+    inside: otel_context.Context
+
+
+class TrajectoryProcessor:
+    """Record the SDK's spans inside trajectories; it has the interface of the SDK's ``TracingProcessor``."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.is_active = True
+        self._tracer = tracer
+        self._open: BoundedDict[str, _Open] = BoundedDict(_MAX_OPEN)
+
+    def on_trace_start(self, trace: Any) -> None:
+        """Do nothing: the trajectory is the trace."""
+
+    def on_trace_end(self, trace: Any) -> None:
+        """Do nothing."""
+
+    @internal_errors("starting a span of the OpenAI Agents SDK")
+    def on_span_start(self, span: Any) -> None:
+        """Start a span below the current one, and make it current."""
+        data = span.span_data
+        if not self.is_active or data.type in _NOT_RECORDED:
+            return
+        outside = otel_context.get_current()
+        name = str(getattr(data, "name", None) or data.type)
+        kind = _KINDS.get(data.type, semconv.KIND_CHAIN)
+        started = self._tracer.start_span(name, outside, attributes={semconv.SPAN_KIND: kind})
+        if not started.is_recording():
+            return
+        inside = set_span_in_context(started, outside)
+        self._open[span.span_id] = _Open(started, outside, inside)
+        otel_context.attach(inside)
+
+    @internal_errors("ending a span of the OpenAI Agents SDK")
+    def on_span_end(self, span: Any) -> None:
+        """Describe the span and end it; restore the context around it, if it is still current."""
+        open_ = self._open.pop(span.span_id, None)
+        if open_ is None:
+            return
+        try:
+            _describe(open_.span, span.span_data)
+            if span.error is not None:
+                _fail(open_.span, span.error)
+        finally:
+            open_.span.end()
+            if otel_context.get_current() is open_.inside:
+                otel_context.attach(open_.outside)
+
+    def shutdown(self) -> None:
+        """Do nothing: spans are delivered when the program ends."""
+
+    def force_flush(self) -> None:
+        """Do nothing: a span is recorded when it ends."""
+
+
+def _describe(span: Span, data: Any) -> None:
+    describe = _DESCRIBE.get(data.type)
+    if describe is not None:
+        describe(span, data)
+
+
+def _agent(span: Span, data: Any) -> None:
+    set_attributes(span, {"gen_ai.agent.name": data.name})
+
+
+def _function(span: Span, data: Any) -> None:
+    set_attributes(span, {semconv.GEN_AI_TOOL_NAME: data.name})
+    put_value(span, semconv.INPUT_VALUE, data.input)
+    put_value(span, semconv.OUTPUT_VALUE, data.output)
+
+
+def _generation(span: Span, data: Any) -> None:
+    """Describe a call of the Chat Completions API."""
+    _model_call(span, data.model)
+    settings = data.model_config or {}
+    attributes = {
+        semconv.GEN_AI_REQUEST_TEMPERATURE: settings.get("temperature"),
+        semconv.GEN_AI_REQUEST_TOP_P: settings.get("top_p"),
+        semconv.GEN_AI_REQUEST_MAX_TOKENS: settings.get("max_tokens"),
+    }
+    set_attributes(span, attributes)
+    usage.put(span, usage.read({"usage": data.usage}))
+    if data.input is not None:
+        put_value(span, semconv.INPUT_VALUE, {"messages": list(data.input)})
+    if data.output is not None:
+        choices = [{"message": _without_nones(message)} for message in data.output]
+        put_value(span, semconv.OUTPUT_VALUE, {"choices": choices})
+
+
+def _response(span: Span, data: Any) -> None:
+    """Describe a call of the Responses API."""
+    response = data.response
+    _model_call(span, getattr(response, "model", None))
+    usage.put(span, usage.read({"usage": data.usage or getattr(response, "usage", None)}))
+    if data.input is not None:
+        put_value(span, semconv.INPUT_VALUE, {"input": data.input})
+    if response is not None:
+        put_value(span, semconv.OUTPUT_VALUE, {"output": response.output})
+
+
+def _handoff(span: Span, data: Any) -> None:
+    put_value(span, semconv.INPUT_VALUE, data.from_agent)
+    put_value(span, semconv.OUTPUT_VALUE, data.to_agent)
+
+
+def _guardrail(span: Span, data: Any) -> None:
+    put_value(span, semconv.OUTPUT_VALUE, {"triggered": data.triggered})
+
+
+def _custom(span: Span, data: Any) -> None:
+    put_value(span, semconv.INPUT_VALUE, data.data)
+
+
+_DESCRIBE: Final[Mapping[str, Callable[[Span, Any], None]]] = {
+    "agent": _agent,
+    "custom": _custom,
+    "function": _function,
+    "generation": _generation,
+    "guardrail": _guardrail,
+    "handoff": _handoff,
+    "response": _response,
+}
+
+
+def _model_call(span: Span, model: str | None) -> None:
+    set_attributes(span, {semconv.GEN_AI_OPERATION_NAME: "chat", semconv.GEN_AI_REQUEST_MODEL: model})
+
+
+def _without_nones(message: Any) -> Any:
+    """Return a message without the fields that the reply did not set."""
+    if not isinstance(message, Mapping):
+        return message
+    return {name: value for name, value in message.items() if value is not None or name == "content"}
+
+
+def _fail(span: Span, error: Any) -> None:
+    """Mark a span as failed; the message only if content is recorded."""
+    active = runtime.current()
+    if active is not None and active.settings.capture_content != "full":
+        span.set_status(StatusCode.ERROR)
+        return
+    message, data = error.get("message"), error.get("data") or {}
+    reason = data.get("error")
+    span.set_status(StatusCode.ERROR, f"{message}: {reason}" if reason else str(message))
