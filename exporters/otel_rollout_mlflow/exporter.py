@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_rollout.base import semconv
 from otel_rollout.exporting.api import ExportFailure
 from otel_rollout.exporting.arguments import positive_bytes
-from otel_rollout.exporting.base import GuardedExporter
+from otel_rollout.exporting.base import TrackerExporter
 from otel_rollout.exporting.projects import by_project
 from otel_rollout_mlflow import settings
 from otel_rollout_mlflow.database_target import StoreTarget
@@ -25,7 +25,7 @@ DEFAULT_MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 """Bytes of protobuf in one request."""
 
 
-class MlflowSpanExporter(GuardedExporter):
+class MlflowSpanExporter(TrackerExporter):
     """Writes spans to MLflow, one trace per trajectory.
 
     Traces are searchable by step, sample, rollout and score.
@@ -106,30 +106,25 @@ class MlflowSpanExporter(GuardedExporter):
             self._writer.write(self._experiment_id(project), group)
             self._last_project = project or self._last_project
 
-    def link_run(self, run: str, rollout_run_id: str) -> ExportFailure | None:
-        """Link a rollout to an MLflow run published after the first traces. Never raises.
+    def write_running(self, roots: Sequence[ReadableSpan]) -> None:
+        """Write traces of running trajectories."""
+        self._connect()
+        for root in roots:
+            project = (root.attributes or {}).get(semconv.PROJECT_NAME)
+            experiment_id = self._experiment_id(str(project) if project else None)
+            self._target.announce(running_trace(root), experiment_id)
+
+    def write_link(self, run: str, rollout_run_id: str) -> None:
+        """Link a rollout to an MLflow run, given by its id; the run replaces any earlier one.
 
         Later traces are linked when they are written. Stored traces are found by their tag
-        ``rollout.run.id``, whichever forwarder delivered them. May be called any number of times.
-
-        Args:
-            run: id of the MLflow run, which replaces any earlier one.
-            rollout_run_id: the resource attribute ``rollout.run.id`` of the rollout's spans.
-
-        Returns:
-            None once all traces are linked, else the failure, after which spans are still exported.
+        ``rollout.run.id``.
         """
-        return self.guarded(lambda: self._link_run(run, rollout_run_id))
-
-    def announce(self, roots: Sequence[ReadableSpan]) -> None:
-        """List trajectories as running, before their root spans have ended.
-
-        Never raises, because a trajectory that is not announced appears when it ends. The caller must not
-        pass a root that was exported before.
-        """
-        failure = self.guarded(lambda: self._announce(roots))
-        if failure is not None:
-            self._logger.debug("Running trajectories could not be announced: %s", failure.message)
+        self._connect()
+        is_fixed = self._settings.experiment_id or self._settings.experiment_name
+        # All experiments: other nodes and earlier forwarders may have delivered to projects unknown here.
+        experiment_ids = [self._experiment_id(None)] if is_fixed else self._target.experiment_ids()
+        self._run.publish(run, rollout_run_id, experiment_ids)
 
     def prepare(self) -> None:
         """Import modules and connect, before the first ``export``."""
@@ -178,20 +173,6 @@ class MlflowSpanExporter(GuardedExporter):
             self._experiments.check(self._settings.experiment_id)
         else:  # /version may need no credentials, but this request does
             self._target.experiment_named(self._settings.experiment_name or "otel-rollout")
-
-    def _announce(self, roots: Sequence[ReadableSpan]) -> None:
-        self._connect()
-        for root in roots:
-            project = (root.attributes or {}).get(semconv.PROJECT_NAME)
-            experiment_id = self._experiment_id(str(project) if project else None)
-            self._target.announce(running_trace(root), experiment_id)
-
-    def _link_run(self, run: str, rollout_run_id: str) -> None:
-        self._connect()
-        is_fixed = self._settings.experiment_id or self._settings.experiment_name
-        # All experiments: other nodes and earlier forwarders may have delivered to projects unknown here.
-        experiment_ids = [self._experiment_id(None)] if is_fixed else self._target.experiment_ids()
-        self._run.publish(run, rollout_run_id, experiment_ids)
 
     def _experiment_id(self, project: str | None) -> str:
         if self._settings.experiment_id:

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_rollout.base import semconv
 from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredError
 from otel_rollout.exporting.arguments import positive_bytes
-from otel_rollout.exporting.base import GuardedExporter, rejecting
+from otel_rollout.exporting.base import TrackerExporter, rejecting
 from otel_rollout.exporting.projects import by_project
 from otel_rollout_weave import mapping, settings
 from otel_rollout_weave.calls import MAX_REQUEST_BYTES, CallWriter
@@ -21,7 +21,7 @@ from otel_rollout_weave.running import RunningMarkers
 from otel_rollout_weave.server import Server
 
 
-class WeaveSpanExporter(GuardedExporter):
+class WeaveSpanExporter(TrackerExporter):
     """Writes spans to W&B Weave as calls, one trace per trajectory.
 
     Trajectories are searchable by identity and score.
@@ -87,31 +87,35 @@ class WeaveSpanExporter(GuardedExporter):
             self._scores.write(project_id, scores)
             self._last_project = project or self._last_project
 
-    def announce(self, roots: Sequence[ReadableSpan]) -> None:
-        """Show trajectories as running, before their root spans have ended.
+    def write_running(self, roots: Sequence[ReadableSpan]) -> None:
+        """Show running trajectories by markers."""
+        if not self._running.is_possible:
+            return
+        of_project: dict[str, list[ReadableSpan]] = {}
+        for root in roots[: self._running.room]:
+            project = (root.attributes or {}).get(semconv.PROJECT_NAME)
+            of_project.setdefault(self._projects.id_of(str(project) if project else None), []).append(root)
+        for project_id, group in of_project.items():
+            self._running.show(project_id, group, self._run_of(project_id))
 
-        Never raises, because a trajectory that is not announced appears when it ends. The caller must not
-        pass a root that was exported before.
-        """
-        failure = self.guarded(lambda: self._announce(roots))
-        if failure is not None:
-            self._logger.debug("Running trajectories could not be announced: %s", failure.message)
-
-    def link_run(self, run: str, rollout_run_id: str) -> ExportFailure | None:
-        """Link later spans, and trajectories already written, to a W&B run. Never raises.
+    def write_link(self, run: str, rollout_run_id: str) -> None:
+        """Link calls to a W&B run, given as ``entity/project/run``.
 
         The run of a stored call cannot change, and a call that is written again would show twice. So stored
         trajectories without the run get feedback ``wb_run``.
-
-        Args:
-            run: ``entity/project/run``.
-            rollout_run_id: the resource attribute ``rollout.run.id`` of the rollout's spans. Trajectories
-                that other processes and nodes delivered are linked too.
-
-        Returns:
-            None once the spans are linked, else the failure.
         """
-        return self.guarded(lambda: self._link_run(run, rollout_run_id))
+        parts = run.split("/")
+        if len(parts) != 3 or not all(parts):
+            raise UndeliveredError(
+                FailureKind.REFUSED, f"The W&B run is {run!r}; expected entity/project/run."
+            )
+        self._linked_run = run
+        for project_id in {*self._projects.known_ids(), f"{parts[0]}/{parts[1]}"}:
+            try:
+                self._scores.link_run(project_id, run, rollout_run_id)
+            except UndeliveredError as error:
+                if error.status != 404:  # the run's project need not be a Weave project
+                    raise
 
     def check(self) -> ExportFailure | None:
         """Ask W&B and the trace server whether they grant access; None if they do."""
@@ -155,30 +159,6 @@ class WeaveSpanExporter(GuardedExporter):
     def _run_of(self, project_id: str) -> str | None:
         own = f"{project_id}/{self._settings.run_id}" if self._settings.run_id else None
         return self._linked_run or own
-
-    def _announce(self, roots: Sequence[ReadableSpan]) -> None:
-        if not self._running.is_possible:
-            return
-        of_project: dict[str, list[ReadableSpan]] = {}
-        for root in roots[: self._running.room]:
-            project = (root.attributes or {}).get(semconv.PROJECT_NAME)
-            of_project.setdefault(self._projects.id_of(str(project) if project else None), []).append(root)
-        for project_id, group in of_project.items():
-            self._running.show(project_id, group, self._run_of(project_id))
-
-    def _link_run(self, run: str, rollout_run_id: str) -> None:
-        parts = run.split("/")
-        if len(parts) != 3 or not all(parts):
-            raise UndeliveredError(
-                FailureKind.REFUSED, f"The W&B run is {run!r}; expected entity/project/run."
-            )
-        self._linked_run = run
-        for project_id in {*self._projects.known_ids(), f"{parts[0]}/{parts[1]}"}:
-            try:
-                self._scores.link_run(project_id, run, rollout_run_id)
-            except UndeliveredError as error:
-                if error.status != 404:  # the run's project need not be a Weave project
-                    raise
 
     def _check(self) -> None:
         self._server.ping()

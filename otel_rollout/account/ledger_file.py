@@ -76,7 +76,7 @@ class LedgerFile:
         self._restore: Callable[[Any], None] = restore
         self._is_restored = True
         self._has_failed = False
-        self._open()
+        self._db, self._file = self._open()
 
     def __enter__(self: _Self) -> _Self:
         """Use the ledger."""
@@ -96,7 +96,8 @@ class LedgerFile:
         """Close the connection."""
         self._db.close()
 
-    def _open(self) -> None:
+    def _open(self) -> tuple[sqlite3.Connection, os.stat_result]:
+        """Connect to the file, and return the connection and what identifies the file."""
         check_files(self._path.parent)
         db = connect(self._path)
         try:
@@ -106,18 +107,17 @@ class LedgerFile:
             if version_of(db) == 0:
                 db.executescript(_SCHEMA)
             db.execute(_DESTINATION)
-            self._file = os.stat(self._path)
+            return db, os.stat(self._path)
         except BaseException:
             db.close()
             raise
-        self._db = db
 
     def keep(self) -> None:
         """Restore the file with its content if it was removed; replace it if it was cut."""
         with process.ledger_lock:
             if self._is_ours() and self._is_replaced():
                 removed = self._db
-                self._open()
+                self._db, self._file = self._open()
                 removed.close()
                 self._is_restored = False
             if not self._is_restored:

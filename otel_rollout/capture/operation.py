@@ -179,8 +179,7 @@ class RecordedCall(Call):
 
 def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
     """Start to record a call, or return None; the caller attaches ``inside``."""
-    active = runtime.current()
-    if active is None:
+    if (active := runtime.current()) is None:
         return None
     outside = get_current()
     above = outside.get(SPAN)

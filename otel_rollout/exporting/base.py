@@ -108,6 +108,54 @@ class GuardedExporter(SpanExporter):
             return
 
 
+class TrackerExporter(GuardedExporter):
+    """An exporter to a tracker that shows running trajectories and has runs of its own.
+
+    A subclass implements :meth:`write_running` and :meth:`write_link`.
+    """
+
+    def write_running(self, roots: Sequence[ReadableSpan]) -> None:
+        """Show trajectories as running. Called under the lock.
+
+        Raises:
+            UndeliveredError: the trajectories are not shown.
+        """
+        raise NotImplementedError
+
+    def write_link(self, run: str, rollout_run_id: str) -> None:
+        """Link a rollout's spans to a run of the tracker. Called under the lock.
+
+        Raises:
+            UndeliveredError: not all spans are linked.
+        """
+        raise NotImplementedError
+
+    def announce(self, roots: Sequence[ReadableSpan]) -> None:
+        """Show trajectories as running, before their root spans have ended.
+
+        Never raises, because a trajectory that is not announced appears when it ends. The caller must not
+        pass a root that was exported before.
+        """
+        failure = self.guarded(lambda: self.write_running(roots))
+        if failure is not None:
+            self._logger.debug("Running trajectories could not be announced: %s", failure.message)
+
+    def link_run(self, run: str, rollout_run_id: str) -> ExportFailure | None:
+        """Link a rollout's earlier and later spans to a run of the tracker. Never raises.
+
+        May be called any number of times.
+
+        Args:
+            run: the tracker's run.
+            rollout_run_id: the resource attribute ``rollout.run.id`` of the rollout's spans, whichever
+                process or forwarder delivered them.
+
+        Returns:
+            None once all spans are linked, else the failure, after which spans are still exported.
+        """
+        return self.guarded(lambda: self.write_link(run, rollout_run_id))
+
+
 @contextmanager
 def rejecting(problem: str = "A span cannot be encoded") -> Iterator[None]:
     """Turn an exception of the block, which encodes spans, into a rejection.

@@ -77,6 +77,7 @@ class Delivery:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"deliver-{name}", daemon=True)
         self._lines = (lines or LineCache(node_dir)).reader()
+        self._opened: Ledger | None = None
         self._positions: dict[str, int] = {}
         self._tallies: dict[StepKey, Tally] = {}
         self._unreadable: set[SegmentName] = set()
@@ -117,14 +118,21 @@ class Delivery:
                 return False
         return True  # a partial line does not count: crash recovery cuts it off, or a copy completes it
 
+    @property
+    def _ledger(self) -> Ledger:
+        """The ledger that the thread has opened."""
+        if self._opened is None:
+            raise RuntimeError("the thread has not opened the ledger")
+        return self._opened
+
     def _run(self) -> None:
         """Deliver until stopped; after an error, pause and begin again."""
         self._prepare()
         interruptions = 0
         while not self._stop.is_set():
             try:
-                with Ledger(self._node_dir, self._is_ours, self._resume) as self._ledger:
-                    self._resume(self._ledger)
+                with Ledger(self._node_dir, self._is_ours, self._resume) as self._opened:
+                    self._resume(self._opened)
                     self._name_destination()
                     while not self._stop.is_set():
                         self._deliver_next_batch()

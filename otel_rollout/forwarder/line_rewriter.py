@@ -17,12 +17,13 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base import semconv
+from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.span_rewriter import Contents, SpanRewriter, TraceMemory
@@ -69,9 +70,9 @@ class LineRewriter:
         self._turns = turns
         self._redact = redact
         self._detokenizers = detokenizers if detokenizers is not None else DetokenizerCache(node_dir)
-        self._memory = MEMORY_BYTES if memory is None else memory
-        self._traces: OrderedDict[str, TraceMemory] = OrderedDict()
-        self._size = 0
+        memory = MEMORY_BYTES if memory is None else memory
+        self._max_trace = memory // _TRACE_SHARE
+        self._traces: BoundedDict[str, TraceMemory] = BoundedDict(memory, attrgetter("size"))
         self._lock = threading.Lock()
         self._problems: set[str] = set()
 
@@ -148,16 +149,12 @@ class LineRewriter:
     ) -> bool:
         trace_id = str(span["traceId"])
         trace = self._traces.pop(trace_id, None) or TraceMemory()
-        self._size -= trace.size
         try:
             return SpanRewriter(span, trace, self._turns, contents, detokenizer, answer).rewrite()
         finally:
             trace.measure()
-            if trace.size <= self._memory // _TRACE_SHARE:
-                self._size += trace.size
+            if trace.size <= self._max_trace:
                 self._traces[trace_id] = trace
-            while self._size > self._memory:
-                self._size -= self._traces.popitem(last=False)[1].size
 
     def _recorded_text(self, root: dict[str, Any], span_id: str) -> str | None:
         """Read a span's answer text from the segment of the root that shows it.

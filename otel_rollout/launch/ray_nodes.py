@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from otel_rollout.account import progress
 from otel_rollout.account.report import Report, StepCount
 from otel_rollout.exporting import entry_points
-from otel_rollout.launch import drain, launcher, trackers, transfer
+from otel_rollout.launch import drain, launcher, transfer
 from otel_rollout.otlp.scan import StepKey
 from otel_rollout.runs.directory import node_directory
 from otel_rollout.runs.membership import decide
@@ -114,12 +114,12 @@ def _answers(ray: Any, asked: list[Any], timeout: float) -> tuple[list[Any], lis
     return answered, silent
 
 
-def publish_run(runs: Mapping[str, str]) -> None:
-    """Publish the trackers' runs on every other node of the cluster, without waiting."""
+def run_on_others(function: Callable[..., Any], *args: Any) -> None:
+    """Run a module's function on every other node of the cluster, without waiting."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         for node in _others(ray):
-            _on_node(ray, node, _publish_here).remote(dict(runs))
+            _on_node(ray, node, function).remote(*args)
 
 
 def _others(ray: Any) -> list[str]:
@@ -160,11 +160,6 @@ def _copy(ray: Any, node: str, node_dir: str, copied: Settings, deadline: float)
         )  # fmt: skip
         return None
     return copy
-
-
-def _publish_here(runs: dict[str, str]) -> None:
-    """Publish the trackers' runs on the node that executes this Ray task."""
-    trackers.publish_run_here(runs)
 
 
 class _Answer(NamedTuple):

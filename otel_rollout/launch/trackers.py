@@ -32,7 +32,7 @@ def publish_run(runs: Mapping[str, str]) -> None:
         if "ray" in sys.modules:
             from otel_rollout.launch import ray_nodes
 
-            ray_nodes.publish_run(known)
+            ray_nodes.run_on_others(publish_run_here, known)
     except Exception as error:  # noqa: BLE001 - training goes on, and the log says what is not linked
         pass_on(error)
         _logger.warning("otel-rollout: the run %s could not be published: %s", dict(runs), error)

@@ -183,7 +183,7 @@ def setup_hook(user_hook: Callable[[], Any] | str | None, secrets: Mapping[str, 
         elif user_hook is not None:
             user_hook()
         try:
-            from otel_rollout.propagation.instrument import instrument_worker
+            from otel_rollout.propagation.ray_worker import instrument_worker
 
             instrument_worker()
         except Exception as error:  # noqa: BLE001 - the worker must run without this package

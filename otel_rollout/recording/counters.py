@@ -13,10 +13,10 @@ from otel_rollout.recording.identity import Identity
 from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, Journal
 
 _SKIP_WARNINGS: Final = {
-    "application_sampler": "the sampler of the application's own OpenTelemetry leaves out a trajectory, "
+    "application_sampler": "the sampler of the application's own OpenTelemetry samples a trajectory out, "
     "which reaches no exporter",
-    "spool_full": "the run is near its disk limit on this machine; a trajectory is left out so that others "
-    "stay whole (OTEL_ROLLOUT_SPOOL_LIMIT, OTEL_ROLLOUT_SPOOL_FULL)",
+    "spool_full": "the run is near its disk limit on this machine; a trajectory is not recorded, so that "
+    "others stay whole (OTEL_ROLLOUT_SPOOL_LIMIT, OTEL_ROLLOUT_SPOOL_FULL)",
 }
 """Reason → warning for the first trajectory that is skipped although the user did not ask for that."""
 _logger = logging.getLogger("otel_rollout")
@@ -25,7 +25,7 @@ _logger = logging.getLogger("otel_rollout")
 class Counts(NamedTuple):
     """Counts of one process.
 
-    Spans started and recorded; dropped spans and left-out trajectories by reason; recorded spans of other
+    Spans started and recorded; dropped spans and skipped trajectories by reason; recorded spans of other
     libraries by instrumentation scope.
     """
 

@@ -155,7 +155,7 @@ def create_private(directory: Path, spool_dir: Path) -> None:
 
 
 def _check_spool_directory(spool_dir: Path) -> None:
-    """Check that a spool, and a link to it, belongs to this user or the administrator."""
+    """Check that a spool, and a link to it, belongs to this user or root."""
     for owner in (spool_dir.lstat().st_uid, spool_dir.stat().st_uid):
         if owner not in (os.geteuid(), 0):
             raise ForeignFileError(f"{spool_dir} belongs to user id {owner}, not to {os.geteuid()}")
@@ -172,7 +172,7 @@ def free_bytes(directory: Path) -> int | None:
     state = os.statvfs(directory)
     if state.f_blocks == 0:  # memory without a limit, and some network file systems
         return None
-    # Some blocks are reserved for the administrator.
+    # Some blocks are reserved for root.
     return state.f_frsize * (state.f_bfree if os.geteuid() == 0 else state.f_bavail)
 
 

@@ -173,7 +173,7 @@ class FileSystem(NamedTuple):
 def test_default_limit_is_above_zero_on_any_file_system(
     size: int, reserved: int, available: int, user: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds for any share of the disk reserved for the administrator."""
+    """This holds for any share of the disk reserved for root."""
     state = FileSystem(512, size, available + reserved, available)
     monkeypatch.setattr(layout.os, "statvfs", lambda path: state)
     monkeypatch.setattr(layout.os, "geteuid", lambda: user)

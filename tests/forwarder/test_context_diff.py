@@ -299,7 +299,7 @@ def test_memory_of_traces_is_bounded(monkeypatch: Any) -> None:
     prompt = list(range(1000))
     for trace in range(1, 101):
         rewriter.rewritten(line(1, {"prompt_ids": prompt}, {"token_ids": [1]}, trace=trace))
-    assert rewriter._size <= 50_000
+    assert rewriter._traces.size <= 50_000
     oldest = line(2, {"prompt_ids": [*prompt, 1]}, {"token_ids": [1]}, trace=1)
     assert rewriter.rewritten(oldest) == oldest
     newest = ExportedSpan(

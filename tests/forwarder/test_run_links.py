@@ -25,7 +25,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def links(target: Path) -> list[Any]:
-    """Read run, rollout and forwarder pid of each call of ``link_run``."""
+    """Read run, rollout and node directory of each call of ``link_run``."""
     path = Path(f"{target}.links")
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

@@ -112,7 +112,7 @@ def test_one_trace_takes_a_quarter_of_the_memory_at_most(tmp_path: Path) -> None
     for number in range(1, 200):
         prompt = [number, *range(1000)]
         rewriter.rewritten(line(number, {"prompt_ids": prompt}, {"token_ids": [1]}, trace=1))
-        assert rewriter._size <= 100_000
+        assert rewriter._traces.size <= 100_000
     following = line(2, {"prompt_ids": [*range(30), 1, 5]}, {"token_ids": [1]}, trace=2)
     assert exported_by(rewriter, following).input["prompt_ids"]["shared"] == 31
 

@@ -16,6 +16,7 @@ import ray.remote_function
 
 from otel_rollout.propagation import instrument, ray_outgoing_calls, ray_private_api, ray_worker_setup
 from otel_rollout.propagation.ray_private_api import UnsupportedRay, look_up
+from otel_rollout.propagation.ray_worker import instrument_worker
 from otel_rollout.runs import ray_job
 
 IMPORTS_RAY_LATE = Path(__file__).parent / "programs" / "imports_ray_late.py"
@@ -121,15 +122,15 @@ def test_failing_patch_of_a_worker_raises_and_undoes_the_others(monkeypatch):
     original = vars(function_manager.FunctionActorManager)["get_execution_info"]
     monkeypatch.setattr(ray_outgoing_calls, "install", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        instrument.instrument_worker()
+        instrument_worker()
     assert vars(function_manager.FunctionActorManager)["get_execution_info"] is original
 
 
 def test_worker_is_instrumented_once(monkeypatch):
     """The setup hook may run where ``instrument()`` has been called."""
-    instrument.instrument_worker()
+    instrument_worker()
     patched = vars(function_manager.FunctionActorManager)["get_execution_info"]
-    instrument.instrument_worker()
+    instrument_worker()
     assert vars(function_manager.FunctionActorManager)["get_execution_info"] is patched
 
 
