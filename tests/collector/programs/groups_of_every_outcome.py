@@ -1,6 +1,6 @@
 """Deliver groups of trajectories: ``groups_of_every_outcome.py GROUPS SIBLINGS``.
 
-Of each fifty groups number 10 has a failing tool, number 20 a reward of 1, and number 30 gets one after its end.
+Of each fifty groups number 10 has a failing tool, number 20 has a reward of 1, and number 30 gets one later.
 The first five groups are validation.
 """
 

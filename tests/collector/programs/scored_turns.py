@@ -1,7 +1,7 @@
-"""Deliver scored trajectories of eight turns: ``scored_turns.py [NUMBER] [--every-field]``.
+"""Deliver trajectories of 8 turns: ``scored_turns.py [NUMBER] [--every-field]``.
 
-Prints the delivery report, and in the last line the delivered spans by step. With ``--every-field`` it records
-first one span that has every field of OpenTelemetry's.
+Prints the delivery report, and in the last line the delivered spans by step. ``--every-field`` records
+first one span that has a value in each field of OpenTelemetry's spans.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Record, do something else, and end: ``record_then.py EXPORTERS [OPTIONS]``.
 
-EXPORTERS is what ``configure()`` takes, as JSON. ``--then`` names what the program does before it ends, by one of
-the functions below; ``--log`` sets up the application's logging first.
+EXPORTERS is what ``configure()`` takes, as JSON. ``--then`` names a function below, which the program calls
+before it ends. ``--log`` sets up the application's logging first.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Record siblings, run code and search: ``run_page.py BLOCKS SEARCHES``.
 
-Both arguments are JSON lists: blocks of Python, and filters for ``mlflow.search_traces``. Prints what each search
-finds.
+Both arguments are JSON lists: blocks of Python, and filters for ``mlflow.search_traces``. Prints the number
+of traces that each search finds.
 """
 
 import contextlib

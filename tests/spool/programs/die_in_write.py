@@ -1,7 +1,7 @@
 """Die by SIGKILL in a write: ``die_in_write.py DIRECTORY POINT PIECES``.
 
-POINT is ``before publishing``, ``while publishing`` or ``in write(2)``. PIECES is ``whole`` or ``in pieces``: how
-lines are given to the writer. The process dies in its fiftieth line, or while this is flushed.
+POINT is ``before publishing``, ``while publishing`` or ``in write(2)``. PIECES says how lines are given to
+the writer: ``whole`` or ``in pieces``. The process dies when it writes or flushes its fiftieth line.
 """
 
 import os
