@@ -1,4 +1,4 @@
-"""Interrupt the first span at each function in turn: ``interrupted_start.py SPOOL``.
+"""Interrupt the first span at each function: ``interrupted_start.py SPOOL``.
 
 Prints, as JSON, the number of interruptions, journals, the names of the threads, and the files left open.
 """
@@ -25,7 +25,7 @@ def open_files() -> int:
 
 
 def interrupt_until_started() -> int:
-    """Interrupt first spans until one starts the runtime; return the number of attempts."""
+    """Interrupt spans until one starts the runtime; return their number."""
     interrupted = 0
     while process.runtime is None:
         interrupted += 1

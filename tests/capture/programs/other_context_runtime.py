@@ -1,4 +1,4 @@
-"""Record after the context runtime is replaced: ``other_context_runtime.py SPOOL``."""
+"""Record in a replaced context runtime: ``other_context_runtime.py SPOOL``."""
 
 import sys
 from collections.abc import Iterator

@@ -21,7 +21,7 @@ def ring(*_: object) -> None:
 
 
 def record_under_time_limits(seconds: float) -> int:
-    """Record trajectories that SIGALRM interrupts; return the number of interruptions."""
+    """Record trajectories under time limits; return how many limits struck."""
     chance, seen = random.Random(1), 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Look 3000 times for a node directory's forwarder: ``look_for_forwarder.py NODE``.
+"""Look for a node's forwarder 3000 times: ``look_for_forwarder.py NODE``.
 
 Prints ``looking``, and then how often one ran.
 """

@@ -74,7 +74,7 @@ def wait_until_retried(exporters: ExporterOptions) -> None:
 
 
 def mend_target(exporters: ExporterOptions) -> None:
-    """Wait for a failure of the exporter test-faulty, end its cause, and wait for delivery."""
+    """Wait until test-faulty fails, remove the cause, and wait for delivery."""
     wait_until_retried(exporters)
     Path(exporters["test-faulty"]["path"] + ".fault").unlink()
     end = time.monotonic() + DEADLINE

@@ -1,4 +1,4 @@
-"""Log a run by MLflow's client, on a line of input: ``log_run.py URI EXPERIMENT``."""
+"""Log an MLflow run when a line comes in: ``log_run.py URI EXPERIMENT``."""
 
 import sys
 

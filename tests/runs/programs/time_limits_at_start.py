@@ -1,4 +1,4 @@
-"""Interrupt the first span twice on a slow disk; print whether one writer is left."""
+"""Interrupt the first span twice; print whether one writer is left."""
 
 import os
 import signal

@@ -24,7 +24,7 @@ def die() -> None:
 
 
 class DyingWriter:
-    """A writer, and the functions that take the place of the journal's and the flusher's."""
+    """A writer, and functions that replace the journal's and the flusher's."""
 
     def __init__(self, directory: Path) -> None:
         self.writer = SegmentWriter(directory, {}, segment_bytes=1 << 20, journal_bytes=1 << 16)
@@ -32,7 +32,7 @@ class DyingWriter:
         self._publish, self._pack, self._write = journal.Journal.publish, journal._published.pack, os.write
 
     def publish(self, written: int, lines: int = 0) -> None:
-        """Die before publishing: the line's bytes are copied, its length is not published."""
+        """Die before publishing: the line is copied, its length is not published."""
         of_writer = self.writer._journal
         if of_writer.recorded + lines == LINES:
             self.writer._flusher.hurry()

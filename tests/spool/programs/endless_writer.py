@@ -1,4 +1,4 @@
-"""Write lines and acknowledge each, until killed: ``endless_writer.py DIRECTORY``."""
+"""Write and acknowledge lines until killed: ``endless_writer.py DIRECTORY``."""
 
 import os
 import sys
