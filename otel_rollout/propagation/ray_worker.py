@@ -35,7 +35,6 @@ def instrument_worker() -> None:
             process_pools.install(patches)
             thread_pools.install()
             http_clients.install()
-            http_clients.install()
             ray_later_runs.set_first_run(settings_reader.inherited(os.environ).get("run_id", ""))
         except Exception:
             patches.undo()

@@ -220,27 +220,14 @@ def test_global_random_state_is_unchanged(recorded):
     assert len({s.span.span_id for s in recorded()}) == 4, "seeding does not repeat ids"
 
 
-NOTEBOOK = """
-import sys, cloudpickle
-from otel_rollout import rollout_trace_op
-
-class Agent:
-    @rollout_trace_op
-    def act(self, number): return number + 1
-
-    @rollout_trace_op
-    async def wait(self, number): return number + 2
-
-sys.stdout.buffer.write(cloudpickle.dumps(Agent))
-"""
-
-
 def test_decorated_class_pickles_by_value(recorded):
     """A class of a notebook or of another __main__ is traced where it arrives.
 
     Its calls are siblings.
     """
-    run = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.capture.programs.pickle_class"], capture_output=True, check=True
+    )
     agent = cloudpickle.loads(run.stdout)()
 
     async def both() -> None:
@@ -285,34 +272,13 @@ def test_internal_error_is_reported_once_and_the_call_succeeds(recorded, monkeyp
     assert len([r for r in caplog.records if "internal error" in r.message]) == 1
 
 
-OTHER_CONTEXT = """
-import sys
-from opentelemetry import context
-import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-
-context._RUNTIME_CONTEXT = type(context._RUNTIME_CONTEXT)()  # as Sentry's SDK does
-
-@rollout_trace_op
-def inner(): return 1
-
-@rollout_trace_op
-def outer(): yield inner()
-
-otel_rollout.configure("console", spool_dir=sys.argv[1])
-for name in ("first", "second"):
-    with rollout_trace_attr(name=name):
-        list(outer())
-otel_rollout.runtime.current().writer.flush(10)
-"""
-
-
 def test_replaced_context_runtime_is_used_at_once(tmp_path):
     """Operations nest by the context that the application has set.
 
     Each trajectory leaves it.
     """
-    subprocess.run([sys.executable, "-c", OTHER_CONTEXT, str(tmp_path)], check=True, timeout=60)
+    command = [sys.executable, "-m", "tests.capture.programs.other_context_runtime", str(tmp_path)]
+    subprocess.run(command, check=True, timeout=60)
     traces: dict[bytes, list[Recorded]] = {}
     for span in read_directory(tmp_path):
         traces.setdefault(span.span.trace_id, []).append(span)

@@ -3,10 +3,11 @@
 import asyncio
 import functools
 import inspect
+import runpy
 import signal
 import subprocess
 import sys
-import textwrap
+from pathlib import Path
 
 import cloudpickle
 import pytest
@@ -15,6 +16,8 @@ from otel_rollout import rollout_trace_attr, rollout_trace_op
 from otel_rollout.base import errors
 from otel_rollout.capture import encoding
 from tests.spool_reader import tree
+
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.mark.parametrize(
@@ -262,22 +265,7 @@ def test_local_definitions_and_trajectories_pickle(recorded):
 
     Trajectories do so before their block.
     """
-    namespace = {"__name__": "__main__"}
-    exec(
-        textwrap.dedent("""
-            from otel_rollout import rollout_trace_attr, rollout_trace_op
-            @rollout_trace_op(kind="TOOL", exclude=["key"])
-            def tool(text, key=None): return text
-            class Agent:
-                @rollout_trace_op
-                def run(self, text): return tool(text, key="secret")
-            class Careful(Agent):
-                @rollout_trace_op
-                def run(self, text): return super().run(text)
-            trajectory = rollout_trace_attr(step=1, name="trajectory")
-        """),
-        namespace,
-    )
+    namespace = runpy.run_path(str(PROGRAMS / "notebook_cell.py"), run_name="__main__")
     agent, trajectory = cloudpickle.loads(cloudpickle.dumps((namespace["Careful"], namespace["trajectory"])))
 
     @rollout_trace_op(name="local")
@@ -292,20 +280,9 @@ def test_local_definitions_and_trajectories_pickle(recorded):
     assert spans[0].input == {"text": "x"}
 
 
-def test_function_of_a_script_runs_in_a_process_without_the_script(tmp_path):
+def test_function_of_a_script_runs_in_a_process_without_the_script():
     """A definition of __main__ arrives by value."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent("""
-            import sys, cloudpickle
-            from otel_rollout import rollout_trace_op
-            @rollout_trace_op
-            def double(value): return 2 * value
-            @rollout_trace_op
-            def numbers(to): yield from range(to)
-            sys.stdout.buffer.write(cloudpickle.dumps((double, numbers)))
-        """)
-    )
+    script = PROGRAMS / "pickle_functions.py"
     pickled = subprocess.run([sys.executable, script], check=True, capture_output=True, timeout=60).stdout
     double, numbers = cloudpickle.loads(pickled)
     assert (double(2), list(numbers(2))) == (4, [0, 1])

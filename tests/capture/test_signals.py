@@ -16,6 +16,7 @@ import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime, score
 
 PACKAGE = str(Path(otel_rollout.__file__).parent)
+ROOT = Path(__file__).parents[2]
 
 
 class TimeLimit(Exception):
@@ -148,89 +149,19 @@ def test_interrupted_span_larger_than_the_journal_is_whole_or_absent(recorded, m
     assert counted() == len(spans)
 
 
-HAMMER = """
-import json, random, signal, sys, time
-import otel_rollout
-from otel_rollout import runtime
-from tests.capture.test_signals import TimeLimit, one_trajectory
-
-def ring(*_):
-    raise TimeLimit("now")
-
-otel_rollout.configure("spool")
-one_trajectory()
-signal.signal(signal.SIGALRM, ring)
-chance, seen = random.Random(1), 0
-end = time.monotonic() + float(sys.argv[1])
-while time.monotonic() < end:
-    try:
-        signal.setitimer(signal.ITIMER_REAL, chance.uniform(2e-5, 5e-4))
-        for _ in range(30):
-            one_trajectory()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    except TimeLimit:
-        seen += 1
-signal.signal(signal.SIGALRM, signal.SIG_IGN)
-writer = runtime.current().writer
-before = writer.counts()
-for _ in range(50):
-    one_trajectory()
-after = writer.counts()
-print(json.dumps([seen, after.recorded - before.recorded, after.drops == before.drops]))
-"""
-
-
 def test_writer_stays_usable_after_exceptions_at_any_instruction(tmp_path):
     """An exception may strike between taking a lock and using it."""
-    root = Path(__file__).parent.parent.parent
-    ran = subprocess.run(
-        [sys.executable, "-c", HAMMER, "2"], capture_output=True, text=True, check=True, cwd=root
-    )
+    command = [sys.executable, "-m", "tests.capture.programs.time_limits_anywhere", "2"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     seen, recorded_after, none_dropped = json.loads(ran.stdout)
     assert seen > 5
     assert (recorded_after, none_dropped) == (150, True), ran.stderr
 
 
-STARTS = """
-import json, signal, sys, threading
-from pathlib import Path
-import otel_rollout
-from otel_rollout._state import process
-from tests.capture.test_signals import Strikes, TimeLimit, one_trajectory
-
-def ring(*_):
-    raise TimeLimit("now")
-
-def open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-signal.signal(signal.SIGALRM, ring)
-otel_rollout.configure("spool", spool_dir=sys.argv[1], run_id="run")
-files, interrupted = open_files(), 0
-while process.runtime is None:
-    interrupted += 1
-    strikes = Strikes(interrupted)
-    sys.setprofile(strikes)
-    try:
-        one_trajectory()
-    except TimeLimit:
-        pass
-    sys.setprofile(None)
-    if process.off:
-        sys.exit("tracing was switched off")
-one_trajectory()
-names = [thread.name for thread in threading.enumerate()]
-journals = len(list(Path(sys.argv[1]).rglob("*.journal")))
-print(json.dumps([interrupted, journals, sorted(names), open_files() - files]))
-"""
-
-
 def test_start_interrupted_repeatedly_leaves_one_writer(tmp_path):
     """Time limits may strike at any function of ours during the first span."""
-    root = Path(__file__).parent.parent.parent
-    ran = subprocess.run(
-        [sys.executable, "-c", STARTS, str(tmp_path / "starts")], capture_output=True, text=True, cwd=root
-    )
+    command = [sys.executable, "-m", "tests.capture.programs.interrupted_start", str(tmp_path / "starts")]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
     interrupted, journals, threads, files = json.loads(ran.stdout)
     assert interrupted > 20

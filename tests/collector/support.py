@@ -47,7 +47,9 @@ class Collector:
     It keeps them when it is started again.
     """
 
-    def __init__(self, binary: Path, place: Path, configurations: Iterable[str | Path], **variables: str):
+    def __init__(
+        self, binary: Path, place: Path, configurations: Iterable[str | Path], **variables: str
+    ) -> None:
         self.place = place
         self.grpc, self.http, self.health, self.own_metrics_port, self.prometheus = (
             free_port() for _ in range(5)
@@ -218,14 +220,14 @@ def training_environment(spool: Path) -> dict[str, str]:
     }
 
 
-def run_python(code: str, environment: dict[str, str], seconds: float = 120) -> str:
-    """Run a program in a process of its own; what it printed."""
+def run_python(program: str, environment: dict[str, str], *arguments: str) -> str:
+    """Run a module in another process, and return its output."""
     ran = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-m", program, *arguments],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=seconds,
+        timeout=120,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-3000:]

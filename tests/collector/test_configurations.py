@@ -180,20 +180,12 @@ def test_the_sidecars_probe_fails_only_where_the_spool_cannot_be_read(tmp_path):
     spool.mkdir()
     assert probe() == 0
     environment = training_environment(spool) | {"OTEL_TRACES_EXPORTER": "spool"}
-    run_python(RECORDS, environment)
+    run_python("tests.programs.record_one_operation", environment)
     assert [*spool.iterdir()]
     assert probe() == 0
     shutil.rmtree(spool)
     spool.write_text("in its place")
     assert probe() != 0
-
-
-RECORDS = """
-import otel_rollout
-from otel_rollout import rollout_trace_attr
-with rollout_trace_attr(sample_index=1, step=1, rollout_n=0): pass
-otel_rollout.shutdown(60)
-"""
 
 
 def get_collector(build: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -14,19 +14,6 @@ from tests.waiting import wait_for
 DASHBOARD = json.loads((CONFIGURATIONS / "grafana-dashboard.json").read_text())
 VARIABLES = [variable for variable in DASHBOARD["templating"]["list"] if variable["type"] == "query"]
 PANELS = [panel for panel in DASHBOARD["panels"] if "targets" in panel]
-ALL_THAT_IT_SHOWS = """
-import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score
-
-@rollout_trace_op(kind="TOOL")
-def tool(): raise ValueError("no such tool")
-
-with rollout_trace_attr(sample_index=1, step=1, rollout_n=0, validate=False):
-    try: tool()
-    except ValueError: pass
-    score("reward", 1.0)
-assert not otel_rollout.shutdown(60).undelivered
-"""
 
 
 def parts(query: str, kind: type) -> list[Any]:
@@ -60,7 +47,7 @@ def test_every_query_finds_something(collector, environment):
     """
     gateway = collector("gateway.yaml", "to-file.yaml", METRICS_INTERVAL="1s")
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
-    run_python(ALL_THAT_IT_SHOWS, environment)
+    run_python("tests.collector.programs.failing_tool", environment)
 
     def complete() -> list[Sample] | None:
         series = gateway.span_metrics()

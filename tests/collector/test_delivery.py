@@ -13,38 +13,8 @@ from tests.collector.support import get, run_python
 from tests.spool_reader import read_directory
 from tests.waiting import wait_for
 
-TRAJECTORIES = """
-import sys, otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score
+TRAJECTORIES = "tests.collector.programs.scored_turns"
 
-@rollout_trace_op(kind="LLM")
-def turn(text): return text[::-1]
-
-for sample in range(int(sys.argv[1]) if len(sys.argv) > 1 else 20):
-    with rollout_trace_attr(sample_index=sample, step=sample % 2, rollout_n=0, validate=sample % 5 == 0):
-        for n in range(8):
-            turn("ä\\n" + "x" * 500)
-        score("reward", sample / 20)
-report = otel_rollout.shutdown(60)
-print(report.summary())
-assert not report.undelivered and not report.lost, report
-"""
-
-EVERY_FIELD = """
-import otel_rollout
-from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags, TraceState
-from otel_rollout import runtime
-
-otel_rollout.configure()
-context = SpanContext(5, 6, True, TraceFlags(1), TraceState([("vendor", "1")]))
-attributes = {"s": "ü", "i": 2**62, "f": 0.1, "b": False, "l": ["a", "b"], "raw": b"\\x00\\xff", "empty": ""}
-span = runtime.current().tracer.start_span(
-    "of every field", kind=SpanKind.CLIENT, attributes=attributes, links=[Link(context, {"why": "x"})]
-)
-span.add_event("event", {"n": 1, "nan": float("nan")}, timestamp=2)
-span.set_status(StatusCode.ERROR, "bäd")
-span.end()
-"""
 
 PROTOCOLS = [
     ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "http"),
@@ -65,7 +35,7 @@ def test_every_protocol_delivers_what_was_recorded(collector, environment, tmp_p
         port = running.http if kind == "http" else running.grpc
         endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
         place = {"OTEL_ROLLOUT_SPOOL_DIR": str(spool)}
-        run_python(EVERY_FIELD + TRAJECTORIES, environment | variables | endpoint | place)
+        run_python(TRAJECTORIES, environment | variables | endpoint | place, "--every-field")
         recorded = {span.span.span_id: span for span in read_directory(spool)}
         assert len(recorded) == 201
         arrived = {s.span.span_id: s for s in running.spans() if s.span.span_id in recorded}
@@ -83,10 +53,7 @@ def test_steps_are_counted_without_decoding_lines(collector, environment):
     """The account per step is right where lines are sent as they are."""
     running = collector("local.yaml", "to-file.yaml")
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = running.endpoint
-    code = (
-        TRAJECTORIES + "print(sorted((k.step, k.validate, c.delivered) for k, c in report.by_step.items()))"
-    )
-    told = run_python(code, environment).splitlines()[-1]
+    told = run_python(TRAJECTORIES, environment).splitlines()[-1]
     assert told == "[('0', False, 80), ('0', True, 20), ('1', False, 80), ('1', True, 20)]"
 
 
@@ -97,7 +64,7 @@ def test_all_arrives_though_collectors_go_down_and_are_killed(collector, environ
     agent.stop()
     gateway.stop()
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = agent.endpoint
-    program = subprocess.Popen([sys.executable, "-c", TRAJECTORIES, "600"], env=environment)
+    program = subprocess.Popen([sys.executable, "-m", TRAJECTORIES, "600"], env=environment)
     wait_for(lambda: len(list((tmp_path / "spool").rglob("*.jsonl"))) > 0, what="recording")
     time.sleep(1)
     agent.start()  # takes everything, and can hand on nothing
@@ -114,19 +81,7 @@ def test_all_arrives_though_collectors_go_down_and_are_killed(collector, environ
     wait_for(lambda: set(gateway.span_ids()) >= recorded, 90, "the last span")
 
 
-BIG_SPAN = """
-import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-otel_rollout.configure(value_limit=24 << 20)
-
-@rollout_trace_op
-def turn(text): return len(text)
-
-with rollout_trace_attr(sample_index=1, step=1, rollout_n=0):
-    turn("x" * (20 << 20))
-report = otel_rollout.shutdown(60)
-assert not report.undelivered and not report.lost, report.summary()
-"""
+BIG_SPAN = "tests.collector.programs.big_span"
 
 
 @pytest.mark.parametrize("protocol", ["http/json", "http/protobuf", "grpc"])

@@ -21,28 +21,6 @@ KINDS = {kind: secret for kind, secret in EVERY_KIND.items() if kind not in BY_N
 
 GROUPS, SIBLINGS = 200, 4
 
-ROLLOUTS = f"""
-import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score
-
-@rollout_trace_op(kind="TOOL")
-def tool(fails):
-    if fails: raise ValueError("no such tool")
-
-for group in range({GROUPS}):
-    for n in range({SIBLINGS}):
-        with rollout_trace_attr(
-            sample_index=group, step=group // 50, rollout_n=n, validate=group < 5
-        ) as trajectory:
-            for turn in range(3):
-                try: tool(fails=turn == 1 and group % 50 == 10 and n == 1)
-                except ValueError: pass
-            score("reward", 1.0 if group % 50 == 20 and n == 2 else 0.25)
-        if group % 50 == 30 and n == 3:
-            score("reward", 1.0, trajectory=trajectory.id)
-assert not otel_rollout.shutdown(60).undelivered
-"""
-
 
 @pytest.fixture(scope="module")
 def sampling(binary, tmp_path_factory) -> Iterator[Collector]:
@@ -54,7 +32,9 @@ def sampling(binary, tmp_path_factory) -> Iterator[Collector]:
     with running_collectors(binary, place) as start:
         gateway = start(*names, DECISION_AFTER_ROOT="2s", METRICS_INTERVAL="1s", KEEP_REWARD_FROM="1")
         environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
-        run_python(ROLLOUTS, environment)
+        run_python(
+            "tests.collector.programs.groups_of_every_outcome", environment, str(GROUPS), str(SIBLINGS)
+        )
         yield gateway
 
 
@@ -110,18 +90,6 @@ def test_sampling_keeps_whole_trajectories_by_outcome_and_a_share_of_whole_group
     assert 0.04 * GROUPS < len(by_chance) < 0.18 * GROUPS, "about a tenth of the rest"
 
 
-ALL_SOLVED = """
-import otel_rollout
-from otel_rollout import rollout_trace_attr, score
-
-for group in range(60):
-    for n in range(2):
-        with rollout_trace_attr(sample_index=group, step=1, rollout_n=n, validate=group == 0):
-            score("reward", 1.0)
-assert not otel_rollout.shutdown(60).undelivered
-"""
-
-
 @pytest.mark.parametrize("share", ["0", "25", "100"])
 def test_the_share_is_in_per_cent_and_good_rewards_alone_keep_nothing(collector, environment, share):
     """Of solved trajectories, validation and `KEEP_SHARE` per cent of groups are kept."""
@@ -129,7 +97,7 @@ def test_the_share_is_in_per_cent_and_good_rewards_alone_keep_nothing(collector,
         "gateway.yaml", "sampling.yaml", "to-file.yaml", DECISION_AFTER_ROOT="1s", KEEP_SHARE=share
     )
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
-    run_python(ALL_SOLVED, environment)
+    run_python("tests.collector.programs.solved_groups", environment)
 
     def hashed(group: int) -> float:
         digest = hashlib.sha256(f"grpo/1/{group}".encode()).hexdigest()
@@ -141,27 +109,6 @@ def test_the_share_is_in_per_cent_and_good_rewards_alone_keep_nothing(collector,
     assert {span.attributes["rollout.sample_index"] for span in gateway.spans()} == kept
 
 
-SECRETS = """
-import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-from opentelemetry import trace
-
-@rollout_trace_op(kind="TOOL")
-def call(url, headers):
-    span = trace.get_current_span()
-    span.set_attribute("gen_ai.usage.input_tokens", 1234)
-    span.set_attribute("gen_ai.usage.output_tokens", 56)
-    span.set_attribute("token_ids", "[1, 2, 3]")
-    span.set_attribute("tool.api_key", "a value without a pattern")
-    span.add_event("request", {"header": "Bearer planted-in-an-event-0123456789"})
-    return "the key is hf_plantedplantedplantedplanted and it works"
-
-with rollout_trace_attr(sample_index=1, step=1, rollout_n=0):
-    call("https://api", {"authorization": "Bearer sk-planted-planted-planted-planted"})
-assert not otel_rollout.shutdown(60).undelivered
-"""
-
-
 def test_secrets_are_hidden_and_token_counts_are_not(collector, environment):
     """No planted secret gets past the gateway, wherever it stood.
 
@@ -169,7 +116,7 @@ def test_secrets_are_hidden_and_token_counts_are_not(collector, environment):
     """
     gateway = collector("gateway.yaml", "to-file.yaml")
     environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = gateway.endpoint
-    run_python(SECRETS, environment)
+    run_python("tests.collector.programs.planted_secrets", environment)
     wait_for(lambda: len(gateway.span_ids()) == 2, what="both spans")
     assert "planted" not in gateway.spans_file.read_text()
     (call,) = [span for span in gateway.spans() if span.name == "call"]

@@ -22,22 +22,7 @@ from tests.otlp.recorded_foreign import path_of
 from tests.spool_reader import read_directory, segment_lines, segments_below, tree
 from tests.waiting import wait_for
 
-LONG = """
-import time, otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-otel_rollout.configure(value_limit=8 << 20, segment_bytes=2_000_000)
-
-@rollout_trace_op
-def turn(text): return len(text)
-
-with rollout_trace_attr(sample_index=1, step=1, rollout_n=0):
-    for n in range(3000):
-        turn("x" * 1500)
-        time.sleep(0.001)
-    turn("y" * (5 << 20))
-report = otel_rollout.shutdown(60)
-assert report.recorded == 3002 and not report.undelivered, report.summary()
-"""
+LONG = "tests.collector.programs.long_trajectory"
 
 
 @pytest.fixture
@@ -85,7 +70,7 @@ def test_a_collector_takes_it_and_warns_of_nothing(tailing_binary, tmp_path):
 
 def test_trajectories_arrive_out_of_the_spool(agent, gateway, environment, tmp_path):
     """Every trajectory of three processes is one whole tree, as it was recorded."""
-    command = [sys.executable, "-c", TRAJECTORIES]
+    command = [sys.executable, "-m", TRAJECTORIES]
     programs = [subprocess.Popen(command, env=environment) for _ in range(3)]
     assert [program.wait(60) for program in programs] == [0, 0, 0]
     recorded = {span.span.span_id: span for span in read_directory(tmp_path / "spool")}
@@ -137,7 +122,7 @@ def test_model_calls_of_other_libraries_are_counted_as_ours(agent, gateway, envi
 
 def test_rotated_segments_and_a_span_of_5_mib_are_read_exactly(agent, gateway, environment, tmp_path):
     """All spans arrive once, despite rotation, a long line and a restarted Collector."""
-    program = subprocess.Popen([sys.executable, "-c", LONG], env=environment)
+    program = subprocess.Popen([sys.executable, "-m", LONG], env=environment)
     wait_for(lambda: len(gateway.span_ids()) > 100, what="first spans")
     agent.stop()
     time.sleep(0.5)  # segments rotate meanwhile
@@ -156,7 +141,7 @@ def test_a_killed_collector_reads_on_where_it_had_noted_to_be(agent, gateway, en
 
     What it had not noted may be twice.
     """
-    program = subprocess.Popen([sys.executable, "-c", LONG], env=environment)
+    program = subprocess.Popen([sys.executable, "-m", LONG], env=environment)
     wait_for(lambda: len(gateway.span_ids()) > 200, what="first spans")
     agent.kill()
     assert program.poll() is None

@@ -11,27 +11,7 @@ from tests.local_weave import API_KEY, ENTITY, where
 from tests.spool_reader import read_directory
 from tests.waiting import wait_for
 
-TRAJECTORIES = """
-import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score
-
-@rollout_trace_op(kind="TOOL")
-def tool(text): return text.upper()
-
-@rollout_trace_op(kind="LLM")
-def turn(text): return tool(text)
-
-for step in range(3):
-    for sample in range(4):
-        for n in range(2):
-            identity = dict(sample_index=sample, step=step, rollout_n=n, validate=sample == 3)
-            with rollout_trace_attr(**identity, policy_version=step + 10):
-                turn("one")
-                turn("two")
-                score("reward", sample / 4)
-report = otel_rollout.shutdown(60)
-assert not report.undelivered and not report.lost, report
-"""
+TRAJECTORIES = "tests.collector.programs.nested_turns"
 FILTERS = {
     "step": 1,
     "sample_index": 2,

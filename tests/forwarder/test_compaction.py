@@ -51,23 +51,12 @@ def test_delivered_segments_are_removed_at_the_end(removing: None, tmp_path: Pat
     assert (report.recorded, report.exporters["test-faulty"].delivered, report.lost) == (201, 201, 0)
 
 
-KILLED = """
-import os
-from otel_rollout import rollout_trace_attr, rollout_trace_op, runtime
-op = rollout_trace_op(lambda: None)
-with rollout_trace_attr(step=1):
-    op()
-    runtime.current().writer.flush(10)
-    os.kill(os.getpid(), 9)
-"""
-
-
 def test_trajectory_of_a_killed_process_stays_counted_without_its_segments(
     removing: None, tmp_path: Path
 ) -> None:
     """Crash recovery's segment stays, so that the report still counts the trajectory."""
     membership.decide()
-    subprocess.run([sys.executable, "-c", KILLED], check=False)
+    subprocess.run([sys.executable, "-m", "tests.forwarder.programs.killed_in_trajectory"], check=False)
     report = otel_rollout.shutdown(30)
     node_dir = node_directory(tmp_path)
     wait_for(lambda: not launcher.forwarder_runs(node_dir), what="the forwarder's end")
@@ -132,16 +121,6 @@ def test_a_resent_context_is_stored_about_once(tmp_path: Path) -> None:
     assert plain == path.read_bytes()
 
 
-FILLER = """
-import otel_rollout
-from otel_rollout import rollout_trace_op
-op = rollout_trace_op(lambda text: text)
-for _ in range(1000):  # more than the limit and the journal together
-    op("x" * 10_000)
-print(otel_rollout.status().dropped)
-"""
-
-
 def test_spool_at_its_limit_drops_and_counts_spans(
     fresh_process: None, test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +131,8 @@ def test_spool_at_its_limit_drops_and_counts_spans(
     monkeypatch.setenv("OTEL_ROLLOUT_SPOOL_LIMIT", "200000")
     monkeypatch.setenv("OTEL_ROLLOUT_SHUTDOWN_TIMEOUT", "1")
     monkeypatch.setenv("OTEL_ROLLOUT_RUN_ID", "run")
-    ran = subprocess.run([sys.executable, "-c", FILLER], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "tests.forwarder.programs.fill_spool"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
     (node_dir,) = layout.node_directories(tmp_path / "spool")
     assert layout.segment_bytes(node_dir) <= 200_000 + FLUSH_CHUNK + JOURNAL_BYTES
     assert "spool_limit" in ran.stdout

@@ -204,24 +204,14 @@ def test_unreadable_line_goes_to_the_dead_letter_file(faulty, tmp_path, target):
     assert len((node_directory(tmp_path) / "rejected.test-faulty.jsonl").read_text().splitlines()) == 1
 
 
-WORKER = """
-import os, sys, time
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-@rollout_trace_op(name="op")
-def op(n): return n
-with rollout_trace_attr(step=1):
-    for n in range(int(sys.argv[1])):
-        op(n)
-    print("recorded", flush=True)
-    time.sleep(60)
-"""
+WORKER = "tests.forwarder.programs.worker"
 
 
 def test_spans_of_killed_processes_arrive(faulty, target, tmp_path):
     """SIGKILL of writers loses no ended span, although no exit handler runs."""
     membership.decide()
     workers = [
-        subprocess.Popen([sys.executable, "-c", WORKER, "100"], stdout=subprocess.PIPE) for _ in range(3)
+        subprocess.Popen([sys.executable, "-m", WORKER, "100"], stdout=subprocess.PIPE) for _ in range(3)
     ]
     for worker in workers:
         with worker.stdout:
@@ -240,7 +230,7 @@ def test_spans_of_killed_processes_arrive(faulty, target, tmp_path):
 def test_trajectory_of_a_killed_process_ends_as_an_error(faulty, target, tmp_path):
     """The root has its identity and a reason, and ends with the last recorded span."""
     membership.decide()
-    worker = subprocess.Popen([sys.executable, "-c", WORKER, "3"], stdout=subprocess.PIPE)
+    worker = subprocess.Popen([sys.executable, "-m", WORKER, "3"], stdout=subprocess.PIPE)
     with worker.stdout:
         worker.stdout.readline()
     worker.kill()
@@ -350,9 +340,8 @@ def test_delivery_survives_a_locked_ledger(tracing, tmp_path, monkeypatch):
 
 def test_exiting_program_waits_for_delivery(fresh_process, test_exporters, target, tmp_path):
     """A program configured by variables, without shutdown(), loses nothing."""
-    code = WORKER.replace("time.sleep(60)", "pass")
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "test-file", "OTEL_TEST_FILE": str(target)}
-    command = [sys.executable, "-c", code, "10"]
+    command = [sys.executable, "-m", WORKER, "10", "0"]
     subprocess.run(command, check=True, env=environment, capture_output=True)
     assert sum(delivered(target).values()) == 11
 
@@ -390,19 +379,10 @@ def test_node_directory_of_another_user_is_left_alone(tracing, tmp_path, monkeyp
     assert "it is left alone" in caplog.text
 
 
-LOOKS = """
-import sys
-from pathlib import Path
-from otel_rollout.launch import launcher
-print("looking", flush=True)
-print(sum(launcher.forwarder_runs(Path(sys.argv[1])) for _ in range(3000)))
-"""
-
-
 def test_processes_that_look_for_a_forwarder_keep_none_from_starting(tmp_path):
     """Processes that test the lock do not look like forwarders, and do not block one."""
     tmp_path.chmod(0o700)
-    command = [sys.executable, "-c", LOOKS, str(tmp_path)]
+    command = [sys.executable, "-m", "tests.forwarder.programs.look_for_forwarder", str(tmp_path)]
 
     def looking() -> list[subprocess.Popen]:
         lookers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pty
 import re
@@ -21,34 +22,14 @@ from otel_rollout.spool import layout
 from tests.ports import free_port
 from tests.waiting import wait_for
 
-PROGRAM = """
-import otel_rollout, sys, time
-otel_rollout.configure({exporters!r}, project_name="alpha", forwarder_linger=5, shutdown_timeout={timeout})
-for sample in range({trajectories}):
-    with otel_rollout.rollout_trace_attr(step=1, sample_index=sample):
-        pass
-{rest}
-print("the program is over", flush=True)
-"""
-
-
-UNTIL_RETRIED = """
-end = time.monotonic() + 60
-while not otel_rollout.status().exporters['test-faulty'].retried:
-    time.sleep(0.01); assert time.monotonic() < end
-"""
-"""Part of a program: waits until the forwarder has recorded the target's failure."""
-
 
 class Terminal:
     """Run a program on a pseudo-terminal and read its screen."""
 
-    def __init__(self, directory: Path, source: str, columns: int = 1000) -> None:
-        script = directory / "program.py"
-        script.write_text(source)
+    def __init__(self, command: list[str], columns: int = 1000) -> None:
         self._master, slave = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.programs.in_foreground", sys.executable, str(script)],
+            [sys.executable, "-m", "tests.programs.in_foreground", *command],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -91,13 +72,15 @@ class Terminal:
         return bool(piece)
 
 
-def program(exporters: object, trajectories: int = 2, timeout: float = 30, rest: str = "") -> str:
-    return PROGRAM.format(exporters=exporters, trajectories=trajectories, timeout=timeout, rest=rest)
+def program(exporters: object, **options: object) -> list[str]:
+    """Return the command of a program that records, with its options."""
+    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "tests.launch.programs.record_then", json.dumps(exporters), *given]
 
 
-def run(source: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", source],
+        command,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -132,30 +115,26 @@ def test_program_ends_with_a_line_about_its_delivery(target):
 
 def test_configured_logging_gets_the_line(target):
     """An application that logs INFO gets the line once, in its own format."""
-    logging = "import logging; logging.basicConfig(level='INFO', format='LOG %(message)s')\n"
-    ended = run(logging + program({"test-file": {"path": str(target)}}))
+    ended = run(program({"test-file": {"path": str(target)}}, log="info"))
     assert ended.stderr.count("2 spans delivered") == 1
     assert "LOG otel-rollout: 2 spans delivered to" in ended.stderr
 
 
 def test_level_of_the_librarys_logger_silences_the_line(target):
     """The level of the logger ``otel_rollout`` applies to the line."""
-    quiet = "import logging; logging.getLogger('otel_rollout').setLevel('ERROR')\n"
-    ended = run(quiet + program({"test-file": {"path": str(target)}}))
+    ended = run(program({"test-file": {"path": str(target)}}, log="quiet"))
     assert "delivered" not in ended.stderr.replace("delivering", "")
 
 
 def test_explicit_shutdown_is_reported_at_exit(target):
     """A program that ignores the report of shutdown() still gets the line, once."""
-    ended = run(program({"test-file": {"path": str(target)}}, rest="otel_rollout.shutdown()"))
+    ended = run(program({"test-file": {"path": str(target)}}, then="shut_down"))
     assert ended.stderr.count("2 spans delivered to the file") == 1
 
 
 def test_each_run_of_a_program_ends_with_a_line(target):
     """A run that ends by another configure() has a line of the usual form."""
-    again = f"otel_rollout.configure({{'test-file': {{'path': {str(target)!r}}}}}, project_name='beta')\n"
-    again += "with otel_rollout.rollout_trace_attr():\n    pass\n"
-    ended = run(program({"test-file": {"path": str(target)}}, rest=again))
+    ended = run(program({"test-file": {"path": str(target)}}, then="record_another_run"))
     assert [line for line in ended.stderr.splitlines() if "Ctrl-C" not in line] == [
         f"otel-rollout: 2 spans delivered to the file {target}.",
         f"otel-rollout: 1 span delivered to the file {target}.",
@@ -164,8 +143,7 @@ def test_each_run_of_a_program_ends_with_a_line(target):
 
 def test_pending_spans_of_an_earlier_run_are_reported(away, target):
     """The line of an earlier run names the command that watches its delivery."""
-    again = f"otel_rollout.configure({{'test-file': {{'path': {str(target)!r}}}}}, project_name='beta')\n"
-    ended = run(program(away, timeout=2, rest=again))
+    ended = run(program(away, timeout=2, then="configure_again"))
     assert f"0 of 2 spans delivered to the file {target}. All 2 are kept on disk, and" in ended.stderr
     assert "otel-rollout status --watch" in ended.stderr
     assert "delivering spans, 0 of 2" in ended.stderr
@@ -186,15 +164,13 @@ def test_program_with_all_trajectories_sampled_out_says_so(target):
 
 def test_child_process_ends_without_a_line(target):
     """Only the run's founder prints the line, not its children, also forked ones."""
-    rest = "import os\nif os.fork() == 0:\n    sys.exit()\nos.wait()\n"
-    rest += "import subprocess; subprocess.run([sys.executable, '-c', 'import otel_rollout'])"
-    ended = run(program({"test-file": {"path": str(target)}}, rest=rest))
+    ended = run(program({"test-file": {"path": str(target)}}, then="start_children"))
     assert ended.stderr.count("delivered to") == 1
 
 
 def test_wait_on_a_terminal_shows_progress_and_ends_by_ctrl_c(away, tmp_path):
     """Ctrl-C ends the wait without traceback; exit status and line stay."""
-    terminal = Terminal(tmp_path, program(away, rest=UNTIL_RETRIED))
+    terminal = Terminal(program(away, then="wait_until_retried"))
     terminal.read_until("delivering spans")
     start = time.monotonic()
     terminal.press_ctrl_c()
@@ -210,11 +186,7 @@ def test_wait_on_a_terminal_shows_progress_and_ends_by_ctrl_c(away, tmp_path):
 def test_delivery_within_a_second_shows_no_progress(target, tmp_path):
     """A short wait shows no line of progress."""
     Path(f"{target}.fault").write_text("unavailable")
-    wait = "import pathlib\n" + UNTIL_RETRIED
-    wait += f"pathlib.Path({str(target) + '.fault'!r}).unlink()\n"
-    wait += "while otel_rollout.status().exporters['test-faulty'].pending:\n"
-    wait += "    time.sleep(0.01); assert time.monotonic() < end\n"
-    terminal = Terminal(tmp_path, program({"test-faulty": {"path": str(target)}}, rest=wait))
+    terminal = Terminal(program({"test-faulty": {"path": str(target)}}, then="mend_target"))
     assert terminal.finish() == 0
     assert "delivering" not in terminal.screen
     assert "2 spans delivered to" in terminal.screen
@@ -222,10 +194,7 @@ def test_delivery_within_a_second_shows_no_progress(target, tmp_path):
 
 def test_program_ended_by_ctrl_c_keeps_its_exit_status(target, tmp_path):
     """A program that Ctrl-C ends shows its own traceback first, then the line."""
-    terminal = Terminal(
-        tmp_path,
-        program({"test-file": {"path": str(target)}}, rest="print('READY')\nwhile True: time.sleep(0.1)"),
-    )
+    terminal = Terminal(program({"test-file": {"path": str(target)}}, then="run_on"))
     terminal.read_until("READY")
     terminal.press_ctrl_c()
     assert terminal.finish() == -signal.SIGINT  # 130 in a shell, as without tracing
@@ -235,16 +204,14 @@ def test_program_ended_by_ctrl_c_keeps_its_exit_status(target, tmp_path):
 
 def test_progress_inside_a_display_of_rich_prints_few_lines(away, tmp_path):
     """rich removes control characters, so lines are printed ever less often."""
-    rest = "import rich.console\nwith rich.console.Console().status('busy'):\n    otel_rollout.shutdown()"
-    terminal = Terminal(tmp_path, program(away, timeout=4.5, rest=rest))
+    terminal = Terminal(program(away, timeout=4.5, then="shut_down_in_display"))
     assert terminal.finish() == 0
     assert 1 <= terminal.screen.count("delivering spans") <= 3  # after 1, 2 and 4 s
 
 
 def test_ctrl_c_in_an_explicit_shutdown_raises_in_the_program(away, tmp_path):
     """shutdown() raises KeyboardInterrupt; the exit prints the line without waiting."""
-    rest = "try:\n    otel_rollout.shutdown()\nexcept KeyboardInterrupt:\n    print('interrupted')"
-    terminal = Terminal(tmp_path, program(away, rest=rest))
+    terminal = Terminal(program(away, then="shut_down_until_interrupted"))
     terminal.read_until("delivering spans")
     terminal.press_ctrl_c()
     start = time.monotonic()
@@ -256,7 +223,7 @@ def test_ctrl_c_in_an_explicit_shutdown_raises_in_the_program(away, tmp_path):
 
 def test_repeated_ctrl_c_shows_no_traceback_of_the_library(away, tmp_path):
     """A traceback, if any, comes from Python's own exit."""
-    terminal = Terminal(tmp_path, program(away))
+    terminal = Terminal(program(away))
     terminal.read_until("delivering spans")
     for _ in range(5):
         terminal.press_ctrl_c()
@@ -291,10 +258,7 @@ def test_refusing_target_is_named_with_what_to_correct(target):
 def test_program_ended_by_sigterm_or_sigkill_has_its_spans_delivered(target, tmp_path):
     """No exit handler prints a line, but the forwarder delivers the spans."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        goes_on = program(
-            {"test-file": {"path": str(target)}}, rest="print('READY')\nwhile True: time.sleep(0.1)"
-        )
-        terminal = Terminal(tmp_path, goes_on)
+        terminal = Terminal(program({"test-file": {"path": str(target)}}, then="run_on"))
         terminal.read_until("READY")
         wait_for(lambda: launcher.forwarder_runs(node_directory(tmp_path)), what="a forwarder")
         os.kill(terminal.process.pid, number)
@@ -347,7 +311,7 @@ def test_spans_without_a_forwarder_are_reported_with_its_log(name, tmp_path):
 
 def test_progress_on_a_narrow_terminal_is_one_line(away, tmp_path):
     """A line wider than the terminal is cut: a wrapped line could not be cleared."""
-    terminal = Terminal(tmp_path, program(away), columns=40)
+    terminal = Terminal(program(away), columns=40)
     terminal.read_until("delivering")
     terminal.press_ctrl_c()
     assert terminal.finish() == 0

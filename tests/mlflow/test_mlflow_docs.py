@@ -28,44 +28,11 @@ from tests.sdk_spans import Rollouts, deliver
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "mlflow.md"
 TEXT = PAGE.read_text()
+RUN_PAGE = Path(__file__).parent / "programs" / "run_page.py"
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-
-
-SESSION = """
-import json, re, sys, time
-import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op, score
-
-@rollout_trace_op(kind="TOOL")
-def tool(): pass
-
-for n in range(3):
-    try:
-        with rollout_trace_attr(sample_index=7, step=1, rollout_n=n) as trajectory:
-            tool()
-            trajectory.set_output({"answer": n})
-            score("reward", n / 2)
-            score("solved", n == 2)
-            if n == 0:
-                raise ValueError
-    except ValueError:
-        pass
-deadline = time.monotonic() + 60
-while otel_rollout.status().exporters["mlflow"].delivered < 12 and time.monotonic() < deadline:
-    time.sleep(0.2)
-names = {}
-for block in json.loads(sys.argv[1]):
-    exec(block, names)
-    if "publish_run" in block:
-        print("ACCOUNT", otel_rollout.shutdown(60).exporters["mlflow"])
-mlflow = names["mlflow"]
-for search in json.loads(sys.argv[2]):
-    print("FOUND", len(mlflow.search_traces(filter_string=search)))
-print("OF THE RUN", len(mlflow.search_traces(run_id=names["run"].info.run_id)))
-"""
 
 
 def test_every_python_block_of_the_page_runs_and_every_search_finds(tmp_path: Path) -> None:
@@ -73,7 +40,7 @@ def test_every_python_block_of_the_page_runs_and_every_search_finds(tmp_path: Pa
     searches = re.findall(r'filter_string="([^"]*)"', TEXT)
     assert len(searches) >= 6
     ran = subprocess.run(
-        [sys.executable, "-c", SESSION, json.dumps(blocks("python")), json.dumps(searches)],
+        [sys.executable, str(RUN_PAGE), json.dumps(blocks("python")), json.dumps(searches)],
         env={
             **os.environ,
             "MLFLOW_DISABLE_TELEMETRY": "true",

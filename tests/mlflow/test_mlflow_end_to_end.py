@@ -77,18 +77,6 @@ def test_every_ended_span_is_delivered_after_the_job_is_killed(
     assert len(traces_of(uri, project, "feedback.reward > 14.5")) == 5
 
 
-LONG_TRAJECTORY = """
-import time
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-@rollout_trace_op(name="turn")
-def turn(n): return n
-with rollout_trace_attr(sample_index=5, step=9, rollout_n=1, agent_name="slow"):
-    turn(1)
-    print("running", flush=True)
-    time.sleep(120)
-"""
-
-
 def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
     uri: str, project: str, environment: dict[str, str]
 ) -> None:
@@ -96,7 +84,7 @@ def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
 
     Once it is killed, the tracker shows its children too.
     """
-    command = [sys.executable, "-c", LONG_TRAJECTORY]
+    command = [sys.executable, "-m", "tests.programs.long_trajectory"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"running\n"
@@ -111,33 +99,6 @@ def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
     assert ended.info.tags["rollout_n"] == "1"
     (root,) = [span for span in ended.data.spans if span.parent_id is None]
     assert root.status.description == "process ended before the trajectory did"
-
-
-SCORES = """
-import time
-import otel_rollout
-from otel_rollout import rollout_trace_attr, score
-with rollout_trace_attr(sample_index=1, step=1):
-    score("reward", 0.25, comment="half of it is right")
-    score("turns", 3)
-    score("solved", True, comment="the tests pass")
-    score("cheated", False)
-    score("verdict", "too long")
-    score("style", 0.1, comment="first impression")
-    score("style", 0.9, comment="second thoughts")
-with rollout_trace_attr(sample_index=2, step=1):
-    score("reward", 0.1)
-    score("solved", False)
-with rollout_trace_attr(sample_index=3, step=1) as over:
-    pass
-while otel_rollout.status().exporters["mlflow"].pending:
-    time.sleep(0.1)
-score("reward", -0.5, trajectory=over.id)
-score("reward", 0.9, trajectory=over.id, comment="on second thoughts")
-score("filtered", True, trajectory=over.id)
-report = otel_rollout.shutdown(60)
-assert report.lost == 0 and not report.exporters["mlflow"].pending, report
-"""
 
 
 @pytest.mark.parametrize(
@@ -202,7 +163,7 @@ def scored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         "MLFLOW_TRACKING_URI": uri,
         "OTEL_ROLLOUT_PROJECT": project,
     }
-    command = [sys.executable, "-c", SCORES]
+    command = [sys.executable, "-m", "tests.mlflow.programs.scores_of_every_type"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr
     return uri, project

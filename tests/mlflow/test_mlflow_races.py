@@ -15,17 +15,7 @@ from tests.sdk_spans import Rollouts, deliver
 PROCESSES, TRACES = 8, 4
 
 WRITER = Path(__file__).with_name("racing_writer.py")
-
-MLFLOWS_OWN = """
-import sys, mlflow
-print("ready", flush=True)
-sys.stdin.readline()
-mlflow.set_tracking_uri(sys.argv[1])
-mlflow.set_experiment(sys.argv[2])
-with mlflow.start_run():
-    mlflow.log_metric("reward", 1.0)
-print("delivered")
-"""
+LOG_RUN = Path(__file__).parent / "programs" / "log_run.py"
 
 
 def race(commands: list[list[str]]) -> list[str]:
@@ -73,7 +63,7 @@ def test_eight_processes_make_one_database(database, project, exporter_for):
 
     Beside them MLflow's own client makes the file at the same time, as a trainer that logs its run does.
     """
-    trainer = ["-c", MLFLOWS_OWN, database, project]
+    trainer = [str(LOG_RUN), database, project]
 
     assert race([*writers(database, project, PROCESSES), trainer]) == ["delivered"] * (PROCESSES + 1)
 

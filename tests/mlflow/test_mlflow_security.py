@@ -159,14 +159,6 @@ def test_http_and_https_at_the_wrong_port_are_refused_naming_the_other(
     assert "write http:// in MLFLOW_TRACKING_URI" in failure.message
 
 
-TRAJECTORY = """
-import otel_rollout
-with otel_rollout.rollout_trace_attr(sample_index=1, step=1):
-    otel_rollout.score("reward", 0.5)
-print(otel_rollout.shutdown(60).exporters["mlflow"])
-"""
-
-
 def test_refused_spans_are_delivered_once_the_password_is_right(secured, as_admin, project):
     """A wrong password keeps spans on disk.
 
@@ -181,7 +173,7 @@ def test_refused_spans_are_delivered_once_the_password_is_right(secured, as_admi
     }
     right = {**wrong, "MLFLOW_TRACKING_PASSWORD": PASSWORD}
 
-    ran = run(wrong, "-c", TRAJECTORY)
+    ran = run(wrong, "-m", "tests.mlflow.programs.scored_trajectory")
     assert "delivered=0" in ran
     assert "pending=2" in ran
     assert "correct MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in ran

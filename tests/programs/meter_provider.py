@@ -5,7 +5,7 @@ import time
 
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op
@@ -16,16 +16,17 @@ def operation() -> None:
     """Do nothing."""
 
 
-def collected(reader: InMemoryMetricReader) -> dict[str, object]:
-    """Return name and attributes → value of each point that a reader collects."""
+def collected(reader: InMemoryMetricReader) -> dict[str, float]:
+    """Return name and attributes → value of each number that a reader collects."""
     data = reader.get_metrics_data()
     assert data is not None
     return {
-        "/".join([metric.name, *map(str, point.attributes.values())]): point.value
+        "/".join([metric.name, *map(str, (point.attributes or {}).values())]): point.value
         for resource in data.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
         for point in metric.data.data_points
+        if isinstance(point, NumberDataPoint)
     }
 
 

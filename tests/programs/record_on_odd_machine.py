@@ -43,7 +43,7 @@ def main() -> None:
     if options.log == "closed":
         sys.stderr.close()
     elif options.log == "missing":
-        sys.stderr = sys.stdout = None  # type: ignore[assignment]
+        sys.stderr = sys.stdout = None
     elif options.log == "failing":
         logging.getLogger().addHandler(FailingHandler())
 

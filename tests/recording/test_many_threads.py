@@ -19,37 +19,6 @@ from tests.spool.test_journal import bodies, writer_in
 
 ROOT = Path(__file__).parents[2]
 
-GRADERS = """
-import json, sys, threading
-import otel_rollout
-from otel_rollout import runtime
-
-threads, calls, steps = map(int, sys.argv[1:])
-
-@otel_rollout.rollout_trace_op
-def grade(text):
-    total = 0
-    for number in range(steps):
-        total += number
-    return text
-
-def rollout(number):
-    with otel_rollout.rollout_trace_attr(step=1, sample_index=number):
-        for _ in range(calls):
-            grade("x" * 500)
-
-otel_rollout.configure("spool")
-started = [threading.Thread(target=rollout, args=(number,)) for number in range(threads)]
-for thread in started:
-    thread.start()
-for thread in started:
-    thread.join()
-writer = runtime.current().writer
-flushed = writer.flush(60)
-counts = writer.counts()
-print(json.dumps([flushed, counts.started, counts.recorded, sum(counts.drops.values())]))
-"""
-
 
 @pytest.fixture
 def healthy_disk(monkeypatch):
@@ -66,7 +35,14 @@ def healthy_disk(monkeypatch):
 def test_threads_that_starve_each_other_lose_no_span(healthy_disk, threads, calls, steps):
     """No span is lost, from slow graders to loops that only record."""
     ran = subprocess.run(
-        [sys.executable, "-c", GRADERS, str(threads), str(calls), str(steps)],
+        [
+            sys.executable,
+            "-m",
+            "tests.recording.programs.starving_threads",
+            str(threads),
+            str(calls),
+            str(steps),
+        ],
         capture_output=True,
         check=True,
         cwd=ROOT,

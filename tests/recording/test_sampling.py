@@ -181,27 +181,9 @@ def test_training_generator_is_not_used() -> None:
     assert random.getstate() == before
 
 
-JOB = """
-import json, sys
-import otel_rollout
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-op = rollout_trace_op(lambda: None)
-recorded = []
-for step in range(4):
-    for row in range(40):
-        for sibling in range(2):
-            with rollout_trace_attr(step=step, sample_index=row, rollout_n=sibling) as trajectory:
-                op()
-            if trajectory.trace_id:
-                recorded.append([step, row, sibling])
-report = otel_rollout.status()
-print(json.dumps([recorded, report.sampled_out, report.started]))
-"""
-
-
 def run_job(**variables: str) -> Any:
     ran = subprocess.run(
-        [sys.executable, "-c", JOB],
+        [sys.executable, "-m", "tests.recording.programs.sampled_job"],
         env={**os.environ, "OTEL_TRACES_EXPORTER": "spool", **variables},
         capture_output=True,
         text=True,

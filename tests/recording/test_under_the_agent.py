@@ -16,25 +16,6 @@ from pathlib import Path
 
 import pytest
 
-APPLICATION = """
-import logging
-from opentelemetry import trace
-import otel_rollout
-
-logging.basicConfig(level=logging.INFO)
-
-@otel_rollout.rollout_trace_op(name="op")
-def op():
-    with trace.get_tracer("app").start_as_current_span("app inside"):
-        return 1
-
-with trace.get_tracer("app").start_as_current_span("app outside"):
-    pass
-with otel_rollout.rollout_trace_attr(step=3):
-    op()
-print(type(trace.get_tracer_provider()).__module__)
-"""
-
 
 @pytest.fixture
 def agent(test_exporters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -54,7 +35,7 @@ def run(**variables: str) -> str:
     command = shutil.which("opentelemetry-instrument", path=Path(sys.executable).parent)
     assert command is not None
     ran = subprocess.run(
-        [command, sys.executable, "-c", APPLICATION],
+        [command, sys.executable, "-m", "tests.recording.programs.traced_application"],
         env={**os.environ, **variables},
         capture_output=True,
         text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -49,23 +50,12 @@ def test_cells_may_be_run_again(
     assert traces(tmp_path / "mlflow.db") == 3
 
 
-TEST = """
-import otel_rollout
-from otel_rollout.runs import membership
-
-def test_something():
-    otel_rollout.configure({exporters})
-    with otel_rollout.rollout_trace_attr(step=1) as trajectory:
-        pass
-    print("TRACE", trajectory.trace_id)
-"""
-
-
 def run_pytest(directory: Path, conftest: str, exporters: str = "") -> str:
     (directory / "conftest.py").write_text(conftest)
-    (directory / "test_it.py").write_text(TEST.replace("{exporters}", exporters))
+    shutil.copy(Path(__file__).parent / "programs" / "recorded_in_test.py", directory / "test_it.py")
+    environment = {**os.environ, **({"EXPORTERS": exporters} if exporters else {})}
     command = [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "--basetemp", "temp"]
-    ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
@@ -73,7 +63,7 @@ def run_pytest(directory: Path, conftest: str, exporters: str = "") -> str:
 def test_pytest_with_lines_against_tracing_records_nothing(tmp_path: Path) -> None:
     """The page's first lines switch tracing off, even if tested code configures it."""
     untraced, _ = code_in(PYTEST)
-    assert "TRACE None" in run_pytest(tmp_path, untraced, '"console"')
+    assert "TRACE None" in run_pytest(tmp_path, untraced, "console")
     assert not (tmp_path / "spool").exists()
 
 

@@ -95,24 +95,10 @@ def test_many_threads_write_whole_lines(tmp_path):
         assert mine == [b"%d:%d:" % (t, n) + b"y" * 300 for n in range(200)]
 
 
-KILLED_WRITER = """
-import os, sys
-from pathlib import Path
-from otel_rollout.recording.writer import SegmentWriter
-writer = SegmentWriter(Path(sys.argv[1]), {}, segment_bytes=200_000, journal_bytes=1 << 16)
-n = 0
-while True:
-    line = b"%d:" % n, b"z" * (n % 500), b"\\n"
-    writer.write(b"".join(line) if n % 2 else line)
-    os.write(1, b"%d\\n" % n)  # acknowledged
-    n += 1
-"""
-
-
 @pytest.mark.parametrize("after", [200, 2000, 9000])
 def test_killed_writer_loses_and_tears_no_line(tmp_path, after):
     """After SIGKILL and repair each acknowledged line is there once, in order."""
-    command = [sys.executable, "-c", KILLED_WRITER, str(tmp_path)]
+    command = [sys.executable, "-m", "tests.spool.programs.endless_writer", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         acknowledged = next(int(line) for line in process.stdout if int(line) >= after)
         process.kill()
@@ -128,59 +114,12 @@ def test_killed_writer_loses_and_tears_no_line(tmp_path, after):
     assert state.recorded == len(numbers)
 
 
-DIES_IN_THE_MIDDLE = """
-import os, signal, sys, time
-from pathlib import Path
-from otel_rollout.recording import flusher
-from otel_rollout.recording.writer import SegmentWriter
-from otel_rollout.spool import journal
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def dying_publish(self, written, lines=0, publish=journal.Journal.publish):
-    if self.recorded + lines == 50:  # the line's bytes are copied, its length is not published
-        writer._flusher.hurry()
-        time.sleep(0.2)  # the flusher moves all published bytes
-        die()
-    publish(self, written, lines)
-
-class Places:
-    def pack(self, written, recorded, pack=journal._published.pack):
-        if recorded == 50:  # half of the slot that is not valid yet
-            at = journal._SLOTS[1 - writer._journal._active]
-            writer._journal._map[at : at + 8] = b"?" * 8
-            die()
-        return pack(written, recorded)
-
-def half_a_write(descriptor, data, write=os.write):
-    if acknowledged >= 49:
-        write(descriptor, bytes(data)[: len(data) // 2])
-        die()
-    return write(descriptor, data)
-
-point = sys.argv[2]
-writer = SegmentWriter(Path(sys.argv[1]), {}, segment_bytes=1 << 20, journal_bytes=1 << 16)
-acknowledged = 0
-if point == "before publishing":
-    journal.Journal.publish = dying_publish
-if point == "while publishing":
-    journal._published = Places()
-if point == "in write(2)":
-    flusher.os = type("os", (), {**vars(os), "write": staticmethod(half_a_write)})
-for n in range(50):
-    line = b"%d:" % n, b"z" * 100, b"\\n"
-    writer.write(line if sys.argv[3] == "in pieces" else b"".join(line))
-    acknowledged = n + 1
-writer.flush(30)
-"""
-
-
 @pytest.mark.parametrize("given", ["whole", "in pieces"])
 @pytest.mark.parametrize("point", ["before publishing", "while publishing", "in write(2)"])
 def test_a_writer_killed_in_the_middle_of_a_write_loses_and_tears_nothing(tmp_path, point, given):
     """The writer is killed before, within and after the length, or within a write(2)."""
-    ran = subprocess.run([sys.executable, "-c", DIES_IN_THE_MIDDLE, str(tmp_path), point, given], check=False)
+    command = [sys.executable, "-m", "tests.spool.programs.die_in_write", str(tmp_path), point, given]
+    ran = subprocess.run(command, check=False)
     assert ran.returncode == -signal.SIGKILL
     (writer,) = layout.journals(tmp_path)
     segments.repair(tmp_path, writer)
@@ -241,20 +180,8 @@ def test_writer_whose_segment_was_removed_is_alive(tmp_path):
 
 def test_forked_child_releases_its_parents_lock(tmp_path):
     """After fork the child neither writes to the parent's segment nor holds its lock."""
-    code = (
-        "import os, sys, time\n"
-        "import otel_rollout as o\n"
-        "from otel_rollout import runtime\n"
-        "o.configure('console')\n"
-        "with o.rollout_trace_attr(name='parent'): pass\n"
-        "if os.fork() == 0:\n"
-        "    with o.rollout_trace_attr(name='child'): pass\n"
-        "    runtime.current().writer.flush(5)\n"
-        "    print(runtime.current().writer.id, flush=True)\n"
-        "    time.sleep(60)\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    command = [sys.executable, "-m", "tests.spool.programs.fork_and_die"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
     with process.stdout:
         child_writer = process.stdout.readline().decode().strip()
     process.wait()
@@ -365,25 +292,11 @@ def test_drops_of_too_many_steps_share_one_row(tmp_path):
     assert state.drops["disk"] == 1000
 
 
-ENDLESS_JOURNAL = """
-import sys
-from pathlib import Path
-from otel_rollout.spool.journal import Journal
-journal = Journal(Path(sys.argv[1]), 1 << 20)
-journal.started[0] = 7
-journal.append(b"", b"x" * 10)
-print("ready", flush=True)
-while True:
-    journal.append(b"", b"x" * 10)
-    journal.flushed = journal.written
-"""
-
-
 def test_length_and_counts_of_a_journal_are_of_one_moment(tmp_path):
     """Length and counts fit together at any read and after any kill."""
     for attempt in range(30):
         path = tmp_path / f"{attempt}.journal"
-        command = [sys.executable, "-c", ENDLESS_JOURNAL, str(path)]
+        command = [sys.executable, "-m", "tests.spool.programs.endless_journal", str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             process.stdout.readline()
             seen = [journal.read_state(path) for _ in range(50)]

@@ -19,27 +19,6 @@ from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 
-KILLED = """
-import json, os, signal, sys
-import otel_rollout
-from opentelemetry import context, trace
-from otel_rollout import rollout_trace_attr
-
-count, extra, name, options = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
-if "application" in options:
-    from opentelemetry.sdk.trace import TracerProvider
-    trace.set_tracer_provider(TracerProvider())
-experiment = options.get("experiment", "experiment")
-otel_rollout.configure("spool", project_name="project", experiment_name=experiment)
-running = []
-for number in range(count):
-    context.attach(context.Context())
-    identity = dict(sample_index=number, step=4, rollout_n=2, validate=True)
-    running.append(rollout_trace_attr(**identity, name=name, who="x" * extra))
-    running[-1].__enter__()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
 
 def killed(
     tmp_path: Path, count: int, extra: int = 0, name: str = "run", options: str = "{}"
@@ -49,7 +28,15 @@ def killed(
     Return the roots that crash recovery ends.
     """
     environment = {**os.environ, "OTEL_ROLLOUT_SPOOL_DIR": str(tmp_path / "spool"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", KILLED, str(count), str(extra), name, options]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.spool.programs.die_in_trajectories",
+        str(count),
+        str(extra),
+        name,
+        options,
+    ]
     ran = subprocess.run(command, check=False, env=environment)
     assert ran.returncode == -signal.SIGKILL
     (journal,) = (tmp_path / "spool").rglob("*" + layout.JOURNAL_SUFFIX)

@@ -152,18 +152,6 @@ def test_spans_without_an_api_key_wait_on_disk(
     assert len(weave.calls(project)) == 6
 
 
-LONG_TRAJECTORY = """
-import time
-from otel_rollout import rollout_trace_attr, rollout_trace_op
-@rollout_trace_op(name="turn")
-def turn(n): return n
-with rollout_trace_attr(sample_index=5, step=9, rollout_n=1, agent_name="slow"):
-    turn(1)
-    print("running", flush=True)
-    time.sleep(120)
-"""
-
-
 def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
     weave: LocalWeave, project: str, variables: dict[str, str]
 ) -> None:
@@ -171,7 +159,7 @@ def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
 
     Once it is killed, the tracker shows its children too.
     """
-    command = [sys.executable, "-c", LONG_TRAJECTORY]
+    command = [sys.executable, "-m", "tests.programs.long_trajectory"]
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"running\n"

@@ -47,6 +47,7 @@ class Server(RewardLoopWorker):
         if reply is None:
             self.unanswered += 1
             await asyncio.Event().wait()
+        assert reply is not None
         tokens, reason = reply
         return TokenOutput(
             token_ids=tokens,
@@ -98,8 +99,8 @@ def cancel_one(worker: Any, server: Any, step: int) -> str:
         while await server.waiting.remote() == requests and not trajectory.done():
             await asyncio.sleep(0.05)
         trajectory.cancel()
-        (ended,) = await asyncio.gather(trajectory, return_exceptions=True)
-        return type(ended).__name__
+        ended = await asyncio.gather(trajectory, return_exceptions=True)
+        return type(ended[0]).__name__
 
     return asyncio.run(asyncio.wait_for(run(), DEADLINE))
 
