@@ -28,17 +28,20 @@ VERL_VERSION ?= 0.7.1
 VERL_OLDER := .venv-verl-$(VERL_VERSION)
 MUTANTS := .venv-mutants
 AGENTS := .venv-agents
+FOREIGN := .venv-foreign
 
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
-OTHER_TESTS := verl verl-older agents oldest-ray oldest-otel
+OTHER_TESTS := verl verl-older agents foreign oldest-ray oldest-otel
 BUILT_FOR_TESTS = tailing-collector $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
-BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready
+BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
+	$(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready
 # Tests in need of MLflow's and Weave's servers, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance
 RAY := tests/demo tests/doctor tests/endings tests/propagation
+ELSEWHERE := tests/agents tests/collector tests/foreign
 
 .PHONY: demo test test-all built-for-tests built-for-other-tests soak mutants bench bench-verl collector tailing-collector clean \
 	$(TESTS) $(OTHER_TESTS)
@@ -85,7 +88,7 @@ types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
 unit: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests,$(BIN)/python -m pytest $(addprefix --ignore ,$(SERVERS) $(RAY) tests/collector))
+	$(call part,tests,$(BIN)/python -m pytest $(addprefix --ignore ,$(SERVERS) $(RAY) $(ELSEWHERE)))
 
 ray-tests: $(VENV)/.dev $(WEAVE)/.ready
 	$(call part,tests with Ray,$(BIN)/python -m pytest $(RAY))
@@ -115,6 +118,9 @@ verl-older: $(VERL_OLDER)/.ready  ## The same of one trajectory with an older ve
 
 agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and on Ray
 	$(call part,agent libraries,$(AGENTS)/bin/python -m pytest tests/agents)
+
+foreign: $(FOREIGN)/.ready  # beside Sentry, Datadog, Logfire and weave.init
+	$(call part,beside other tracing libraries,$(FOREIGN)/bin/python -m pytest tests/foreign)
 
 $(VENV)/.tools: $(SETUP)
 	$(PYTHON) -m venv $(VENV)
@@ -153,6 +159,7 @@ $(eval $(call environment,$(WEAVE),'weave[trace_server]' chdb clickhouse-connect
 	python-multipart redis sqlparse uvicorn))
 
 $(eval $(call environment,$(AGENTS),--editable '.[agents-tests]'))
+$(eval $(call environment,$(FOREIGN),--editable '.[foreign-tests]'))
 
 $(eval $(call environment,$(MUTANTS),cosmic-ray))
 

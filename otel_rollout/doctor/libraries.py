@@ -18,16 +18,21 @@ from opentelemetry import trace
 from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.doctor.diagnosis import Finding, Verdict
-from otel_rollout.integrations.instrumentors import Choice, Instrumentor, choose, doubled, installed
-from otel_rollout.integrations.switching import _module_of as module_of
+from otel_rollout.integrations.instrumentors import (
+    HTTP_CLIENTS,
+    Choice,
+    Instrumentor,
+    choose,
+    doubled,
+    installed,
+)
+from otel_rollout.integrations.switching import module_of
 from otel_rollout.propagation import http_clients
 from otel_rollout.recording import joining
 from otel_rollout.settings import Settings
 
 CHECK: Final = "instrumentors"
 _SETTING: Final = "OTEL_ROLLOUT_INSTRUMENT"
-_HTTP_KEYS: Final = frozenset({"aiohttp-client", "httpx", "httpx2", "requests", "urllib", "urllib3"})
-"""Instrumentors of HTTP clients, which send ``traceparent`` to every host."""
 _FEW_ATTRIBUTES: Final = 1000
 """Attributes that a span with a conversation may have; a provider that keeps fewer loses messages."""
 _ROOT: Final = re.compile(r"ParentBased\{root:(.*?),remoteParent")
@@ -105,7 +110,7 @@ def _check_imported(found: Iterable[Instrumentor], choice: Choice) -> Iterator[F
     for each in found:
         by_key.setdefault(each.key, []).append(each)
     for key, several in by_key.items():
-        if any(each.is_on for each in several) or key in _HTTP_KEYS:
+        if any(each.is_on for each in several) or key in HTTP_CLIENTS:
             continue
         imported = [each for each in several if _is_imported(each)]
         usable = [each for each in imported if not each.problem]
@@ -227,7 +232,7 @@ def _type_name(value: object) -> str:
 def _check_clients(configured: Settings, found: Iterable[Instrumentor], choice: Choice) -> Finding:
     """Check which HTTP clients' requests carry ``traceparent``, and to which hosts."""
     check, hosts = "traceparent", configured.traceparent_hosts
-    senders = [each for each in found if each.key in _HTTP_KEYS]
+    senders = [each for each in found if each.key in HTTP_CLIENTS]
     to_all = [each for each in senders if each.is_on or each in choice.instrumentors]
     if to_all:
         advice = (

@@ -24,7 +24,12 @@ GROUPS: Final = ("openinference_instrumentor", "opentelemetry_instrumentor")
 OWN_GROUP: Final = "otel_rollout_instrumentor"
 """Group of :data:`_OWN`. It is no entry-point group: other projects publish in :data:`GROUPS`."""
 ALL: Final = "all"
-"""The setting's word for every installed instrumentor."""
+"""The setting's word for every installed instrumentor, except those of HTTP clients."""
+HTTP_CLIENTS: Final = frozenset({"aiohttp-client", "httpx", "httpx2", "requests", "urllib", "urllib3"})
+"""Names of instrumentors that add ``traceparent`` to requests to any host, also public ones.
+
+``instrument()`` adds it to requests to the hosts that ``OTEL_ROLLOUT_TRACEPARENT_HOSTS`` allows.
+"""
 _PREFERRED: Final = ("otel-rollout", "openinference-instrumentation-", "opentelemetry-instrumentation-")
 """Beginnings of distribution names, the best first.
 
@@ -109,7 +114,7 @@ def choose(setting: str, found: Sequence[Instrumentor]) -> Choice:
     """
     names = [name for name in map(normalized, setting.split(",")) if name]
     if ALL in names:
-        usable = [each for each in found if not each.problem]
+        usable = [each for each in found if not each.problem and each.key not in HTTP_CLIENTS]
         return Choice(_one_of_each(usable), [])
     chosen: list[Instrumentor] = []
     problems: list[str] = []

@@ -52,7 +52,7 @@ def switch_on(configured: Settings) -> None:
         if each.entry_point.value not in known and not each.is_on:
             known[each.entry_point.value] = None
             captures_content = configured.capture_content == "full"
-            when_imported(_module_of(each.library), functools.partial(_switch_on, each, captures_content))
+            when_imported(module_of(each.library), functools.partial(_switch_on, each, captures_content))
 
 
 def switch_off() -> None:
@@ -136,7 +136,7 @@ def _arguments(chosen: Instrumentor) -> dict[str, Any]:
     return {**own, "tracer_provider": joining.JoinedTracerProvider()}
 
 
-def _module_of(library: str) -> str:
+def module_of(library: str) -> str:
     """Return the module that a library's users import: ``agents`` of ``openai-agents``."""
     with internal_errors("reading a distribution's files"):
         files = metadata.distribution(library).read_text("RECORD") or ""

@@ -139,6 +139,15 @@ def test_of_two_instrumentors_of_a_library_the_preferred_is_switched_on(site, re
     assert "liba" not in caplog.text
 
 
+def test_instrumentors_of_http_clients_are_switched_on_by_name_alone(site):
+    """They send ``traceparent`` to public hosts, too, which nobody asks for with ``all``."""
+    add_library(site, "requests")
+    add_instrumentor(site, "opentelemetry-instrumentation-requests", "requests")
+    found = [each for each in instrumentors.installed() if each.name == "requests"]
+    assert instrumentors.choose("all", found).instrumentors == []
+    assert instrumentors.choose("requests", found).instrumentors == found
+
+
 def test_one_that_the_application_switched_on_is_kept(site, recorded):
     """Its library gets no second instrumentor."""
     add_library(site, "liba")
