@@ -167,7 +167,7 @@ def test_http_clients_and_their_hosts_are_told(examine):
     )
     assert row_with(examine(OTEL_ROLLOUT_TRACEPARENT_HOSTS="none"), "on no request")
     found = row_with(
-        examine(OTEL_ROLLOUT_INSTRUMENT="all"), "to every host, by the instrumentors opentelemetry-"
+        examine(OTEL_ROLLOUT_INSTRUMENT="urllib3"), "to every host, by the instrumentors opentelemetry-"
     )
     assert found.verdict is Verdict.WARN
 
