@@ -202,7 +202,7 @@ class JoinedSpan(RecordingSpan):
         active = process.runtime
         if active is None or getattr(self, "ended", True):
             return
-        if self.tracer.provider is active.provider:  # another one after a fork: the parent ends its spans itself
+        if self.tracer.provider is active.provider:  # not after a fork: the parent ends it
             with internal_errors("recording a span that was never ended"):
                 self.add_event(_NEVER_ENDED)
                 self.end()
