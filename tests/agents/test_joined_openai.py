@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +18,7 @@ from tests.fake_server import FakeServer, serving
 from tests.spool_reader import Recorded, tree
 
 openai = pytest.importorskip("openai")
+pytest.importorskip("openai.resources")  # all of the client's classes
 openinference = pytest.importorskip("openinference.instrumentation.openai")
 openllmetry = pytest.importorskip("opentelemetry.instrumentation.openai")
 
@@ -75,6 +77,18 @@ def instrumented() -> Iterator[None]:
     instrumentor.instrument()
     yield
     instrumentor.uninstrument()
+
+
+@pytest.fixture
+def restored_client() -> Iterator[None]:
+    """Restore the client's classes after the test, which OpenLLMetry's instrumentor does not."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("openai.resources")]
+    classes = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
+    before = [(class_, name, value) for class_ in classes for name, value in vars(class_).items()]
+    yield
+    for class_, name, value in before:
+        if vars(class_).get(name) is not value:
+            setattr(class_, name, value)
 
 
 def model_calls(spans: list[Recorded]) -> list[Recorded]:
@@ -154,10 +168,9 @@ def test_failed_call_has_its_exception(recorded, instrumented, call):
     assert [event.name for event in span.span.events] == ["exception"]
 
 
-def test_two_instrumentors_make_one_span_and_one_warning(recorded, instrumented, call, caplog, monkeypatch):
+@pytest.mark.usefixtures("restored_client")
+def test_two_instrumentors_make_one_span_and_one_warning(recorded, instrumented, call, caplog):
     """The outer span is kept, with its tokens; the warning names both."""
-    completions = openai.resources.chat.completions.Completions
-    monkeypatch.setattr(completions, "create", completions.create)  # which OpenLLMetry does not restore
     other = openllmetry.OpenAIInstrumentor()
     other.instrument()
     try:

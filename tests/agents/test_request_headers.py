@@ -114,12 +114,21 @@ async def litellm_call(url):
     return carrier.inject_span()["traceparent"]
 
 
-@pytest.mark.parametrize("call", [openai_call, streamed_openai_call, anthropic_call])
+@pytest.mark.parametrize("call", [openai_call, streamed_openai_call])
 def test_request_carries_the_operation_around_it(call, server):
     """The server can put its own spans below the call."""
     with rollout_trace_attr(step=3):
         expected = call(server.uri)
     assert {request.headers["traceparent"] for request in server.received} == {expected}
+
+
+def test_request_of_a_client_with_spans_of_its_own_carries_its_span(server):
+    """Anthropic's client starts a span for each call; the span joins the trajectory."""
+    with rollout_trace_attr(step=3):
+        operation = anthropic_call(server.uri)
+    (carried,) = {request.headers["traceparent"] for request in server.received}
+    assert carried.split("-")[1] == operation.split("-")[1]
+    assert carried.split("-")[2] != operation.split("-")[2]
 
 
 @pytest.mark.parametrize("call", [async_openai_call, litellm_call])
