@@ -100,7 +100,12 @@ def test_removed_spool_counts_by_scope_from_the_beginning(
     active = runtime.current()
     assert active is not None
     assert active.writer.flush(10)
-    shutil.rmtree(tmp_path / "spool")
+
+    def removed() -> bool:  # the forwarder may write a file meanwhile
+        shutil.rmtree(tmp_path / "spool", ignore_errors=True)
+        return not (tmp_path / "spool").exists()
+
+    wait_for(removed, what="the removal")
 
     def created_again() -> bool:
         with rollout_trace_attr(step=1):
