@@ -94,8 +94,13 @@ def completed(span: Mapping[str, Any]) -> list[dict[str, Any]] | None:
         return None
     replaced = {*filled.changes, *dropped}
     kept = [entry for entry in span.get("attributes", ()) if entry["key"] not in replaced]
+    moved = [
+        {**entry, "key": entry["key"] + semconv.RECORDED_SUFFIX}
+        for entry in span.get("attributes", ())
+        if entry["key"] in filled.replaced
+    ]
     added = [{"key": name, "value": _any_value(value)} for name, value in filled.changes.items()]
-    return [*kept, *added]
+    return [*kept, *moved, *added]
 
 
 def _dropped(recorded: Mapping[str, Any]) -> tuple[str, ...]:
@@ -114,11 +119,13 @@ class _Filled:
     Attributes:
         recorded: the attributes as recorded.
         changes: name → new value.
+        replaced: names of replaced contents, which are kept as recorded beside the new ones.
     """
 
     def __init__(self, recorded: Mapping[str, Any]) -> None:
         self.recorded = recorded
         self.changes: dict[str, Any] = {}
+        self.replaced: set[str] = set()
 
     def add(self, name: str, value: Any) -> None:
         """Add an attribute, unless the span has it or ``value`` is empty."""
@@ -139,9 +146,8 @@ class _Filled:
 
     def replace_content(self, name: str, value: Any) -> None:
         """Replace an input or output; keep the recorded value beside it."""
-        recorded = self.recorded.get(name)
-        if recorded not in (None, ""):
-            self.changes[name + semconv.RECORDED_SUFFIX] = recorded
+        if self.recorded.get(name) not in (None, ""):
+            self.replaced.add(name)
         self.changes[name] = orjson.dumps(value).decode()
         self.changes[_MIME_TYPES[name]] = semconv.JSON_MIME_TYPE
 

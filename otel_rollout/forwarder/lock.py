@@ -103,6 +103,11 @@ class ForwarderLock:
             return False
         return any(published.get(name) != print_ for name, print_ in fingerprints(access, salt).items())
 
+    def has_further_access(self, access: Mapping[str, str]) -> bool:
+        """Return whether the holder has a variable that ``access`` lacks."""
+        published, _ = self._published_access()
+        return published is not None and not published.keys() <= access.keys()
+
     def _published_access(self) -> tuple[dict[str, str] | None, str]:
         try:
             described = orjson.loads(os.pread(self._descriptor, _MAX_FILE_BYTES, 0))

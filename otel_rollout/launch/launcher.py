@@ -92,7 +92,9 @@ def ensure_forwarder(node_dir: Path, configured: Settings) -> None:
 
 
 _MAX_SUCCESSORS = 3
-"""Maximum successors per process and directory: two processes could replace theirs in turns forever."""
+"""Maximum successors per process and directory that have other values of the forwarder's variables: two
+processes could replace theirs in turns forever. A process that lacks one of the variables starts one
+successor, so that a process with all variables has the last word."""
 _SUCCESSION_INTERVAL = 5.0
 """Seconds after the start of a successor in which the process starts no other."""
 
@@ -109,10 +111,12 @@ def would_successor_help(node_dir: Path, configured: Settings) -> bool:
 
 
 def _would_successor_help(lock: ForwarderLock, node_dir: Path, access: Mapping[str, str]) -> bool:
-    has_started_enough = len(process.successor_starts.get(node_dir, ())) >= _MAX_SUCCESSORS
-    if has_started_enough and not _is_successor_coming(lock, node_dir):
+    if lock.lacks_access(access):
+        return True
+    if not (lock.has_other_access(access) and _is_refused(node_dir)):
         return False
-    return lock.lacks_access(access) or (lock.has_other_access(access) and _is_refused(node_dir))
+    most = 1 if lock.has_further_access(access) else _MAX_SUCCESSORS
+    return len(process.successor_starts.get(node_dir, ())) < most or _is_successor_coming(lock, node_dir)
 
 
 def _is_successor_coming(lock: ForwarderLock, node_dir: Path) -> bool:

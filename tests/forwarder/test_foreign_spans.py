@@ -99,6 +99,33 @@ def test_nothing_recorded_is_lost(library: str) -> None:
             assert len(before.events) == len(after.events)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"boolValue": True},
+        {"intValue": "7"},
+        {"doubleValue": 1.5},
+        {"bytesValue": "aGk="},
+        {"arrayValue": {"values": [{"intValue": "1"}, {"boolValue": False}]}},
+        {"kvlistValue": {"values": [{"key": "a", "value": {"intValue": "1"}}]}},
+    ],
+)
+def test_replaced_content_keeps_its_type(value: dict[str, Any]) -> None:
+    """The recorded input stands beside the messages as it was, whatever value it is."""
+    message = {"stringValue": "3+4?"}
+    attributes = [
+        {"key": semconv.SPAN_KIND, "value": {"stringValue": semconv.KIND_LLM}},
+        {"key": "llm.input_messages.0.message.role", "value": {"stringValue": "user"}},
+        {"key": "llm.input_messages.0.message.content", "value": message},
+        {"key": semconv.INPUT_VALUE, "value": value},
+    ]
+    completed = foreign_spans.completed({"attributes": attributes})
+    assert completed is not None
+    found = {entry["key"]: entry["value"] for entry in completed}
+    assert found[semconv.INPUT_VALUE + semconv.RECORDED_SUFFIX] == value
+    assert "3+4?" in found[semconv.INPUT_VALUE]["stringValue"]
+
+
 def test_own_spans_are_exported_as_recorded() -> None:
     """A line of our own scope stays as it is, whatever its attributes."""
     own = line({"gen_ai.prompt.0.content": "hello", "gen_ai.operation.name": "chat"}, scope="otel_rollout")

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from otel_rollout._state import process
+from otel_rollout.account.ledger import Ledger
+from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.forwarder.lock import LOCK_FILE, SUCCESSOR_FILE, ForwarderLock
+from otel_rollout.launch import launcher
 from otel_rollout.spool import layout
 from tests.faults.target import Receiver, receiving
 from tests.runs.program import ask
@@ -107,6 +111,37 @@ def test_token_is_tried_where_the_forwarder_has_variables_that_its_owner_lacks(
     wait_for(lambda: receiver.refusals, what="the refusal of the child's forwarder")
     ask(parent, "record", "of parent")
     assert ask(parent, "shutdown", 60) == {"recorded": 4, "pending": 0, "lost": 0}
+
+
+def test_process_with_all_variables_has_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of processes without the token, each replaces the forwarder once; its owner may do so again."""
+    monkeypatch.setattr(launcher, "_SUCCESSION_INTERVAL", 0.0)
+    layout.write_manifest(tmp_path, layout.Manifest("run", "p", ("mlflow", "weave")))
+    ledger = Ledger(tmp_path)
+    ledger.note_failure("weave", ExportFailure(FailureKind.REFUSED, "401"))
+    ledger.close()
+    lock = ForwarderLock(tmp_path)
+    owner = {"TOKEN": "x", "NO_PROXY": "a"}
+
+    def takes_over(access: dict[str, str], starts: list[float]) -> bool:
+        """Return whether a process with these variables replaces the forwarder."""
+        monkeypatch.setattr(process, "successor_starts", {tmp_path: starts})
+        if not launcher._would_successor_help(lock, tmp_path, access):
+            return False
+        starts.append(-10.0)
+        lock.publish_access(access)
+        return True
+
+    lock.publish_access(owner)
+    owners: list[float] = []
+    for number in range(5):
+        starts: list[float] = []
+        assert takes_over({"NO_PROXY": str(number)}, starts)
+        assert takes_over(owner, owners)
+        assert not takes_over({"NO_PROXY": str(number)}, starts)
+    lock.close()
 
 
 @pytest.mark.parametrize(
