@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
@@ -65,6 +66,8 @@ class ProcessState:
     metrics_are_offered: bool = False
     sdk_spans: dict[int, Any] = field(default_factory=dict)
     """Id of an open span of the application's SDK → this package's data about the span."""
+    never_ended: deque[tuple[Any, int]] = field(default_factory=deque)
+    """Spans of other libraries that the garbage collector found open, and when, in ns."""
 
     # --- The run that this process belongs to: otel_rollout.runs, otel_rollout.launch ---------------------
     lock: threading.RLock = field(default_factory=threading.RLock, metadata=_PER_PROCESS)

@@ -24,6 +24,7 @@ from otel_rollout.launch.status import delivered_here, present_writer
 from otel_rollout.otlp.writer import AttributeInput
 from otel_rollout.recording import runtime_context
 from otel_rollout.recording.application import SCOPE, Application
+from otel_rollout.recording.joined_span import end_never_ended
 from otel_rollout.recording.provider import RecordingTracer, RecordingTracerProvider
 from otel_rollout.recording.redaction import Redaction, redacted_attributes, redaction_of
 from otel_rollout.recording.sampling import Decision, GroupSampling, decision_of
@@ -81,6 +82,7 @@ class Runtime:
     def close(self, timeout: float) -> None:
         """Flush and stop recording."""
         deadline = time.monotonic() + timeout
+        end_never_ended()
         self.keeper.stop()
         self.tokenizers.finish(timeout / 2)
         self.writer.close(max(0.0, deadline - time.monotonic()))

@@ -14,6 +14,7 @@ from opentelemetry.context import attach
 from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout import runtime
+from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.capture import encoding, span_io, trajectory_decorator
@@ -38,6 +39,7 @@ from otel_rollout.capture.trajectory_attributes import (
     recorded_identity,
 )
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
+from otel_rollout.recording.joined_span import end_never_ended
 from otel_rollout.recording.runtime_context import span_above
 from otel_rollout.recording.sampling import CHOSEN, Group
 from otel_rollout.recording.span import RecordingSpan
@@ -329,6 +331,8 @@ class Trajectory:
         attach(inside)
 
     def _exit(self, error: BaseException | None) -> None:
+        if process.never_ended:
+            end_never_ended()
         # Break the cycle of span, context and trajectory: some applications switch the garbage collector off.
         # Keep `context_outside`: an inner trajectory that ends later needs it.
         self._inside = None

@@ -45,7 +45,7 @@ def record(span: Span, above: Any, reply: Any) -> None:
     found = None if fields is None or "usage" not in fields else read(reply)
     if not found:
         return
-    if type(above) is RecordingSpan:
+    if isinstance(above, RecordingSpan):
         above.has_replies_below = True
     if not (type(span) is RecordingSpan and span.has_replies_below):
         put(span, found)

@@ -9,6 +9,7 @@ import logging
 import threading
 from typing import Final, NamedTuple
 
+from otel_rollout.base.interrupts import pass_on
 from otel_rollout.recording.identity import Identity
 from otel_rollout.spool.journal import DROP_REASONS, SKIP_REASONS, Journal
 
@@ -79,8 +80,11 @@ class Counters:
         """Count a recorded span of another library."""
         if self._is_abandoned:
             return
-        with self.lock:
-            self._journal.count_scope(scope)
+        try:
+            with self.lock:
+                self._journal.count_scope(scope)
+        except Exception as error:  # noqa: BLE001 - the name may be no text; we are inside user code
+            pass_on(error)
 
     def read(self) -> Counts:
         """Return the counts so far."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 MAX_ATTRIBUTES: Final = 1 << 14
 """Maximum attributes of one span. OpenInference spends two or more on each message of a conversation."""
 _NEVER_ENDED: Final = "never ended"
+_MAX_NEVER_ENDED: Final = 4096
+"""Maximum spans that wait for :func:`end_never_ended`; further ones are lost, and counted as open."""
 """Event of a span whose instrumentor did not end it."""
 _PLAIN: Final = frozenset({str, int, float, bool, bytes})
 _TOKEN_COUNTS: Final = ("gen_ai.usage.", "llm.token_count.", "llm.usage.")
@@ -198,19 +201,15 @@ class JoinedSpan(RecordingSpan):
         self._parent_span = None
 
     def __del__(self) -> None:
-        """Record the span if nobody has ended it: a stream was abandoned, for example."""
+        """Keep the span for :func:`end_never_ended`: a stream was abandoned, for example.
+
+        The garbage collector interrupts any code, which may hold locks. So nothing is encoded or logged here.
+        """
         active = process.runtime
-        if active is None or getattr(self, "ended", True):
+        if active is None or getattr(self, "ended", True) or len(process.never_ended) >= _MAX_NEVER_ENDED:
             return
         if self.tracer.provider is active.provider:  # not after a fork: the parent ends it
-            with internal_errors("recording a span that was never ended"):
-                self.add_event(_NEVER_ENDED)
-                self.end()
-                warn_once(
-                    f"a span of {self.scope_name} was never ended (an abandoned stream, for example); it is "
-                    "recorded up to the moment in which nothing referred to it any more",
-                    f"never ended: {self.scope_name}",
-                )
+            process.never_ended.append((self, time_ns()))
 
     def _encoded_one_by_one(self, attributes: Mapping[str, Any]) -> Encoded:
         encoded: Encoded = {}
@@ -280,3 +279,18 @@ def _encoded_at_once(attributes: Mapping[str, Any], limits: content.Limits) -> E
 
 def _encoded_value(value: Any) -> Any:
     return orjson.Fragment(writer.any_value(value))
+
+
+def end_never_ended() -> None:
+    """End the spans that nothing refers to any more, at the time at which that was noticed."""
+    waiting = process.never_ended
+    while waiting:
+        with internal_errors("recording a span that was never ended"), suppress(IndexError):  # another thread
+            span, end = waiting.popleft()
+            span.add_event(_NEVER_ENDED, timestamp=end)
+            span.end(end)
+            warn_once(
+                f"a span of {span.scope_name} was never ended (an abandoned stream, for example); it is "
+                "recorded up to the moment in which nothing referred to it any more",
+                f"never ended: {span.scope_name}",
+            )

@@ -25,7 +25,7 @@ from otel_rollout.otlp.writer import AttributeInput, text_of
 from otel_rollout.recording import content, doubles, joined_events
 from otel_rollout.recording.application import sdk_provider_in
 from otel_rollout.recording.identity import identity_in
-from otel_rollout.recording.joined_span import JoinedSpan, is_model_call
+from otel_rollout.recording.joined_span import JoinedSpan, end_never_ended, is_model_call
 from otel_rollout.recording.provider import Place, RecordingTracer, current_span
 from otel_rollout.recording.runtime_context import span_above
 from otel_rollout.recording.span import RecordingSpan
@@ -114,6 +114,9 @@ class JoinedTracer(Tracer):
     ) -> Iterator[Span]:
         """Start a span that is current inside the block (OpenTelemetry's API)."""
         span = self.start_span(name, context, kind, attributes, links, start_time)
+        if not span.get_span_context().is_valid:  # current, an invalid span would hide the span around it
+            yield span
+            return
         with current_span(span, end_on_exit, record_exception, set_status_on_exception):
             yield span
 
@@ -133,6 +136,7 @@ class JoinedTracer(Tracer):
         active = process.current_runtime()
         if active is None:
             return None
+        end_never_ended()
         if above is not None and isinstance(attributes, Mapping) and is_model_call(attributes):
             if isinstance(above, JoinedSpan) and above.is_model_call:
                 doubles.report_nested(above.scope_name, self._scope.name)

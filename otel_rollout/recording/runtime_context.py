@@ -67,6 +67,9 @@ class WholeRuntimeContext:
 
     def detach(self, token: Any) -> None:
         """Make the context current that was so before ``attach``."""
+        if not isinstance(token, tuple):  # of a context attached before this one was put around theirs
+            self._theirs.detach(token)
+            return
         theirs, ours = token
         self._theirs.detach(theirs)
         with suppress(ValueError):  # the garbage collector closes a generator in another context

@@ -113,7 +113,10 @@ def test_proxy_that_tunnels_gets_no_header(client, instrumented):
     received = []
 
     def refuse(proxy):
-        connection, _ = proxy.accept()
+        try:
+            connection, _ = proxy.accept()
+        except OSError:  # no client came, and the test is over
+            return
         proxy.close()  # a second attempt is refused
         with connection:
             received.append(connection.recv(1 << 16))

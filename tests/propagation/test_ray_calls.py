@@ -85,6 +85,7 @@ def test_tasks_continue_the_trajectory(job):
 
 def test_spans_of_other_libraries_join_in_workers(job):
     """A task without an operation of ours: a plain tracer, and the chosen instrumentor, are recorded."""
+    pytest.importorskip("opentelemetry.instrumentation")
     with trajectory() as t:
         ray.get(actors.library_task.remote())
     spans = job.spans(t.trace_id, 3)
