@@ -397,6 +397,30 @@ def test_scores_of_every_type_are_decided(rewards: list[Any], verdict: tuple[boo
     assert rules.decide(Group("e", 1, 1, False), siblings) == verdict
 
 
+def test_duration_and_tokens_are_those_of_the_recorded_spans() -> None:
+    """The duration is the root's, and counts of model calls are added up."""
+    outcome = TrajectoryOutcome("reward")
+    kind = {"key": semconv.SPAN_KIND, "value": {"stringValue": semconv.KIND_LLM}}
+    for number, tokens in enumerate((3, 4)):
+        used = {"key": semconv.GEN_AI_USAGE_OUTPUT_TOKENS, "value": {"intValue": str(tokens)}}
+        outcome.add(span_line(f"{number + 2:016x}", f"{1:016x}", [kind, used]))
+    outcome.add(span_line(f"{1:016x}", "", []))
+    assert (outcome.tokens, outcome.seconds, outcome.has_ended) == (7, 2.5, True)
+
+
+def span_line(span_id: str, parent_id: str, attributes: list[dict[str, Any]]) -> bytes:
+    """Return a line of a span that takes 2.5 s."""
+    span = {
+        "traceId": "1" * 32,
+        "spanId": span_id,
+        "parentSpanId": parent_id,
+        "startTimeUnixNano": "1700000000000000000",
+        "endTimeUnixNano": "1700000002500000000",
+        "attributes": attributes,
+    }
+    return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+
+
 def test_unusually_slow_or_long_group_is_kept() -> None:
     """A group is compared with the median of enough latest trajectories."""
     rules = TailRules(tail_rules("slow=3,long=4"), 0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+MAPPINGS: Final = "tests/exporting/test_mappings.py tests/exporting/test_mapping_details.py"
 TARGETS: Final = {
     "otel_rollout/otlp/writer.py": "tests/otlp",
     "otel_rollout/otlp/reader.py": "tests/otlp",
@@ -12,14 +13,14 @@ TARGETS: Final = {
     "otel_rollout/forwarder/context_diff.py": "tests/forwarder/test_context_diff.py",
     "otel_rollout/forwarder/tail_rules.py": "tests/forwarder/test_tail_sampling.py",
     "exporters/otel_rollout_otlp/protobuf.py": "tests/otlp_exporter/test_protobuf.py",
-    "exporters/otel_rollout_mlflow/feedback.py": "tests/exporting/test_mappings.py",
-    "exporters/otel_rollout_mlflow/mapping.py": "tests/exporting/test_mappings.py",
-    "exporters/otel_rollout_mlflow/inputs_outputs.py": "tests/exporting/test_mappings.py",
-    "exporters/otel_rollout_mlflow/tags.py": "tests/exporting/test_mappings.py",
-    "exporters/otel_rollout_weave/attributes.py": "tests/exporting/test_mappings.py",
-    "exporters/otel_rollout_weave/inputs_outputs.py": "tests/exporting/test_mappings.py",
-    "exporters/otel_rollout_weave/feedback.py": "tests/exporting/test_mappings.py",
-    "exporters/otel_rollout_weave/mapping.py": "tests/exporting/test_mappings.py",
+    "exporters/otel_rollout_mlflow/feedback.py": MAPPINGS,
+    "exporters/otel_rollout_mlflow/mapping.py": MAPPINGS,
+    "exporters/otel_rollout_mlflow/inputs_outputs.py": MAPPINGS,
+    "exporters/otel_rollout_mlflow/tags.py": MAPPINGS,
+    "exporters/otel_rollout_weave/attributes.py": MAPPINGS,
+    "exporters/otel_rollout_weave/inputs_outputs.py": MAPPINGS,
+    "exporters/otel_rollout_weave/feedback.py": MAPPINGS,
+    "exporters/otel_rollout_weave/mapping.py": MAPPINGS,
 }
 """Module → what pytest is given."""
 
