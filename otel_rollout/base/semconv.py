@@ -10,8 +10,8 @@ Three vocabularies meet on a rollout span:
 - **OpenTelemetry GenAI** (open-telemetry/semantic-conventions-genai, status Development): model and
   tool calls, evaluations.
 
-The Collector's configurations repeat names of the first: ``collector-config/sampling.yaml`` and
-``to-mlflow.yaml``. Tests compare them.
+Two configurations of the Collector repeat some ``rollout.*`` names: ``collector-config/sampling.yaml`` and
+``collector-config/to-mlflow.yaml``. Tests compare them with this module.
 """
 
 from __future__ import annotations

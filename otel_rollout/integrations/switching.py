@@ -42,7 +42,7 @@ _CLIENTS: Final = frozenset({"anthropic", "bedrock", "cohere", "google-genai", "
 def switch_on(configured: Settings) -> None:
     """Switch on the chosen instrumentors, each as soon as its library is imported.
 
-    A second call does nothing. What cannot be switched on is told in one line, and the rest is switched on.
+    A second call does nothing. One line names each instrumentor that cannot be switched on. The others work.
     """
     choice = choose(configured.instrument, installed())
     for sentence in choice.problems:

@@ -1,7 +1,7 @@
 """Convert the messages of foreign spans to chat messages in OpenAI's form.
 
 A chat message is a dict with ``role`` and ``content``; some have ``tool_calls``, ``tool_call_id``, ``name``
-or ``reasoning_content``. The functions accept any value. Content of an unknown form is left out, or kept as
+or ``reasoning_content``. The functions accept any value. Content of an unknown form is dropped, or kept as
 it is inside the message.
 """
 

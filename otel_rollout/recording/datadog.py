@@ -70,11 +70,8 @@ def _accompanying(start: Callable[..., Span]) -> Callable[..., Span]:
             inside = otel_context.get_current() if context is None else context
             companion = _companion_of(span, name, inside)
             if companion is not None:
-                companion.kind = kind.value + 1
-                companion.start_ns = start_time or companion.start_ns
+                companion.set_start(kind, links, start_time)
                 companion.set_attributes(attributes or {})
-                for link in links or ():
-                    companion.add_link(link.context, link.attributes)
                 _tell(span, companion)
         except Exception as error:  # noqa: BLE001
             fault("recording a span of ddtrace", error)

@@ -114,9 +114,6 @@ class JoinedTracer(Tracer):
     ) -> Iterator[Span]:
         """Start a span that is current inside the block (OpenTelemetry's API)."""
         span = self.start_span(name, context, kind, attributes, links, start_time)
-        if not span.get_span_context().is_valid:  # current, an invalid span would hide the span around it
-            yield span
-            return
         with current_span(span, end_on_exit, record_exception, set_status_on_exception):
             yield span
 

@@ -209,6 +209,9 @@ def current_span(
     For a span of ours, the exception that leaves the block stays as it is: ``use_span`` would call its
     ``__str__``, whose own exception would replace it.
     """
+    if not span.get_span_context().is_valid:  # current, an invalid span would hide the span around it
+        yield
+        return
     if not isinstance(span, RecordingSpan):
         with use_span(span, end_on_exit, record_exception, set_status_on_exception):
             yield

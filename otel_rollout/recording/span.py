@@ -189,7 +189,7 @@ class RecordingSpan(Span):
         links.append(writer.link(context.trace_id, context.span_id, state, flags, attributes or {}))
 
     def set_start(self, kind: SpanKind, links: Sequence[Link] | None, start_time: int | None) -> None:
-        """Set what another library gave to ``start_span``; values of wrong types are left out."""
+        """Set what another library gave to ``start_span``; ignore values of wrong types."""
         if isinstance(kind, SpanKind):
             self.kind = kind.value + 1
         if start_time is not None:

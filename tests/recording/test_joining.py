@@ -418,6 +418,14 @@ def test_span_that_is_never_ended_is_recorded_when_nothing_refers_to_it(recorded
     assert caplog.text.count("a span of early was never ended") == 1
 
 
+def test_span_outside_trajectories_hides_no_span_around_it():
+    """A caller in another process stays the parent of what follows inside the block."""
+    remote = trace.SpanContext(0x4D2, 7, True, trace.TraceFlags(1))
+    joining.install()
+    with trace.use_span(trace.NonRecordingSpan(remote)), EARLY.start_as_current_span("library"):
+        assert trace.get_current_span().get_span_context().trace_id == 0x4D2
+
+
 # --- One span where one thing happened ----------------------------------------------------------------------
 
 
