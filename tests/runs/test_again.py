@@ -197,5 +197,5 @@ def test_span_in_later_exit_handler_begins_no_run(test_exporters: None, tmp_path
         text=True,
     )
     assert (ran.returncode, ran.stdout) == (0, "late None\n")
-    (line,) = ran.stderr.splitlines()
+    (line,) = [line for line in ran.stderr.splitlines() if "Ctrl-C" not in line]  # progress, if it takes long
     assert line.startswith("otel-rollout: 1 span delivered")

@@ -18,6 +18,7 @@ from otel_rollout.recording import flusher
 from otel_rollout.recording import writer as caller
 from otel_rollout.recording.writer import MAX_WAIT, SegmentWriter
 from otel_rollout.spool import journal, layout, segments
+from tests.waiting import wait_for
 
 
 def writer_in(directory: Path, **options) -> SegmentWriter:
@@ -187,7 +188,8 @@ def test_forked_child_releases_its_parents_lock(tmp_path):
     process.wait()
     try:
         (node_dir,) = {path.parent for path in (tmp_path / "spool").rglob("*.journal")}
-        assert segments.living_writers(node_dir) == {child_writer}
+        # A forwarder that starts probes the dead writer's lock, and holds it for a moment.
+        wait_for(lambda: segments.living_writers(node_dir) == {child_writer}, what="the release of the lock")
         assert len(layout.journals(node_dir)) == 2
     finally:
         os.kill(int(child_writer.split("-")[0]), signal.SIGKILL)
