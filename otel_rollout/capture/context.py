@@ -68,8 +68,9 @@ def running_task() -> int:
     """Return an id of the current asyncio task; outside any task, of the thread."""
     asyncio = sys.modules.get("asyncio")  # importing it takes a program without event loop 30 ms
     running_loop = getattr(asyncio, "_get_running_loop", None)  # missing while another thread imports asyncio
-    if asyncio is not None and running_loop is not None and running_loop() is not None:
-        task = asyncio.current_task()
+    loop = None if running_loop is None else running_loop()
+    if asyncio is not None and loop is not None:
+        task = asyncio.current_task(loop)
         if task is not None:
             return id(task)
     return threading.get_ident()

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.context import attach
+from opentelemetry.context import attach, get_current
 from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout import runtime
@@ -212,10 +212,9 @@ class Trajectory:
             return
         self.is_over = True
         # No `detach`: the garbage collector may close a coroutine or generator in another context, where
-        # `detach` would log an error. Compare spans, not contexts: the block may have added other values to
-        # the context.
+        # `detach` would log an error.
         inside, outside = self._inside, self.context_outside
-        if inside is not None and get_current_span() is get_current_span(inside):
+        if inside is not None and (get_current() is inside or self._is_in_block(inside)):
             attach(outside)
             try:
                 if TRAJECTORY in outside and not self._is_apart:
@@ -241,7 +240,7 @@ class Trajectory:
         active = runtime.current()
         if active is None:
             return
-        outside = otel_context.get_current()
+        outside = get_current()
         other = self._span_of_another(outside) if SPAN in outside else None
         self._is_apart = other is not None
         context = outside if other is None else without_trajectory(outside)
@@ -329,6 +328,17 @@ class Trajectory:
         inside = otel_context.Context(entries)
         self.context_outside, self._inside, self.task = outside, inside, running_task()
         attach(inside)
+
+    def _is_in_block(self, inside: otel_context.Context) -> bool:
+        """Return whether the current context, which is not ``inside``, is the block's.
+
+        The block may have added values to its context. It may also have left another library's span current:
+        of a stream that it abandoned, for example.
+        """
+        current = get_current()
+        if get_current_span(current) is get_current_span(inside):
+            return True
+        return trajectory_in(current) is self and running_task() == self.task
 
     def _exit(self, error: BaseException | None) -> None:
         if process.never_ended:
