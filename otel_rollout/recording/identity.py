@@ -129,4 +129,4 @@ def _identity_of_submitted(context: otel_context.Context | None, submitted: otel
 
 def with_identity(identity: Identity, context: otel_context.Context) -> otel_context.Context:
     """Return a context with the identity of a trajectory."""
-    return otel_context.Context({**context, _KEY: identity})
+    return otel_context.set_value(_KEY, identity, context)

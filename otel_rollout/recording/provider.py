@@ -76,8 +76,8 @@ class UnrecordedSpan(NonRecordingSpan):
 
 
 Place = tuple[bytes, bytes, TraceState | None]
-"""Where a span stands in a trace: its trace id, the beginning of its line, and its trace state. A plain tuple,
-because making a named one takes 0.2 µs more, of 15 µs for a trajectory."""
+"""Where a span stands in a trace: its trace id, the beginning of its line, and its trace state. This is a plain
+tuple, because a named one takes 0.14 us longer to make."""
 
 
 class RecordingTracer(Tracer):
