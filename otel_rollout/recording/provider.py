@@ -76,7 +76,7 @@ class UnrecordedSpan(NonRecordingSpan):
 
 
 Place = tuple[bytes, bytes, TraceState | None]
-"""Where a span stands in a trace: its trace id, the beginning of its line, and its trace state. This is a plain
+"""Where a span stands in a trace: its trace id, the beginning of its line, and its trace state. A plain
 tuple, because a named one takes 0.14 us longer to make."""
 
 
