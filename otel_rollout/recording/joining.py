@@ -142,23 +142,24 @@ class JoinedTracer(Tracer):
         tracer, limits = self._recorder_of(active)
         if above is not None:
             head = above.head_below or above.begin_below()
-            place: Place | None = Place(above.trace_id, head, above.trace_state)
+            place: Place | None = (above.trace_id, head, above.trace_state)
         else:
             place = tracer.place(parent, name)
         if place is None:
             return parent if _is_unrecorded(parent) else tracer.unrecorded(parent)
+        trace_id, head, trace_state = place
         span = JoinedSpan(
             tracer,
             name,
-            place.trace_id,
-            place.head,
+            trace_id,
+            head,
             identity,
             parent=above,
             scope_name=self._scope.name,
             content_limits=limits,
             exceptions=exceptions,
         )
-        span.trace_state = place.trace_state
+        span.trace_state = trace_state
         if attributes is not None:
             span.set_attributes(attributes)
         return span

@@ -10,7 +10,6 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -76,12 +75,9 @@ class UnrecordedSpan(NonRecordingSpan):
     """A span of an unrecorded trace: sampled out, or excluded by ``trace=False``."""
 
 
-class Place(NamedTuple):
-    """Where a span stands in a trace: its trace id, the beginning of its line, and its trace state."""
-
-    trace_id: bytes
-    head: bytes
-    trace_state: TraceState | None
+Place = tuple[bytes, bytes, TraceState | None]
+"""Where a span stands in a trace: its trace id, the beginning of its line, and its trace state. A plain
+tuple, because a named one takes 0.14 us longer to make."""
 
 
 class RecordingTracer(Tracer):
@@ -114,9 +110,10 @@ class RecordingTracer(Tracer):
         place = self.place(parent, name)
         if place is None:
             return None
-        encoded_name = otlp_json.json_string(name)
-        span = RecordingSpan(self, encoded_name, place.trace_id, place.head, identity_in(context), encoded)
-        span.trace_state = place.trace_state
+        trace_id, head, trace_state = place
+        name_json, identity = otlp_json.json_string(name), identity_in(context)
+        span = RecordingSpan(self, name_json, trace_id, head, identity, encoded)
+        span.trace_state = trace_state
         return span
 
     def place(self, parent: Span, name: str) -> Place | None:
@@ -131,13 +128,14 @@ class RecordingTracer(Tracer):
             if not above.trace_flags.sampled:
                 return None
             trace_id, parent_id = b"%032x" % above.trace_id, b"%016x" % above.span_id
+            trace_state = above.trace_state or None
         else:
             number = self.random_bits(128) or 1
             if self._decision is not None and not self._decision(number, name):
                 return None
-            trace_id, parent_id = b"%032x" % number, b""
+            trace_id, parent_id, trace_state = b"%032x" % number, b"", None
         head = otlp_json.head_below(trace_id, parent_id, REMOTE_PARENT if above.is_remote else LOCAL_PARENT)
-        return Place(trace_id, head, (above.trace_state or None) if above.is_valid else None)
+        return trace_id, head, trace_state
 
     def start_below(self, parent: RecordingSpan, name: bytes, encoded: Encoded) -> RecordingSpan:
         """Start a span below a recording span; ``name`` is JSON."""

@@ -101,6 +101,8 @@ def span_above(context: Context) -> Span:
 
     It is the current span. If only Datadog's tracer knows the current span, it is the span above.
     """
+    if SPAN not in context:
+        return INVALID_SPAN
     span = get_current_span(context)
     entry: Any = context.get(_ABOVE)
     if entry is None:

@@ -283,10 +283,10 @@ class RecordingSpan(Span):
         if self.ended:
             return
         self.ended = True
-        given = 0 if end_time is None else valid_time(end_time, 0)
-        end_ns = given or time_ns()
-        if end_ns < self.start_ns and not given:  # the machine's clock was set back
-            end_ns = self.start_ns
+        if end_time is None or not (end_ns := valid_time(end_time, 0)):
+            end_ns = time_ns()
+            if end_ns < self.start_ns:  # the machine's clock was set back
+                end_ns = self.start_ns
         try:
             details = self._details
             pieces = self._line(end_ns, b"" if details is None else details.encoded())

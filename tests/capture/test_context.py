@@ -281,3 +281,48 @@ def test_trajectories_left_in_the_wrong_order_restore_the_context(recorded):
     spans = recorded()
     assert set(roots_of(spans)) == {"outer", "turn"}
     assert "rollout.project_name" not in roots_of(spans)["turn"].attributes
+
+
+def test_trajectory_left_inside_a_librarys_open_span_restores_the_context(recorded):
+    """A stream that nobody closed keeps no later operation in the trajectory."""
+    between, after = (rollout_trace_op(name=name)(lambda: None) for name in ("between", "after"))
+    outside = otel_context.get_current()
+    with rollout_trace_attr(name="outer"):
+        with rollout_trace_attr(name="inner"):
+            stream = trace.get_tracer("library").start_span("stream")
+            otel_context.attach(trace.set_span_in_context(stream))
+        between()
+    after()
+    otel_context.attach(outside)
+    stream.end()
+    spans = recorded()
+    names = {s.span.span_id: s.name for s in spans} | {b"": None}
+    assert {s.name: names[s.span.parent_span_id] for s in spans} == {
+        "outer": None,
+        "inner": "outer",
+        "stream": "inner",
+        "between": "outer",
+        "after": None,
+    }
+
+
+async def test_trajectory_closed_by_another_task_leaves_that_task_its_span(recorded):
+    """The garbage collector closes a generator in any task: here, in one inside the trajectory."""
+
+    def steps():
+        with rollout_trace_attr(name="closed"):
+            yield
+
+    async def other() -> None:
+        with trace.get_tracer("library").start_as_current_span("request"):
+            running.close()
+            turn("x")
+
+    outside = otel_context.get_current()
+    running = steps()
+    next(running)
+    await asyncio.create_task(other())
+    otel_context.attach(outside)
+    known = {s.name: s.span for s in recorded()}
+    assert known["turn"].parent_span_id == known["request"].span_id
+    assert known["request"].parent_span_id == known["closed"].span_id
