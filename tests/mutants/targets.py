@@ -12,7 +12,7 @@ TARGETS: Final = {
     "otel_rollout/forwarder/retry_policy.py": "tests/forwarder/test_retry_policy.py",
     "otel_rollout/forwarder/context_diff.py": "tests/forwarder/test_context_diff.py",
     "otel_rollout/forwarder/tail_rules.py": "tests/forwarder/test_tail_sampling.py",
-    "exporters/otel_rollout_otlp/protobuf.py": "tests/otlp_exporter/test_protobuf.py",
+    "otel_rollout/otlp/protobuf.py": "tests/otlp_exporter/test_protobuf.py",
     "exporters/otel_rollout_mlflow/feedback.py": MAPPINGS,
     "exporters/otel_rollout_mlflow/mapping.py": MAPPINGS,
     "exporters/otel_rollout_mlflow/inputs_outputs.py": MAPPINGS,
