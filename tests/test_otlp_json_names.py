@@ -47,10 +47,13 @@ def test_only_otlp_names_fields_of_otlp_json() -> None:
     [
         ('span["startTimeUnixNano"]', "startTimeUnixNano"),
         ("data.get('resourceSpans', ())", "resourceSpans"),
-        ('HEAD = b\'{"scopeSpans":[{\'', "scopeSpans"),
+        ("HEAD = b'{\"scopeSpans\":[{'", "scopeSpans"),
         ('f"{{\\"key\\":{name}"', '"key":'),
         ('{"stringValue": value}', "stringValue"),
-        ('def parent(span):\n    """Find the parentSpanId."""\n    return span["parentSpanId"]', "parentSpanId"),
+        (
+            'def parent(span):\n    """Find the parentSpanId."""\n    return span["parentSpanId"]',
+            "parentSpanId",
+        ),
     ],
 )
 def test_name_in_any_kind_of_string_is_found_once(source: str, name: str) -> None:

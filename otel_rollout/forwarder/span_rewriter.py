@@ -105,15 +105,18 @@ class SpanRewriter:
             conversation is not None
         ):  # replaces the turn of token ids, whose reference also stands in place of the ids
             turn = self._rewrite_messages(conversation)
-        if turn is not None:
-            self._note_turn(turn)
         if self._contents.images and self._turns != "whole":
             self._input = self._without_repeated(self._input, _MAX_DEPTH)
             self._output = self._without_repeated(self._output, _MAX_DEPTH)
         self._show_answer_of_another()
+        self._changed |= turn is not None
         if self._changed:
             self._put(semconv.INPUT_VALUE, self._input)
             self._put(semconv.OUTPUT_VALUE, self._output)
+        if (
+            turn is not None
+        ):  # after the last look at an attribute, which costs more once the list has changed
+            self._note_turn(turn)
         return self._changed
 
     def _json(self, key: str) -> Any:
@@ -136,7 +139,6 @@ class SpanRewriter:
             semconv.TURN_LENGTH: turn.length,
         }
         self._span.replace(noted, noted)
-        self._changed = True
 
     # --- token ids ----------------------------------------------------------------------------------------
 

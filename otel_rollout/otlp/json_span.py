@@ -29,19 +29,20 @@ class JsonAttributes:
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
-        self._values: dict[str, dict[str, Any]] | None = None
+        self._values: dict[str, dict[str, Any]] = {}
+        """Name of each attribute → its value; empty until the first use, and after a change of the list."""
 
     def __contains__(self, key: str) -> bool:
-        return key in self._by_key()
+        return key in (self._values or self._by_key())
 
     def text(self, key: str) -> str | None:
         """Return the text of an attribute; None if the attribute is missing or not text."""
-        text = self._by_key().get(key, {}).get("stringValue")
+        text = (self._values or self._by_key()).get(key, {}).get("stringValue")
         return text if isinstance(text, str) else None
 
     def set_text(self, key: str, text: str) -> None:
         """Change an attribute's text; raise KeyError if the attribute is missing."""
-        self._by_key()[key]["stringValue"] = text
+        (self._values or self._by_key())[key]["stringValue"] = text
 
     def scalars(self) -> dict[str, Any]:
         """Return the attributes, with None for lists and other values that are not scalars."""
@@ -51,15 +52,15 @@ class JsonAttributes:
         self, removed: Container[str], added: Mapping[str, Any], kept_as: Mapping[str, str] | None = None
     ) -> None:
         """Remove attributes, and append others; ``kept_as`` gives removed ones another name."""
-        entries, names = self.fields.get("attributes", ()), kept_as or {}
-        kept = [entry for entry in entries if entry["key"] not in removed]
-        renamed = [{**entry, "key": names[entry["key"]]} for entry in entries if entry["key"] in names]
-        self.fields["attributes"] = [*kept, *renamed, *_entries_of(added)]
-        self._values = None
+        entries = self.fields.get("attributes", ())
+        changed = [entry for entry in entries if entry["key"] not in removed]
+        if kept_as:
+            changed += [{**e, "key": kept_as[e["key"]]} for e in entries if e["key"] in kept_as]
+        self.fields["attributes"] = changed + _entries_of(added)
+        self._values = {}
 
     def _by_key(self) -> dict[str, dict[str, Any]]:
-        if self._values is None:
-            self._values = {entry["key"]: entry["value"] for entry in self.fields.get("attributes", ())}
+        self._values = {entry["key"]: entry["value"] for entry in self.fields.get("attributes", ())}
         return self._values
 
 
