@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from otel_rollout.otlp.json_span import JsonSpan
+from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
 from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP
 
 _TRACE_ID_BYTES: Final = 16
@@ -162,11 +162,9 @@ def _parent_id(text: str | None) -> bytes | None:
 
 def ids_to_hex(data: Mapping[str, Any]) -> None:
     """Change the ids of trace data from protobuf's JSON, which has base64, to OTLP/JSON's hex."""
-    for of_resource in data.get("resourceSpans", ()):
-        for of_scope in of_resource.get("scopeSpans", ()):
-            for span in of_scope.get("spans", ()):
-                for holder in (span, *span.get("links", ())):
-                    _ids_to_hex(holder)
+    for span in spans_of_json(data) if data else ():  # a request without spans is empty
+        for holder in (span.fields, *span.fields.get("links", ())):
+            _ids_to_hex(holder)
 
 
 def _ids_to_hex(holder: dict[str, Any]) -> None:

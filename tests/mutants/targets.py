@@ -9,6 +9,7 @@ TARGETS: Final = {
     "otel_rollout/otlp/writer.py": "tests/otlp",
     "otel_rollout/otlp/reader.py": "tests/otlp",
     "otel_rollout/otlp/scan.py": "tests/otlp",
+    "otel_rollout/otlp/json_span.py": "tests/otlp",
     "otel_rollout/forwarder/retry_policy.py": "tests/forwarder/test_retry_policy.py",
     "otel_rollout/forwarder/context_diff.py": "tests/forwarder/test_context_diff.py",
     "otel_rollout/forwarder/tail_rules.py": "tests/forwarder/test_tail_sampling.py",
