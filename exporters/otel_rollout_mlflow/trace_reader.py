@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,8 @@ from otel_rollout.base import semconv
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
+from otel_rollout.otlp.json_span import JsonSpan, span_at, trace_data
+from otel_rollout.otlp.protobuf import span_without_links
 from otel_rollout_mlflow import feedback, settings
 from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.ids import PREFIX
@@ -26,8 +27,6 @@ from otel_rollout_mlflow.target import Target
 _SPANS_LOCATION: Final = "mlflow.trace.spansLocation"
 _IN_DATABASE: Final = "TRACKING_STORE"
 _ATTRIBUTES: Final = {SPAN_INPUTS: semconv.INPUT_VALUE, SPAN_OUTPUTS: semconv.OUTPUT_VALUE}
-_IDS: Final = ("traceId", "spanId", "parentSpanId")
-_STATUS_CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
 
 
 class MlflowTraces:
@@ -128,45 +127,16 @@ def _require_file(resolved: settings.MlflowSettings) -> None:
 def as_line(trace: Mapping[str, Any]) -> bytes:
     """Convert a trace of MLflow's API to a line of OTLP/JSON."""
     info = trace.get("trace_info") or {}
-    spans = [_span(span) for span in trace.get("spans") or ()]
-    roots = [span["spanId"] for span in spans if not span.get("parentSpanId")]
+    spans = [span_without_links(span, _ATTRIBUTES) for span in trace.get("spans") or ()]
+    roots = [span.span_id for span in spans if not span.parent_id]
     if spans:
         scores = (
-            _evaluation(score, spans[0]["traceId"], roots[0] if roots else "")
+            _evaluation(score, spans[0].trace_id, roots[0] if roots else "")
             for score in info.get("assessments") or ()
         )
         spans += [span for span in scores if span]
     run = (info.get("tags") or {}).get(semconv.RUN_ID, "")
-    resource = {"attributes": [{"key": semconv.RUN_ID, "value": {"stringValue": run}}]}
-    return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}).encode()
-
-
-def _span(stored: Mapping[str, Any]) -> dict[str, Any]:
-    span: dict[str, Any] = _camel_case(stored)
-    for name in _IDS:
-        if span.get(name):
-            span[name] = base64.b64decode(span[name]).hex()
-    for attribute in span.get("attributes", ()):
-        attribute["key"] = _ATTRIBUTES.get(attribute["key"], attribute["key"])
-    status = span.get("status") or {}
-    status["code"] = _STATUS_CODES.get(str(status.get("code")), 0)
-    span["status"] = status
-    span.setdefault("startTimeUnixNano", 0)
-    span.setdefault("endTimeUnixNano", span["startTimeUnixNano"])
-    span.pop("links", None)
-    return span
-
-
-def _camel_case(message: Any) -> Any:
-    """Rename protobuf's fields in JSON from snake case to OTLP/JSON's camel case."""
-    if isinstance(message, Mapping):
-        return {_camel(name): _camel_case(value) for name, value in message.items()}
-    return [_camel_case(entry) for entry in message] if isinstance(message, list) else message
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
+    return json.dumps(trace_data({semconv.RUN_ID: run}, spans)).encode()
 
 
 def score_in(assessment: Mapping[str, Any]) -> Evaluation | None:
@@ -187,24 +157,15 @@ def is_of_part(assessment: Mapping[str, Any]) -> bool:
     return source == feedback.SOURCE_ID and not feedback.is_tagged(assessment)
 
 
-def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> dict[str, Any] | None:
+def _evaluation(assessment: Mapping[str, Any], trace_id: str, root_id: str) -> JsonSpan | None:
     """Make the evaluation span, without duration, of a score."""
     score = score_in(assessment)
     if score is None:
         return None
-    types = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
+    span_id = hashlib.sha256(str(assessment.get("assessment_id")).encode()).hexdigest()[:16]
     attributes = evaluations.attributes_of(score.name, score.value, score.comment or None, None)
-    return {
-        "traceId": trace_id,
-        "spanId": hashlib.sha256(str(assessment.get("assessment_id")).encode()).hexdigest()[:16],
-        "parentSpanId": assessment.get("span_id") or root_id,
-        "name": f"score {score.name}",
-        "startTimeUnixNano": score.time_ns,
-        "endTimeUnixNano": score.time_ns,
-        "attributes": [
-            {"key": key, "value": {types[type(value)]: value}} for key, value in attributes.items()
-        ],
-    }
+    parent_id = assessment.get("span_id") or root_id
+    return span_at(score.time_ns, trace_id, span_id, parent_id, f"score {score.name}", attributes)
 
 
 def unix_ns(text: str) -> int:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import orjson
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, Parse
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.exporting.batching import batches, halved
 from otel_rollout.exporting.encodable import encodable
-from otel_rollout_otlp.protobuf import RecordedSpan, request_of, spans_in
+from otel_rollout.otlp.json_span import request_of
+from otel_rollout.otlp.protobuf import RecordedSpan, fields_of, ids_to_hex, spans_in
 
-_HEAD: Final = b'{"resourceSpans":['
-_TAIL: Final = b"]}"
-_IDS: Final = ("traceId", "spanId", "parentSpanId")
+_parse: Final = partial(Parse, ignore_unknown_fields=True)
 
 
 def protobuf_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
@@ -30,18 +31,8 @@ def json_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
     """Encode one request of spans as OTLP/JSON, with ids in hex."""
     request = encode_spans([encodable(span) for span in spans])
     data: dict[str, Any] = MessageToDict(request, use_integers_for_enums=True)
-    for of_resource in data.get("resourceSpans", ()):
-        for of_scope in of_resource.get("scopeSpans", ()):
-            for span in of_scope.get("spans", ()):
-                for holder in (span, *span.get("links", ())):
-                    _ids_to_hex(holder)
+    ids_to_hex(data)
     return orjson.dumps(data)
-
-
-def _ids_to_hex(holder: dict[str, Any]) -> None:
-    for key in _IDS:
-        if key in holder:
-            holder[key] = base64.b64decode(holder[key]).hex()
 
 
 def protobuf_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
@@ -58,26 +49,20 @@ def protobuf_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]
 
 
 def _protobuf(spans: Iterable[RecordedSpan]) -> bytes:
-    encoded: bytes = request_of(spans).SerializeToString()
+    """Encode one request of spans, with each resource and scope once."""
+    request = ExportTraceServiceRequest()
+    resources: dict[bytes, ResourceSpans] = {}
+    scopes: dict[tuple[bytes, bytes], ScopeSpans] = {}
+    for resource, scope, span in spans:
+        if (resource, scope) not in scopes:
+            if resource not in resources:
+                resources[resource] = _parse(resource, request.resource_spans.add())
+            scopes[resource, scope] = _parse(scope, resources[resource].scope_spans.add())
+        scopes[resource, scope].spans.add(**fields_of(span))
+    encoded: bytes = request.SerializeToString()
     return encoded
 
 
 def json_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Join OTLP JSON Lines into bodies of JSON, without decoding them.
-
-    Each line, without its newline, is a request; a body joins the resource lists of several lines. A line
-    larger than the limit is a body alone.
-    """
-    for batch in batches(lines, len, max_bytes):
-        yield _HEAD + b",".join([_resources_of(line) for line in batch]) + _TAIL
-
-
-def _resources_of(line: bytes) -> bytes:
-    """Return the entries of a line's list ``resourceSpans``; other text unchanged."""
-    bare = line.strip()
-    if bare.startswith(_HEAD) and bare.endswith(_TAIL):
-        return bare[len(_HEAD) : -len(_TAIL)]
-    try:  # another program's line may have other spaces and another order of keys
-        return orjson.dumps(orjson.loads(bare)["resourceSpans"])[1:-1]
-    except (ValueError, KeyError, TypeError):
-        return bare
+    """Join OTLP JSON Lines into bodies of JSON; a line larger than the limit is a body alone."""
+    return map(request_of, batches(lines, len, max_bytes))

@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
+from otel_rollout.base import semconv
+from otel_rollout.otlp.json_span import resource_of_json, spans_of_json
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.otlp.scan import end_time_of, ids_of
 from otel_rollout.spool import layout, segments
@@ -124,9 +126,8 @@ def _is_readable(line: bytes) -> bool:
 
 def _ended(line: bytes, end_ns: int, segment: str) -> bytes:
     """Return a line of the root table with an end time and its new segment's name."""
-    data: dict[str, Any] = orjson.loads(line)
-    (of_resource,) = data["resourceSpans"]
-    of_resource["resource"]["attributes"][0]["value"] = {"stringValue": segment}
-    (span,) = of_resource["scopeSpans"][0]["spans"]
-    span["endTimeUnixNano"] = str(max(end_ns, int(span["startTimeUnixNano"])))
+    data = orjson.loads(line)
+    resource_of_json(data).set_text(semconv.SEGMENT_ID, segment)
+    (span,) = spans_of_json(data)
+    span.end_ns = max(end_ns, span.start_ns)
     return orjson.dumps(data) + b"\n"

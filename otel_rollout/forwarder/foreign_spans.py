@@ -9,25 +9,23 @@ find the messages in a model call's input or output, the messages replace it; it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
 from otel_rollout.base import semconv
-from otel_rollout.otlp import model_calls
+from otel_rollout.otlp import model_calls, scan
 from otel_rollout.otlp.chat_messages import ChatMessage, Event
+from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
 from otel_rollout.otlp.model_calls import structured
-from otel_rollout.otlp.reader import TraceLine, attributes_of, parsed_line
+from otel_rollout.otlp.reader import TraceLine, attributes_of, events_of, parsed_line
 from otel_rollout.recording.application import SCOPE
 
-_OWN_SCOPE: Final = b'"scope":{"name":"%b"' % SCOPE.encode()
+_OWN_SCOPE: Final = scan.mark_of_scope(SCOPE)
 _SCOPE_WITHIN: Final = 4096
 """Bytes from the beginning of a line within which our scope is looked for."""
-_KNOWN: Final = re.compile(
-    rb'"key":"(?:%b)' % b"|".join(re.escape(prefix).encode() for prefix in model_calls.PREFIXES)
-)
+_KNOWN: Final = scan.pattern_of_attributes(model_calls.PREFIXES)
 _MIME_TYPES: Final = {
     semconv.INPUT_VALUE: semconv.INPUT_MIME_TYPE,
     semconv.OUTPUT_VALUE: semconv.OUTPUT_MIME_TYPE,
@@ -58,29 +56,20 @@ def filled(line: bytes) -> TraceLine:
 
 def fill(parsed: Mapping[str, Any]) -> bool:
     """Complete the spans of a line's JSON, all or none; return whether any changed."""
-    made = [
-        (span, attributes)
-        for of_resource in parsed["resourceSpans"]
-        for of_scope in of_resource["scopeSpans"]
-        if (of_scope.get("scope") or {}).get("name") != SCOPE
-        for span in of_scope["spans"]
-        if (attributes := completed(span)) is not None
-    ]
-    for span, attributes in made:
-        span["attributes"] = attributes
-    return bool(made)
+    made = [_completed(span) for span in spans_of_json(parsed, other_than=SCOPE)]
+    applied = [filled.apply() for filled in made]
+    return any(applied)
 
 
-def completed(span: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the complete attributes of a span's JSON; None if they stay as recorded."""
-    recorded = attributes_of(span)
+def _completed(span: JsonSpan) -> _Filled:
+    """Return the changes that complete a span."""
+    filled = _Filled(span)
+    recorded = filled.recorded
     if not model_calls.is_read_here(recorded):
-        return None
-    filled = _Filled(recorded)
+        return filled
     kind = model_calls.kind_of(recorded)
     if kind == semconv.KIND_LLM or kind == model_calls.KIND_EMBEDDING:
-        events = [(str(event.get("name")), attributes_of(event)) for event in span.get("events", ())]
-        _fill_call(filled, kind, events)
+        _fill_call(filled, kind, events_of(span.fields))
     elif kind == semconv.KIND_TOOL:
         _fill_tool(filled)
     elif kind:
@@ -89,28 +78,11 @@ def completed(span: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     if kind:
         filled.add(semconv.SPAN_KIND, kind)
         filled.add_mime_types()
-    dropped = _dropped(recorded)
-    if not (filled.changes or dropped):
-        return None
-    replaced = {*filled.changes, *dropped}
-    kept = [entry for entry in span.get("attributes", ()) if entry["key"] not in replaced]
-    moved = [
-        {**entry, "key": entry["key"] + semconv.RECORDED_SUFFIX}
-        for entry in span.get("attributes", ())
-        if entry["key"] in filled.replaced
-    ]
-    added = [{"key": name, "value": _any_value(value)} for name, value in filled.changes.items()]
-    return [*kept, *moved, *added]
-
-
-def _dropped(recorded: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return ``session.id`` if it only repeats the conversation's id.
-
-    Targets would show the trajectory in a session of its own instead of in its step's.
-    """
     session = recorded.get(semconv.SESSION_ID)
     repeats = session is not None and session == recorded.get(semconv.GEN_AI_CONVERSATION_ID)
-    return (semconv.SESSION_ID,) if repeats and semconv.STEP in recorded else ()
+    if repeats and semconv.STEP in recorded:  # targets would show the trajectory in a session of its own
+        filled.dropped.add(semconv.SESSION_ID)
+    return filled
 
 
 class _Filled:
@@ -119,13 +91,23 @@ class _Filled:
     Attributes:
         recorded: the attributes as recorded.
         changes: name → new value.
-        replaced: names of replaced contents, which are kept as recorded beside the new ones.
+        dropped: names of attributes that are only removed.
+        kept_as: name of a replaced content → name of the attribute with its recorded value.
     """
 
-    def __init__(self, recorded: Mapping[str, Any]) -> None:
-        self.recorded = recorded
+    def __init__(self, span: JsonSpan) -> None:
+        self._span = span
+        self.recorded = attributes_of(span.fields)
         self.changes: dict[str, Any] = {}
-        self.replaced: set[str] = set()
+        self.dropped: set[str] = set()
+        self.kept_as: dict[str, str] = {}
+
+    def apply(self) -> bool:
+        """Change the span; return False if there is nothing to change."""
+        replaced = self.dropped.union(self.changes)
+        if replaced:
+            self._span.replace(replaced, self.changes, self.kept_as)
+        return bool(replaced)
 
     def add(self, name: str, value: Any) -> None:
         """Add an attribute, unless the span has it or ``value`` is empty."""
@@ -147,7 +129,7 @@ class _Filled:
     def replace_content(self, name: str, value: Any) -> None:
         """Replace an input or output; keep the recorded value beside it."""
         if self.recorded.get(name) not in (None, ""):
-            self.replaced.add(name)
+            self.kept_as[name] = name + semconv.RECORDED_SUFFIX
         self.changes[name] = orjson.dumps(value).decode()
         self.changes[_MIME_TYPES[name]] = semconv.JSON_MIME_TYPE
 
@@ -220,10 +202,3 @@ def _has_reply(value: Any) -> bool:
     if isinstance(value, Mapping):
         return "role" in value or isinstance(value.get("choices", value.get("output")), list)
     return isinstance(value, str) and value != ""
-
-
-def _any_value(value: Any) -> dict[str, Any]:
-    """Return text, a count or a list of texts as OTLP/JSON."""
-    if isinstance(value, list):
-        return {"arrayValue": {"values": [{"stringValue": str(entry)} for entry in value]}}
-    return {"intValue": str(value)} if isinstance(value, int) else {"stringValue": str(value)}

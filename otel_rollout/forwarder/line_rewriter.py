@@ -28,7 +28,10 @@ from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.span_rewriter import Contents, SpanRewriter, TraceMemory
 from otel_rollout.forwarder.tokenizer_cache import DetokenizerCache
-from otel_rollout.otlp.reader import TraceLine, parsed_line, spans_as_json
+from otel_rollout.otlp.json_span import JsonSpan, resource_of_json, spans_of_json
+from otel_rollout.otlp.reader import TraceLine, parsed_line
+from otel_rollout.otlp.scan import ids_of
+from otel_rollout.otlp.writer import SCOPES, head_of
 from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SEGMENT_SUFFIX, SegmentName
 
@@ -37,12 +40,11 @@ MEMORY_BYTES: Final = 256 << 20
 _TRACE_SHARE: Final = 4
 """Divisor: a trace that takes more than this part (a quarter) of the memory is forgotten."""
 _MAX_LOGGED_PROBLEMS: Final = 100
-_TOKENIZER = b'{"key":"%b","value":' % semconv.TOKENIZER.encode()
-_TEXT_OF = b'{"key":"%b","value":' % semconv.TEXT_OF.encode()
+_TOKENIZER = head_of(semconv.TOKENIZER)
+_TEXT_OF = head_of(semconv.TEXT_OF)
 _IDS = b'_ids\\"'
 _EVERYTHING = Contents(tokens=True, images=False)
 _IMAGE = b";base64,"
-_SCOPES = b'"scopeSpans":[{'
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
@@ -89,7 +91,7 @@ class LineRewriter:
             # These may wait for files, so they are fetched before the lock is taken.
             sources = [
                 (span, self._detokenizer_of(span), self._answer_shown_by(span, parsed))
-                for span in spans_as_json(parsed)
+                for span in spans_of_json(parsed)
             ]
             with self._lock:
                 changed += [self._rewrite_span(contents, *source) for source in sources]
@@ -126,28 +128,28 @@ class LineRewriter:
     def _redacted(self, line: TraceLine) -> TraceLine:
         if self._redact is None:
             return line
-        begin = line.encoded.index(_SCOPES) + len(_SCOPES)  # the recorder does not redact the resource either
+        begin = line.encoded.index(SCOPES) + len(SCOPES)  # the recorder does not redact the resource either
         return TraceLine(line.encoded[:begin] + self._redact(line.encoded[begin:]))
 
-    def _detokenizer_of(self, span: dict[str, Any]) -> Detokenizer | None:
+    def _detokenizer_of(self, span: JsonSpan) -> Detokenizer | None:
         """Return the detokenizer that a span names; wait for one that is being written."""
-        name = _text(span, semconv.TOKENIZER)
-        return self._detokenizers.get(name, int(span["endTimeUnixNano"]) / 1e9) if name else None
+        name = span.text(semconv.TOKENIZER)
+        return self._detokenizers.get(name, span.end_ns / 1e9) if name else None
 
-    def _answer_shown_by(self, span: dict[str, Any], parsed: dict[str, Any]) -> str | None:
+    def _answer_shown_by(self, span: JsonSpan, parsed: dict[str, Any]) -> str | None:
         """Return the answer of another span that a span shows, from memory or segment."""
-        other = _text(span, semconv.TEXT_OF)
+        other = span.text(semconv.TEXT_OF)
         if other is None:
             return None
         with self._lock:
-            trace = self._traces.get(str(span["traceId"]))
+            trace = self._traces.get(span.trace_id)
             known = trace.texts.get(other) if trace is not None else None
         return known if known is not None else self._recorded_text(parsed, other)
 
     def _rewrite_span(
-        self, contents: Contents, span: dict[str, Any], detokenizer: Detokenizer | None, answer: str | None
+        self, contents: Contents, span: JsonSpan, detokenizer: Detokenizer | None, answer: str | None
     ) -> bool:
-        trace_id = str(span["traceId"])
+        trace_id = span.trace_id
         trace = self._traces.pop(trace_id, None) or TraceMemory()
         try:
             return SpanRewriter(span, trace, self._turns, contents, detokenizer, answer).rewrite()
@@ -162,40 +164,22 @@ class LineRewriter:
         The process that recorded the root wrote the span's line shortly before. Return None if that line was
         removed.
         """
-        name = _segment_of(root)
+        stem = resource_of_json(root).text(semconv.SEGMENT_ID)
+        name = SegmentName.parse(stem + SEGMENT_SUFFIX) if stem is not None else None
         if name is None:
             return None
-        mark = b'"spanId":"%b"' % span_id.encode()
         for sequence in (name.sequence, name.sequence - 1):
             path = self._node_dir / SegmentName(name.writer, sequence).file
             for line, _ in segments.complete_lines(path, 0, sys.maxsize):
-                for span in spans_as_json(parsed_line(line)) if mark in line else ():
-                    if span["spanId"] == span_id:
-                        trace = TraceMemory()
-                        detokenizer = self._detokenizer_of(span)
-                        SpanRewriter(span, trace, "whole", _EVERYTHING, detokenizer).rewrite()
-                        return trace.texts.get(span_id)
+                if ids_of(line)[1] == span_id.encode():
+                    (span,) = spans_of_json(parsed_line(line))
+                    trace = TraceMemory()
+                    detokenizer = self._detokenizer_of(span)
+                    SpanRewriter(span, trace, "whole", _EVERYTHING, detokenizer).rewrite()
+                    return trace.texts.get(span_id)
         return None
 
 
 def _may_repeat(line: bytes) -> bool:
     """Return whether a line may hold content that other spans hold too."""
     return b'prompt_ids\\":[' in line or b'messages\\":[' in line or _IMAGE in line
-
-
-def _text(span: dict[str, Any], key: str) -> str | None:
-    """Return the text of a span's attribute, or None."""
-    for entry in span.get("attributes", ()):
-        if entry["key"] == key:
-            text = entry["value"].get("stringValue")
-            return text if isinstance(text, str) else None
-    return None
-
-
-def _segment_of(parsed: dict[str, Any]) -> SegmentName | None:
-    """Return the segment in which a line was recorded."""
-    attributes = parsed["resourceSpans"][0].get("resource", {}).get("attributes", ())
-    stems = [
-        entry["value"].get("stringValue", "") for entry in attributes if entry["key"] == semconv.SEGMENT_ID
-    ]
-    return SegmentName.parse(stems[0] + SEGMENT_SUFFIX) if stems else None

@@ -15,6 +15,7 @@ from otel_rollout.forwarder import context_diff
 from otel_rollout.forwarder.context_diff import Shared, Turns
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.model_call import ModelCall, prompt_of
+from otel_rollout.otlp.json_span import JsonSpan
 
 _MIN_SHARED_TOKENS: Final = 16
 """Minimum length of a shared prompt prefix, in tokens, to be replaced by a reference."""
@@ -77,7 +78,7 @@ class SpanRewriter:
 
     def __init__(
         self,
-        span: dict[str, Any],
+        span: JsonSpan,
         trace: TraceMemory,
         turns: str,
         contents: Contents,
@@ -90,9 +91,8 @@ class SpanRewriter:
         self._contents = contents
         self._detokenizer = detokenizer
         self._answer = answer
-        self._id = str(span["spanId"])
-        self._start, self._end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
-        self._attributes = {entry["key"]: entry["value"] for entry in span.get("attributes", ())}
+        self._id = span.span_id
+        self._start, self._end = span.start_ns, span.end_ns
         self._input = self._json(semconv.INPUT_VALUE)
         self._output = self._json(semconv.OUTPUT_VALUE)
         self._changed = False
@@ -105,39 +105,40 @@ class SpanRewriter:
             conversation is not None
         ):  # replaces the turn of token ids, whose reference also stands in place of the ids
             turn = self._rewrite_messages(conversation)
-        if turn is not None:
-            self._note_turn(turn)
         if self._contents.images and self._turns != "whole":
             self._input = self._without_repeated(self._input, _MAX_DEPTH)
             self._output = self._without_repeated(self._output, _MAX_DEPTH)
         self._show_answer_of_another()
+        self._changed |= turn is not None
         if self._changed:
             self._put(semconv.INPUT_VALUE, self._input)
             self._put(semconv.OUTPUT_VALUE, self._output)
+        if (
+            turn is not None
+        ):  # after the last look at an attribute, which costs more once the list has changed
+            self._note_turn(turn)
         return self._changed
 
     def _json(self, key: str) -> Any:
         mime_type = semconv.INPUT_MIME_TYPE if key == semconv.INPUT_VALUE else semconv.OUTPUT_MIME_TYPE
-        if self._attributes.get(mime_type, {}).get("stringValue") != semconv.JSON_MIME_TYPE:
+        if self._span.text(mime_type) != semconv.JSON_MIME_TYPE:
             return None
         try:
-            return orjson.loads(self._attributes[key]["stringValue"])
-        except (LookupError, ValueError):
+            return orjson.loads(self._span.text(key) or "")
+        except ValueError:
             return None
 
     def _put(self, key: str, value: Any) -> None:
         if value is not None:
-            self._attributes[key]["stringValue"] = orjson.dumps(value).decode()
+            self._span.set_text(key, orjson.dumps(value).decode())
 
     def _note_turn(self, turn: _Turn) -> None:
         noted = {
-            semconv.TURN_CONTINUES: {"stringValue": turn.shared.turn},
-            semconv.TURN_SHARED: {"intValue": str(turn.shared.length)},
-            semconv.TURN_LENGTH: {"intValue": str(turn.length)},
+            semconv.TURN_CONTINUES: turn.shared.turn,
+            semconv.TURN_SHARED: turn.shared.length,
+            semconv.TURN_LENGTH: turn.length,
         }
-        others = [entry for entry in self._span["attributes"] if entry["key"] not in noted]
-        self._span["attributes"] = [*others, *({"key": key, "value": noted[key]} for key in noted)]
-        self._changed = True
+        self._span.replace(noted, noted)
 
     # --- token ids ----------------------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class SpanRewriter:
         prompts = [*_holders(self._output, "prompt_ids"), *_holders(self._input, "prompt_ids")]
         if not (answers or prompts):
             return None
-        tokenizer = str(self._attributes.get(semconv.TOKENIZER, {}).get("stringValue"))
+        tokenizer = str(self._span.text(semconv.TOKENIZER))
         turns = self._trace.tokens.setdefault(tokenizer, Turns(context_diff.TOKEN_BYTES, _MIN_SHARED_TOKENS))
         if len(answers) > 1:  # several answers are no turn: a later turn continues at most one of them
             for holder, key in answers:
@@ -222,8 +223,8 @@ class SpanRewriter:
         return _Turn(shared, len(messages))
 
     def _is_model_call(self) -> bool:
-        kind = self._attributes.get(semconv.SPAN_KIND, {}).get("stringValue")
-        return kind == semconv.KIND_LLM or semconv.GEN_AI_OPERATION_NAME in self._attributes
+        kind = self._span.text(semconv.SPAN_KIND)
+        return kind == semconv.KIND_LLM or semconv.GEN_AI_OPERATION_NAME in self._span
 
     def _without_repeated(self, value: Any, depth: int) -> Any:
         """Return ``value`` with images of earlier spans replaced by references."""
@@ -249,11 +250,10 @@ class SpanRewriter:
 
     def _show_answer_of_another(self) -> None:
         """Add to the output the answer text of another span, if this span names one."""
-        other = self._attributes.get(semconv.TEXT_OF, {}).get("stringValue")
+        other = self._span.text(semconv.TEXT_OF)
         if other is None:
             return
-        entries = self._span["attributes"]
-        self._span["attributes"] = [entry for entry in entries if entry["key"] != semconv.TEXT_OF]
+        self._span.replace({semconv.TEXT_OF}, {})
         self._changed = True
         answer = self._trace.texts.get(other, self._answer)
         if answer is not None:

@@ -13,10 +13,9 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations, model_calls
 from otel_rollout.otlp.evaluations import Evaluation
-from otel_rollout.otlp.reader import spans_as_json
+from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
 from otel_rollout.recording.sampling import Group, group_hash
 
-_STATUS_ERROR: Final = 2
 _USUAL_TRAJECTORIES: Final = 1000
 """Latest trajectories whose median duration and token count are the usual ones."""
 _MIN_USUAL_TRAJECTORIES: Final = 20
@@ -72,40 +71,40 @@ class TrajectoryOutcome:
         self.last_seen = time.monotonic()
         self.size += len(line)
         try:
-            for span in spans_as_json(orjson.loads(line)):
+            for span in spans_of_json(orjson.loads(line)):
                 self._add_span(span)
         except _UNREADABLE:
             return
 
-    def _add_span(self, span: Mapping[str, Any]) -> None:
-        attributes = {entry["key"]: _scalar(entry["value"]) for entry in span.get("attributes", ())}
-        self.has_failed |= span.get("status", {}).get("code") == _STATUS_ERROR
+    def _add_span(self, span: JsonSpan) -> None:
+        attributes = span.scalars()
+        self.has_failed |= span.has_failed
         if model_calls.kind_of(attributes) == semconv.KIND_LLM:
             self.tokens += model_calls.counts_of(attributes).get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS, 0)
         if semconv.GEN_AI_EVALUATION_NAME in attributes:
             self._add_evaluation(span, attributes)
-        is_root = not span.get("parentSpanId")
+        is_root = not span.parent_id
         if is_root or (self.group is None and not self.has_ended):
             self.group = _group_of(attributes)
         if is_root:
             self._add_root(span, attributes)
 
-    def _add_root(self, span: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+    def _add_root(self, span: JsonSpan, attributes: Mapping[str, Any]) -> None:
         self.has_ended = True
-        self._root_id = str(span["spanId"])
-        end_ns = int(span["endTimeUnixNano"])
-        self.seconds = (end_ns - int(span["startTimeUnixNano"])) / 1e9
+        self._root_id = span.span_id
+        end_ns = span.end_ns
+        self.seconds = (end_ns - span.start_ns) / 1e9
         size = attributes.get(semconv.GROUP_SIZE)
         self.group_size = size if isinstance(size, int) else 0
         for score in evaluations.repeated_in(attributes, end_ns):
             self._add_score(self._root_id, score)
 
-    def _add_evaluation(self, span: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
-        score = evaluations.recorded_in(attributes, int(span["startTimeUnixNano"]))
+    def _add_evaluation(self, span: JsonSpan, attributes: Mapping[str, Any]) -> None:
+        score = evaluations.recorded_in(attributes, span.start_ns)
         if score is not None:
             # A score given inside the trajectory is a child of the active span, not always of the root.
             is_inside = score.origin == semconv.ORIGIN_PROCESS
-            self._add_score("" if is_inside else str(span.get("parentSpanId", "")), score)
+            self._add_score("" if is_inside else span.parent_id, score)
 
     def _add_score(self, scored_id: str, score: Evaluation) -> None:
         known = self._scores.get(scored_id)
@@ -121,14 +120,6 @@ class TrajectoryOutcome:
 def _group_of(attributes: Mapping[str, Any]) -> Group | None:
     group = Group.of({key: value for key, value in attributes.items() if key in semconv.IDENTITY})
     return None if group.sample_index is None else group
-
-
-def _scalar(value: Any) -> Any:
-    """Return the scalar in an OTLP attribute value; None for a list or no value."""
-    for type_, content in (value or {}).items():
-        scalar = int(content) if type_ == "intValue" else content
-        return scalar if isinstance(scalar, (bool, int, float, str)) else None
-    return None
 
 
 class Decision(NamedTuple):

@@ -24,8 +24,10 @@ _TRACE_DIGITS: Final = 32
 _SPAN_DIGITS: Final = 16
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 _CODES: Final = {code.value: code for code in StatusCode}
-_MAX_DEPTH: Final = 24
+MAX_DEPTH: Final = 24
 """Maximum levels read of a nested attribute. Protobuf allows 100, and counts three for each level."""
+TOO_DEEP: Final = "… (nested too deeply)"
+"""Text in place of deeper levels."""
 
 
 class UnreadableLineError(ValueError):
@@ -108,13 +110,6 @@ def spans_of(line: bytes) -> list[ReadableSpan]:
     return TraceLine(line).spans
 
 
-def spans_as_json(parsed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the spans of a line's JSON unchanged."""
-    for of_resource in parsed["resourceSpans"]:
-        for of_scope in of_resource["scopeSpans"]:
-            yield from of_scope["spans"]
-
-
 def _decoded(parsed: Any) -> list[ReadableSpan]:
     try:
         return list(_spans(parsed["resourceSpans"]))
@@ -194,13 +189,18 @@ def attributes_of(holder: Mapping[str, Any]) -> dict[str, Any]:
     return _entries(holder.get("attributes", ()), 0)
 
 
+def events_of(span: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Decode name and attributes of a span's events."""
+    return [(str(event.get("name")), attributes_of(event)) for event in span.get("events", ())]
+
+
 def _entries(entries: Sequence[Mapping[str, Any]], depth: int) -> dict[str, Any]:
     return {_text(entry["key"]): _value(entry.get("value") or {}, depth) for entry in entries}
 
 
 def _value(value: Mapping[str, Any], depth: int) -> Any:
-    if depth > _MAX_DEPTH:
-        return "… (nested too deeply)"
+    if depth > MAX_DEPTH:
+        return TOO_DEEP
     for type_, content in value.items():
         if type_ == "stringValue":
             return _text(content)

@@ -7,20 +7,23 @@ are escaped.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import orjson
 
 from otel_rollout.base import semconv
+from otel_rollout.otlp import writer
 
 _TRACE_ID: Final = re.compile(rb'"traceId":"([0-9a-f]{32})"')
 _IDS: Final = re.compile(rb'"traceId":"([0-9a-f]{32})","spanId":"([0-9a-f]{16})"')
 _END_TIME: Final = re.compile(rb'"endTimeUnixNano":"(\d{1,19})"')
 _SCOPE: Final = re.compile(rb'"scope":\{"name":("[^"\\]*(?:\\.[^"\\]*)*")')
-_STEP: Final = b'{"key":"%b","value":{"' % semconv.STEP.encode()
+_ANY_TRACE_ID: Final = re.compile(rb'"traceId": ?"([0-9a-f]{32})"')
+_STEP: Final = writer.head_of(semconv.STEP) + b'{"'
 _INTEGER: Final = b'intValue":"'
 _MAX_INTEGER_DIGITS: Final = 20
-_VALIDATE: Final = b'{"key":"%b","value":{"boolValue":' % semconv.VALIDATE.encode()
+_VALIDATE: Final = writer.head_of(semconv.VALIDATE) + b'{"boolValue":'
 
 
 class StepKey(NamedTuple):
@@ -89,3 +92,23 @@ def end_time_of(line: bytes) -> int | None:
     """Return the end of a line's span, Unix time in ns; None if the line has no end."""
     found = _END_TIME.search(line)
     return int(found[1]) if found else None
+
+
+def trace_ids_in(line: bytes) -> list[bytes]:
+    """Return the trace ids of a line, in hex, and those of its links; any program may have written it."""
+    return _ANY_TRACE_ID.findall(line)
+
+
+def may_have_root(line: bytes) -> bool:
+    """Return whether a line may hold a root span. Other lines need not be decoded."""
+    return b'"parentSpanId":""' in line or b'"parentSpanId"' not in line
+
+
+def mark_of_scope(name: str) -> bytes:
+    """Return bytes that are in each line of an instrumentation scope."""
+    return b'"scope":{"name":%b' % writer.json_string(name)
+
+
+def pattern_of_attributes(prefixes: Iterable[str]) -> re.Pattern[bytes]:
+    """Return a pattern of lines with an attribute whose name begins with one of ``prefixes``."""
+    return re.compile(rb'"key":"(?:%b)' % b"|".join(re.escape(prefix).encode() for prefix in prefixes))

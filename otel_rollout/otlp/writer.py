@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 AttributeInput = Union["AttributeValue", bytes, Mapping[str, Any], None]
 """Types of an attribute's value: OpenTelemetry's, and those that newer versions of its API add."""
 
+SCOPES = b'"scopeSpans":[{'
+"""The end of a line's resource head."""
 _LINE_END = b"}]}]}]}\n"
 """The end of a line: closes the span, the span list, the scope and the resource."""
 
@@ -150,6 +152,16 @@ def attribute_list(attributes: Mapping[str, AttributeInput]) -> bytes:
     return b"[%b]" % b",".join([attribute(key, value) for key, value in attributes.items()])
 
 
+def attribute_list_at_once(attributes: Mapping[str, Any]) -> bytes:
+    """Encode a list by one call, in half the time; raise TypeError for what needs more care."""
+    return _dumps(
+        [
+            {"key": k, "value": {"stringValue": v} if type(v) is str else orjson.Fragment(any_value(v))}
+            for k, v in attributes.items()
+        ]
+    )
+
+
 def kept_attributes(attributes: Mapping[str, AttributeInput]) -> tuple[bytes, int]:
     """Encode a list of attributes that another library gave; never raise.
 
@@ -215,7 +227,7 @@ def text_of(value: object) -> str:
 
 def resource_head(resource: Mapping[str, AttributeInput]) -> bytes:
     """Encode the beginning of a line, up to the scope: the resource."""
-    return b'{"resourceSpans":[{"resource":{"attributes":%b},"scopeSpans":[{' % attribute_list(resource)
+    return b'{"resourceSpans":[{"resource":{"attributes":%b},%b' % (attribute_list(resource), SCOPES)
 
 
 def scope_head(

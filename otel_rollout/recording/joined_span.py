@@ -7,7 +7,6 @@ from contextlib import suppress
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
 from otel_rollout._state import process
@@ -260,25 +259,17 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _encoded_at_once(attributes: Mapping[str, Any], limits: content.Limits) -> Encoded:
-    """Encode all attributes by one call, which takes half the time of a call for each.
+    """Encode all attributes by one call.
 
     Raises:
         TypeError: a value cannot be encoded, or a text is too long.
     """
     if not attributes:
         return {}
-    described = [
-        {"key": key, "value": {"stringValue": value} if type(value) is str else _encoded_value(value)}
-        for key, value in attributes.items()
-    ]
-    encoded = orjson.dumps(described)
+    encoded = writer.attribute_list_at_once(attributes)
     if len(encoded) > limits.longest and limits.has_longer(attributes):
         raise TypeError("a text is too long")
     return {"": (b",", encoded[1:-1])}
-
-
-def _encoded_value(value: Any) -> Any:
-    return orjson.Fragment(writer.any_value(value))
 
 
 def end_never_ended() -> None:

@@ -11,13 +11,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
-from otel_rollout.otlp import writer
+from otel_rollout.otlp.json_span import HEAD_WITHOUT_RESOURCE, changed_texts, spans_of_json
 from otel_rollout.recording import secret_finder
 from otel_rollout.recording.secret_patterns import MARK, is_secret_name
 
@@ -32,8 +32,6 @@ BUDGET: Final = 0.25
 PAUSE: Final = 10.0
 """Length of the pause after a line that exceeded BUDGET, as a multiple of the line's processor time."""
 
-_BEFORE: Final = b'{"resourceSpans":[{"scopeSpans":[{'
-"""Text that, put before a line without its resource head, makes the line JSON."""
 _KEPT_KEYS: Final = frozenset((*semconv.IDENTITY, semconv.SPAN_KIND))
 """Attributes that stay when a span's content is replaced: identity and kind."""
 _logger = logging.getLogger("otel_rollout")
@@ -71,7 +69,7 @@ def redact_secrets(line: bytes) -> bytes:
     text = line.decode("utf-8", "surrogateescape")
     if not secret_finder.may_hold_secrets(text):
         return line
-    is_line = secret_finder.is_json(_BEFORE + line) or secret_finder.is_json(line)
+    is_line = secret_finder.is_json(HEAD_WITHOUT_RESOURCE + line) or secret_finder.is_json(line)
     found = secret_finder.find_in_json(text, is_line=True) if is_line else secret_finder.find_in_text(text)
     return secret_finder.replace(text, found).encode("utf-8", "surrogateescape")
 
@@ -86,14 +84,8 @@ def redacted_attributes(
     """
     if redact is None:
         return dict(attributes)
-    encoded = writer.attribute_list(attributes)
     try:
-        line = redact(b'"scope":{"attributes":%b},"spans":[]}]}]}\n' % encoded)
-        scope = orjson.loads(_BEFORE + line)["resourceSpans"][0]["scopeSpans"][0]["scope"]
-        return {
-            entry["key"]: entry["value"].get("stringValue", attributes.get(entry["key"]))
-            for entry in scope["attributes"]
-        }
+        return changed_texts(attributes, redact)
     except Exception as error:  # noqa: BLE001 - of the application's function
         pass_on(error)
         _logger.warning(
@@ -114,7 +106,7 @@ def _of_the_application(name: str) -> Redaction:
 
     def redact(line: bytes) -> bytes:
         changed = function(line.decode()).encode()
-        orjson.loads(_BEFORE + changed)
+        orjson.loads(HEAD_WITHOUT_RESOURCE + changed)
         if b"\n" in changed[:-1]:
             raise ValueError("a line has to stay one line")
         return bytes(changed)
@@ -166,29 +158,7 @@ class _Budgeted:
 
 def without_content(line: bytes) -> bytes:
     """Replace all text in a line, except attribute names, identity and kind."""
-    data = orjson.loads(_BEFORE + line)
-    for resource_spans in data["resourceSpans"]:
-        for scope_spans in resource_spans["scopeSpans"]:
-            for span in scope_spans["spans"]:
-                _hide_content(span)
-    return orjson.dumps(data)[len(_BEFORE) :] + b"\n"
-
-
-def _hide_content(span: dict[str, Any]) -> None:
-    for part in (span, *span.get("events", ()), *span.get("links", ())):
-        for attribute in part.get("attributes", ()):
-            if attribute["key"] not in _KEPT_KEYS:
-                _hide_text(attribute["value"])
-    if "message" in span.get("status", {}):
-        span["status"]["message"] = MARK
-
-
-def _hide_text(value: dict[str, Any]) -> None:
-    """Replace text and bytes in an OTLP value."""
-    if "stringValue" in value:
-        value["stringValue"] = MARK
-    value.pop("bytesValue", None)
-    for entry in value.get("arrayValue", {}).get("values", ()):
-        _hide_text(entry)
-    for entry in value.get("kvlistValue", {}).get("values", ()):
-        _hide_text(entry["value"])
+    data = orjson.loads(HEAD_WITHOUT_RESOURCE + line)
+    for span in spans_of_json(data):
+        span.hide_text(MARK, _KEPT_KEYS)
+    return orjson.dumps(data)[len(HEAD_WITHOUT_RESOURCE) :] + b"\n"

@@ -18,6 +18,7 @@ from typing import Final, cast
 
 import orjson
 
+from otel_rollout.otlp.json_span import NOT_TEXT
 from otel_rollout.recording.secret_patterns import IS_OPTION, KINDS, TextSpan, is_secret_name
 
 _BY_SIGNS: Final = {
@@ -128,8 +129,6 @@ def _in_encoded(encoded: str, found: Iterable[TextSpan], offset: int) -> Iterato
 _TOKEN = re.compile(r'"(?P<string>[^"\\]*(?:\\.[^"\\]*)*)"?(?P<colon>\s*:)?|[\[\]{}]', re.DOTALL)
 _PAIR_ENDS = re.compile(r"\s*\]")
 _COMMA = re.compile(r"\s*,\s*")
-_NO_TEXT = ("intValue", "doubleValue", "bytesValue")
-"""Members of an OTLP value that are JSON strings but not text: numbers, and bytes in base64."""
 
 
 class _Container:
@@ -188,7 +187,7 @@ def find_in_json(text: str, is_line: bool = False) -> Iterator[TextSpan]:
                 yield from _in_key(token, here)
                 if here.key.lower() == "value":
                     here.value_begins = here.value_ends = len(strings)
-            elif not (is_line and here.key in _NO_TEXT):
+            elif not (is_line and here.key in NOT_TEXT):
                 was_named = here.is_named
                 strings.append(TextSpan(*token.span("string")))
                 _end_value(here, len(strings))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,6 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp.reader import UnreadableLineError
+from otel_rollout.otlp.scan import may_have_root, trace_ids_in
 from otel_rollout.spool import files, layout
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.reference import Reference
@@ -23,7 +23,6 @@ _MAX_SEARCHED_IDS: Final = 16
 """Maximum trace ids to search each line for. With more ids, the line's trace ids are parsed and looked up."""
 _MAX_NAMED_RUNS: Final = 3
 """Maximum runs named in the note that an older run is shown."""
-_TRACE_ID: Final = re.compile(rb'"traceId": ?"([0-9a-f]{32})"')
 _logger = logging.getLogger("otel_rollout.viewer")
 
 
@@ -89,7 +88,7 @@ def _matching(paths: Sequence[Path], reference: Reference | None) -> list[Summar
     if reference.trace:
         found = _summaries(_lines_with(paths, [reference.trace]))
     else:
-        roots = _summaries(line for line in _lines(paths) if _may_have_root(line))
+        roots = _summaries(line for line in _lines(paths) if may_have_root(line))
         ids = [summary.trace_id for summary in roots if reference.matches(summary)]
         found = _summaries(_lines_with(paths, ids) if ids else _lines(paths))
     return [summary for summary in found if reference.matches(summary)]
@@ -104,11 +103,6 @@ def _summaries(lines: Iterable[bytes]) -> list[Summary]:
     return [gathering.summary() for gathering in gathered.values()]
 
 
-def _may_have_root(line: bytes) -> bool:
-    """Return whether a line may hold a root span. Other lines need not be decoded."""
-    return b'"parentSpanId":""' in line or b'"parentSpanId"' not in line
-
-
 def _lines_with(paths: Sequence[Path], ids: Sequence[str]) -> Iterator[bytes]:
     """Yield the lines that contain one of the trace ids.
 
@@ -117,7 +111,7 @@ def _lines_with(paths: Sequence[Path], ids: Sequence[str]) -> Iterator[bytes]:
     wanted = {id_.encode() for id_ in ids}
     for line in _lines(paths):
         if len(wanted) > _MAX_SEARCHED_IDS:
-            is_wanted = not wanted.isdisjoint(match[1] for match in _TRACE_ID.finditer(line))
+            is_wanted = not wanted.isdisjoint(trace_ids_in(line))
         else:
             is_wanted = any(id_ in line for id_ in wanted)
         if is_wanted:

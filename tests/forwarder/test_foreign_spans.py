@@ -119,9 +119,9 @@ def test_replaced_content_keeps_its_type(value: dict[str, Any]) -> None:
         {"key": "llm.input_messages.0.message.content", "value": message},
         {"key": semconv.INPUT_VALUE, "value": value},
     ]
-    completed = foreign_spans.completed({"attributes": attributes})
-    assert completed is not None
-    found = {entry["key"]: entry["value"] for entry in completed}
+    span = {"attributes": attributes}
+    assert foreign_spans.fill({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+    found = {entry["key"]: entry["value"] for entry in span["attributes"]}
     assert found[semconv.INPUT_VALUE + semconv.RECORDED_SUFFIX] == value
     assert "3+4?" in found[semconv.INPUT_VALUE]["stringValue"]
 
@@ -320,7 +320,7 @@ def test_error_of_the_reader_does_not_stop_the_line(
     def fail(*_: Any) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(foreign_spans, "completed", fail)
+    monkeypatch.setattr(foreign_spans, "_completed", fail)
     rewriter = LineRewriter(Path())
     with caplog.at_level(logging.WARNING):
         for recorded_line in lines_of("openllmetry_openai")[:2]:

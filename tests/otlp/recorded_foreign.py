@@ -13,7 +13,7 @@ from opentelemetry.trace import StatusCode
 
 from otel_rollout.base import semconv
 from otel_rollout.forwarder.line_rewriter import LineRewriter
-from otel_rollout.otlp.reader import attributes_of, parsed_line, spans_as_json
+from otel_rollout.otlp import reader
 
 DIRECTORY = Path(__file__).with_name("foreign")
 LIBRARIES = sorted(path.stem for path in DIRECTORY.glob("*.jsonl"))
@@ -41,9 +41,11 @@ def lines_of(library: str) -> list[bytes]:
 
 def spans_in(line: bytes) -> Iterator[ForeignSpan]:
     """Yield the spans of a line."""
-    for span in spans_as_json(parsed_line(line)):
-        events = [(event["name"], attributes_of(event)) for event in span.get("events", ())]
-        yield ForeignSpan(span["name"], attributes_of(span), events, span.get("status", {}).get("code") == 2)
+    for span in reader.spans_of(line):
+        events = [(event.name, event.attributes or {}) for event in span.events]
+        yield ForeignSpan(
+            span.name, span.attributes or {}, events, span.status.status_code is StatusCode.ERROR
+        )
 
 
 def spans_of(library: str) -> list[ForeignSpan]:

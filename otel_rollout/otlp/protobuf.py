@@ -1,7 +1,7 @@
-"""Convert recorded spans from OTLP/JSON to protobuf.
+"""Convert spans between OTLP/JSON, protobuf's fields and protobuf's own JSON; protobuf is not imported.
 
-The conversion makes no SDK spans, which would cost more than all other work. Google's JSON parser would cost
-ten times as much, and it reads ids as base64 where OTLP has hex.
+The conversion to fields makes no SDK spans, which would cost more than all other work. Google's JSON parser
+would cost ten times as much, and it reads ids as base64 where OTLP has hex.
 
 Fields that this module does not know are ignored, as OTLP demands. A wrong value in a known field raises an
 exception, either from protobuf, which checks types and ranges, or from this module.
@@ -11,22 +11,17 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import orjson
-from google.protobuf.json_format import Parse
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
+
+from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
+from otel_rollout.otlp.reader import MAX_DEPTH, TOO_DEEP
 
 _TRACE_ID_BYTES: Final = 16
 _SPAN_ID_BYTES: Final = 8
-_parse: Final = partial(Parse, ignore_unknown_fields=True)
-_MAX_DEPTH: Final = 24
-"""Maximum levels of nesting in an attribute's value; deeper values are replaced by a text.
-
-Protobuf stops at 100, and counts three for each level.
-"""
+_IDS: Final = ("traceId", "spanId", "parentSpanId")
+_STATUS_CODES: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
 
 
 class RecordedSpan(NamedTuple):
@@ -50,21 +45,7 @@ def spans_in(lines: Iterable[bytes]) -> Iterator[RecordedSpan]:
                     yield RecordedSpan(resource, scope, span)
 
 
-def request_of(spans: Iterable[RecordedSpan]) -> ExportTraceServiceRequest:
-    """Make one request of spans, with each resource and scope once."""
-    request = ExportTraceServiceRequest()
-    resources: dict[bytes, ResourceSpans] = {}
-    scopes: dict[tuple[bytes, bytes], ScopeSpans] = {}
-    for resource, scope, span in spans:
-        if (resource, scope) not in scopes:
-            if resource not in resources:
-                resources[resource] = _parse(resource, request.resource_spans.add())
-            scopes[resource, scope] = _parse(scope, resources[resource].scope_spans.add())
-        scopes[resource, scope].spans.add(**_span(span))
-    return request
-
-
-def _span(span: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of(span: Mapping[str, Any]) -> dict[str, Any]:
     """Return a span as keyword arguments for protobuf, its fastest constructor.
 
     None means unset.
@@ -126,8 +107,8 @@ def _entries(entries: Sequence[Mapping[str, Any]] | None, depth: int = 0) -> lis
 def _any_value(value: Mapping[str, Any] | None, depth: int) -> dict[str, Any] | None:
     if value is None:
         return None
-    if depth > _MAX_DEPTH:
-        return {"string_value": "… (nested too deeply)"}
+    if depth > MAX_DEPTH:
+        return {"string_value": TOO_DEEP}
     for type_, content in value.items():
         if content is None:
             continue
@@ -177,3 +158,47 @@ def _id(text: Any, size: int, may_be_zero: bool = False) -> bytes:
 def _parent_id(text: str | None) -> bytes | None:
     """Decode the parent's id; None if the id is missing or all zeros."""
     return _id(text, _SPAN_ID_BYTES) if text and text.strip("0") else None
+
+
+def ids_to_hex(data: Mapping[str, Any]) -> None:
+    """Change the ids of trace data from protobuf's JSON, which has base64, to OTLP/JSON's hex."""
+    for span in spans_of_json(data) if data else ():  # a request without spans is empty
+        for holder in (span.fields, *span.fields.get("links", ())):
+            _ids_to_hex(holder)
+
+
+def _ids_to_hex(holder: dict[str, Any]) -> None:
+    for key in _IDS:
+        if holder.get(key):
+            holder[key] = base64.b64decode(holder[key]).hex()
+
+
+def span_without_links(stored: Mapping[str, Any], renamed: Mapping[str, str]) -> JsonSpan:
+    """Convert a span of protobuf's JSON with protobuf's names of fields, without its links.
+
+    Args:
+        stored: the span. A field with protobuf's default may be missing.
+        renamed: name of an attribute → its name in the result.
+    """
+    span: dict[str, Any] = _camel_case(stored)
+    _ids_to_hex(span)
+    for entry in span.get("attributes", ()):
+        entry["key"] = renamed.get(entry["key"], entry["key"])
+    status = span.get("status") or {}
+    status["code"] = _STATUS_CODES.get(str(status.get("code")), 0)
+    span["status"] = status
+    span.setdefault("startTimeUnixNano", 0)
+    span.setdefault("endTimeUnixNano", span["startTimeUnixNano"])
+    span.pop("links", None)
+    return JsonSpan(span)
+
+
+def _camel_case(message: Any) -> Any:
+    if isinstance(message, Mapping):
+        return {_camel(name): _camel_case(value) for name, value in message.items()}
+    return [_camel_case(entry) for entry in message] if isinstance(message, list) else message
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

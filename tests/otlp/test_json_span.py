@@ -1,0 +1,121 @@
+"""Spans in a line's JSON are read and changed in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from otel_rollout.otlp import reader, writer
+from otel_rollout.otlp.json_span import (
+    JsonSpan,
+    request_of,
+    resource_of_json,
+    span_at,
+    spans_of_json,
+    trace_data,
+)
+
+VALUES: dict[str, Any] = {"text": "a", "flag": True, "count": 7, "share": 0.5, "names": ["a", "b"]}
+
+
+def line(scope: str = "otel_rollout", parent_id: bytes = b"", **attributes: Any) -> bytes:
+    """Make a line with one span, as recorders write it."""
+    pieces = writer.line(
+        writer.scope_head(scope, None, None, None),
+        writer.head_below(b"1" * 32, parent_id, 1),
+        b"2" * 16,
+        b'"s"',
+        1,
+        *(5, 9),
+        [writer.attribute_list(attributes)],
+        writer.Details(status=2, status_message="broken").encoded(),
+    )
+    return writer.resource_head({"service.name": "p"}) + b"".join(pieces)
+
+
+def span_of(encoded: bytes) -> JsonSpan:
+    (span,) = spans_of_json(orjson.loads(encoded))
+    return span
+
+
+def attributes_of(span: JsonSpan) -> list[tuple[str, Any]]:
+    return list(reader.attributes_of(span.fields).items())
+
+
+def test_fields_are_those_of_the_recorded_span() -> None:
+    """Times are integers; a root span has an empty parent."""
+    span = span_of(line())
+    assert (span.trace_id, span.span_id, span.parent_id) == ("1" * 32, "2" * 16, "")
+    assert (span.start_ns, span.end_ns, span.has_failed) == (5, 9, True)
+    assert span_of(line(parent_id=b"3" * 16)).parent_id == "3" * 16
+
+
+def test_attributes_are_found_by_name() -> None:
+    """Only text is text, and a list is no scalar."""
+    span = span_of(line(**VALUES))
+    assert (span.text("text"), span.text("count"), span.text("none")) == ("a", None, None)
+    assert "count" in span
+    assert "none" not in span
+    assert span.scalars() == {**VALUES, "names": None}
+
+
+def test_changed_span_changes_the_line() -> None:
+    """Texts, the end and the resource are written where they were read."""
+    data = orjson.loads(line(**VALUES))
+    (span,) = spans_of_json(data)
+    span.set_text("text", "b")
+    span.end_ns = 11
+    resource_of_json(data).set_text("service.name", "q")
+    (changed,) = reader.spans_of(orjson.dumps(data))
+    assert dict(changed.attributes or {}) == {**VALUES, "text": "b"}
+    assert (changed.end_time, changed.resource.attributes["service.name"]) == (11, "q")
+    with pytest.raises(KeyError):
+        span.set_text("none", "b")
+
+
+def test_replaced_attributes_are_appended_in_order() -> None:
+    """Kept attributes come first, then renamed ones as recorded, then new ones of every type."""
+    span = span_of(line(x=b"\x00", y=1))
+    assert "x" in span
+    span.replace({"x"}, VALUES, {"x": "x.recorded"})
+    assert attributes_of(span) == [("y", 1), ("x.recorded", b"\x00"), *VALUES.items()]
+    assert "x" not in span
+    assert span.text("text") == "a"
+
+
+def test_hidden_text_leaves_names_numbers_and_kept_attributes() -> None:
+    """Text of any depth, bytes and the status message are hidden."""
+    span = span_of(line(kept="k", deep={"a": ["t", 1, {"b": "t"}]}, bytes=b"\x00", count=1))
+    span.hide_text("X", {"kept"})
+    found = dict(attributes_of(span))
+    assert found == {"kept": "k", "deep": {"a": ["X", 1, {"b": "X"}]}, "bytes": None, "count": 1}
+    assert span.fields["status"] == {"code": 2, "message": "X"}
+
+
+def test_spans_of_one_scope_are_passed_over() -> None:
+    """Without a name, the spans of all scopes are read."""
+    ours, other = orjson.loads(line()), orjson.loads(line("other"))
+    data = {"resourceSpans": ours["resourceSpans"] + other["resourceSpans"]}
+    assert len(list(spans_of_json(data))) == 2
+    (found,) = spans_of_json(data, other_than="otel_rollout")
+    assert found.fields is other["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+
+
+def test_made_spans_are_read_back() -> None:
+    """A span without duration, in a line with a resource."""
+    made = span_at(7, "1" * 32, "2" * 16, "3" * 16, "score", VALUES)
+    (span,) = reader.spans_of(orjson.dumps(trace_data({"service.name": "p"}, [made])))
+    assert (span.name, span.start_time, span.end_time) == ("score", 7, 7)
+    assert dict(span.attributes or {}) == VALUES
+    assert span.parent is not None
+    assert (span.parent.span_id, span.resource.attributes["service.name"]) == (int("3" * 16, 16), "p")
+
+
+def test_lines_are_joined_to_one_request() -> None:
+    """Lines of other programs may have spaces; what is no line stays as it is."""
+    other = orjson.dumps(orjson.loads(line("other")), option=orjson.OPT_INDENT_2)
+    joined = orjson.loads(request_of([line(), other]))
+    assert joined["resourceSpans"] == [orjson.loads(each)["resourceSpans"][0] for each in (line(), other)]
+    assert request_of([b"broken\n"]) == b'{"resourceSpans":[broken]}'
