@@ -3,11 +3,11 @@
     python -m benchmarks.instrumented_calls [--quick] [--python PYTHON]
 
 PYTHON's environment has openai, its instrumentor, and opentelemetry-exporter-otlp-proto-http, which
-``constraints-agents.txt`` does not name. The call is of the real `openai` client; its transport answers in this process, so that no server is measured.
-Its instrumentor is OpenInference's. Two processes take turns: one with otel-rollout; one with OpenTelemetry's
-SDK, whose batch processor sends OTLP to a server on 127.0.0.1 that stores nothing. In each round, a process
-makes calls without the instrumentor, then with it; the figures are differences of the two. A conversation has
-eight messages of 250 bytes.
+``constraints-agents.txt`` does not name. The call is of the real `openai` client; its transport answers in
+this process, so that no server is measured. The instrumentor is OpenInference's. Two processes take turns: one
+with otel-rollout; one with OpenTelemetry's SDK, whose batch processor sends OTLP to a server on 127.0.0.1 that
+stores nothing. In each round, a process makes calls without the instrumentor, then with it; the figures are
+differences of the two. A conversation has eight messages of 250 bytes.
 
 Prints JSON, for each figure otel-rollout's part of the SDK's, too:
 
@@ -225,7 +225,12 @@ def main() -> None:
     """Measure, or run as one of the measured processes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instrumented_calls", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first impression")
-    parser.add_argument("--python", type=Path, default=PYTHON, help="interpreter with openai, its instrumentor and the OTLP exporter")
+    parser.add_argument(
+        "--python",
+        type=Path,
+        default=PYTHON,
+        help="interpreter with openai, its instrumentor and the OTLP exporter",
+    )
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
