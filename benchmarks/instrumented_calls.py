@@ -4,10 +4,10 @@
 
 PYTHON's environment has openai, its instrumentor, and opentelemetry-exporter-otlp-proto-http, which
 ``constraints-agents.txt`` does not name. The call is of the real `openai` client; its transport answers in
-this process, so that no server is measured. The instrumentor is OpenInference's. Two processes take turns: one
-with otel-rollout; one with OpenTelemetry's SDK, whose batch processor sends OTLP to a server on 127.0.0.1 that
-stores nothing. In each round, a process makes calls without the instrumentor, then with it; the figures are
-differences of the two. A conversation has eight messages of 250 bytes.
+this process, so that no server is measured. The instrumentor is OpenInference's. Two processes take turns:
+one with otel-rollout; one with OpenTelemetry's SDK, whose batch processor sends OTLP to a server on 127.0.0.1
+that stores nothing. In each round, a process makes calls without the instrumentor, then with it; the figures
+are differences of the two. A conversation has eight messages of 250 bytes.
 
 Prints JSON, for each figure otel-rollout's part of the SDK's, too:
 
