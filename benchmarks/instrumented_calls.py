@@ -2,13 +2,20 @@
 
     python -m benchmarks.instrumented_calls [--quick] [--python PYTHON]
 
-The call is of the real `openai` client; its transport answers in this process, so that no server is measured.
-Its instrumentor is OpenInference's. Two processes take turns: one with otel-rollout; one with OpenTelemetry's
-SDK, whose batch processor sends OTLP to a server on 127.0.0.1 that stores nothing. In each round, a process
-makes calls without the instrumentor, then with it; the figures are differences of the two. A conversation has
-eight messages of 250 bytes. ``cpu``: of the calling thread in the calls. ``process``: of all threads, until
-the SDK has delivered and otel-rollout has written everything to the spool, from which another process
-delivers. Prints JSON: µs per call, medians, and otel-rollout's part of the SDK's.
+PYTHON's environment has openai, its instrumentor, and opentelemetry-exporter-otlp-proto-http, which
+``constraints-agents.txt`` does not name. The call is of the real `openai` client; its transport answers in
+this process, so that no server is measured. The instrumentor is OpenInference's. Two processes take turns:
+one with otel-rollout; one with OpenTelemetry's SDK, whose batch processor sends OTLP to a server on 127.0.0.1
+that stores nothing. In each round, a process makes calls without the instrumentor, then with it; the figures
+are differences of the two. A conversation has eight messages of 250 bytes.
+
+Prints JSON, for each figure otel-rollout's part of the SDK's, too:
+
+- ``bytecodes``: instructions of Python in the calling thread, equal on every machine.
+- ``cpu``: µs of the calling thread per call: of each round the median and the least of its calls; of the
+  rounds the median, and quartiles.
+- ``process``: µs of all threads per call, until the SDK has delivered and otel-rollout has written everything
+  to the spool, from which another process delivers.
 """
 
 from __future__ import annotations
@@ -26,14 +33,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, Final
+
+from benchmarks.counts import instructions
 
 ROOT: Final = Path(__file__).parents[1]
 PYTHON: Final = ROOT / ".venv-agents" / "bin" / "python"
 JOINED, SDK = "otel-rollout", "OTel SDK, OTLP"
 TURNS: Final = 4
 """Calls of a trajectory."""
+FIGURES: Final = {"bytecodes": 1, "cpu": 1000, "least": 1000, "process": 1000}
+"""What is measured, and the divisor of its unit: times in ns are printed in µs."""
 _SETTLE_SECONDS: Final = 0.1
 """Seconds in which our flusher writes what the calls left in the journal."""
 _TEXT: Final = "The lift carries at most 640 kilograms, of which five people take 360. " * 4
@@ -107,30 +118,30 @@ def serve(name: str, port: str, trajectories: int) -> None:
     instrumentor = importlib.import_module("openinference.instrumentation.openai").OpenAIInstrumentor()
     client = _client()
 
-    def taken(around: Callable[[int], Any]) -> tuple[int, int]:
-        whole, cpu = time.process_time_ns(), 0
+    def call() -> None:
+        client.chat.completions.create(model="model", messages=_MESSAGES)
+
+    def taken(around: Callable[[int], Any]) -> dict[str, float]:
+        whole, calls = time.process_time_ns(), []
         for sample in range(trajectories):
             with around(sample):
-                began = time.thread_time_ns()
                 for _ in range(TURNS):
-                    client.chat.completions.create(model="model", messages=_MESSAGES)
-                cpu += time.thread_time_ns() - began
+                    began = time.thread_time_ns()
+                    call()
+                    calls.append(time.thread_time_ns() - began)
         settle()
-        return cpu, time.process_time_ns() - whole
+        everything = (time.process_time_ns() - whole) / len(calls)
+        with around(trajectories):
+            bytecodes = min(instructions(call) for _ in range(TURNS))
+        return {"cpu": median(calls), "least": min(calls), "process": everything, "bytecodes": bytecodes}
 
     for _ in sys.stdin:
         plain = taken(lambda sample: nullcontext())
         instrumentor.instrument()
         traced = taken(trajectory)
         instrumentor.uninstrument()
-        us = [
-            (after - before) / 1000 / trajectories / TURNS
-            for after, before in zip(traced, plain, strict=True)
-        ]
-        print(
-            json.dumps({"plain": plain[0] / 1000 / trajectories / TURNS, "cpu": us[0], "process": us[1]}),
-            flush=True,
-        )
+        more = {figure: traced[figure] - plain[figure] for figure in FIGURES}
+        print(json.dumps({"plain": plain["cpu"], **more}), flush=True)
 
 
 # --- In the process that compares ---------------------------------------------------------------------------
@@ -196,12 +207,17 @@ def run(quick: bool = False, python: Path = PYTHON) -> dict[str, Any]:
 
 
 def _figures(samples: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
-    found: dict[str, Any] = {"call_us": round(median(each["plain"] for each in samples[SDK]), 1)}
-    for figure in ("cpu", "process"):
-        costs = {name: [each[figure] for each in rounds] for name, rounds in samples.items()}
+    found: dict[str, Any] = {"call_us": round(median(each["plain"] for each in samples[SDK]) / 1000, 1)}
+    for figure, unit in FIGURES.items():
+        costs = {name: [each[figure] / unit for each in rounds] for name, rounds in samples.items()}
         middle = {name: median(each) for name, each in costs.items()}
-        found[f"{figure}_us"] = {name: round(cost, 1) for name, cost in middle.items()}
-        found[f"{figure}_share_of_sdk"] = round(middle[JOINED] / middle[SDK], 3)
+        found[figure] = {
+            name: {"median": round(middle[name], 1), "quartiles": [round(q, 1) for q in quantiles(each)[::2]]}
+            for name, each in costs.items()
+        }
+        ratios = [ours / theirs for ours, theirs in zip(costs[JOINED], costs[SDK], strict=True)]
+        found[figure]["share_of_sdk"] = round(middle[JOINED] / middle[SDK], 3)
+        found[figure]["share_of_sdk_by_round"] = [round(q, 3) for q in quantiles(ratios)]
     return found
 
 
@@ -209,7 +225,12 @@ def main() -> None:
     """Measure, or run as one of the measured processes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instrumented_calls", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, for a first impression")
-    parser.add_argument("--python", type=Path, default=PYTHON, help="interpreter with openai")
+    parser.add_argument(
+        "--python",
+        type=Path,
+        default=PYTHON,
+        help="interpreter with openai, its instrumentor and the OTLP exporter",
+    )
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:

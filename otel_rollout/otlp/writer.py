@@ -156,10 +156,16 @@ def attribute_list_at_once(attributes: Mapping[str, Any]) -> bytes:
     """Encode a list by one call, in half the time; raise TypeError for what needs more care."""
     return _dumps(
         [
-            {"key": k, "value": {"stringValue": v} if type(v) is str else orjson.Fragment(any_value(v))}
+            {"key": k, "value": {"stringValue": v} if type(v) is str else _value_at_once(v)}
             for k, v in attributes.items()
         ]
     )
+
+
+def _value_at_once(value: Any) -> Any:
+    if type(value) is int and -(1 << 63) <= value < 1 << 63:
+        return {"intValue": str(value)}
+    return orjson.Fragment(any_value(value))
 
 
 def kept_attributes(attributes: Mapping[str, AttributeInput]) -> tuple[bytes, int]:

@@ -112,22 +112,35 @@ class JoinedSpan(RecordingSpan):
     # --- What an instrumentor records -----------------------------------------------------------------------
 
     def set_attribute(self, key: str, value: writer.AttributeInput) -> None:
-        """Set an attribute; ignore None, and the attributes of the trajectory's identity."""
+        """Set an attribute; ignore None.
+
+        OpenInference sets dozens of attributes, nearly all of them texts. So a text takes the short way, and
+        :meth:`end` removes the attributes of the trajectory's identity.
+        """
         try:
-            attributes, type_ = self.attributes, type(value)
-            if self.ended or value is None or key in self.identity.attributes:
+            if type(value) is not str:
+                value = self._recorded_value(key, value)
+                if value is None:
+                    return
+            attributes = self.attributes
+            if self.ended:
                 return
-            if len(attributes) >= MAX_ATTRIBUTES and key not in attributes:
+            if len(attributes) < MAX_ATTRIBUTES or key in attributes:
+                attributes[str(key)] = value
+            else:
                 self._count_dropped(ATTRIBUTE, MAX_ATTRIBUTES)
-                return
-            if type_ is int and key.startswith(_TOKEN_COUNTS):
-                self.has_replies_below = True
-            if type_ not in _PLAIN:  # a copy, because a list may change later
-                value = dict(value) if isinstance(value, Mapping) else _as_tuple(value)
-            attributes[str(key)] = value
         except Exception as error:  # noqa: BLE001 - the instrumentor's mistake is no internal error
             pass_on(error)
             self._count_failed(ATTRIBUTE, key, error)
+
+    def _recorded_value(self, key: str, value: Any) -> Any:
+        """Return a value as it is kept: a copy of a list or mapping, which may change later."""
+        type_ = type(value)
+        if type_ is int and key.startswith(_TOKEN_COUNTS):
+            self.has_replies_below = True
+        if type_ in _PLAIN or value is None:
+            return value
+        return dict(value) if isinstance(value, Mapping) else _as_tuple(value)
 
     def set_attributes(self, attributes: Mapping[str, writer.AttributeInput]) -> None:
         """Set several attributes."""
@@ -182,8 +195,10 @@ class JoinedSpan(RecordingSpan):
         given = writer.valid_time(end_time, 0)
         self.end_time = given or time_ns()
         try:
-            limits = self._content_limits
+            limits, identity = self._content_limits, self.identity.attributes
             attributes: Mapping[str, Any] = self.attributes
+            if not identity.keys().isdisjoint(attributes.keys()):
+                attributes = {key: value for key, value in attributes.items() if key not in identity}
             if limits.mode != "full":
                 attributes = limits.applied(attributes)
             try:

@@ -25,19 +25,26 @@ TOOL_CALLS: Final = 3
 
 @dataclass(frozen=True)
 class Library:
-    """An agent library: its example, and the name that switches its spans on."""
+    """An agent library.
+
+    Attributes:
+        example: the module of its example.
+        instrument: the name that switches its spans on.
+        spans: spans of one trajectory of the example, with the root and the reward.
+    """
 
     example: str
     instrument: str
+    spans: int
 
 
 LIBRARIES: Final = (
-    Library("langgraph_agent", "langchain"),
-    Library("litellm_agent", "litellm"),
-    Library("openai_agent", "openai"),
-    Library("openai_agents_agent", "openai_agents"),
-    Library("pydantic_ai_agent", "pydantic_ai"),
-    Library("smolagents_agent", "smolagents"),
+    Library("langgraph_agent", "langchain", 21),
+    Library("litellm_agent", "litellm", 9),
+    Library("openai_agent", "openai", 9),
+    Library("openai_agents_agent", "openai_agents", 10),
+    Library("pydantic_ai_agent", "pydantic_ai", 10),
+    Library("smolagents_agent", "smolagents", 15),
 )
 
 
@@ -82,7 +89,12 @@ class Rollout:
 
 
 def roll_out(
-    library: Library, directory: Path, receiver: KeepingReceiver, *options: str, **variables: str
+    library: Library,
+    directory: Path,
+    receiver: KeepingReceiver,
+    *options: str,
+    timeout: float = 900,
+    **variables: str,
 ) -> Rollout:
     """Run an example with the two variables that trace it, and wait for its end."""
     environment = {
@@ -95,7 +107,7 @@ def roll_out(
         **variables,
     }
     ran = run_program(
-        [sys.executable, str(EXAMPLES / f"{library.example}.py"), *options], env=environment, timeout=900
+        [sys.executable, str(EXAMPLES / f"{library.example}.py"), *options], env=environment, timeout=timeout
     )
     printed = ran.stdout + ran.stderr
     assert ran.returncode == 0, printed
@@ -118,3 +130,9 @@ def input_tokens(attributes: Mapping[str, Any]) -> int:
     """Return the prompt's tokens of a span as recorded."""
     names = ("gen_ai.usage.input_tokens", "llm.token_count.prompt")
     return sum(int(attributes[name]) for name in names if name in attributes)
+
+
+def has_messages(attributes: Mapping[str, Any]) -> bool:
+    """Return whether a model call has the question and an answer, in whatever vocabulary."""
+    known = " ".join(str(value) for value in attributes.values())
+    return "What do " in known and ("price" in known or "cost" in known)

@@ -15,6 +15,7 @@ from tests.agents.rollouts import (
     KeepingReceiver,
     Library,
     Rollout,
+    has_messages,
     input_tokens,
     is_model_call,
     model_calls,
@@ -51,13 +52,14 @@ def cluster() -> Iterator[str]:
         started.shutdown()
 
 
-def check(rollout: Rollout, count: int) -> None:
+def check(library: Library, rollout: Rollout, count: int) -> None:
     """Check that each of ``count`` trajectories is one tree with all calls, and was delivered."""
     assert "internal error" not in rollout.printed
     assert f"{len(rollout.spans)} spans delivered" in rollout.printed
     assert len(rollout.traces) == count
     rows = set()
     for trace in rollout.traces:
+        assert len(trace) == library.spans
         (root,) = tree(trace)
         assert root == "rollout_trace"
         identities = {(s.attributes["rollout.step"], s.attributes["rollout.sample_index"]) for s in trace}
@@ -67,16 +69,8 @@ def check(rollout: Rollout, count: int) -> None:
         assert len(calls) == MODEL_CALLS
         tokens = [input_tokens(call.attributes) for call in calls]
         assert tokens == sorted(set(tokens)), "each call resends the conversation"
-        for call in calls:
-            check_content({**call.attributes})
+        assert all(has_messages(call.attributes) for call in calls)
     assert rows == {(1, index) for index in range(count)}
-
-
-def check_content(attributes: dict[str, object]) -> None:
-    """Check that a model call has the question and an answer, in whatever vocabulary."""
-    known = " ".join(str(value) for value in attributes.values())
-    assert "What do " in known
-    assert "price" in known or "cost" in known
 
 
 def check_delivered(rollout: Rollout) -> None:
@@ -95,7 +89,7 @@ def test_every_span_is_recorded_and_delivered(
 ) -> None:
     """A hundred trajectories of four model calls each, in one process."""
     rollout = roll_out(library, tmp_path, receiver, "--trajectories", str(TRAJECTORIES))
-    check(rollout, TRAJECTORIES)
+    check(library, rollout, TRAJECTORIES)
     check_delivered(rollout)
     assert not receiver.repeated
 
@@ -108,7 +102,7 @@ def test_every_span_is_recorded_and_delivered_on_ray(
     """The same on Ray workers, which get the setting from the driver."""
     variables = {"RAY_ADDRESS": cluster, "RAY_AUTH_MODE": "disabled"}
     rollout = roll_out(library, tmp_path, receiver, "--trajectories", str(ON_RAY), "--ray", **variables)
-    check(rollout, ON_RAY)
+    check(library, rollout, ON_RAY)
     check_delivered(rollout)
     assert not receiver.repeated
 
