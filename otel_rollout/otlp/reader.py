@@ -32,6 +32,10 @@ class UnreadableLineError(ValueError):
     """Raised for a line that is no OTLP/JSON trace data."""
 
 
+class DecodedSpan(ReadableSpan):
+    """A span of a line. UTF-8 can hold all its text, because JSON with half a surrogate is unreadable."""
+
+
 class TraceLine:
     """A line of OTLP JSON Lines, as bytes and as spans, both made on first use.
 
@@ -146,7 +150,7 @@ def _span(span: Mapping[str, Any], resource: Resource, scope: InstrumentationSco
     trace_id = _id(span["traceId"], _TRACE_DIGITS)
     parent = _parent_id(span)
     status = span.get("status") or {}
-    return ReadableSpan(
+    return DecodedSpan(
         name=_text(span.get("name")),
         context=_context(trace_id, _id(span["spanId"], _SPAN_DIGITS), flags, state, is_remote=False),
         parent=_context(trace_id, parent, flags, state, bool(flags & IS_REMOTE)) if parent else None,
