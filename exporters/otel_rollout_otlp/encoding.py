@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import orjson
 from google.protobuf.json_format import MessageToDict
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.exporting.batching import batches, halved
-from otel_rollout.exporting.encodable import encodable
-from otel_rollout_otlp.protobuf import RecordedSpan, request_of, spans_in
+from otel_rollout.exporting.protobuf import request_of
+from otel_rollout_otlp import protobuf
+from otel_rollout_otlp.protobuf import RecordedSpan, spans_in
 
 _HEAD: Final = b'{"resourceSpans":['
 _TAIL: Final = b"]}"
@@ -22,14 +22,13 @@ _IDS: Final = ("traceId", "spanId", "parentSpanId")
 
 def protobuf_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
     """Encode one request of spans as protobuf."""
-    encoded: bytes = encode_spans([encodable(span) for span in spans]).SerializeToString()
+    encoded: bytes = request_of(spans).SerializeToString()
     return encoded
 
 
 def json_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
     """Encode one request of spans as OTLP/JSON, with ids in hex."""
-    request = encode_spans([encodable(span) for span in spans])
-    data: dict[str, Any] = MessageToDict(request, use_integers_for_enums=True)
+    data: dict[str, Any] = MessageToDict(request_of(spans), use_integers_for_enums=True)
     for of_resource in data.get("resourceSpans", ()):
         for of_scope in of_resource.get("scopeSpans", ()):
             for span in of_scope.get("spans", ()):
@@ -58,7 +57,7 @@ def protobuf_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]
 
 
 def _protobuf(spans: Iterable[RecordedSpan]) -> bytes:
-    encoded: bytes = request_of(spans).SerializeToString()
+    encoded: bytes = protobuf.request_of(spans).SerializeToString()
     return encoded
 
 
