@@ -100,7 +100,7 @@ def _cpu_seconds(checkout: Path, spool: Path, copy: Path, servers: _Servers) -> 
     environment = {
         **os.environ,
         **servers.variables,
-        "PYTHONPATH": os.pathsep.join([str(checkout), str(checkout / "exporters")]),
+        "PYTHONPATH": os.pathsep.join(str(checkout / part) for part in ("", "exporters", "examples")),
         "OTEL_ROLLOUT_SPOOL_DIR": str(copy),
     }
     arguments = ["forward", "--to", _EXPORTERS]

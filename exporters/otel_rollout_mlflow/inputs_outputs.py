@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -14,10 +13,9 @@ from otel_rollout.base import semconv
 
 _DECODED_BY_MLFLOW: Final = frozenset('{["')
 """First characters of a string attribute that MLflow decodes as JSON."""
-_LONG_DIGITS: Final = 19
-"""Minimum digits of an integer that may not fit into 64 bits."""
-_LONG_NUMBER: Final = re.compile(f"[0-9]{{{_LONG_DIGITS}}}")
-_DIGIT: Final = re.compile("[0-9]")
+_LONG_NUMBER: Final = b"0" * 19
+"""As many digits as an integer has that may not fit into 64 bits, all of them replaced by zeros."""
+_DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 _MAX_OTLP_INT: Final = 2**63
 
 
@@ -42,8 +40,8 @@ def payload(attributes: Mapping[str, AttributeValue], value: str, mime_type: str
 
 def _returnable(text: str) -> str:
     """Turn integers beyond 64 bits into text, since MLflow would not show the trace."""
-    # A row of so many digits covers one of these positions. Checking them first is 20 times as fast.
-    if not _DIGIT.search(text[_LONG_DIGITS - 1 :: _LONG_DIGITS]) or not _LONG_NUMBER.search(text):
+    # A regular expression for 19 digits takes ten times as long.
+    if _LONG_NUMBER not in text.encode(errors="replace").translate(_DIGITS_AS_ZEROS):
         return text
     try:
         return json.dumps(json.loads(text, parse_int=_integer))

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.util.types import AttributeValue
 
@@ -96,8 +97,13 @@ def running_trace(root: ReadableSpan) -> RunningTrace:
     )
 
 
-def to_mlflow(span: ReadableSpan) -> ReadableSpan:
-    """Copy a span with the attributes that MLflow reads, each value once."""
+def to_mlflow(span: ReadableSpan, resource: Resource | None = None) -> ReadableSpan:
+    """Copy a span with the attributes that MLflow reads, each value once.
+
+    Args:
+        span: a span that has ended.
+        resource: resource of the copy; by default the useful part of the span's.
+    """
     span = encodable(span)
     source = span.attributes or {}
     attributes = {key: value for key, value in source.items() if key not in _MAPPED_BY_NAME}
@@ -120,7 +126,7 @@ def to_mlflow(span: ReadableSpan) -> ReadableSpan:
         name=span.name,
         context=span.context,
         parent=span.parent,
-        resource=useful_resource(span.resource),
+        resource=resource or useful_resource(span.resource),
         attributes=attributes,
         events=span.events,
         links=span.links,

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.base import rejecting
 from otel_rollout.exporting.batching import batches, chunks, halved
+from otel_rollout.exporting.protobuf import request_of
 from otel_rollout_mlflow.experiments import Experiments
 from otel_rollout_mlflow.feedback import MlflowFeedback, feedback_of, is_given_outside
 from otel_rollout_mlflow.ids import is_root, trace_id_of
 from otel_rollout_mlflow.mapping import to_mlflow
 from otel_rollout_mlflow.newest_scores import changes_of, tags_of
 from otel_rollout_mlflow.run_links import RunLinks
-from otel_rollout_mlflow.tags import TagWarnings
+from otel_rollout_mlflow.tags import TagWarnings, useful_resource
 from otel_rollout_mlflow.target import Target
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class TraceWriter:
 
     def _write_spans(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
         with rejecting():
-            requests = list(requests_of([to_mlflow(span) for span in spans], self._max_request_bytes))
+            requests = list(requests_of(_mapped(spans), self._max_request_bytes))
         try:
             for request in requests:
                 self._target.write_spans(request, experiment_id)
@@ -108,6 +108,13 @@ class TraceWriter:
             raise
 
 
+def _mapped(spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
+    """Map spans; spans of one resource share the mapped resource too."""
+    resources = {id(span.resource): span.resource for span in spans}
+    mapped = {identity: useful_resource(resource) for identity, resource in resources.items()}
+    return [to_mlflow(span, mapped[id(span.resource)]) for span in spans]
+
+
 def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:
     """Encode mapped spans into requests of bounded size.
 
@@ -115,4 +122,4 @@ def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[Expor
     alone.
     """
     for batch in batches(spans, lambda span: int(is_root(span)), MAX_ROOTS):
-        yield from halved(batch, encode_spans, lambda request: int(request.ByteSize()), max_bytes)
+        yield from halved(batch, request_of, lambda request: int(request.ByteSize()), max_bytes)

@@ -8,14 +8,13 @@ from typing import Any, Final
 
 import orjson
 from google.protobuf.json_format import MessageToDict, Parse
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.exporting.batching import batches, halved
-from otel_rollout.exporting.encodable import encodable
-from otel_rollout.otlp.json_span import request_of
+from otel_rollout.exporting.protobuf import request_of
+from otel_rollout.otlp import json_span
 from otel_rollout.otlp.protobuf import RecordedSpan, fields_of, ids_to_hex, spans_in
 
 _parse: Final = partial(Parse, ignore_unknown_fields=True)
@@ -23,14 +22,13 @@ _parse: Final = partial(Parse, ignore_unknown_fields=True)
 
 def protobuf_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
     """Encode one request of spans as protobuf."""
-    encoded: bytes = encode_spans([encodable(span) for span in spans]).SerializeToString()
+    encoded: bytes = request_of(spans).SerializeToString()
     return encoded
 
 
 def json_of_spans(spans: Sequence[ReadableSpan]) -> bytes:
     """Encode one request of spans as OTLP/JSON, with ids in hex."""
-    request = encode_spans([encodable(span) for span in spans])
-    data: dict[str, Any] = MessageToDict(request, use_integers_for_enums=True)
+    data: dict[str, Any] = MessageToDict(request_of(spans), use_integers_for_enums=True)
     ids_to_hex(data)
     return orjson.dumps(data)
 
@@ -65,4 +63,4 @@ def _protobuf(spans: Iterable[RecordedSpan]) -> bytes:
 
 def json_of_lines(lines: Sequence[bytes], max_bytes: int) -> Iterator[bytes]:
     """Join OTLP JSON Lines into bodies of JSON; a line larger than the limit is a body alone."""
-    return map(request_of, batches(lines, len, max_bytes))
+    return map(json_span.request_of, batches(lines, len, max_bytes))

@@ -9,6 +9,7 @@ The package is public: exporters of other packages may import from it, see docs/
 - ``batching``: requests bounded in bytes and entries
 - ``projects``: spans grouped by project
 - ``encodable``: spans with text that protobuf can encode
+- ``protobuf``: spans as an OTLP request
 - ``entry_points``: exporters by name
 - ``spool_exporter``: the exporter ``spool``, which leaves spans on disk
 """

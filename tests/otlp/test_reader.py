@@ -168,6 +168,32 @@ def test_value_is_decoded_down_to_the_deepest_level_and_cut_below(container):
         assert ("innermost" in str(span.attributes)) is is_whole
 
 
+def test_lines_of_a_process_share_their_resource(tracing, tmp_path):
+    """The resource and the scope are decoded once; those of another line are its own."""
+    for _ in range(2):
+        with runtime.current().tracer.start_as_current_span("s"):
+            pass
+    lines = lines_of_this_process(tmp_path)
+    first, second = (spans_of(line)[0] for line in lines)
+    (other,) = spans_of(lines[0].replace(b'"project"', b'"another"', 1))
+    assert first.resource is second.resource
+    assert first.instrumentation_scope is second.instrumentation_scope
+    assert (first.resource.attributes["service.name"], other.resource.attributes["service.name"]) == (
+        "project",
+        "another",
+    )
+
+
+def test_resource_nested_more_deeply_than_json_is_written_is_decoded():
+    """orjson reads 1024 levels and writes 254; levels below the 24th are replaced by a note."""
+    value = b'{"arrayValue":{"values":[' * 200 + b'{"stringValue":"x"}' + b"]}}" * 200
+    resource = b'{"attributes":[{"key":"deep","value":%b}]}' % value
+    line = b'{"resourceSpans":[{"resource":%b,"scopeSpans":[{"spans":[%b]}]}]}'
+    span = b'{"traceId":"%032x","spanId":"%016x","startTimeUnixNano":"1","endTimeUnixNano":"2"}' % (1, 2)
+    (decoded,) = spans_of(line % (resource, span))
+    assert "nested too deeply" in str(decoded.resource.attributes["deep"])
+
+
 def test_link_without_ids_is_decoded(tracing, tmp_path):
     """OpenTelemetry records such links for their attributes."""
     with runtime.current().tracer.start_as_current_span("s") as span:
