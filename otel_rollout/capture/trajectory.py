@@ -23,6 +23,7 @@ from otel_rollout.capture.context import (
     SPAN,
     TRAJECTORY,
     ended_span_in,
+    is_left_by,
     is_of_another_caller,
     leave_ended_trajectories,
     running_task,
@@ -38,6 +39,7 @@ from otel_rollout.capture.trajectory_attributes import (
     preview_json,
     recorded_identity,
 )
+from otel_rollout.recording.entered import ENTERED, present_context
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
 from otel_rollout.recording.joined_span import end_never_ended
 from otel_rollout.recording.runtime_context import span_above
@@ -109,6 +111,7 @@ class Trajectory:
         identity: attribute of the identity → value, as the caller gave it.
         is_over: whether the trajectory's block has been left.
         task: id of the asyncio task, or of the thread, that entered the block; 0 before.
+        inside: the context in the block, while it runs.
         context_outside: the context around the block.
     """
 
@@ -132,7 +135,7 @@ class Trajectory:
         self.task = 0
         self.context_outside = otel_context.Context()
         self._span: Span | None = None
-        self._inside: otel_context.Context | None = None
+        self.inside: otel_context.Context | None = None
         self._input: Preview | None = None
         self._output: Preview | None = None
         self._text_of: str | None = None
@@ -210,12 +213,16 @@ class Trajectory:
         if not self._entered:
             warn_once(_NOT_ENTERED)
             return
-        self.is_over = True
         # No `detach`: the garbage collector may close a coroutine or generator in another context, where
         # `detach` would log an error. Compare spans, not contexts: the block may have added other values to
         # the context.
-        inside, outside = self._inside, self.context_outside
-        if inside is not None and get_current_span() is get_current_span(inside):
+        inside, outside, context = self.inside, self.context_outside, present_context()
+        self.is_over = True
+        if ENTERED.get() is self:
+            ENTERED.set(trajectory_in(outside))
+        if inside is not None and (
+            get_current_span(context) is get_current_span(inside) or is_left_by(self, context)
+        ):
             attach(outside)
             try:
                 if TRAJECTORY in outside and not self._is_apart:
@@ -241,7 +248,7 @@ class Trajectory:
         active = runtime.current()
         if active is None:
             return
-        outside = otel_context.get_current()
+        outside = present_context()
         other = self._span_of_another(outside) if SPAN in outside else None
         self._is_apart = other is not None
         context = outside if other is None else without_trajectory(outside)
@@ -327,15 +334,16 @@ class Trajectory:
         if CHOSEN in entries:  # used by now, and of no use in other processes
             entries[CHOSEN] = None
         inside = otel_context.Context(entries)
-        self.context_outside, self._inside, self.task = outside, inside, running_task()
+        self.context_outside, self.inside, self.task = outside, inside, running_task()
         attach(inside)
+        ENTERED.set(self)
 
     def _exit(self, error: BaseException | None) -> None:
         if process.never_ended:
             end_never_ended()
         # Break the cycle of span, context and trajectory: some applications switch the garbage collector off.
         # Keep `context_outside`: an inner trajectory that ends later needs it.
-        self._inside = None
+        self.inside = None
         span = self._span
         if span is None:
             return
@@ -401,9 +409,19 @@ class Trajectory:
         self._output = encoded if len(encoded) <= PREVIEW_BYTES else cut_preview(encoded)
         self._text_of = text_of
 
-    def offer_texts(self, input_: Any, input_is_json: bool, output: Any, output_is_json: bool) -> None:
-        """Record input and output of another library's span directly below; None if it has none."""
+    def offer_texts(
+        self, input_: Any, input_is_json: bool, output: Any, output_is_json: bool, longest: int
+    ) -> None:
+        """Record input and output of another library's span directly below; None if it has none.
+
+        Args:
+            input_: the input.
+            input_is_json: whether it is JSON.
+            output: the output.
+            output_is_json: whether it is JSON.
+            longest: maximum characters of each.
+        """
         if input_ is not None and self._input is None:
-            self._input = PreviewText.of(input_, input_is_json)
+            self._input = PreviewText.of(input_, input_is_json, longest)
         if output is not None:
-            self._output, self._text_of = PreviewText.of(output, output_is_json), None
+            self._output, self._text_of = PreviewText.of(output, output_is_json, longest), None
