@@ -6,8 +6,6 @@ another process, that has already ended.
 
 from __future__ import annotations
 
-import sys
-import threading
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as otel_context
@@ -17,6 +15,8 @@ from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 
 from otel_rollout.capture import remote_call
 from otel_rollout.capture.trajectory_attributes import are_of_two_trajectories
+from otel_rollout.recording.entered import TRAJECTORY as TRAJECTORY
+from otel_rollout.recording.entered import running_task as running_task
 from otel_rollout.recording.identity import NO_IDENTITY, identity_in, with_identity
 from otel_rollout.recording.provider import UnrecordedSpan
 from otel_rollout.recording.runtime_context import SPAN as SPAN
@@ -24,8 +24,6 @@ from otel_rollout.recording.runtime_context import SPAN as SPAN
 if TYPE_CHECKING:
     from otel_rollout.capture.trajectory import Trajectory
 
-TRAJECTORY: Final = otel_context.create_key("otel-rollout-trajectory")
-"""Key of the current trajectory."""
 OPERATION: Final = otel_context.create_key("otel-rollout-operation")
 """Key of the current operation, if it is a method."""
 
@@ -47,18 +45,6 @@ def is_in_trajectory(context: Context) -> bool:
     span = get_current_span(context)
     is_sampled = span.get_span_context().trace_flags.sampled
     return type(span) is UnrecordedSpan or (not is_sampled and remote_call.is_in(context))
-
-
-def running_task() -> int:
-    """Return an id of the current asyncio task; outside any task, of the thread."""
-    asyncio = sys.modules.get("asyncio")  # importing it takes a program without event loop 30 ms
-    running_loop = getattr(asyncio, "_get_running_loop", None)  # missing while another thread imports asyncio
-    loop = None if running_loop is None else running_loop()
-    if asyncio is not None and loop is not None:
-        task = asyncio.current_task(loop)  # without `loop`, it takes 0.16 us longer
-        if task is not None:
-            return id(task)
-    return threading.get_ident()
 
 
 def span_of_another(trajectory: Trajectory, context: Context) -> Span | None:
@@ -104,3 +90,14 @@ def leave_ended_trajectories(context: Context) -> None:
     if outside is not context:
         entries = {SPAN: get_current_span(outside), TRAJECTORY: around, OPERATION: outside.get(OPERATION)}
         attach(with_identity(identity_in(outside), Context({**context, **entries})))
+
+
+def is_left_by(trajectory: Trajectory, context: Context) -> bool:
+    """Return whether a context that is current when a trajectory ends belongs to that trajectory.
+
+    A library's span may still be open there: a stream was abandoned. Another task's context stays.
+    """
+    around = trajectory_in(context)
+    while around is not None and around is not trajectory and around.is_over:
+        around = trajectory_in(around.context_outside)
+    return around is trajectory and trajectory.task == running_task()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from opentelemetry import context as otel_context
-from opentelemetry.context import get_current
 from opentelemetry.trace import Span
 
 from otel_rollout import runtime
@@ -19,6 +18,7 @@ from otel_rollout.capture.encoding import ENCODERS, Encoder
 from otel_rollout.capture.signature import Binder, Parameters, make_binder
 from otel_rollout.capture.trajectory import Trajectory
 from otel_rollout.otlp.writer import json_string
+from otel_rollout.recording.entered import present_context
 from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.provider import UnrecordedSpan
 from otel_rollout.recording.runtime_context import span_above
@@ -181,7 +181,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
     """Start to record a call, or return None; the caller attaches ``inside``."""
     if (active := runtime.current()) is None:
         return None
-    outside = get_current()
+    outside = present_context()
     above = outside.get(SPAN)
     if type(above) is UnrecordedSpan:
         return None

@@ -6,7 +6,6 @@ import math
 from enum import Enum
 from typing import Any, Final
 
-from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
@@ -21,6 +20,7 @@ from otel_rollout.capture.context import trajectory_in
 from otel_rollout.capture.trajectory_attributes import PREVIEW_BYTES
 from otel_rollout.otlp import evaluations
 from otel_rollout.recording import redaction
+from otel_rollout.recording.entered import present_context
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
 from otel_rollout.recording.secret_patterns import MARK
 
@@ -61,7 +61,7 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
         if trajectory is not None:
             _score_by_id(active, trajectory, name, given, comment)
             return
-        context = otel_context.get_current()
+        context = present_context()
         inside = trajectory_in(context)
         if inside is not None and inside.root is not None:
             _score_inside(active, inside.root, context, name, given, comment)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from opentelemetry import context as otel_context
-from opentelemetry.context import attach, get_current
+from opentelemetry.context import attach
 from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout import runtime
@@ -21,6 +21,7 @@ from otel_rollout.capture.context import (
     OPERATION,
     SPAN,
     TRAJECTORY,
+    is_left_by,
     leave_ended_trajectories,
     running_task,
     span_of_another,
@@ -36,6 +37,7 @@ from otel_rollout.capture.trajectory_attributes import (
     preview_json,
     recorded_identity,
 )
+from otel_rollout.recording.entered import ENTERED, present_context
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
 from otel_rollout.recording.joined_span import end_never_ended
 from otel_rollout.recording.runtime_context import span_above
@@ -107,6 +109,7 @@ class Trajectory:
         identity: attribute of the identity → value, as the caller gave it.
         is_over: whether the trajectory's block has been left.
         task: id of the asyncio task, or of the thread, that entered the block; 0 before.
+        inside: the context in the block, while it runs.
         context_outside: the context around the block.
     """
 
@@ -130,7 +133,7 @@ class Trajectory:
         self.task = 0
         self.context_outside = otel_context.Context()
         self._span: Span | None = None
-        self._inside: otel_context.Context | None = None
+        self.inside: otel_context.Context | None = None
         self._input: Preview | None = None
         self._output: Preview | None = None
         self._text_of: str | None = None
@@ -208,13 +211,15 @@ class Trajectory:
         if not self._entered:
             warn_once(_NOT_ENTERED)
             return
-        self.is_over = True
         # No `detach`: the garbage collector may close a coroutine or generator in another context, where
         # `detach` would log an error. Nearly always the context is `inside`: to compare it takes 0.04 us, and
         # `_is_in_block` 0.4 us.
-        inside, outside = self._inside, self.context_outside
+        inside, outside, context = self.inside, self.context_outside, present_context()
+        self.is_over = True
         try:
-            if inside is not None and (get_current() is inside or self._is_in_block(inside)):
+            if ENTERED.get() is self:
+                ENTERED.set(trajectory_in(outside))
+            if inside is not None and (context is inside or self._is_in_block(inside, context)):
                 attach(outside)
                 if TRAJECTORY in outside and not self._is_apart:
                     leave_ended_trajectories(outside)
@@ -240,7 +245,7 @@ class Trajectory:
         if active is None:
             return
         self.task = running_task()
-        outside = get_current()
+        outside = present_context()
         other = span_of_another(self, outside) if SPAN in outside else None
         self._is_apart = other is not None
         context = outside if other is None else without_trajectory(outside)
@@ -318,26 +323,20 @@ class Trajectory:
         if CHOSEN in entries:  # used by now, and of no use in other processes
             entries[CHOSEN] = None
         inside = otel_context.Context(entries)
-        self.context_outside, self._inside = outside, inside
+        self.context_outside, self.inside = outside, inside
         attach(inside)
+        ENTERED.set(self)
 
-    def _is_in_block(self, inside: otel_context.Context) -> bool:
-        """Return whether the current context, which is not ``inside``, is the block's.
-
-        The block may have added values to its context. It may also have left another library's span current:
-        of a stream that it abandoned, for example.
-        """
-        current = get_current()
-        if get_current_span(current) is get_current_span(inside):
-            return True
-        return trajectory_in(current) is self and running_task() == self.task
+    def _is_in_block(self, inside: otel_context.Context, context: otel_context.Context) -> bool:
+        """Return whether a context that is not ``inside`` belongs to the block, which may have changed it."""
+        return get_current_span(context) is get_current_span(inside) or is_left_by(self, context)
 
     def _exit(self, error: BaseException | None) -> None:
         if process.never_ended:
             end_never_ended()
         # Break the cycle of span, context and trajectory: some applications switch the garbage collector off.
         # Keep `context_outside`: an inner trajectory that ends later needs it.
-        self._inside = None
+        self.inside = None
         span = self._span
         if span is None:
             return
@@ -404,9 +403,19 @@ class Trajectory:
         self._output = encoded if len(encoded) <= PREVIEW_BYTES else cut_preview(encoded)
         self._text_of = text_of
 
-    def offer_texts(self, input_: Any, input_is_json: bool, output: Any, output_is_json: bool) -> None:
-        """Record input and output of another library's span directly below; None if it has none."""
+    def offer_texts(
+        self, input_: Any, input_is_json: bool, output: Any, output_is_json: bool, longest: int
+    ) -> None:
+        """Record input and output of another library's span directly below; None if it has none.
+
+        Args:
+            input_: the input.
+            input_is_json: whether it is JSON.
+            output: the output.
+            output_is_json: whether it is JSON.
+            longest: maximum characters of each.
+        """
         if input_ is not None and self._input is None:
-            self._input = PreviewText.of(input_, input_is_json)
+            self._input = PreviewText.of(input_, input_is_json, longest)
         if output is not None:
-            self._output, self._text_of = PreviewText.of(output, output_is_json), None
+            self._output, self._text_of = PreviewText.of(output, output_is_json, longest), None

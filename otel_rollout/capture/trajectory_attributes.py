@@ -28,10 +28,10 @@ class PreviewText(NamedTuple):
     is_json: bool
 
     @classmethod
-    def of(cls, value: Any, is_json: bool) -> PreviewText:
-        """Return the preview of an attribute's value."""
-        text = str(value)
-        return cls(text[:PREVIEW_BYTES], max(0, len(text) - PREVIEW_BYTES), is_json)
+    def of(cls, value: Any, is_json: bool, longest: int) -> PreviewText:
+        """Return the preview of an attribute's value, with at most ``longest`` characters."""
+        text, longest = str(value), min(PREVIEW_BYTES, longest)
+        return cls(text[:longest], max(0, len(text) - longest), is_json)
 
 
 Preview = bytes | tuple[bytes, int] | PreviewText

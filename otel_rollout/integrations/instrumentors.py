@@ -115,7 +115,9 @@ def choose(setting: str, found: Sequence[Instrumentor]) -> Choice:
     names = [name for name in map(normalized, setting.split(",")) if name]
     if ALL in names:
         usable = [each for each in found if not each.problem and each.key not in HTTP_CLIENTS]
-        return Choice(_one_of_each(usable), [])
+        known = {ALL} | {name for each in found for name in (each.key, normalized(each.distribution))}
+        unknown = [name for name in dict.fromkeys(names) if name not in known]
+        return Choice(_one_of_each(usable), [_unknown(name, found) for name in unknown])
     chosen: list[Instrumentor] = []
     problems: list[str] = []
     for name in dict.fromkeys(names):

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import orjson
-from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -24,6 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.otlp import writer
+from otel_rollout.recording.entered import present_context
 from otel_rollout.recording.identity import NO_IDENTITY, Identity, identity_in, with_identity
 from otel_rollout.recording.runtime_context import span_above
 from otel_rollout.recording.sampling import chosen_in, with_chosen
@@ -47,7 +47,7 @@ _logger = logging.getLogger("otel_rollout")
 def active_context() -> Context | None:
     """Return the OTel context; None without a span or chosen rows. Never raises."""
     try:
-        context = otel_context.get_current()
+        context = present_context()
         is_inside = trace.get_current_span(context).get_span_context().is_valid
         return context if is_inside or chosen_in(context) is not None else None
     except Exception as error:  # noqa: BLE001 - another library's span may raise anything

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from otel_rollout import settings_reader
 from otel_rollout._state import process
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.patching import Patches, when_imported
@@ -47,9 +48,10 @@ def instrument() -> None:
     with process.instrument_lock, internal_errors("instrumenting pools and HTTP clients"):
         if process.patches is None:
             process.patches = Patches()
-            thread_pools.install()
-            process_pools.install(process.patches)
-            http_clients.install()
+            if not settings_reader.switched_off(os.environ):
+                thread_pools.install()
+                process_pools.install(process.patches)
+                http_clients.install()
             when_imported("ray", _instrument_driver)
     process.switch_on_instrumentors()
 

@@ -13,47 +13,64 @@ from otel_rollout.otlp.writer import AttributeInput
 
 _CONTENT: Final = (
     "all_messages_events",
-    "db.query.text",
+    "db.query",
     "db.statement",
     "document.",
     "embedding.embeddings",
+    "embedding.invocation_parameters",
     "embedding.text",
+    "error.message",
     "events",
     "final_result",
     "gen_ai.completion",
+    "gen_ai.evaluation.explanation",
     "gen_ai.event.content",
     "gen_ai.input.messages",
     "gen_ai.output.messages",
     "gen_ai.prompt",
+    "gen_ai.retrieval",
     "gen_ai.system_instructions",
     "gen_ai.tool.call.arguments",
     "gen_ai.tool.call.result",
     "gen_ai.tool.definitions",
+    "gen_ai.tool.description",
     "input.value",
     "llm.choices",
+    "llm.function_call",
     "llm.input_messages",
+    "llm.invocation_parameters",
     "llm.output_messages",
     "llm.prompt_template",
     "llm.prompts",
     "llm.request.functions",
     "llm.tools",
+    "logfire.msg",
     "message",
+    "mlflow.spanInputs",
+    "mlflow.spanOutputs",
     "model_request_parameters",
     "output.value",
     "pydantic_ai.all_messages",
+    "request_data",
     "reranker.input_documents",
     "reranker.output_documents",
     "reranker.query",
+    "response_data",
     "retrieval.documents",
+    "tool.description",
     "tool.parameters",
     "tool_arguments",
+    "tool_call.function",
     "tool_response",
     "traceloop.entity.input",
     "traceloop.entity.output",
+    "traceloop.prompt",
     "exception.message",
     "exception.stacktrace",
 )
 """Beginnings of the names of attributes that hold content."""
+_CONTENT_NAMES: Final = frozenset({"body", "content"})
+"""Whole names of attributes that hold content: of the events of OpenTelemetry's GenAI conventions."""
 _FACTS: Final = (".role", ".name", ".finish_reason", ".mime_type", ".id", ".type")
 """Ends of names that hold no content, whatever their beginning."""
 
@@ -81,7 +98,7 @@ class Limits(NamedTuple):
 
     def has_longer(self, attributes: Mapping[str, Any]) -> bool:
         """Return whether a text is longer than ``longest``."""
-        return any(type(value) is str and len(value) > self.longest for value in attributes.values())
+        return any(_is_longer(value, self.longest) for value in attributes.values())
 
     def _described(self, value: Any) -> AttributeInput:
         return f"<{len(value)} characters>" if isinstance(value, str) else f"<{type(value).__name__}>"
@@ -89,10 +106,19 @@ class Limits(NamedTuple):
 
 def is_content(name: str) -> bool:
     """Return whether an attribute holds messages, inputs, outputs or other content."""
-    return str(name).startswith(_CONTENT) and not str(name).endswith(_FACTS)
+    name = str(name)
+    return name in _CONTENT_NAMES or (name.startswith(_CONTENT) and not name.endswith(_FACTS))
+
+
+def _is_longer(value: Any, longest: int) -> bool:
+    if type(value) is str:
+        return len(value) > longest
+    return type(value) is tuple and any(type(each) is str and len(each) > longest for each in value)
 
 
 def _cut(value: Any, longest: int) -> Any:
-    if type(value) is not str or len(value) <= longest:
+    if not _is_longer(value, longest):
         return value
+    if type(value) is tuple:
+        return tuple(_cut(each, longest) for each in value)
     return f"{value[:longest]}… ({len(value) - longest} more characters)"

@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 MAX_ATTRIBUTES: Final = 1 << 14
 """Maximum attributes of one span. OpenInference spends two or more on each message of a conversation."""
 _NEVER_ENDED: Final = "never ended"
+"""Event of a span whose instrumentor did not end it."""
 _MAX_NEVER_ENDED: Final = 4096
 """Maximum spans that wait for :func:`end_never_ended`; further ones are lost, and counted as open."""
-"""Event of a span whose instrumentor did not end it."""
 _PLAIN: Final = frozenset({str, int, float, bool, bytes})
 _TOKEN_COUNTS: Final = ("gen_ai.usage.", "llm.token_count.", "llm.usage.")
 """Beginnings of attribute names that tell how many tokens a model call took."""
 _MODEL_OPERATIONS: Final = frozenset({"chat", "completion", "text_completion", "generate_content"})
 """Values of ``gen_ai.operation.name`` and of OpenLLMetry's ``llm.request.type`` of model calls."""
+_MODEL_NAME: Final = "llm.model_name"
+"""OpenInference's attribute of model calls."""
 _OPERATION_NAMES: Final = (semconv.GEN_AI_OPERATION_NAME, "llm.request.type")
 
 
@@ -106,8 +108,14 @@ class JoinedSpan(RecordingSpan):
 
     @property
     def is_model_call(self) -> bool:
-        """Whether the attributes set so far say that this is a call of a language model."""
-        return is_model_call(self.attributes)
+        """Whether the attributes set so far say that this is a call of a language model.
+
+        OpenInference's wrapper of a span keeps the span's kind back until the end, but not the model's name.
+        """
+        attributes = self.attributes
+        return is_model_call(attributes) or (
+            semconv.SPAN_KIND not in attributes and _MODEL_NAME in attributes
+        )
 
     # --- What an instrumentor records -----------------------------------------------------------------------
 
@@ -246,6 +254,7 @@ class JoinedSpan(RecordingSpan):
                 attributes.get(semconv.INPUT_MIME_TYPE) == semconv.JSON_MIME_TYPE,
                 attributes.get(semconv.OUTPUT_VALUE),
                 attributes.get(semconv.OUTPUT_MIME_TYPE) == semconv.JSON_MIME_TYPE,
+                self._content_limits.longest,
             )
 
     def __exit__(

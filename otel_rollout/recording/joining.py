@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
-from opentelemetry.context import Context, get_current
+from opentelemetry.context import Context
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanKind, Tracer, TracerProvider
 
 from otel_rollout._state import process
@@ -24,6 +24,7 @@ from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.otlp.writer import AttributeInput, text_of
 from otel_rollout.recording import content, doubles, joined_events
 from otel_rollout.recording.application import sdk_provider_in
+from otel_rollout.recording.entered import present_context
 from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.joined_span import JoinedSpan, end_never_ended, is_model_call
 from otel_rollout.recording.provider import Place, RecordingTracer, current_span
@@ -125,7 +126,7 @@ class JoinedTracer(Tracer):
         exceptions: tuple[bool, bool],
     ) -> Span | None:
         """Return a span of the trajectory in a context; None outside any trajectory."""
-        parent = span_above(context if context is not None else get_current())
+        parent = span_above(context if context is not None else present_context())
         above = parent if isinstance(parent, RecordingSpan) else None  # OpenInference's wrapper included
         identity = above.identity if above is not None else identity_in(context)
         if not identity.attributes:

@@ -218,6 +218,15 @@ def test_unknown_name_is_answered_with_the_closest(site, tracing, caplog):
     assert "no installed instrumentor is called 'langlip'. Did you mean 'langlib'?" in record.getMessage()
 
 
+def test_unknown_name_beside_all_is_told(site, tracing, caplog):
+    """A misspelt name is no smaller mistake beside ``all``."""
+    add_library(site, "langlib")
+    add_instrumentor(site, "opentelemetry-instrumentation-langlib", "langlib")
+    instrument("all,langlip,opentelemetry-instrumentation-langlib")
+    (record,) = caplog.records
+    assert "no installed instrumentor is called 'langlip'. Did you mean 'langlib'?" in record.getMessage()
+
+
 def test_nothing_is_switched_on_unasked(site, recorded):
     """Without the setting, what the application has switched on joins, and nothing else."""
     for library in ("liba", "libb"):

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -351,13 +352,14 @@ def test_clients_are_patched_when_the_program_imports_them():
 @pytest.mark.parametrize(
     ("variable", "value"), [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")]
 )
-def test_clients_are_not_patched_where_tracing_is_off(variable, value, fresh_process, monkeypatch):
+def test_clients_and_pools_are_not_patched_where_tracing_is_off(variable, value, fresh_process, monkeypatch):
     """Off means no patch."""
     urllib3 = pytest.importorskip("urllib3")
-    original = urllib3.HTTPConnectionPool.urlopen
+    originals = urllib3.HTTPConnectionPool.urlopen, ThreadPoolExecutor.submit, ProcessPoolExecutor.submit
     monkeypatch.setenv(variable, value)
     otel_rollout.instrument()
-    assert urllib3.HTTPConnectionPool.urlopen is original
+    patched = urllib3.HTTPConnectionPool.urlopen, ThreadPoolExecutor.submit, ProcessPoolExecutor.submit
+    assert patched == originals
 
 
 def test_objects_of_the_application_stay_as_they_are(instrumented, server):

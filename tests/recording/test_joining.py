@@ -26,6 +26,13 @@ from tests.spool_reader import Recorded, plain_attributes, read_directory, tree
 
 EARLY = trace.get_tracer("early", "1.2", schema_url="https://example.org/schema")
 """A tracer made when modules are imported, before anything is configured."""
+OTHER_CONTENT = (
+    "db.query.result.document", "error.message", "gen_ai.evaluation.explanation", "gen_ai.retrieval.query",
+    "gen_ai.tool.description", "llm.function_call", "llm.invocation_parameters", "logfire.msg",
+    "mlflow.spanInputs", "request_data", "response_data", "tool.description", "tool_call.function.arguments",
+    "traceloop.prompt.template",
+)  # fmt: skip
+"""Attributes in which instrumentors record prompts, arguments, results, or the definitions of tools."""
 MODEL_CALL = {"openinference.span.kind": "LLM", "llm.token_count.prompt": 3}
 
 
@@ -380,7 +387,9 @@ def test_content_is_limited_as_in_our_own_spans(mode, fresh_process, test_export
         span.set_attribute("llm.input_messages.0.message.role", "user")
         span.set_attribute("gen_ai.input.messages", '[{"content": "secret"}]')
         span.set_attribute("llm.token_count.prompt", 3)
-        span.add_event("gen_ai.user.message", {"gen_ai.event.content": "secret"})
+        span.add_event("gen_ai.user.message", {"gen_ai.event.content": "secret", "content": "secret"})
+        for name in OTHER_CONTENT:
+            span.set_attribute(name, "secret")
         raise ValueError("secret")
 
     with rollout_trace_attr(step=1), pytest.raises(ValueError, match="secret"):
@@ -400,11 +409,14 @@ def test_long_text_is_cut(fresh_process, test_exporters, tmp_path):
     otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, value_limit=100)
     with rollout_trace_attr(step=1), EARLY.start_as_current_span("long") as span:
         span.set_attribute("input.value", "x" * 150)
+        span.set_attribute("texts", ["y" * 150, "z"])
     active = process.runtime
     assert active is not None
     assert active.writer.flush(10)
-    line = next(each for each in read_directory(tmp_path / "spool") if each.name == "long")
-    assert line.attributes["input.value"] == "x" * 100 + "… (50 more characters)"
+    lines = {each.name: each.attributes for each in read_directory(tmp_path / "spool")}
+    assert lines["long"]["input.value"] == "x" * 100 + "… (50 more characters)"
+    assert lines["long"]["texts"] == ["y" * 100 + "… (50 more characters)", "z"]
+    assert lines["rollout_trace"]["input.value"] == '"' + "x" * 100 + '… (50 more characters)"'
 
 
 def test_span_that_is_never_ended_is_recorded_when_nothing_refers_to_it(recorded, caplog):
@@ -434,6 +446,16 @@ def test_model_call_inside_another_librarys_model_call_is_one_span(recorded):
     client = trace.get_tracer("client").start_as_current_span("client", attributes=MODEL_CALL)
     with rollout_trace_attr(step=1), EARLY.start_as_current_span("framework", attributes=MODEL_CALL):
         client(op)(1)
+    assert tree(recorded()) == {"rollout_trace": [{"framework": [{"op": ["inside op"]}]}]}
+
+
+def test_model_call_whose_kind_is_set_at_its_end_is_one_span(recorded):
+    """OpenInference's wrapper keeps a span's kind back, as for LiteLLM around OpenAI's client."""
+    client = trace.get_tracer("client").start_as_current_span("client", attributes=MODEL_CALL)
+    with rollout_trace_attr(step=1), EARLY.start_as_current_span("framework") as framework:
+        framework.set_attribute("llm.model_name", "m")
+        client(op)(1)
+        framework.set_attributes(MODEL_CALL)
     assert tree(recorded()) == {"rollout_trace": [{"framework": [{"op": ["inside op"]}]}]}
 
 
