@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from opentelemetry import context as otel_context
+from opentelemetry.context import get_current
 from opentelemetry.trace import Span
 
 from otel_rollout import runtime
 from otel_rollout.base import semconv
 from otel_rollout.capture import span_io, token2text, usage
-from otel_rollout.capture.context import OPERATION, SPAN, trajectory_in
+from otel_rollout.capture.context import OPERATION, SPAN, TRAJECTORY, trajectory_in
 from otel_rollout.capture.encoding import ENCODERS, Encoder
 from otel_rollout.capture.signature import Binder, Parameters, make_binder
 from otel_rollout.capture.trajectory import Trajectory
@@ -181,7 +182,9 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
     """Start to record a call, or return None; the caller attaches ``inside``."""
     if (active := runtime.current()) is None:
         return None
-    outside = present_context()
+    around: Any = (outside := get_current()).get(TRAJECTORY)
+    if around is not None and around.is_over:  # rare; the check stands here to save a call
+        outside = present_context()
     above = outside.get(SPAN)
     if type(above) is UnrecordedSpan:
         return None
@@ -216,8 +219,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
             span_io.put_json(span, semconv.INPUT_VALUE, encoded)
             if trajectory is not None:
                 trajectory.offer_input(encoded)
-        if not operation.takes_output:
-            encode = None
+        encode = encode if operation.takes_output else None
         shows_text = operation.options.token2text
         if shows_text is None:
             shows_text = settings.token2text if identity.token2text is None else identity.token2text

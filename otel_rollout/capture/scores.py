@@ -61,7 +61,7 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
         if trajectory is not None:
             _score_by_id(active, trajectory, name, given, comment)
             return
-        context = present_context()
+        context = present_context(is_for_score=True)
         inside = trajectory_in(context)
         if inside is not None and inside.root is not None:
             _score_inside(active, inside.root, context, name, given, comment)

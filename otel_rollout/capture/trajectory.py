@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from opentelemetry import context as otel_context
-from opentelemetry.context import attach
+from opentelemetry.context import attach, get_current
 from opentelemetry.trace import Span, get_current_span
 
 from otel_rollout import runtime
@@ -214,17 +214,17 @@ class Trajectory:
         # No `detach`: the garbage collector may close a coroutine or generator in another context, where
         # `detach` would log an error. Nearly always the context is `inside`: to compare it takes 0.04 us, and
         # `_is_in_block` 0.4 us.
-        inside, outside, context = self.inside, self.context_outside, present_context()
-        self.is_over = True
+        inside, outside = self.inside, self.context_outside
         try:
-            if ENTERED.get() is self:
-                ENTERED.set(trajectory_in(outside))
-            if inside is not None and (context is inside or self._is_in_block(inside, context)):
+            if inside is not None and (get_current() is inside or self._is_in_block(inside)):
                 attach(outside)
                 if TRAJECTORY in outside and not self._is_apart:
                     leave_ended_trajectories(outside)
+            if ENTERED.get() is self:
+                ENTERED.set(trajectory_in(outside))
         except Exception as internal:  # noqa: BLE001
             fault("leaving a trajectory", internal)
+        self.is_over = True
         try:
             self._exit(error)
         except Exception as internal:  # noqa: BLE001
@@ -327,8 +327,9 @@ class Trajectory:
         attach(inside)
         ENTERED.set(self)
 
-    def _is_in_block(self, inside: otel_context.Context, context: otel_context.Context) -> bool:
-        """Return whether a context that is not ``inside`` belongs to the block, which may have changed it."""
+    def _is_in_block(self, inside: otel_context.Context) -> bool:
+        """Return whether the current context, which is not ``inside``, belongs to the block."""
+        context = present_context()
         return get_current_span(context) is get_current_span(inside) or is_left_by(self, context)
 
     def _exit(self, error: BaseException | None) -> None:

@@ -42,8 +42,13 @@ ENTERED: Final[ContextVar[Block | None]] = ContextVar("otel-rollout-entered", de
 """The trajectory that this task has entered last and not left, or that its starter was in."""
 
 
-def present_context() -> Context:
-    """Return the current context, after leaving a trajectory that this task has left before."""
+def present_context(is_for_score: bool = False) -> Context:
+    """Return the current context, after leaving a trajectory that this task has left before.
+
+    Args:
+        is_for_score: whether a score is recorded. A program may attach the context of an ended trajectory to
+            score it late, so this context stays if the task is in no other trajectory.
+    """
     context = get_current()
     around = _block_of(context)
     if around is None or not around.is_over:
@@ -55,6 +60,8 @@ def present_context() -> Context:
         return context  # another task's, or that of an operation that goes on
     if entered is not None and not entered.is_over and entered.inside is not None:
         present = entered.inside
+    elif is_for_score:
+        return context
     else:
         present = around.context_outside
         while (around := _block_of(present)) is not None and around.is_over:
