@@ -205,8 +205,7 @@ def start_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, An
             return None
         if not started.is_recording():
             return Call(started, outside)
-        span, trajectory = started, _trajectory_rooted_at(parent, outside)
-        identity = identity_in(outside)
+        span, trajectory, identity = started, _trajectory_rooted_at(parent, outside), identity_in(outside)
     try:
         settings = active.settings
         encode, limit = ENCODERS[settings.capture_content], settings.value_limit
