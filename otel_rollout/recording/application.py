@@ -19,7 +19,6 @@ from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
-from otel_rollout.recording import datadog
 from otel_rollout.recording.shared_backend import SharedBackend
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Application:
         An application may set its provider late, and may change its exporters. So this method is called for
         each span that has no parent of this package.
         """
-        if "opentelemetry.sdk.trace" not in sys.modules and "ddtrace" not in sys.modules:
+        if "opentelemetry.sdk.trace" not in sys.modules:
             return None
         try:
             provider = trace.get_tracer_provider()
@@ -67,7 +66,6 @@ class Application:
             return None
         sdk_provider = sdk_provider_in(provider)
         if sdk_provider is None:
-            datadog.record_spans_of(provider)
             return None
         if sdk_provider is not self._provider:
             self._join(sdk_provider)
