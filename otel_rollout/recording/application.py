@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -24,7 +23,6 @@ from otel_rollout.recording.shared_backend import SharedBackend
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 
-    from otel_rollout.recording.writer import SegmentWriter
     from otel_rollout.settings import Settings
 
 _logger = logging.getLogger("otel_rollout")
@@ -39,12 +37,10 @@ class Application:
 
     Args:
         configured: settings of the run.
-        current_writer: returns the present writer of this process; None while nothing is recorded.
     """
 
-    def __init__(self, configured: Settings, current_writer: Callable[[], SegmentWriter | None]) -> None:
+    def __init__(self, configured: Settings) -> None:
         self._settings = configured
-        self._current_writer = current_writer
         self._provider: SdkTracerProvider | None = None
         self._tracer: trace.Tracer | None = None
         self._shared = SharedBackend(configured)
@@ -85,11 +81,9 @@ class Application:
 
         delivers_itself = self._is_exported_by_agent()
         with process.lock:
-            if provider not in process.joined_providers:  # a processor stays, and asks for the current writer
+            if provider not in process.joined_providers:  # a processor stays, also in the next run
                 provider.add_span_processor(
-                    processor.IdentityProcessor()
-                    if delivers_itself
-                    else processor.SpoolSpanProcessor(self._current_writer, SCOPE)
+                    processor.IdentityProcessor() if delivers_itself else processor.SpoolSpanProcessor(SCOPE)
                 )
                 process.joined_providers.add(provider)
             self._tracer = None if delivers_itself else processor.tracer_of(provider, SCOPE, VERSION)

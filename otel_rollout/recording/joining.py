@@ -170,8 +170,7 @@ class JoinedTracer(Tracer):
         recorder = self._recorder
         if recorder is None or recorder[0].provider is not active.provider:
             doubles.report_instrumentors()
-            settings = active.settings
-            limits = content.Limits(settings.capture_content, settings.value_limit)
+            limits = content.limits_of(active.settings)
             scope = self._scope
             tracer = active.provider.get_tracer(scope.name, scope.version, scope.schema_url, scope.attributes)
             recorder = self._recorder = tracer, limits

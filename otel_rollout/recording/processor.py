@@ -22,6 +22,7 @@ from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer as otlp_json
+from otel_rollout.recording import content
 from otel_rollout.recording.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, Tracer
     from opentelemetry.util import types
     from opentelemetry.util.types import AttributeValue
-
-    from otel_rollout.recording.writer import SegmentWriter
 
 
 class _OwnIds(IdGenerator):
@@ -67,18 +66,20 @@ class _OpenSpan:
 
     Attributes:
         identity: the trajectory's identity.
-        is_ours: whether our own tracer started the span. Only then are the following data kept.
+        is_ours: whether our own tracer started the span. Only then are all the following data kept.
+        limits: what may be recorded of the content of another library's span.
         attributes: uncut attributes that were set after the start.
-        events: encoded, uncut events.
+        events: encoded, uncut events; for a span of another library, only its log events.
         links: encoded, uncut links.
         dropped: numbers of attributes, events and links beyond our own limits.
     """
 
-    __slots__ = ("attributes", "dropped", "events", "identity", "is_ours", "links")
+    __slots__ = ("attributes", "dropped", "events", "identity", "is_ours", "limits", "links")
 
-    def __init__(self, identity: Identity, is_ours: bool) -> None:
+    def __init__(self, identity: Identity, is_ours: bool, limits: content.Limits) -> None:
         self.identity = identity
         self.is_ours = is_ours
+        self.limits = limits
         self.attributes: dict[str, AttributeValue] = {}
         self.events: list[bytes] = []
         self.links: list[bytes] = []
@@ -100,6 +101,10 @@ class _OpenSpan:
         else:
             self.dropped[1] += 1
 
+    def add_log_event(self, name: str, attributes: Mapping[str, Any], timestamp: int | None = None) -> None:
+        """Keep a log event of another library's span."""
+        self.add_event(name, self.limits.applied(attributes), timestamp or time.time_ns())
+
     def add_link(self, context: SpanContext, attributes: types.Attributes) -> None:
         """Keep a link added to the span."""
         if len(self.links) < MAX_LINKS:
@@ -108,11 +113,11 @@ class _OpenSpan:
             self.dropped[2] += 1
 
 
-def _remember(span: Span, identity: Identity, is_ours: bool) -> None:
+def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.Limits) -> None:
     spans = process.sdk_spans
     while len(spans) >= MAX_OPEN:
         spans.pop(next(iter(spans)), None)
-    open_span = spans[span.get_span_context().span_id] = _OpenSpan(identity, is_ours)
+    open_span = spans[span.get_span_context().span_id] = _OpenSpan(identity, is_ours, limits)
     if is_ours:
         # Every change of a span goes through one of these functions. They refer to the span weakly: with the
         # garbage collector off, a span that refers to itself would stay in memory.
@@ -200,12 +205,10 @@ class SpoolSpanProcessor(IdentityProcessor):
     any trajectory.
 
     Args:
-        current_writer: returns the present writer; None while nothing is recorded.
         scope: instrumentation scope of our operations.
     """
 
-    def __init__(self, current_writer: Callable[[], SegmentWriter | None], scope: str) -> None:
-        self._current_writer = current_writer
+    def __init__(self, scope: str) -> None:
         self._scope = scope
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -215,25 +218,28 @@ class SpoolSpanProcessor(IdentityProcessor):
         scope = span.instrumentation_scope
         is_ours = scope is not None and scope.name == self._scope
         if (identity.attributes or is_ours) and span.get_span_context().trace_flags.sampled:
-            writer = self._current_writer()
-            if writer is not None:
+            active = process.current_runtime()
+            if active is not None:
                 try:
-                    _remember(span, identity, is_ours)
+                    _remember(span, identity, is_ours, content.limits_of(active.settings))
                 except (RuntimeError, StopIteration):  # another thread removed entries at the same time
                     return
-                writer.started()
+                active.writer.started()
 
     def on_end(self, span: ReadableSpan) -> None:
         """Record the span if it belongs to a trajectory or to our tracer."""
         context = span.get_span_context()
         open_span = process.sdk_spans.pop(context.span_id, None) if context is not None else None
-        writer = self._current_writer() if open_span is not None else None
-        if open_span is None or writer is None:
+        active = process.current_runtime() if open_span is not None else None
+        if open_span is None or active is None:
             return
+        writer = active.writer
         try:
             end_ns = otlp_json.valid_time(span.end_time, time.time_ns())
             status = span.status
-            body = _line(span, open_span, end_ns, status.status_code.value, status.description)
+            has_message = open_span.is_ours or open_span.limits.mode == "full"
+            message = status.description if has_message else None
+            body = _line(span, open_span, end_ns, status.status_code.value, message)
         except Exception as error:  # noqa: BLE001 - we are inside user code
             writer.counters.drop("encoding", open_span.identity)
             pass_on(error)
@@ -256,7 +262,7 @@ def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
     context = span.get_span_context()
     open_span = process.sdk_spans.get(context.span_id) if context is not None else None
     if open_span is None:
-        open_span = _OpenSpan(NO_IDENTITY, False)
+        open_span = _OpenSpan(NO_IDENTITY, False, content.NOTHING)
     if longest is None:
         return _line(span, open_span, 0, StatusCode.ERROR.value, UNFINISHED)
     kind = _attributes(span, open_span).get(semconv.SPAN_KIND, semconv.KIND_AGENT)
@@ -275,13 +281,17 @@ def _attributes(span: ReadableSpan, open_span: _OpenSpan) -> dict[str, Attribute
 
 
 def _line(span: ReadableSpan, open_span: _OpenSpan, end_ns: int, status: int, message: str | None) -> bytes:
-    if open_span.is_ours:
+    kept: Mapping[str, Any] = _attributes(span, open_span)
+    if open_span.is_ours:  # our operations have limited their content already
         events, links, dropped = open_span.events, open_span.links, open_span.dropped
     else:
-        events = [_event(e.name, e.attributes, e.timestamp) for e in span.events]
+        limits = open_span.limits
+        kept = limits.applied(kept)
+        events = [_event(e.name, limits.applied(e.attributes or {}), e.timestamp) for e in span.events]
+        events += open_span.events
         links = [_link(link.context, link.attributes) for link in span.links]
-        dropped = [span.dropped_attributes, span.dropped_events, span.dropped_links]
-    attributes, failed = otlp_json.kept_attributes(_attributes(span, open_span))
+        dropped = [span.dropped_attributes, span.dropped_events + open_span.dropped[1], span.dropped_links]
+    attributes, failed = otlp_json.kept_attributes(kept)
     dropped = [dropped[0] + failed, *dropped[1:]]
     details = otlp_json.Details(events, links, dropped, status, message).encoded()
     return _line_of(span, span.name, end_ns, attributes, details)

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import SpanContext, StatusCode
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
@@ -18,7 +18,7 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.recording import processor
 from otel_rollout.spool import layout
-from tests.spool_reader import tree
+from tests.spool_reader import plain_attributes, read_directory, tree
 
 
 @rollout_trace_op(name="op")
@@ -309,3 +309,51 @@ def test_second_run_records_into_its_own_directory_alone(application, recorded):
     op(2)
     assert sorted(s.input["value"] for s in recorded() if s.name == "op") == [1, 2]
     assert otel_rollout.status().dropped == {}
+
+
+@pytest.mark.parametrize("mode", ["none", "metadata"])
+def test_content_of_the_applications_spans_is_limited_in_the_spool_alone(
+    mode, application, fresh_process, test_exporters, tmp_path
+):
+    """OTEL_ROLLOUT_CAPTURE_CONTENT holds for what is recorded; the application's backend gets everything."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, capture_content=mode)
+
+    def call() -> None:
+        span = trace.get_current_span()
+        span.set_attribute("llm.input_messages.0.message.content", "secret")
+        span.set_attribute("llm.input_messages.0.message.role", "user")
+        span.set_attribute("gen_ai.input.messages", '[{"content": "secret"}]')
+        span.set_attribute("llm.token_count.prompt", 3)
+        span.add_event("gen_ai.user.message", {"gen_ai.event.content": "secret"})
+        raise ValueError("secret")
+
+    with rollout_trace_attr(step=1), pytest.raises(ValueError, match="secret"):
+        trace.get_tracer("app").start_as_current_span("call")(call)()
+    assert process.runtime.writer.flush(10)
+    line = next(each for each in read_directory(tmp_path / "spool") if each.name == "call")
+    assert "secret" not in str(line.span)
+    assert line.attributes["llm.input_messages.0.message.role"] == "user"
+    assert line.attributes["llm.token_count.prompt"] == 3
+    assert line.attributes.get("gen_ai.input.messages") == ("<23 characters>" if mode == "metadata" else None)
+    assert line.span.status.code == StatusCode.ERROR.value
+    exception = plain_attributes(line.span.events[1].attributes)
+    assert exception == {"exception.type": "ValueError", "exception.escaped": "False"}
+    (theirs,) = [each for each in application.get_finished_spans() if each.name == "call"]
+    assert theirs.to_json().count("secret") >= 5
+
+
+def test_long_text_of_the_applications_spans_is_cut_in_the_spool_alone(
+    application, fresh_process, test_exporters, tmp_path
+):
+    """OTEL_ROLLOUT_VALUE_LIMIT bounds what is recorded of each text."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, value_limit=100)
+    with rollout_trace_attr(step=1), trace.get_tracer("app").start_as_current_span("long") as span:
+        span.set_attribute("input.value", "x" * 150)
+        span.add_event("gen_ai.user.message", {"gen_ai.event.content": "y" * 150})
+    assert process.runtime.writer.flush(10)
+    line = next(each for each in read_directory(tmp_path / "spool") if each.name == "long")
+    assert line.attributes["input.value"] == "x" * 100 + "… (50 more characters)"
+    (event,) = line.span.events
+    assert plain_attributes(event.attributes)["gen_ai.event.content"].startswith("y" * 100 + "… (50 more")
+    (theirs,) = [each for each in application.get_finished_spans() if each.name == "long"]
+    assert theirs.attributes["input.value"] == "x" * 150
