@@ -38,6 +38,7 @@ from otel_rollout.capture.trajectory_attributes import (
     preview_json,
     recorded_identity,
 )
+from otel_rollout.recording import previews
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
 from otel_rollout.recording.joined_span import end_never_ended
 from otel_rollout.recording.runtime_context import span_above
@@ -275,6 +276,8 @@ class Trajectory:
         if type(span) is RecordingSpan:
             span.identity = identity  # not the identity of an outer trajectory
             span.trajectory = self
+        else:
+            span_io.set_trajectory(span, self)
         self._attach(outside, identified, span)
         if span.is_recording():
             self._describe(active, span, other)
@@ -346,6 +349,8 @@ class Trajectory:
             self._input = self._output = None
             if type(span) is RecordingSpan:
                 span.trajectory = None
+            else:
+                span_io.set_trajectory(span, None)
             try:
                 span.end()
             finally:
@@ -359,6 +364,9 @@ class Trajectory:
         for key, offered in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
             if offered is not None:
                 span_io.put_json(span, key, preview_json(offered))
+        if (self._input is None or self._output is None) and previews.has_messages(span):
+            for key, encoded in previews.of_own_messages(span):
+                span_io.put_json(span, key, encoded)
         if self._text_of is not None and not self._has_own_output:
             span.set_attribute(semconv.TEXT_OF, self._text_of)
 

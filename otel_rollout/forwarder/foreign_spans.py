@@ -74,18 +74,18 @@ def fill(parsed: Mapping[str, Any]) -> bool:
 def completed(span: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """Return the complete attributes of a span's JSON; None if they stay as recorded."""
     recorded = attributes_of(span)
-    if not model_calls.is_read_here(recorded):
+    events = [(str(event.get("name")), attributes_of(event)) for event in span.get("events", ())]
+    if not model_calls.is_read_here([*recorded, *(name for name, _ in events)]):
         return None
     filled = _Filled(recorded)
     kind = model_calls.kind_of(recorded)
     if kind == semconv.KIND_LLM or kind == model_calls.KIND_EMBEDDING:
-        events = [(str(event.get("name")), attributes_of(event)) for event in span.get("events", ())]
         _fill_call(filled, kind, events)
     elif kind == semconv.KIND_TOOL:
         _fill_tool(filled)
-    elif kind:
-        filled.add_content(semconv.INPUT_VALUE, model_calls.read_input(recorded))
-        filled.add_content(semconv.OUTPUT_VALUE, model_calls.read_output(recorded))
+    else:
+        filled.add_content(semconv.INPUT_VALUE, model_calls.read_input(recorded, events))
+        filled.add_content(semconv.OUTPUT_VALUE, model_calls.read_output(recorded, events))
     if kind:
         filled.add(semconv.SPAN_KIND, kind)
         filled.add_mime_types()

@@ -15,7 +15,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
-from otel_rollout.recording import content
+from otel_rollout.recording import content, previews
 from otel_rollout.recording.exception_text import qualified_name
 from otel_rollout.recording.span import ATTRIBUTE, EVENT, Encoded, RecordingSpan, harmless
 
@@ -227,12 +227,7 @@ class JoinedSpan(RecordingSpan):
             parent.has_replies_below = True
         trajectory = parent.trajectory
         if trajectory is not None:
-            trajectory.offer_texts(
-                attributes.get(semconv.INPUT_VALUE),
-                attributes.get(semconv.INPUT_MIME_TYPE) == semconv.JSON_MIME_TYPE,
-                attributes.get(semconv.OUTPUT_VALUE),
-                attributes.get(semconv.OUTPUT_MIME_TYPE) == semconv.JSON_MIME_TYPE,
-            )
+            previews.offer(trajectory, attributes, previews.events_of(self.events))
 
     def __exit__(
         self,

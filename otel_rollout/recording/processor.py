@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.context import get_current
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import StatusCode
@@ -22,8 +23,9 @@ from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer as otlp_json
-from otel_rollout.recording import content
+from otel_rollout.recording import content, previews
 from otel_rollout.recording.identity import NO_IDENTITY, Identity, identity_in
+from otel_rollout.recording.runtime_context import span_above
 from otel_rollout.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
 
 if TYPE_CHECKING:
@@ -68,18 +70,20 @@ class _OpenSpan:
         identity: the trajectory's identity.
         is_ours: whether our own tracer started the span. Only then are all the following data kept.
         limits: what may be recorded of the content of another library's span.
+        trajectory: the trajectory whose root is directly above; None for our own spans.
         attributes: uncut attributes that were set after the start.
         events: encoded, uncut events; for a span of another library, only its log events.
         links: encoded, uncut links.
         dropped: numbers of attributes, events and links beyond our own limits.
     """
 
-    __slots__ = ("attributes", "dropped", "events", "identity", "is_ours", "limits", "links")
+    __slots__ = ("attributes", "dropped", "events", "identity", "is_ours", "limits", "links", "trajectory")
 
     def __init__(self, identity: Identity, is_ours: bool, limits: content.Limits) -> None:
         self.identity = identity
         self.is_ours = is_ours
         self.limits = limits
+        self.trajectory: Any = None
         self.attributes: dict[str, AttributeValue] = {}
         self.events: list[bytes] = []
         self.links: list[bytes] = []
@@ -113,7 +117,7 @@ class _OpenSpan:
             self.dropped[2] += 1
 
 
-def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.Limits) -> None:
+def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.Limits) -> _OpenSpan:
     spans = process.sdk_spans
     while len(spans) >= MAX_OPEN:
         spans.pop(next(iter(spans)), None)
@@ -128,6 +132,7 @@ def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.Lim
             add_event=functools.partial(_add_event, span_ref, open_span),
             add_link=functools.partial(_add_link, span_ref, open_span),
         )
+    return open_span
 
 
 def _set_attribute(
@@ -221,9 +226,12 @@ class SpoolSpanProcessor(IdentityProcessor):
             active = process.current_runtime()
             if active is not None:
                 try:
-                    _remember(span, identity, is_ours, content.limits_of(active.settings))
+                    open_span = _remember(span, identity, is_ours, content.limits_of(active.settings))
                 except (RuntimeError, StopIteration):  # another thread removed entries at the same time
                     return
+                if not is_ours:
+                    above = span_above(get_current() if parent_context is None else parent_context)
+                    open_span.trajectory = getattr(above, "trajectory", None)
                 active.writer.started()
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -244,12 +252,22 @@ class SpoolSpanProcessor(IdentityProcessor):
             writer.counters.drop("encoding", open_span.identity)
             pass_on(error)
         else:
+            if open_span.trajectory is not None:
+                _offer(span, open_span)
             if writer.write(body, open_span.identity) and not open_span.is_ours:
                 scope = span.instrumentation_scope
                 writer.counters.recorded_by(scope.name if scope is not None else "")
 
     def shutdown(self) -> None:
         """Do nothing: the runtime closes its writer."""
+
+
+def _offer(span: ReadableSpan, open_span: _OpenSpan) -> None:
+    """Offer the trajectory directly above a span its input and output."""
+    applied = open_span.limits.applied
+    events = [(event.name, applied(event.attributes or {})) for event in span.events]
+    logged = previews.events_of(open_span.events)
+    previews.offer(open_span.trajectory, applied(span.attributes or {}), [*events, *logged])
 
 
 def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
