@@ -31,6 +31,11 @@ SCOPE: Final = semconv.SCOPE
 _AGENT: Final = "opentelemetry.instrumentation.auto_instrumentation"
 """Module that `opentelemetry-instrument` imports in the processes that it sets up."""
 
+_VARIABLE: Final = "OTEL_ROLLOUT_APPLICATION_PROVIDER"
+"""Variable that decides whether spans of trajectories go through the application's provider."""
+_DIRECT: Final = "spans of trajectories are recorded directly, past the application's tracer provider"
+_SHARED: Final = "spans of trajectories go through the application's tracer provider, to its exporters too"
+
 
 class Application:
     """The application's use of OpenTelemetry's SDK.
@@ -76,6 +81,22 @@ class Application:
             return choice == "apart"
         return provider is not sdk_provider or self._shared.is_all_of(sdk_provider)
 
+    def described(self, provider: trace.TracerProvider) -> str:
+        """Say which way spans of trajectories take beside an application's provider, and why."""
+        sdk_provider, choice = sdk_provider_in(provider), self._settings.application_provider
+        if sdk_provider is None:
+            return f"{_DIRECT}: {_name_of(provider)} is no provider of OpenTelemetry's SDK"
+        if self._is_exported_by_agent():
+            return f"{_DIRECT}: opentelemetry-instrument exports to the same target"
+        if choice != "auto":
+            return f"{_DIRECT if choice == 'apart' else _SHARED}: {_VARIABLE} is {choice}"
+        if provider is not sdk_provider:
+            return f"{_DIRECT}: {_name_of(provider)} would send them to a service of its own"
+        if self._shared.is_all_of(sdk_provider):
+            return f"{_DIRECT}: all exporters of the provider send to targets of this run"
+        others = ", ".join(self._shared.others_of(sdk_provider))
+        return f"{_SHARED}: {f'it exports by {others}' if others else 'it has no exporter'}"
+
     def _join(self, provider: SdkTracerProvider) -> None:
         from otel_rollout.recording import processor
 
@@ -120,3 +141,7 @@ def sdk_provider_in(provider: trace.TracerProvider) -> SdkTracerProvider | None:
     if not isinstance(provider, sdk.TracerProvider):
         provider = getattr(provider, "provider", None)  # type: ignore[assignment]
     return provider if isinstance(provider, sdk.TracerProvider) else None
+
+
+def _name_of(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
