@@ -12,6 +12,7 @@ from typing import Any, Final
 from opentelemetry.trace import Span
 
 from otel_rollout.base import semconv
+from otel_rollout.recording import doubles
 from otel_rollout.recording.span import RecordingSpan
 
 PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None), list, tuple, set, frozenset})
@@ -45,9 +46,8 @@ def record(span: Span, above: Any, reply: Any) -> None:
     found = None if fields is None or "usage" not in fields else read(reply)
     if not found:
         return
-    if isinstance(above, RecordingSpan):
-        above.has_replies_below = True
-    if not (type(span) is RecordingSpan and span.has_replies_below):
+    doubles.note_counted(above)
+    if not doubles.is_counted_below(span):
         put(span, found)
 
 

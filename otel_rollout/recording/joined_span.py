@@ -32,7 +32,7 @@ _MAX_NEVER_ENDED: Final = 4096
 """Maximum spans that wait for :func:`end_never_ended`; further ones are lost, and counted as open."""
 """Event of a span whose instrumentor did not end it."""
 _PLAIN: Final = frozenset({str, int, float, bool, bytes})
-_TOKEN_COUNTS: Final = ("gen_ai.usage.", "llm.token_count.", "llm.usage.")
+TOKEN_COUNTS: Final = ("gen_ai.usage.", "llm.token_count.", "llm.usage.")
 """Beginnings of attribute names that tell how many tokens a model call took."""
 _MODEL_OPERATIONS: Final = frozenset({"chat", "completion", "text_completion", "generate_content"})
 """Values of ``gen_ai.operation.name`` and of OpenLLMetry's ``llm.request.type`` of model calls."""
@@ -121,7 +121,7 @@ class JoinedSpan(RecordingSpan):
             if len(attributes) >= MAX_ATTRIBUTES and key not in attributes:
                 self._count_dropped(ATTRIBUTE, MAX_ATTRIBUTES)
                 return
-            if type_ is int and key.startswith(_TOKEN_COUNTS):
+            if type_ is int and key.startswith(TOKEN_COUNTS):
                 self.has_replies_below = True
             if type_ not in _PLAIN:  # a copy, because a list may change later
                 value = dict(value) if isinstance(value, Mapping) else _as_tuple(value)

@@ -21,10 +21,12 @@ from opentelemetry.trace import StatusCode
 
 from otel_rollout._state import process
 from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer as otlp_json
-from otel_rollout.recording import content, previews
+from otel_rollout.recording import content, doubles, previews
 from otel_rollout.recording.identity import NO_IDENTITY, Identity, identity_in
+from otel_rollout.recording.joined_span import TOKEN_COUNTS, is_model_call
 from otel_rollout.recording.runtime_context import span_above
 from otel_rollout.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
 
@@ -70,20 +72,32 @@ class _OpenSpan:
         identity: the trajectory's identity.
         is_ours: whether our own tracer started the span. Only then are all the following data kept.
         limits: what may be recorded of the content of another library's span.
-        trajectory: the trajectory whose root is directly above; None for our own spans.
+        above: the span above another library's span.
+        has_replies_below: whether tokens are counted below.
         attributes: uncut attributes that were set after the start.
         events: encoded, uncut events; for a span of another library, only its log events.
         links: encoded, uncut links.
         dropped: numbers of attributes, events and links beyond our own limits.
     """
 
-    __slots__ = ("attributes", "dropped", "events", "identity", "is_ours", "limits", "links", "trajectory")
+    __slots__ = (
+        "above",
+        "attributes",
+        "dropped",
+        "events",
+        "has_replies_below",
+        "identity",
+        "is_ours",
+        "limits",
+        "links",
+    )
 
     def __init__(self, identity: Identity, is_ours: bool, limits: content.Limits) -> None:
         self.identity = identity
         self.is_ours = is_ours
         self.limits = limits
-        self.trajectory: Any = None
+        self.above: Any = None
+        self.has_replies_below = False
         self.attributes: dict[str, AttributeValue] = {}
         self.events: list[bytes] = []
         self.links: list[bytes] = []
@@ -215,6 +229,7 @@ class SpoolSpanProcessor(IdentityProcessor):
 
     def __init__(self, scope: str) -> None:
         self._scope = scope
+        self._has_looked = False
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Set the identity of the current trajectory on the span; keep the span's data."""
@@ -230,8 +245,7 @@ class SpoolSpanProcessor(IdentityProcessor):
                 except (RuntimeError, StopIteration):  # another thread removed entries at the same time
                     return
                 if not is_ours:
-                    above = span_above(get_current() if parent_context is None else parent_context)
-                    open_span.trajectory = getattr(above, "trajectory", None)
+                    open_span.above = span_above(get_current() if parent_context is None else parent_context)
                 active.writer.started()
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -252,8 +266,11 @@ class SpoolSpanProcessor(IdentityProcessor):
             writer.counters.drop("encoding", open_span.identity)
             pass_on(error)
         else:
-            if open_span.trajectory is not None:
-                _offer(span, open_span)
+            if not open_span.is_ours:
+                if not self._has_looked:
+                    self._has_looked = True
+                    doubles.report_instrumentors()
+                _tell_above(span, open_span)
             if writer.write(body, open_span.identity) and not open_span.is_ours:
                 scope = span.instrumentation_scope
                 writer.counters.recorded_by(scope.name if scope is not None else "")
@@ -262,12 +279,20 @@ class SpoolSpanProcessor(IdentityProcessor):
         """Do nothing: the runtime closes its writer."""
 
 
-def _offer(span: ReadableSpan, open_span: _OpenSpan) -> None:
-    """Offer the trajectory directly above a span its input and output."""
-    applied = open_span.limits.applied
-    events = [(event.name, applied(event.attributes or {})) for event in span.events]
-    logged = previews.events_of(open_span.events)
-    previews.offer(open_span.trajectory, applied(span.attributes or {}), [*events, *logged])
+@internal_errors("telling the span above another library's span")
+def _tell_above(span: ReadableSpan, open_span: _OpenSpan) -> None:
+    """Tell the span above of tokens and of a model call; offer a root its input and output."""
+    above, attributes = open_span.above, span.attributes or {}
+    if open_span.has_replies_below or any(key.startswith(TOKEN_COUNTS) for key in attributes):
+        doubles.note_counted(above)
+    if is_model_call(attributes):
+        scope = span.instrumentation_scope
+        doubles.report_call_below(above, scope.name if scope is not None else "")
+    trajectory = getattr(above, "trajectory", None)
+    if trajectory is not None:
+        applied = open_span.limits.applied
+        events = [(event.name, applied(event.attributes or {})) for event in span.events]
+        previews.offer(trajectory, applied(attributes), [*events, *previews.events_of(open_span.events)])
 
 
 def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:

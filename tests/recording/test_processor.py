@@ -357,3 +357,64 @@ def test_long_text_of_the_applications_spans_is_cut_in_the_spool_alone(
     assert plain_attributes(event.attributes)["gen_ai.event.content"].startswith("y" * 100 + "… (50 more")
     (theirs,) = [each for each in application.get_finished_spans() if each.name == "long"]
     assert theirs.attributes["input.value"] == "x" * 150
+
+
+CALL = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 3}
+
+
+@rollout_trace_op(kind="LLM")
+def generate(tracer: str = "instrumentor") -> dict[str, object]:
+    with trace.get_tracer(tracer).start_as_current_span("chat", attributes=CALL):
+        return {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}
+
+
+@pytest.mark.parametrize("choice", ["share", "apart"])
+def test_operation_around_a_model_call_of_the_applications_provider_counts_no_tokens(
+    choice, application, fresh_process, test_exporters, tmp_path, caplog
+):
+    """The call counts once, and one warning names the instrumentor; the backend gets what was set."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "out")}}, application_provider=choice)
+    with rollout_trace_attr(step=1):
+        generate()
+        generate()
+    assert process.runtime.writer.flush(10)
+    ours = [each for each in read_directory(tmp_path / "spool") if each.name == "generate"]
+    assert [each.attributes["openinference.span.kind"] for each in ours] == ["CHAIN", "CHAIN"]
+    assert not any(key.startswith("gen_ai.usage") for each in ours for key in each.attributes)
+    assert caplog.text.count("an operation of kind LLM contains a model call that instrumentor records") == 1
+    theirs = [each for each in application.get_finished_spans() if each.name == "generate"]
+    assert [each.attributes["openinference.span.kind"] for each in theirs] == ["LLM"] * (
+        2 if choice == "share" else 0
+    )
+
+
+def test_operation_inside_an_operation_counts_the_tokens_of_a_reply_once(application, recorded):
+    """Also where the operations' spans go through the application's provider."""
+
+    @rollout_trace_op(name="inner")
+    def inner():
+        return {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}
+
+    @rollout_trace_op(name="outer")
+    def outer():
+        return inner()
+
+    with rollout_trace_attr(step=1):
+        outer()
+    counted = [each.name for each in recorded() if "gen_ai.usage.input_tokens" in each.attributes]
+    assert counted == ["inner"]
+
+
+def test_model_call_inside_a_model_call_of_the_applications_provider_is_a_warning(
+    application, recorded, caplog
+):
+    """Both spans are in the application's trace, so both are recorded; one warning names both."""
+    with rollout_trace_attr(step=1):
+        for _ in range(2):
+            with (
+                trace.get_tracer("framework").start_as_current_span("outer", attributes=CALL),
+                trace.get_tracer("client").start_as_current_span("inner", attributes=CALL),
+            ):
+                pass
+    assert tree(recorded()) == {"rollout_trace": [{"outer": ["inner"]}, {"outer": ["inner"]}]}
+    assert caplog.text.count("framework and client both record one model call") == 1
