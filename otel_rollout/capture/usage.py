@@ -44,14 +44,18 @@ def record(span: Span, above: Any, reply: Any) -> None:
     """
     fields = _fields(reply)
     found = None if fields is None or "usage" not in fields else read(reply)
-    if not found:
-        return
+    if found:
+        record_once(span, above, found)
+
+
+def record_once(span: Span, above: Any, found: Mapping[str, Attribute]) -> None:
+    """Set attributes of a reply on its operation's span, unless a span below has counted its tokens."""
     doubles.note_counted(above)
     if not doubles.is_counted_below(span):
-        put(span, found)
+        _put(span, found)
 
 
-def put(span: Span, found: Mapping[str, Attribute]) -> None:
+def _put(span: Span, found: Mapping[str, Attribute]) -> None:
     """Set attributes that the user has not set."""
     for name, value in found.items():
         known = span.encoded if type(span) is RecordingSpan else getattr(span, "attributes", None) or {}
