@@ -21,7 +21,7 @@ from opentelemetry.trace import StatusCode
 
 from otel_rollout._state import process
 from otel_rollout.base import semconv
-from otel_rollout.base.errors import internal_errors
+from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.recording import content, doubles, previews
@@ -283,6 +283,14 @@ class SpoolSpanProcessor(IdentityProcessor):
 def _tell_above(span: ReadableSpan, open_span: _OpenSpan) -> None:
     """Tell the span above of tokens and of a model call; offer a root its input and output."""
     above, attributes = open_span.above, span.attributes or {}
+    if span.dropped_attributes or span.dropped_events:
+        warn_once(
+            f"the limits of the application's tracer provider dropped {span.dropped_attributes} attributes "
+            f"and {span.dropped_events} events of {span.name!r}: set "
+            "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=10000 and OTEL_SPAN_EVENT_COUNT_LIMIT=1000, or give "
+            "the provider other SpanLimits",
+            "limits of the application's provider",
+        )
     if open_span.has_replies_below or any(key.startswith(TOKEN_COUNTS) for key in attributes):
         doubles.note_counted(above)
     if is_model_call(attributes):

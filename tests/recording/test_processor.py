@@ -418,3 +418,20 @@ def test_model_call_inside_a_model_call_of_the_applications_provider_is_a_warnin
                 pass
     assert tree(recorded()) == {"rollout_trace": [{"outer": ["inner"]}, {"outer": ["inner"]}]}
     assert caplog.text.count("framework and client both record one model call") == 1
+
+
+def test_attributes_beyond_the_limits_of_the_applications_provider_are_told_once(
+    application, recorded, caplog
+):
+    """One line has the span and what to set; the identity and the next span are whole."""
+    with rollout_trace_attr(step=1):
+        for name in ("many", "many more", "few"):
+            with trace.get_tracer("app").start_as_current_span(name) as span:
+                for number in range(1000 if "many" in name else 10):
+                    span.set_attribute(f"attribute {number}", number)
+    spans = {each.name: each for each in recorded()}
+    assert spans["many"].span.dropped_attributes_count > 0
+    assert spans["many"].attributes["rollout.step"] == 1
+    assert spans["few"].attributes.keys() >= {f"attribute {number}" for number in range(10)}
+    assert caplog.text.count("the limits of the application's tracer provider dropped") == 1
+    assert "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=10000" in caplog.text
