@@ -283,7 +283,9 @@ class SpoolSpanProcessor(IdentityProcessor):
 def _tell_above(span: ReadableSpan, open_span: _OpenSpan) -> None:
     """Tell the span above of tokens and of a model call; offer a root its input and output."""
     above, attributes = open_span.above, span.attributes or {}
-    if span.dropped_attributes or span.dropped_events:
+    limit = getattr(getattr(span, "_attributes", None), "maxlen", None) or 0
+    is_full = len(attributes) >= limit  # else the SDK dropped an attribute with an invalid name
+    if span.dropped_events or (span.dropped_attributes and is_full):
         warn_once(
             f"the limits of the application's tracer provider dropped {span.dropped_attributes} attributes "
             f"and {span.dropped_events} events of {span.name!r}: set "
