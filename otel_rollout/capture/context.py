@@ -20,12 +20,11 @@ from otel_rollout.capture.trajectory_attributes import are_of_two_trajectories
 from otel_rollout.recording.identity import NO_IDENTITY, identity_in, with_identity
 from otel_rollout.recording.provider import UnrecordedSpan
 from otel_rollout.recording.runtime_context import SPAN as SPAN
+from otel_rollout.recording.runtime_context import TRAJECTORY as TRAJECTORY
 
 if TYPE_CHECKING:
     from otel_rollout.capture.trajectory import Trajectory
 
-TRAJECTORY: Final = otel_context.create_key("otel-rollout-trajectory")
-"""Key of the current trajectory."""
 OPERATION: Final = otel_context.create_key("otel-rollout-operation")
 """Key of the current operation, if it is a method."""
 

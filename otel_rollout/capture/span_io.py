@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -76,12 +75,6 @@ def put_json(span: Span, key: str, encoded: bytes) -> None:
     elif key not in (getattr(span, "attributes", None) or {}):
         span.set_attribute(_MIME_TYPES[key], semconv.JSON_MIME_TYPE)
         span.set_attribute(key, encoded.decode())
-
-
-def set_trajectory(span: Span, trajectory: Any) -> None:
-    """Name the trajectory whose root a span is, so that spans directly below find it; None: no longer."""
-    with suppress(AttributeError):  # another library's span with slots
-        span.trajectory = trajectory  # type: ignore[attr-defined]
 
 
 def start_of(span: Span) -> int | None:

@@ -276,8 +276,6 @@ class Trajectory:
         if type(span) is RecordingSpan:
             span.identity = identity  # not the identity of an outer trajectory
             span.trajectory = self
-        else:
-            span_io.set_trajectory(span, self)
         self._attach(outside, identified, span)
         if span.is_recording():
             self._describe(active, span, other)
@@ -349,8 +347,6 @@ class Trajectory:
             self._input = self._output = None
             if type(span) is RecordingSpan:
                 span.trajectory = None
-            else:
-                span_io.set_trajectory(span, None)
             try:
                 span.end()
             finally:
@@ -364,7 +360,9 @@ class Trajectory:
         for key, offered in ((semconv.INPUT_VALUE, self._input), (semconv.OUTPUT_VALUE, self._output)):
             if offered is not None:
                 span_io.put_json(span, key, preview_json(offered))
-        if (self._input is None or self._output is None) and previews.has_messages(span):
+        if (self._input is None or self._output is None) and (
+            type(span) is not RecordingSpan or len(span.encoded) > 1 or span._details is not None
+        ):  # more than its kind is set
             for key, encoded in previews.of_own_messages(span):
                 span_io.put_json(span, key, encoded)
         if self._text_of is not None and not self._has_own_output:

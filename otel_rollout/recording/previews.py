@@ -84,18 +84,6 @@ def events_of(encoded: Iterable[bytes]) -> Iterator[Event]:
             yield parsed["name"], {key: text for key, text in texts if text is not None}
 
 
-def has_messages(root: Span) -> bool:
-    """Return whether other code may have set the messages of a model call on a root of ours."""
-    if type(root) is not RecordingSpan:
-        return True
-    encoded = root.encoded
-    return (
-        semconv.GEN_AI_INPUT_MESSAGES in encoded
-        or semconv.GEN_AI_OUTPUT_MESSAGES in encoded
-        or bool(root.events)
-    )
-
-
 def of_own_messages(root: Span) -> list[tuple[str, bytes]]:
     """Return name and JSON of the input and output that a root's own messages tell; never raise."""
     try:

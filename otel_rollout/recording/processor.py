@@ -27,7 +27,7 @@ from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.recording import content, doubles, previews
 from otel_rollout.recording.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.recording.joined_span import TOKEN_COUNTS, is_model_call
-from otel_rollout.recording.runtime_context import span_above
+from otel_rollout.recording.runtime_context import TRAJECTORY, span_above
 from otel_rollout.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class _OpenSpan:
         identity: the trajectory's identity.
         is_ours: whether our own tracer started the span. Only then are all the following data kept.
         limits: what may be recorded of the content of another library's span.
-        above: the span above another library's span.
+        above, trajectory: the span above another library's span, and the trajectory around it.
         has_replies_below: whether tokens are counted below.
         attributes: uncut attributes that were set after the start.
         events: encoded, uncut events; for a span of another library, only its log events.
@@ -90,6 +90,7 @@ class _OpenSpan:
         "is_ours",
         "limits",
         "links",
+        "trajectory",
     )
 
     def __init__(self, identity: Identity, is_ours: bool, limits: content.Limits) -> None:
@@ -97,6 +98,7 @@ class _OpenSpan:
         self.is_ours = is_ours
         self.limits = limits
         self.above: Any = None
+        self.trajectory: Any = None
         self.has_replies_below = False
         self.attributes: dict[str, AttributeValue] = {}
         self.events: list[bytes] = []
@@ -245,7 +247,8 @@ class SpoolSpanProcessor(IdentityProcessor):
                 except (RuntimeError, StopIteration):  # another thread removed entries at the same time
                     return
                 if not is_ours:
-                    open_span.above = span_above(get_current() if parent_context is None else parent_context)
+                    inside = get_current() if parent_context is None else parent_context
+                    open_span.above, open_span.trajectory = span_above(inside), inside.get(TRAJECTORY)
                 active.writer.started()
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -298,11 +301,11 @@ def _tell_above(span: ReadableSpan, open_span: _OpenSpan) -> None:
     if is_model_call(attributes):
         scope = span.instrumentation_scope
         doubles.report_call_below(above, scope.name if scope is not None else "")
-    trajectory = getattr(above, "trajectory", None)
-    if trajectory is not None:
+    if open_span.trajectory is not None and open_span.trajectory.root is above:
         applied = open_span.limits.applied
         events = [(event.name, applied(event.attributes or {})) for event in span.events]
-        previews.offer(trajectory, applied(attributes), [*events, *previews.events_of(open_span.events)])
+        logged = previews.events_of(open_span.events)
+        previews.offer(open_span.trajectory, applied(attributes), [*events, *logged])
 
 
 def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:

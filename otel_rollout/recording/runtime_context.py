@@ -25,6 +25,8 @@ values."""
 _ABOVE: Final = otel_context.create_key("otel-rollout-above")
 """Key of the id of a span that only Datadog's tracer knows, and of the span above that span."""
 
+TRAJECTORY: Final = otel_context.create_key("otel-rollout-trajectory")
+"""Key of the trajectory of a context."""
 RECORDED_AS: Final = "_otel_rollout_recorded_as"
 """Attribute of another library's span that holds the span of ours that records it."""
 
