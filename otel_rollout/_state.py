@@ -61,8 +61,6 @@ class ProcessState:
     """Returns this process's runtime; for rooms below :mod:`otel_rollout.runtime`."""
     join_patches: Patches | None = None
     """The patches that join the tracers of other libraries."""
-    datadog_patches: Patches | None = None
-    """The patches in ddtrace, once an application has set its tracer provider."""
     metrics_are_offered: bool = False
     sdk_spans: dict[int, Any] = field(default_factory=dict)
     """Id of an open span of the application's SDK → this package's data about the span."""

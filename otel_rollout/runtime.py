@@ -74,7 +74,7 @@ class Runtime:
         self.provider = RecordingTracerProvider(self.writer, decision)
         self.tracer: RecordingTracer = self.provider.get_tracer(SCOPE, VERSION)
         self.sampling = GroupSampling.of(configured)
-        self.application_tracer = Application(configured, _current_writer).tracer
+        self.application_tracer = Application(configured).tracer
         self.node_dir = node_dir
         self.keeper = launcher.ForwarderSupervisor(node_dir, configured, found)
         self.keeper.start()
@@ -256,11 +256,6 @@ def _may_begin_again() -> bool:
         "to begin another run."
     )
     return False
-
-
-def _current_writer() -> SegmentWriter | None:
-    active = current()
-    return active.writer if active is not None else None
 
 
 def _sampler_decision(configured: Settings) -> Decision | None:

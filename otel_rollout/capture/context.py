@@ -15,11 +15,11 @@ from opentelemetry.trace import NonRecordingSpan, Span, get_current_span
 
 from otel_rollout.capture import remote_call
 from otel_rollout.capture.trajectory_attributes import are_of_two_trajectories
-from otel_rollout.recording.entered import TRAJECTORY as TRAJECTORY
 from otel_rollout.recording.entered import running_task as running_task
 from otel_rollout.recording.identity import NO_IDENTITY, identity_in, with_identity
 from otel_rollout.recording.provider import UnrecordedSpan
 from otel_rollout.recording.runtime_context import SPAN as SPAN
+from otel_rollout.recording.runtime_context import TRAJECTORY as TRAJECTORY
 
 if TYPE_CHECKING:
     from otel_rollout.capture.trajectory import Trajectory

@@ -12,6 +12,7 @@ from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import fault
 from otel_rollout.capture import encoding, usage
+from otel_rollout.capture.context import SPAN
 from otel_rollout.capture.generator_driver import AsyncSteps, Steps
 from otel_rollout.capture.generator_wrapper import generate_wrapper
 from otel_rollout.capture.operation import Operation, RecordedCall, start_call
@@ -101,7 +102,8 @@ class _Recording:
 
     def _describe(self, exhausted: bool) -> None:
         span = self._call.span
-        usage.put(span, self._usage)
+        if self._usage:
+            usage.record_once(span, self._call.outside.get(SPAN), self._usage)
         span.set_attribute(semconv.GENERATOR_ITEMS, self._count)
         span.set_attribute(semconv.GENERATOR_EXHAUSTED, exhausted)
         if self._encode is not None:

@@ -37,6 +37,7 @@ from otel_rollout.capture.trajectory_attributes import (
     preview_json,
     recorded_identity,
 )
+from otel_rollout.recording import previews
 from otel_rollout.recording.entered import ENTERED, present_context
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
 from otel_rollout.recording.joined_span import end_never_ended
@@ -362,6 +363,11 @@ class Trajectory:
             span_io.put_json(span, semconv.INPUT_VALUE, preview_json(self._input))
         if self._output is not None:
             span_io.put_json(span, semconv.OUTPUT_VALUE, preview_json(self._output))
+        if (self._input is None or self._output is None) and (
+            type(span) is not RecordingSpan or len(span.encoded) > 1 or span._details is not None
+        ):  # more than its kind is set
+            for key, encoded in previews.of_own_messages(span):
+                span_io.put_json(span, key, encoded)
         if self._text_of is not None and not self._has_own_output:
             span.set_attribute(semconv.TEXT_OF, self._text_of)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from opentelemetry.trace import Span
 
 from otel_rollout.base import semconv
+from otel_rollout.recording import doubles
 from otel_rollout.recording.span import RecordingSpan
 
 PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None), list, tuple, set, frozenset})
@@ -43,15 +44,18 @@ def record(span: Span, above: Any, reply: Any) -> None:
     """
     fields = _fields(reply)
     found = None if fields is None or "usage" not in fields else read(reply)
-    if not found:
-        return
-    if isinstance(above, RecordingSpan):
-        above.has_replies_below = True
-    if not (type(span) is RecordingSpan and span.has_replies_below):
-        put(span, found)
+    if found:
+        record_once(span, above, found)
 
 
-def put(span: Span, found: Mapping[str, Attribute]) -> None:
+def record_once(span: Span, above: Any, found: Mapping[str, Attribute]) -> None:
+    """Set attributes of a reply on its operation's span, unless a span below has counted its tokens."""
+    doubles.note_counted(above)
+    if not doubles.is_counted_below(span):
+        _put(span, found)
+
+
+def _put(span: Span, found: Mapping[str, Attribute]) -> None:
     """Set attributes that the user has not set."""
     for name, value in found.items():
         known = span.encoded if type(span) is RecordingSpan else getattr(span, "attributes", None) or {}

@@ -29,6 +29,7 @@ from otel_rollout.integrations.instrumentors import (
 from otel_rollout.integrations.switching import module_of
 from otel_rollout.propagation import http_clients
 from otel_rollout.recording import joining
+from otel_rollout.recording.application import Application, sdk_provider_in
 from otel_rollout.settings import Settings
 
 CHECK: Final = "instrumentors"
@@ -45,6 +46,7 @@ def check_libraries(configured: Settings) -> Iterator[Finding]:
     choice = choose(configured.instrument, found)
     yield from _check_instrumentors(configured, found, choice)
     yield from _check_loss(configured, found, choice)
+    yield from _check_way(configured)
     yield _check_clients(configured, found, choice)
 
 
@@ -156,21 +158,33 @@ def _check_loss(configured: Settings, found: Sequence[Instrumentor], choice: Cho
         return
     yield from _check_sampler(configured)
     problem = joining.problem()
-    sdk = sys.modules.get("opentelemetry.sdk.trace")
     provider = trace.get_tracer_provider()
-    if sdk is not None and isinstance(provider, sdk.TracerProvider):
-        yield from _check_sdk_provider(check, provider, is_used=bool(found or choice.instrumentors))
-    elif isinstance(provider, (trace.ProxyTracerProvider, joining.JoinedTracerProvider)):
+    sdk_provider = sdk_provider_in(provider)
+    if sdk_provider is not None:
+        yield from _check_sdk_provider(check, sdk_provider, is_used=bool(found or choice.instrumentors))
+    elif isinstance(provider, _OF_NOBODY):
         if problem:
             yield Finding(check, Verdict.WARN, problem, _GIVE_PROVIDER)
         else:
             found_text = "recorded inside trajectories, with or without a tracer provider of the application"
             yield Finding(check, Verdict.OK, found_text)
-    elif type(provider).__module__.partition(".")[0] != "ddtrace":
+    elif type(provider).__module__.partition(".")[0] == "ddtrace":
+        yield Finding(check, Verdict.OK, "recorded inside trajectories, beside Datadog's own trace")
+    else:
         found_text = f"the tracer provider is {_type_name(provider)}, which is none of OpenTelemetry's SDK"
         yield Finding(check, Verdict.WARN, found_text, _GIVE_PROVIDER)
 
 
+def _check_way(configured: Settings) -> Iterator[Finding]:
+    """Check which way spans of trajectories take beside a provider that the application has set."""
+    provider = trace.get_tracer_provider()
+    if configured.enabled and not isinstance(provider, _OF_NOBODY):
+        described = Application(configured).described(provider)
+        yield Finding("own spans", Verdict.OK, described)
+
+
+_OF_NOBODY: Final = (trace.ProxyTracerProvider, joining.JoinedTracerProvider)
+"""Providers that say that the application has set none."""
 _GIVE_PROVIDER: Final = (
     "Spans of other libraries go past trajectories: give instrumentors "
     "tracer_provider=otel_rollout.tracer_provider()."

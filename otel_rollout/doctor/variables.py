@@ -13,8 +13,8 @@ from otel_rollout.settings import CONFIG_VARIABLE
 
 EXPORTERS: Final = "OTEL_TRACES_EXPORTER"
 
-_SHOWN: Final = frozenset({EXPORTERS, "OTEL_ROLLOUT_INSTRUMENT"})
-"""Variables whose values are shown, because names of exporters and of libraries are no secrets."""
+_SHOWN: Final = frozenset({EXPORTERS, "OTEL_ROLLOUT_INSTRUMENT", "OTEL_ROLLOUT_APPLICATION_PROVIDER"})
+"""Variables whose values are shown: names of exporters, of libraries and of choices are no secrets."""
 _MIN_MASKED: Final = 3
 """Minimum characters of a value's part that is masked. Shorter parts would mask parts of words at random."""
 _COMMON_WORDS: Final = frozenset({"true", "false", "none"})

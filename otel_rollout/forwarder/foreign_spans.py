@@ -64,17 +64,17 @@ def fill(parsed: Mapping[str, Any]) -> bool:
 def _completed(span: JsonSpan) -> _Filled:
     """Return the changes that complete a span."""
     filled = _Filled(span)
-    recorded = filled.recorded
-    if not model_calls.is_read_here(recorded):
+    recorded, events = filled.recorded, events_of(span.fields)
+    if not model_calls.is_read_here([*recorded, *(name for name, _ in events)]):
         return filled
     kind = model_calls.kind_of(recorded)
     if kind == semconv.KIND_LLM or kind == model_calls.KIND_EMBEDDING:
-        _fill_call(filled, kind, events_of(span.fields))
+        _fill_call(filled, kind, events)
     elif kind == semconv.KIND_TOOL:
         _fill_tool(filled)
-    elif kind:
-        filled.add_content(semconv.INPUT_VALUE, model_calls.read_input(recorded))
-        filled.add_content(semconv.OUTPUT_VALUE, model_calls.read_output(recorded))
+    else:
+        filled.add_content(semconv.INPUT_VALUE, model_calls.read_input(recorded, events))
+        filled.add_content(semconv.OUTPUT_VALUE, model_calls.read_output(recorded, events))
     if kind:
         filled.add(semconv.SPAN_KIND, kind)
         filled.add_mime_types()

@@ -116,9 +116,9 @@ class ToolContents:
     result: Any = None
 
 
-def is_read_here(attributes: Iterable[str]) -> bool:
-    """Return whether any attribute's name has one of ``PREFIXES``."""
-    return any(name.startswith(PREFIXES) for name in attributes)
+def is_read_here(names: Iterable[str]) -> bool:
+    """Return whether any name, of an attribute or event, has one of ``PREFIXES``."""
+    return any(name.startswith(PREFIXES) for name in names)
 
 
 def kind_of(attributes: Mapping[str, Any]) -> str:
@@ -161,9 +161,7 @@ def read_call(attributes: Mapping[str, Any], events: Iterable[Event] = ()) -> Ca
         events: name and attributes of each event of the span.
     """
     listed = list(events)
-    for name, detailed in listed:
-        if name == _DETAILS:
-            attributes = {**detailed, **attributes}
+    attributes = _with_details(attributes, listed)
     asked, answered = chat_messages.of_events(listed)
     replies = _replies(attributes) or answered
     request, response = _models(attributes)
@@ -294,27 +292,41 @@ def _result(made: Any) -> tuple[Any, Any]:
 # --- agents, chains and other operations --------------------------------------------------------------------
 
 
-def read_input(attributes: Mapping[str, Any]) -> Any:
+def read_input(attributes: Mapping[str, Any], events: Iterable[Event] = ()) -> Any:
     """Return the input of an agent, a chain or another operation; None if absent."""
     said = decoded(attributes.get("pydantic_ai.all_messages"))
     if isinstance(said, list):  # of the whole run: what was there before the first reply is the input
         messages = chat_messages.of_genai(said, "user")
         roles = [message["role"] for message in messages]
         return {"messages": messages[: roles.index("assistant") if "assistant" in roles else None]}
+    listed = list(events)
+    attributes = _with_details(attributes, listed)
     messages = _messages({name: attributes[name] for name in _GENAI_INPUT if name in attributes})
+    messages = messages or chat_messages.of_events(listed)[0]
     return (
-        {"messages": messages}
+        {"messages": chat_messages.with_call_ids(messages)}
         if messages
         else _first(attributes, "traceloop.entity.input", "gen_ai.task.input")
     )
 
 
-def read_output(attributes: Mapping[str, Any]) -> Any:
+def read_output(attributes: Mapping[str, Any], events: Iterable[Event] = ()) -> Any:
     """Return the output of an agent, a chain or another operation; None if absent."""
+    listed = list(events)
+    attributes = _with_details(attributes, listed)
     replies = chat_messages.of_genai(attributes.get(semconv.GEN_AI_OUTPUT_MESSAGES), "assistant")
+    replies = replies or chat_messages.of_events(listed)[1]
     if replies:
         return {"messages": replies}
     return _first(attributes, "final_result", "traceloop.entity.output", "gen_ai.task.output")
+
+
+def _with_details(attributes: Mapping[str, Any], events: Iterable[Event]) -> Mapping[str, Any]:
+    """Return a span's attributes with those that an event holds in their place."""
+    for name, detailed in events:
+        if name == _DETAILS:
+            attributes = {**detailed, **attributes}
+    return attributes
 
 
 _GENAI_INPUT: Final = (semconv.GEN_AI_SYSTEM_INSTRUCTIONS, semconv.GEN_AI_INPUT_MESSAGES)

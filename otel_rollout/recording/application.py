@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -19,13 +18,11 @@ from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.base.version import VERSION
-from otel_rollout.recording import datadog
 from otel_rollout.recording.shared_backend import SharedBackend
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 
-    from otel_rollout.recording.writer import SegmentWriter
     from otel_rollout.settings import Settings
 
 _logger = logging.getLogger("otel_rollout")
@@ -34,18 +31,21 @@ SCOPE: Final = semconv.SCOPE
 _AGENT: Final = "opentelemetry.instrumentation.auto_instrumentation"
 """Module that `opentelemetry-instrument` imports in the processes that it sets up."""
 
+_VARIABLE: Final = "OTEL_ROLLOUT_APPLICATION_PROVIDER"
+"""Variable that decides whether spans of trajectories go through the application's provider."""
+_DIRECT: Final = "spans of trajectories are recorded directly, past the application's tracer provider"
+_SHARED: Final = "spans of trajectories go through the application's tracer provider, to its exporters too"
+
 
 class Application:
     """The application's use of OpenTelemetry's SDK.
 
     Args:
         configured: settings of the run.
-        current_writer: returns the present writer of this process; None while nothing is recorded.
     """
 
-    def __init__(self, configured: Settings, current_writer: Callable[[], SegmentWriter | None]) -> None:
+    def __init__(self, configured: Settings) -> None:
         self._settings = configured
-        self._current_writer = current_writer
         self._provider: SdkTracerProvider | None = None
         self._tracer: trace.Tracer | None = None
         self._shared = SharedBackend(configured)
@@ -56,7 +56,7 @@ class Application:
         An application may set its provider late, and may change its exporters. So this method is called for
         each span that has no parent of this package.
         """
-        if "opentelemetry.sdk.trace" not in sys.modules and "ddtrace" not in sys.modules:
+        if "opentelemetry.sdk.trace" not in sys.modules:
             return None
         try:
             provider = trace.get_tracer_provider()
@@ -67,7 +67,6 @@ class Application:
             return None
         sdk_provider = sdk_provider_in(provider)
         if sdk_provider is None:
-            datadog.record_spans_of(provider)
             return None
         if sdk_provider is not self._provider:
             self._join(sdk_provider)
@@ -82,16 +81,30 @@ class Application:
             return choice == "apart"
         return provider is not sdk_provider or self._shared.is_all_of(sdk_provider)
 
+    def described(self, provider: trace.TracerProvider) -> str:
+        """Say which way spans of trajectories take beside an application's provider, and why."""
+        sdk_provider, choice = sdk_provider_in(provider), self._settings.application_provider
+        if sdk_provider is None:
+            return f"{_DIRECT}: {_name_of(provider)} is no provider of OpenTelemetry's SDK"
+        if self._is_exported_by_agent():
+            return f"{_DIRECT}: opentelemetry-instrument exports to the same target"
+        if choice != "auto":
+            return f"{_DIRECT if choice == 'apart' else _SHARED}: {_VARIABLE} is {choice}"
+        if provider is not sdk_provider:
+            return f"{_DIRECT}: {_name_of(provider)} would send them to a service of its own"
+        if self._shared.is_all_of(sdk_provider):
+            return f"{_DIRECT}: all exporters of the provider send to targets of this run"
+        others = ", ".join(self._shared.others_of(sdk_provider))
+        return f"{_SHARED}: {f'it exports by {others}' if others else 'it has no exporter'}"
+
     def _join(self, provider: SdkTracerProvider) -> None:
         from otel_rollout.recording import processor
 
         delivers_itself = self._is_exported_by_agent()
         with process.lock:
-            if provider not in process.joined_providers:  # a processor stays, and asks for the current writer
+            if provider not in process.joined_providers:  # a processor stays, also in the next run
                 provider.add_span_processor(
-                    processor.IdentityProcessor()
-                    if delivers_itself
-                    else processor.SpoolSpanProcessor(self._current_writer, SCOPE)
+                    processor.IdentityProcessor() if delivers_itself else processor.SpoolSpanProcessor(SCOPE)
                 )
                 process.joined_providers.add(provider)
             self._tracer = None if delivers_itself else processor.tracer_of(provider, SCOPE, VERSION)
@@ -128,3 +141,7 @@ def sdk_provider_in(provider: trace.TracerProvider) -> SdkTracerProvider | None:
     if not isinstance(provider, sdk.TracerProvider):
         provider = getattr(provider, "provider", None)  # type: ignore[assignment]
     return provider if isinstance(provider, sdk.TracerProvider) else None
+
+
+def _name_of(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -7,9 +7,12 @@ vocabulary: OpenInference, OpenTelemetry GenAI, OpenLLMetry or PydanticAI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_rollout.otlp.writer import AttributeInput
+
+if TYPE_CHECKING:
+    from otel_rollout.settings import Settings
 
 _CONTENT: Final = (
     "all_messages_events",
@@ -71,6 +74,8 @@ _CONTENT: Final = (
 """Beginnings of the names of attributes that hold content."""
 _CONTENT_NAMES: Final = frozenset({"body", "content"})
 """Whole names of attributes that hold content: of the events of OpenTelemetry's GenAI conventions."""
+_EXCEPTION: Final = "exception."
+"""Beginning of the names of an exception's message and stack, of which no size is recorded."""
 _FACTS: Final = (".role", ".name", ".finish_reason", ".mime_type", ".id", ".type")
 """Ends of names that hold no content, whatever their beginning."""
 
@@ -92,7 +97,7 @@ class Limits(NamedTuple):
             return {
                 key: self._described(value) if is_content(key) else value
                 for key, value in attributes.items()
-                if self.mode == "metadata" or not is_content(key)
+                if not is_content(key) or (self.mode == "metadata" and not str(key).startswith(_EXCEPTION))
             }
         return {key: _cut(value, self.longest) for key, value in attributes.items()}
 
@@ -102,6 +107,15 @@ class Limits(NamedTuple):
 
     def _described(self, value: Any) -> AttributeInput:
         return f"<{len(value)} characters>" if isinstance(value, str) else f"<{type(value).__name__}>"
+
+
+NOTHING: Final = Limits("none", 0)
+"""Limits that let no content through."""
+
+
+def limits_of(configured: Settings) -> Limits:
+    """Return the limits of a run."""
+    return Limits(configured.capture_content, configured.value_limit)
 
 
 def is_content(name: str) -> bool:

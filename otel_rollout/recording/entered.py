@@ -12,14 +12,11 @@ import threading
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from opentelemetry import context as otel_context
 from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import get_current_span
 
 from otel_rollout.recording.identity import SUBMITTED
-
-TRAJECTORY: Final = otel_context.create_key("otel-rollout-trajectory")
-"""Key of the current trajectory."""
+from otel_rollout.recording.runtime_context import TRAJECTORY
 
 
 class Block(Protocol):

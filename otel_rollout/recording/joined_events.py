@@ -6,14 +6,17 @@ records are lost. Inside a trajectory they become events of the span to which th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from opentelemetry import trace
+from opentelemetry.trace import Span
 
+from otel_rollout._state import process
 from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors
 from otel_rollout.recording.joined_span import JoinedSpan
+from otel_rollout.recording.runtime_context import recorded_as
 
 SEAMS: Final = (
     ("opentelemetry._logs._internal", "ProxyLogger", "_logger"),
@@ -25,7 +28,7 @@ _PREFIX: Final = "gen_ai."
 
 
 class JoinedLogger:
-    """Adds GenAI events to the current span of another library; drops other records.
+    """Records GenAI events with the current span of another library; drops other records.
 
     Args:
         proxy: the logger of OpenTelemetry's API that has no real logger.
@@ -36,7 +39,7 @@ class JoinedLogger:
 
     def enabled(self, **_: Any) -> bool:
         """Return whether a record would be used."""
-        return isinstance(trace.get_current_span(), JoinedSpan)
+        return _recorder_of(trace.get_current_span()) is not None
 
     @internal_errors("recording a log event of another library")
     def emit(self, record: Any = None, **fields: Any) -> None:
@@ -45,8 +48,8 @@ class JoinedLogger:
         def field(name: str) -> Any:
             return getattr(record, name, None) if record is not None else fields.get(name)
 
-        span = trace.get_current_span(field("context"))
-        if not isinstance(span, JoinedSpan):
+        add_event = _recorder_of(trace.get_current_span(field("context")))
+        if add_event is None:
             return
         attributes = dict(field("attributes") or {})
         name = field("event_name") or attributes.pop("event.name", None)
@@ -55,7 +58,19 @@ class JoinedLogger:
         body = field("body")
         if body is not None:
             attributes[semconv.GEN_AI_EVENT_CONTENT] = _as_text(body)
-        span.add_event(name, attributes, field("timestamp"))
+        add_event(name, attributes, field("timestamp"))
+
+
+def _recorder_of(span: Span) -> Callable[..., None] | None:
+    """Return the function that records an event of a span; None for a span of ours, and for one not recorded.
+
+    A span of the application's own provider does not get the event itself: its backend would show it.
+    """
+    recorder = recorded_as(span)
+    if recorder is not None:
+        return recorder.add_event if isinstance(recorder, JoinedSpan) else None
+    open_span = process.sdk_spans.get(span.get_span_context().span_id) if process.sdk_spans else None
+    return open_span.add_log_event if open_span is not None and not open_span.is_ours else None
 
 
 def _as_text(body: Any) -> str:

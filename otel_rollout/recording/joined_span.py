@@ -14,7 +14,7 @@ from otel_rollout.base import semconv
 from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer
-from otel_rollout.recording import content
+from otel_rollout.recording import content, previews
 from otel_rollout.recording.exception_text import qualified_name
 from otel_rollout.recording.span import ATTRIBUTE, EVENT, Encoded, RecordingSpan, harmless
 
@@ -31,7 +31,7 @@ _NEVER_ENDED: Final = "never ended"
 _MAX_NEVER_ENDED: Final = 4096
 """Maximum spans that wait for :func:`end_never_ended`; further ones are lost, and counted as open."""
 _PLAIN: Final = frozenset({str, int, float, bool, bytes})
-_TOKEN_COUNTS: Final = ("gen_ai.usage.", "llm.token_count.", "llm.usage.")
+TOKEN_COUNTS: Final = ("gen_ai.usage.", "llm.token_count.", "llm.usage.")
 """Beginnings of attribute names that tell how many tokens a model call took."""
 _MODEL_OPERATIONS: Final = frozenset({"chat", "completion", "text_completion", "generate_content"})
 """Values of ``gen_ai.operation.name`` and of OpenLLMetry's ``llm.request.type`` of model calls."""
@@ -144,7 +144,7 @@ class JoinedSpan(RecordingSpan):
     def _recorded_value(self, key: str, value: Any) -> Any:
         """Return a value as it is kept: a copy of a list or mapping, which may change later."""
         type_ = type(value)
-        if type_ is int and key.startswith(_TOKEN_COUNTS):
+        if type_ is int and key.startswith(TOKEN_COUNTS):
             self.has_replies_below = True
         if type_ in _PLAIN or value is None:
             return value
@@ -249,13 +249,8 @@ class JoinedSpan(RecordingSpan):
             parent.has_replies_below = True
         trajectory = parent.trajectory
         if trajectory is not None:
-            trajectory.offer_texts(
-                attributes.get(semconv.INPUT_VALUE),
-                attributes.get(semconv.INPUT_MIME_TYPE) == semconv.JSON_MIME_TYPE,
-                attributes.get(semconv.OUTPUT_VALUE),
-                attributes.get(semconv.OUTPUT_MIME_TYPE) == semconv.JSON_MIME_TYPE,
-                self._content_limits.longest,
-            )
+            longest = self._content_limits.longest
+            previews.offer(trajectory, attributes, previews.events_of(self.events), longest)
 
     def __exit__(
         self,

@@ -22,14 +22,13 @@ from otel_rollout.base.current_spans import span_context
 from otel_rollout.base.errors import fault, internal_errors, warn_once
 from otel_rollout.base.patching import Patches, when_imported
 from otel_rollout.otlp.writer import AttributeInput, text_of
-from otel_rollout.recording import content, doubles, joined_events
+from otel_rollout.recording import content, datadog, doubles, joined_events
 from otel_rollout.recording.application import sdk_provider_in
 from otel_rollout.recording.entered import present_context
 from otel_rollout.recording.identity import identity_in
 from otel_rollout.recording.joined_span import JoinedSpan, end_never_ended, is_model_call
 from otel_rollout.recording.provider import Place, RecordingTracer, current_span
-from otel_rollout.recording.runtime_context import span_above
-from otel_rollout.recording.span import RecordingSpan
+from otel_rollout.recording.runtime_context import recorded_as, span_above
 
 if TYPE_CHECKING:
     from otel_rollout.runtime import Runtime
@@ -88,7 +87,7 @@ class JoinedTracer(Tracer):
         """Start a span, in the trajectory of the context (OpenTelemetry's API)."""
         try:
             exceptions = (record_exception, set_status_on_exception)
-            span = self._joined(text_of(name), context, attributes, exceptions)
+            span = self.joined(text_of(name), context, attributes, exceptions)
             if isinstance(span, JoinedSpan):
                 span.set_start(kind, links, start_time)
             if span is not None:
@@ -118,16 +117,19 @@ class JoinedTracer(Tracer):
         with current_span(span, end_on_exit, record_exception, set_status_on_exception):
             yield span
 
-    def _joined(
+    def joined(
         self,
         name: str,
         context: Context | None,
         attributes: Mapping[str, AttributeInput] | None,
-        exceptions: tuple[bool, bool],
+        exceptions: tuple[bool, bool] = (True, True),
     ) -> Span | None:
-        """Return a span of the trajectory in a context; None outside any trajectory."""
+        """Return a span of the trajectory in a context; None outside any trajectory.
+
+        A :class:`JoinedSpan` is recorded; any other span is not.
+        """
         parent = span_above(context if context is not None else present_context())
-        above = parent if isinstance(parent, RecordingSpan) else None  # OpenInference's wrapper included
+        above = recorded_as(parent)
         identity = above.identity if above is not None else identity_in(context)
         if not identity.attributes:
             return parent if _is_unrecorded(parent) else None
@@ -170,8 +172,7 @@ class JoinedTracer(Tracer):
         recorder = self._recorder
         if recorder is None or recorder[0].provider is not active.provider:
             doubles.report_instrumentors()
-            settings = active.settings
-            limits = content.Limits(settings.capture_content, settings.value_limit)
+            limits = content.limits_of(active.settings)
             scope = self._scope
             tracer = active.provider.get_tracer(scope.name, scope.version, scope.schema_url, scope.attributes)
             recorder = self._recorder = tracer, limits
@@ -180,8 +181,10 @@ class JoinedTracer(Tracer):
 
 def _is_unrecorded(span: Span) -> bool:
     """Return whether a span says that nothing below it is recorded."""
+    if not isinstance(span, NonRecordingSpan):  # ddtrace decides about sampling when asked for a context
+        return False
     context = span.get_span_context()
-    return isinstance(span, NonRecordingSpan) and context.is_valid and not context.trace_flags.sampled
+    return context.is_valid and not context.trace_flags.sampled
 
 
 # --- The provider that applications hand to instrumentors ---------------------------------------------------
@@ -255,6 +258,7 @@ def install() -> None:
         patches.replace(trace.ProxyTracer, "_tracer", _joining(patches, "_noop_tracer", _tracer_for))
         if "_set_tracer_provider" in vars(trace):
             patches.replace(trace, "_set_tracer_provider", functools.partial(_noticing_provider, patches))
+        when_imported(datadog.MODULE, functools.partial(datadog.record_spans, patches, _joined_tracer))
         for module, class_, name in joined_events.SEAMS:
             when_imported(module, functools.partial(_join_events, patches, class_, name))
 
@@ -320,6 +324,10 @@ def _tracer_for(proxy: Any) -> Tracer:
         getattr(proxy, "_attributes", None),
     )
     return JoinedTracer(scope, proxy._noop_tracer)
+
+
+def _joined_tracer(*scope: Any, **rest_of_scope: Any) -> JoinedTracer:
+    return JoinedTracer(Scope(*scope, **rest_of_scope), trace.NoOpTracer())
 
 
 def _join_events(patches: Patches, class_: str, name: str, module: ModuleType) -> None:

@@ -14,15 +14,20 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry.context import get_current
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import StatusCode
 
 from otel_rollout._state import process
 from otel_rollout.base import semconv
+from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer as otlp_json
+from otel_rollout.recording import content, doubles, previews
 from otel_rollout.recording.identity import NO_IDENTITY, Identity, identity_in
+from otel_rollout.recording.joined_span import TOKEN_COUNTS, is_model_call
+from otel_rollout.recording.runtime_context import TRAJECTORY, span_above
 from otel_rollout.recording.span import MAX_ATTRIBUTES, MAX_EVENTS, MAX_LINKS, UNFINISHED
 
 if TYPE_CHECKING:
@@ -31,8 +36,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, Tracer
     from opentelemetry.util import types
     from opentelemetry.util.types import AttributeValue
-
-    from otel_rollout.recording.writer import SegmentWriter
 
 
 class _OwnIds(IdGenerator):
@@ -67,18 +70,36 @@ class _OpenSpan:
 
     Attributes:
         identity: the trajectory's identity.
-        is_ours: whether our own tracer started the span. Only then are the following data kept.
+        is_ours: whether our own tracer started the span. Only then are all the following data kept.
+        limits: what may be recorded of the content of another library's span.
+        above, trajectory: the span above another library's span, and the trajectory around it.
+        has_replies_below: whether tokens are counted below.
         attributes: uncut attributes that were set after the start.
-        events: encoded, uncut events.
+        events: encoded, uncut events; for a span of another library, only its log events.
         links: encoded, uncut links.
         dropped: numbers of attributes, events and links beyond our own limits.
     """
 
-    __slots__ = ("attributes", "dropped", "events", "identity", "is_ours", "links")
+    __slots__ = (
+        "above",
+        "attributes",
+        "dropped",
+        "events",
+        "has_replies_below",
+        "identity",
+        "is_ours",
+        "limits",
+        "links",
+        "trajectory",
+    )
 
-    def __init__(self, identity: Identity, is_ours: bool) -> None:
+    def __init__(self, identity: Identity, is_ours: bool, limits: content.Limits) -> None:
         self.identity = identity
         self.is_ours = is_ours
+        self.limits = limits
+        self.above: Any = None
+        self.trajectory: Any = None
+        self.has_replies_below = False
         self.attributes: dict[str, AttributeValue] = {}
         self.events: list[bytes] = []
         self.links: list[bytes] = []
@@ -100,6 +121,10 @@ class _OpenSpan:
         else:
             self.dropped[1] += 1
 
+    def add_log_event(self, name: str, attributes: Mapping[str, Any], timestamp: int | None = None) -> None:
+        """Keep a log event of another library's span."""
+        self.add_event(name, self.limits.applied(attributes), timestamp or time.time_ns())
+
     def add_link(self, context: SpanContext, attributes: types.Attributes) -> None:
         """Keep a link added to the span."""
         if len(self.links) < MAX_LINKS:
@@ -108,11 +133,11 @@ class _OpenSpan:
             self.dropped[2] += 1
 
 
-def _remember(span: Span, identity: Identity, is_ours: bool) -> None:
+def _remember(span: Span, identity: Identity, is_ours: bool, limits: content.Limits) -> _OpenSpan:
     spans = process.sdk_spans
     while len(spans) >= MAX_OPEN:
         spans.pop(next(iter(spans)), None)
-    open_span = spans[span.get_span_context().span_id] = _OpenSpan(identity, is_ours)
+    open_span = spans[span.get_span_context().span_id] = _OpenSpan(identity, is_ours, limits)
     if is_ours:
         # Every change of a span goes through one of these functions. They refer to the span weakly: with the
         # garbage collector off, a span that refers to itself would stay in memory.
@@ -123,6 +148,7 @@ def _remember(span: Span, identity: Identity, is_ours: bool) -> None:
             add_event=functools.partial(_add_event, span_ref, open_span),
             add_link=functools.partial(_add_link, span_ref, open_span),
         )
+    return open_span
 
 
 def _set_attribute(
@@ -200,13 +226,12 @@ class SpoolSpanProcessor(IdentityProcessor):
     any trajectory.
 
     Args:
-        current_writer: returns the present writer; None while nothing is recorded.
         scope: instrumentation scope of our operations.
     """
 
-    def __init__(self, current_writer: Callable[[], SegmentWriter | None], scope: str) -> None:
-        self._current_writer = current_writer
+    def __init__(self, scope: str) -> None:
         self._scope = scope
+        self._has_looked = False
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Set the identity of the current trajectory on the span; keep the span's data."""
@@ -215,35 +240,72 @@ class SpoolSpanProcessor(IdentityProcessor):
         scope = span.instrumentation_scope
         is_ours = scope is not None and scope.name == self._scope
         if (identity.attributes or is_ours) and span.get_span_context().trace_flags.sampled:
-            writer = self._current_writer()
-            if writer is not None:
+            active = process.current_runtime()
+            if active is not None:
                 try:
-                    _remember(span, identity, is_ours)
+                    open_span = _remember(span, identity, is_ours, content.limits_of(active.settings))
                 except (RuntimeError, StopIteration):  # another thread removed entries at the same time
                     return
-                writer.started()
+                if not is_ours:
+                    inside = get_current() if parent_context is None else parent_context
+                    open_span.above, open_span.trajectory = span_above(inside), inside.get(TRAJECTORY)
+                active.writer.started()
 
     def on_end(self, span: ReadableSpan) -> None:
         """Record the span if it belongs to a trajectory or to our tracer."""
         context = span.get_span_context()
         open_span = process.sdk_spans.pop(context.span_id, None) if context is not None else None
-        writer = self._current_writer() if open_span is not None else None
-        if open_span is None or writer is None:
+        active = process.current_runtime() if open_span is not None else None
+        if open_span is None or active is None:
             return
+        writer = active.writer
         try:
             end_ns = otlp_json.valid_time(span.end_time, time.time_ns())
             status = span.status
-            body = _line(span, open_span, end_ns, status.status_code.value, status.description)
+            has_message = open_span.is_ours or open_span.limits.mode == "full"
+            message = status.description if has_message else None
+            body = _line(span, open_span, end_ns, status.status_code.value, message)
         except Exception as error:  # noqa: BLE001 - we are inside user code
             writer.counters.drop("encoding", open_span.identity)
             pass_on(error)
         else:
+            if not open_span.is_ours:
+                if not self._has_looked:
+                    self._has_looked = True
+                    doubles.report_instrumentors()
+                _tell_above(span, open_span)
             if writer.write(body, open_span.identity) and not open_span.is_ours:
                 scope = span.instrumentation_scope
                 writer.counters.recorded_by(scope.name if scope is not None else "")
 
     def shutdown(self) -> None:
         """Do nothing: the runtime closes its writer."""
+
+
+@internal_errors("telling the span above another library's span")
+def _tell_above(span: ReadableSpan, open_span: _OpenSpan) -> None:
+    """Tell the span above of tokens and of a model call; offer a root its input and output."""
+    above, attributes = open_span.above, span.attributes or {}
+    limit = getattr(getattr(span, "_attributes", None), "maxlen", None) or 0
+    is_full = len(attributes) >= limit  # else the SDK dropped an attribute with an invalid name
+    if span.dropped_events or (span.dropped_attributes and is_full):
+        warn_once(
+            f"the limits of the application's tracer provider dropped {span.dropped_attributes} attributes "
+            f"and {span.dropped_events} events of {span.name!r}: set "
+            "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=10000 and OTEL_SPAN_EVENT_COUNT_LIMIT=1000, or its SpanLimits",
+            "limits of the application's provider",
+        )
+    if open_span.has_replies_below or any(key.startswith(TOKEN_COUNTS) for key in attributes):
+        doubles.note_counted(above)
+    if is_model_call(attributes):
+        scope = span.instrumentation_scope
+        doubles.report_call_below(above, scope.name if scope is not None else "")
+    if open_span.trajectory is not None and open_span.trajectory.root is above:
+        applied = open_span.limits.applied
+        events = [(event.name, applied(event.attributes or {})) for event in span.events]
+        logged = previews.events_of(open_span.events)
+        longest = open_span.limits.longest
+        previews.offer(open_span.trajectory, applied(attributes), [*events, *logged], longest)
 
 
 def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
@@ -256,7 +318,7 @@ def unfinished_line(span: ReadableSpan, longest: int | None = None) -> bytes:
     context = span.get_span_context()
     open_span = process.sdk_spans.get(context.span_id) if context is not None else None
     if open_span is None:
-        open_span = _OpenSpan(NO_IDENTITY, False)
+        open_span = _OpenSpan(NO_IDENTITY, False, content.NOTHING)
     if longest is None:
         return _line(span, open_span, 0, StatusCode.ERROR.value, UNFINISHED)
     kind = _attributes(span, open_span).get(semconv.SPAN_KIND, semconv.KIND_AGENT)
@@ -275,13 +337,17 @@ def _attributes(span: ReadableSpan, open_span: _OpenSpan) -> dict[str, Attribute
 
 
 def _line(span: ReadableSpan, open_span: _OpenSpan, end_ns: int, status: int, message: str | None) -> bytes:
-    if open_span.is_ours:
+    kept: Mapping[str, Any] = _attributes(span, open_span)
+    if open_span.is_ours:  # our operations have limited their content already
         events, links, dropped = open_span.events, open_span.links, open_span.dropped
     else:
-        events = [_event(e.name, e.attributes, e.timestamp) for e in span.events]
+        limits = open_span.limits
+        kept = limits.applied(kept)
+        events = [_event(e.name, limits.applied(e.attributes or {}), e.timestamp) for e in span.events]
+        events += open_span.events
         links = [_link(link.context, link.attributes) for link in span.links]
-        dropped = [span.dropped_attributes, span.dropped_events, span.dropped_links]
-    attributes, failed = otlp_json.kept_attributes(_attributes(span, open_span))
+        dropped = [span.dropped_attributes, span.dropped_events + open_span.dropped[1], span.dropped_links]
+    attributes, failed = otlp_json.kept_attributes(kept)
     dropped = [dropped[0] + failed, *dropped[1:]]
     details = otlp_json.Details(events, links, dropped, status, message).encoded()
     return _line_of(span, span.name, end_ns, attributes, details)

@@ -15,6 +15,8 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, get_current_span
 
+from otel_rollout.recording.span import RecordingSpan
+
 _RUNTIME_CONTEXT: Final = "_RUNTIME_CONTEXT"
 """Variable of OpenTelemetry's API that holds the runtime context."""
 SPAN: Final = next(iter(trace.set_span_in_context(INVALID_SPAN, Context())))
@@ -22,6 +24,11 @@ SPAN: Final = next(iter(trace.set_span_in_context(INVALID_SPAN, Context())))
 values."""
 _ABOVE: Final = otel_context.create_key("otel-rollout-above")
 """Key of the id of a span that only Datadog's tracer knows, and of the span above that span."""
+
+TRAJECTORY: Final = otel_context.create_key("otel-rollout-trajectory")
+"""Key of the trajectory of a context."""
+RECORDED_AS: Final = "_otel_rollout_recorded_as"
+"""Attribute of another library's span that holds the span of ours that records it."""
 
 
 class _Attached(NamedTuple):
@@ -109,6 +116,13 @@ def span_above(context: Context) -> Span:
         return span
     below, above = entry
     return above if below == id_of(span) else span
+
+
+def recorded_as(span: Span) -> RecordingSpan | None:
+    """Return the span of ours that records a span; None if there is none."""
+    if not isinstance(span, RecordingSpan):  # false for OpenInference's wrapper of one
+        span = getattr(span, RECORDED_AS, None)  # type: ignore[assignment]
+    return span if isinstance(span, RecordingSpan) else None
 
 
 def id_of(span: Span) -> int:

@@ -71,11 +71,19 @@ class SharedBackend:
             pass_on(error)
             return False
 
+    def others_of(self, provider: TracerProvider) -> list[str]:
+        """Return the types of a provider's exporters that send elsewhere than to a target of this package."""
+        try:
+            exporting = _exporting(provider._active_span_processor._span_processors)
+            others = [getattr(p, "span_exporter", p) for p in exporting if not self._is_ours(p)]
+            return [f"{type(other).__module__}.{type(other).__qualname__}" for other in others]
+        except Exception as error:  # noqa: BLE001 - as above
+            pass_on(error)
+            return ["an exporter of unknown kind"]
+
     def _look_at(self, processors: tuple[Any, ...]) -> bool:
-        others = [p for p in processors if not type(p).__module__.startswith(_LINKERS)]
-        answers = [
-            self._is_ours(processor) for processor in others
-        ]  # all: each exporter's headers may change
+        # Ask all: each exporter's headers may change.
+        answers = [self._is_ours(processor) for processor in _exporting(processors)]
         return bool(answers) and all(answers)
 
     def _is_ours(self, processor: Any) -> bool:
@@ -165,6 +173,10 @@ class SharedBackend:
         except Exception as error:  # noqa: BLE001 - no network, or another weave
             _logger.info("otel-rollout: W&B does not tell the account's default entity: %s", error)
         self._processors = None  # look again
+
+
+def _exporting(processors: tuple[Any, ...]) -> list[Any]:
+    return [each for each in processors if not type(each).__module__.startswith(_LINKERS)]
 
 
 def _names_entity() -> bool:

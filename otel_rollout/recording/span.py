@@ -120,6 +120,11 @@ class RecordingSpan(Span):
         self._context: SpanContext | None = None
         self.start_ns = time_ns()
 
+    @property
+    def events(self) -> Sequence[bytes]:
+        """The events so far, as OTLP/JSON."""
+        return self._details.events if self._details is not None else ()
+
     def begin_below(self) -> bytes:
         """Make ``head_below``, the beginning of the lines of spans below this one."""
         head = self.head_below = writer.head_below(self.trace_id, self.span_id, LOCAL_PARENT)

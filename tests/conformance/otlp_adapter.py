@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -103,7 +103,9 @@ def _operation(span: Any, given: dict[str, Any]) -> Operation:
 
 def _payload(given: dict[str, Any], side: str) -> Any:
     value = given.get(f"{side}.value")
-    return json.loads(value) if given.get(f"{side}.mime_type") == "application/json" else value
+    with suppress(ValueError):  # another library's text that is no JSON, whatever it says
+        return json.loads(value) if given.get(f"{side}.mime_type") == "application/json" else value
+    return value
 
 
 def _scores(spans: list[tuple[Any, dict[str, Any]]]) -> Iterator[tuple[bytes, str, Score]]:

@@ -1,6 +1,6 @@
 """Spans read back from each backend as one tree.
 
-A new exporter adds its adapter to ``adapters``.
+A new exporter adds its adapter to ``conftest.adapters``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,6 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_rollout.exporting.entry_points import load
 from otel_rollout.otlp.reader import spans_of
 from tests.conformance.backend import Adapter, differences, trees
-from tests.conformance.mlflow_adapter import MlflowAdapter
-from tests.conformance.otlp_adapter import receiver
-from tests.conformance.weave_adapter import WeaveAdapter
-from tests.local_weave import LocalWeave
 from tests.spool_reader import read_directory, segment_lines, segments_below
 
 ROOT = Path(__file__).parent.parent.parent
@@ -32,16 +28,6 @@ NAMES = ("mlflow", "weave", "otlp", REFERENCE)
 
 # A warning that MLflow causes.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
-
-
-@pytest.fixture(scope="module")
-def adapters(
-    local_weave: LocalWeave, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Adapter]]:
-    """Every backend under test, by its exporter's name."""
-    with receiver() as otlp:
-        mlflow = MlflowAdapter(tmp_path_factory.mktemp("mlflow"))
-        yield {adapter.exporter: adapter for adapter in (mlflow, WeaveAdapter(local_weave), *otlp)}
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,9 @@ from importlib import metadata
 import attrs  # noqa: F401 - a library that the program has imported
 import pytest
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, TraceIdRatioBased
 
 import otel_rollout
@@ -18,6 +20,7 @@ from otel_rollout.doctor.diagnosis import Verdict
 from tests.doctor import libraries
 
 WAVE = "openinference-instrumentation-wave 1.0"
+CHECKS = ("instrumentors", "other spans", "own spans", "traceparent")
 OTHER_WAVE = "opentelemetry-instrumentation-wave 1.0"
 
 
@@ -38,7 +41,7 @@ def examine(site, monkeypatch, fresh_process):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         found = doctor.examine().rows
-        return [row for row in found if row.check in ("instrumentors", "other spans", "traceparent")]
+        return [row for row in found if row.check in CHECKS]
 
     return rows
 
@@ -158,6 +161,67 @@ def test_provider_made_while_disabled_is_a_warning(examine, set_provider, monkey
     set_provider(TracerProvider())
     monkeypatch.delenv("OTEL_SDK_DISABLED")
     assert row_with(examine(), "OTEL_SDK_DISABLED was true").verdict is Verdict.WARN
+
+
+class WrappedProvider(trace.TracerProvider):
+    """A provider of another class around the SDK's, as Logfire's is."""
+
+    def __init__(self, provider):
+        self.provider = provider
+
+    def get_tracer(self, *args, **kwargs):
+        return self.provider.get_tracer(*args, **kwargs)
+
+
+def exporting_provider(*endpoints):
+    """Return a provider that exports by OTLP to endpoints."""
+    limits = SpanLimits(max_span_attributes=SpanLimits.UNSET)
+    provider = TracerProvider(span_limits=limits)
+    for endpoint in endpoints:
+        provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    return provider
+
+
+OURS, THEIRS = "http://127.0.0.1:1/v1/traces", "http://127.0.0.1:2/v1/traces"
+SHARED, DIRECT = "go through the application's tracer provider", "are recorded directly"
+
+
+@pytest.mark.parametrize(
+    ("choice", "make", "way", "why"),
+    [
+        ("auto", lambda: exporting_provider(THEIRS), SHARED, "OTLPSpanExporter"),
+        ("auto", lambda: exporting_provider(OURS, THEIRS), SHARED, "OTLPSpanExporter"),
+        ("auto", lambda: exporting_provider(OURS), DIRECT, "all exporters of the provider send to targets"),
+        ("auto", exporting_provider, SHARED, "it has no exporter"),
+        ("auto", lambda: WrappedProvider(exporting_provider(THEIRS)), DIRECT, "WrappedProvider would send"),
+        ("auto", trace.NoOpTracerProvider, DIRECT, "NoOpTracerProvider is no provider of"),
+        ("apart", lambda: exporting_provider(THEIRS), DIRECT, "OTEL_ROLLOUT_APPLICATION_PROVIDER is apart"),
+        ("share", lambda: exporting_provider(OURS), SHARED, "OTEL_ROLLOUT_APPLICATION_PROVIDER is share"),
+    ],
+)  # fmt: skip
+def test_way_beside_the_applications_provider_is_told(examine, set_provider, choice, make, way, why):
+    """The row says whether spans of trajectories go through the provider, and why."""
+    set_provider(make())
+    rows = examine(
+        OTEL_TRACES_EXPORTER="otlp",
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=OURS,
+        OTEL_ROLLOUT_APPLICATION_PROVIDER=choice,
+    )
+    (found,) = [row for row in rows if row.check == "own spans"]
+    assert way in found.found
+    assert why in found.found
+
+
+def test_provider_around_the_sdks_loses_no_spans(examine, set_provider):
+    """Logfire's provider is no warning: the provider inside is joined."""
+    set_provider(WrappedProvider(exporting_provider(THEIRS)))
+    (found,) = [row for row in examine() if row.check == "other spans"]
+    assert found.verdict is Verdict.OK
+
+
+def test_no_way_is_told_without_a_provider(examine):
+    """A program that has set no provider has no row about it."""
+    assert not [row for row in examine() if row.check == "own spans"]
 
 
 def test_http_clients_and_their_hosts_are_told(examine):

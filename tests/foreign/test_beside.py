@@ -165,13 +165,24 @@ def test_the_setting_decides_whether_spans_go_through_the_provider(
         assert list(tree(spans)) == ["rollout_trace"]
 
 
-def test_spans_of_ddtrace_are_recorded_with_all_that_was_set_on_them(tmp_path: Path) -> None:
-    """Attributes keep their types; events, links, status, name and exception are there once."""
-    program = [sys.executable, "-m", "tests.foreign.ddtrace_spans"]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+def recorded_beside_ddtrace(program: str, tmp_path: Path, **variables: str) -> list[Recorded]:
+    """Run a program under ddtrace's OpenTelemetry mode; return the recorded spans."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.foreign.{program}"],
+        env={**os.environ, **variables},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "internal error" not in done.stderr, done.stderr[-3000:]
-    spans = read_directory(tmp_path / "spool")
+    return read_directory(tmp_path / "spool")
+
+
+def test_spans_of_ddtrace_are_recorded_with_all_that_was_set_on_them(tmp_path: Path) -> None:
+    """Attributes keep their types; events, links, status, name and exception are there once."""
+    spans = recorded_beside_ddtrace("ddtrace_spans", tmp_path)
     assert tree(spans) == {"rollout_trace": ["renamed", "failed"]}
     by_name = {span.name: span for span in spans}
     whole, failed = by_name["renamed"], by_name["failed"].span
@@ -186,3 +197,30 @@ def test_spans_of_ddtrace_are_recorded_with_all_that_was_set_on_them(tmp_path: P
     [event] = failed.events
     assert plain_attributes(event.attributes)["exception.message"] == "no"
     assert (failed.status.code, failed.status.message) == (STATUS_CODE_ERROR, "ValueError: no")
+
+
+def test_two_threads_that_change_one_span_of_ddtrace_are_recorded_once(tmp_path: Path) -> None:
+    """The event of each thread is there once, though one thread was inside a method of the span."""
+    spans = recorded_beside_ddtrace("ddtrace_threads", tmp_path)
+    (shared,) = [span.span for span in spans if span.name == "shared"]
+    assert sorted(event.name for event in shared.events) == ["exception", "other"]
+
+
+@pytest.mark.parametrize("mode", ["full", "metadata", "none"])
+def test_spans_of_ddtrace_are_recorded_like_joined_spans(mode: str, tmp_path: Path) -> None:
+    """They have the instrumentor's scope; messages of exceptions follow the setting."""
+    spans = recorded_beside_ddtrace("ddtrace_spans", tmp_path, OTEL_ROLLOUT_CAPTURE_CONTENT=mode)
+    failed = next(span for span in spans if span.name == "failed")
+    assert failed.scope == "app"
+    (event,) = failed.span.events
+    found = plain_attributes(event.attributes)
+    assert found["exception.type"] == "ValueError"
+    assert ("exception.message" in found, failed.span.status.message) == (
+        (True, "ValueError: no") if mode == "full" else (False, "")
+    )
+
+
+def test_model_call_inside_a_model_call_is_left_out_beside_ddtrace(tmp_path: Path) -> None:
+    """The outer call is recorded; a span below the inner one is in the tree."""
+    spans = recorded_beside_ddtrace("ddtrace_nested", tmp_path)
+    assert tree(spans) == {"rollout_trace": [{"outer": ["below"]}]}

@@ -126,6 +126,49 @@ def test_replaced_content_keeps_its_type(value: dict[str, Any]) -> None:
     assert "3+4?" in found[semconv.INPUT_VALUE]["stringValue"]
 
 
+ASKED = json.dumps([{"role": "user", "parts": [{"type": "text", "content": "3+4?"}]}])
+ANSWERED = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "7"}]}])
+MESSAGES = {semconv.GEN_AI_INPUT_MESSAGES: ASKED, semconv.GEN_AI_OUTPUT_MESSAGES: ANSWERED}
+DETAILS = [("gen_ai.client.inference.operation.details", MESSAGES)]
+EVENTS = [
+    ("gen_ai.user.message", {"gen_ai.event.content": json.dumps({"content": "3+4?"})}),
+    ("gen_ai.choice", {"gen_ai.event.content": json.dumps({"message": {"content": "7"}})}),
+]
+
+
+@pytest.mark.parametrize(
+    "kind", [{"gen_ai.operation.name": "invoke_agent"}, {"traceloop.span.kind": "task"}, {}]
+)
+@pytest.mark.parametrize(
+    "form", [(MESSAGES, ()), ({}, DETAILS), ({}, EVENTS)], ids=["attributes", "details", "events"]
+)
+def test_messages_on_any_span_become_its_input_and_output(kind: dict[str, str], form: Any) -> None:
+    """Agents, tasks and spans of no known kind show GenAI's messages, from attributes and from events."""
+    attributes, events = form
+    parsed = orjson.loads(line({**kind, **attributes}))
+    (span,) = parsed["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    span["events"] = [
+        {
+            "name": name,
+            "timeUnixNano": "1",
+            "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in said.items()],
+        }
+        for name, said in events
+    ]
+    (found,) = LineRewriter(Path()).rewrite(orjson.dumps(parsed) + b"\n").spans
+    shown = found.attributes or {}
+    assert json.loads(str(shown[semconv.INPUT_VALUE])) == {"messages": [{"role": "user", "content": "3+4?"}]}
+    assert json.loads(str(shown[semconv.OUTPUT_VALUE])) == {
+        "messages": [{"role": "assistant", "content": "7"}]
+    }
+    mapped = to_mlflow(found).attributes or {}
+    assert "3+4?" in str(mapped["mlflow.spanInputs"])
+    assert "7" in str(mapped["mlflow.spanOutputs"])
+    call = json.loads(to_call(found, "entity/project", None).encoded)
+    assert call["inputs"]["messages"]
+    assert call["output"]
+
+
 def test_own_spans_are_exported_as_recorded() -> None:
     """A line of our own scope stays as it is, whatever its attributes."""
     own = line({"gen_ai.prompt.0.content": "hello", "gen_ai.operation.name": "chat"}, scope="otel_rollout")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -239,3 +241,34 @@ def test_nothing_is_switched_on_unasked(site, recorded):
     call("libb")
     assert scopes(recorded()) == ["opentelemetry_instrumentation_liba"]
     assert process.instrumentors == {}
+
+
+def test_nothing_is_imported_or_patched_while_tracing_is_off(site):
+    """Neither an instrumentor, nor what joins and switches on, nor the SDK; the API stays as it was."""
+    add_library(site, "liba")
+    add_instrumentor(site, "opentelemetry-instrumentation-liba", "liba")
+    program = (
+        "import liba, sys\n"
+        "from opentelemetry import trace\n"
+        "before = trace.ProxyTracer._tracer, trace._set_tracer_provider\n"
+        "import otel_rollout\n"
+        "otel_rollout.instrument()\n"
+        "with otel_rollout.rollout_trace_attr(step=1):\n"
+        "    trace.get_tracer('library').start_span('span').end()\n"
+        "assert before == (trace.ProxyTracer._tracer, trace._set_tracer_provider)\n"
+        "print(*sys.modules)\n"
+    )
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    paths = os.pathsep.join([str(site), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**variables, "OTEL_ROLLOUT_INSTRUMENT": "all", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    unused = ("opentelemetry.sdk", "opentelemetry_instrumentation", "otel_rollout.integrations")
+    assert not [name for name in loaded if name.startswith(unused)]
+    assert "otel_rollout.recording.joining" not in loaded

@@ -8,10 +8,15 @@ import pytest
 from opentelemetry import trace
 from opentelemetry._logs import LogRecord, get_logger
 from opentelemetry._logs import _internal as logs_api
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.util._once import Once
 
+import otel_rollout
 from otel_rollout import rollout_trace_attr
-from tests.spool_reader import plain_attributes
+from otel_rollout._state import process
+from tests.spool_reader import plain_attributes, read_directory
 
 TRACER = trace.get_tracer("opentelemetry.instrumentation.openai_v2")
 LOGGER = get_logger("opentelemetry.instrumentation.openai_v2")
@@ -80,3 +85,23 @@ def test_logger_provider_of_the_application_gets_its_records(recorded, monkeypat
         logger.emit(record("gen_ai.choice"))
     assert len(got) == is_set
     assert sum(len(each.span.events) for each in recorded()) == (not is_set)
+
+
+@pytest.mark.parametrize("mode", ["full", "none"])
+def test_log_events_are_recorded_with_spans_of_the_applications_provider(
+    fresh_process, test_exporters, tmp_path, monkeypatch, mode
+):
+    """The spool has them with the span; the application's backend gets the span as it was."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, capture_content=mode)
+    with rollout_trace_attr(step=1), provider.get_tracer("openai_v2").start_as_current_span("chat"):
+        LOGGER.emit(record("gen_ai.user.message", {"content": "3+4?"}))
+    assert process.runtime.writer.flush(10)
+    (span,) = [each.span for each in read_directory(tmp_path / "spool") if each.name == "chat"]
+    (event,) = span.events
+    attributes = plain_attributes(event.attributes)
+    assert attributes.get("gen_ai.event.content") == ('{"content":"3+4?"}' if mode == "full" else None)
+    assert [each.events for each in exporter.get_finished_spans() if each.name == "chat"] == [()]

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from opentelemetry import trace
@@ -475,6 +476,22 @@ def test_operation_of_kind_llm_around_a_model_call_becomes_a_chain(recorded, cap
     assert [span.attributes["openinference.span.kind"] for span in ours] == ["CHAIN", "CHAIN"]
     assert not any(key.startswith("gen_ai.usage") for span in ours for key in span.attributes)
     assert caplog.text.count("an operation of kind LLM contains a model call that early records") == 1
+
+
+def test_generator_around_a_streamed_model_call_counts_no_tokens(recorded):
+    """The joined span has them; the generator that passes the pieces on does not count them again."""
+
+    @rollout_trace_op(kind="LLM")
+    def stream() -> Iterator[dict[str, object]]:
+        with EARLY.start_as_current_span("chat", attributes={"gen_ai.operation.name": "chat"}) as span:
+            span.set_attribute("gen_ai.usage.input_tokens", 3)
+            yield {"choices": []}
+        yield {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}
+
+    with rollout_trace_attr(step=1):
+        assert len(list(stream())) == 2
+    counted = [span.name for span in recorded() if "gen_ai.usage.input_tokens" in span.attributes]
+    assert counted == ["chat"]
 
 
 def test_trajectory_shows_input_and_output_of_joined_spans(recorded):

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
-from opentelemetry.trace import SpanContext
+from opentelemetry.trace import SpanContext, StatusCode
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
@@ -18,7 +18,7 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.recording import processor
 from otel_rollout.spool import layout
-from tests.spool_reader import tree
+from tests.spool_reader import plain_attributes, read_directory, tree
 
 
 @rollout_trace_op(name="op")
@@ -309,3 +309,131 @@ def test_second_run_records_into_its_own_directory_alone(application, recorded):
     op(2)
     assert sorted(s.input["value"] for s in recorded() if s.name == "op") == [1, 2]
     assert otel_rollout.status().dropped == {}
+
+
+@pytest.mark.parametrize("mode", ["none", "metadata"])
+def test_content_of_the_applications_spans_is_limited_in_the_spool_alone(
+    mode, application, fresh_process, test_exporters, tmp_path
+):
+    """OTEL_ROLLOUT_CAPTURE_CONTENT holds for what is recorded; the application's backend gets everything."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, capture_content=mode)
+
+    def call() -> None:
+        span = trace.get_current_span()
+        span.set_attribute("llm.input_messages.0.message.content", "secret")
+        span.set_attribute("llm.input_messages.0.message.role", "user")
+        span.set_attribute("gen_ai.input.messages", '[{"content": "secret"}]')
+        span.set_attribute("llm.token_count.prompt", 3)
+        span.add_event("gen_ai.user.message", {"gen_ai.event.content": "secret"})
+        raise ValueError("secret")
+
+    with rollout_trace_attr(step=1), pytest.raises(ValueError, match="secret"):
+        trace.get_tracer("app").start_as_current_span("call")(call)()
+    assert process.runtime.writer.flush(10)
+    line = next(each for each in read_directory(tmp_path / "spool") if each.name == "call")
+    assert "secret" not in str(line.span)
+    assert line.attributes["llm.input_messages.0.message.role"] == "user"
+    assert line.attributes["llm.token_count.prompt"] == 3
+    assert line.attributes.get("gen_ai.input.messages") == ("<23 characters>" if mode == "metadata" else None)
+    assert line.span.status.code == StatusCode.ERROR.value
+    exception = plain_attributes(line.span.events[1].attributes)
+    assert exception == {"exception.type": "ValueError", "exception.escaped": "False"}
+    (theirs,) = [each for each in application.get_finished_spans() if each.name == "call"]
+    assert theirs.to_json().count("secret") >= 5
+
+
+def test_long_text_of_the_applications_spans_is_cut_in_the_spool_alone(
+    application, fresh_process, test_exporters, tmp_path
+):
+    """OTEL_ROLLOUT_VALUE_LIMIT bounds what is recorded of each text."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "delivered")}}, value_limit=100)
+    with rollout_trace_attr(step=1), trace.get_tracer("app").start_as_current_span("long") as span:
+        span.set_attribute("input.value", "x" * 150)
+        span.add_event("gen_ai.user.message", {"gen_ai.event.content": "y" * 150})
+    assert process.runtime.writer.flush(10)
+    line = next(each for each in read_directory(tmp_path / "spool") if each.name == "long")
+    assert line.attributes["input.value"] == "x" * 100 + "… (50 more characters)"
+    (event,) = line.span.events
+    assert plain_attributes(event.attributes)["gen_ai.event.content"].startswith("y" * 100 + "… (50 more")
+    (theirs,) = [each for each in application.get_finished_spans() if each.name == "long"]
+    assert theirs.attributes["input.value"] == "x" * 150
+
+
+CALL = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 3}
+
+
+@rollout_trace_op(kind="LLM")
+def generate(tracer: str = "instrumentor") -> dict[str, object]:
+    with trace.get_tracer(tracer).start_as_current_span("chat", attributes=CALL):
+        return {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}
+
+
+@pytest.mark.parametrize("choice", ["share", "apart"])
+def test_operation_around_a_model_call_of_the_applications_provider_counts_no_tokens(
+    choice, application, fresh_process, test_exporters, tmp_path, caplog
+):
+    """The call counts once, and one warning names the instrumentor; the backend gets what was set."""
+    otel_rollout.configure({"test-file": {"path": str(tmp_path / "out")}}, application_provider=choice)
+    with rollout_trace_attr(step=1):
+        generate()
+        generate()
+    assert process.runtime.writer.flush(10)
+    ours = [each for each in read_directory(tmp_path / "spool") if each.name == "generate"]
+    assert [each.attributes["openinference.span.kind"] for each in ours] == ["CHAIN", "CHAIN"]
+    assert not any(key.startswith("gen_ai.usage") for each in ours for key in each.attributes)
+    assert caplog.text.count("an operation of kind LLM contains a model call that instrumentor records") == 1
+    theirs = [each for each in application.get_finished_spans() if each.name == "generate"]
+    assert [each.attributes["openinference.span.kind"] for each in theirs] == ["LLM"] * (
+        2 if choice == "share" else 0
+    )
+
+
+def test_operation_inside_an_operation_counts_the_tokens_of_a_reply_once(application, recorded):
+    """Also where the operations' spans go through the application's provider."""
+
+    @rollout_trace_op(name="inner")
+    def inner():
+        return {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}
+
+    @rollout_trace_op(name="outer")
+    def outer():
+        return inner()
+
+    with rollout_trace_attr(step=1):
+        outer()
+    counted = [each.name for each in recorded() if "gen_ai.usage.input_tokens" in each.attributes]
+    assert counted == ["inner"]
+
+
+def test_model_call_inside_a_model_call_of_the_applications_provider_is_a_warning(
+    application, recorded, caplog
+):
+    """Both spans are in the application's trace, so both are recorded; one warning names both."""
+    with rollout_trace_attr(step=1):
+        for _ in range(2):
+            with (
+                trace.get_tracer("framework").start_as_current_span("outer", attributes=CALL),
+                trace.get_tracer("client").start_as_current_span("inner", attributes=CALL),
+            ):
+                pass
+    assert tree(recorded()) == {"rollout_trace": [{"outer": ["inner"]}, {"outer": ["inner"]}]}
+    assert caplog.text.count("framework and client both record one model call") == 1
+
+
+def test_attributes_beyond_the_limits_of_the_applications_provider_are_told_once(
+    application, recorded, caplog
+):
+    """One line has the span and what to set; the identity and the next span are whole."""
+    with rollout_trace_attr(step=1):
+        with trace.get_tracer("app").start_as_current_span("odd", attributes={"": 1}):
+            assert not caplog.text.count("the limits of")
+        for name in ("many", "many more", "few"):
+            with trace.get_tracer("app").start_as_current_span(name) as span:
+                for number in range(1000 if "many" in name else 10):
+                    span.set_attribute(f"attribute {number}", number)
+    spans = {each.name: each for each in recorded()}
+    assert spans["many"].span.dropped_attributes_count > 0
+    assert spans["many"].attributes["rollout.step"] == 1
+    assert spans["few"].attributes.keys() >= {f"attribute {number}" for number in range(10)}
+    assert caplog.text.count("the limits of the application's tracer provider dropped") == 1
+    assert "attributes and 0 events of 'many': set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=10000" in caplog.text

@@ -117,7 +117,7 @@ def _generation(span: Span, data: Any) -> None:
         semconv.GEN_AI_REQUEST_MAX_TOKENS: settings.get("max_tokens"),
     }
     set_attributes(span, attributes)
-    usage.put(span, usage.read({"usage": data.usage}))
+    usage.record_once(span, None, usage.read({"usage": data.usage}))
     if data.input is not None:
         put_value(span, semconv.INPUT_VALUE, {"messages": list(data.input)})
     if data.output is not None:
@@ -129,7 +129,7 @@ def _response(span: Span, data: Any) -> None:
     """Describe a call of the Responses API."""
     response = data.response
     _model_call(span, getattr(response, "model", None))
-    usage.put(span, usage.read({"usage": data.usage or getattr(response, "usage", None)}))
+    usage.record_once(span, None, usage.read({"usage": data.usage or getattr(response, "usage", None)}))
     if data.input is not None:
         put_value(span, semconv.INPUT_VALUE, {"input": data.input})
     if response is not None:
