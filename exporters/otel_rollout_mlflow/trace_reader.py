@@ -17,7 +17,7 @@ from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout_mlflow import feedback, settings
 from otel_rollout_mlflow.database_target import StoreTarget
-from otel_rollout_mlflow.ids import PREFIX
+from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, PREFIX
 from otel_rollout_mlflow.mapping import SPAN_INPUTS, SPAN_OUTPUTS
 from otel_rollout_mlflow.run_links import quoted
 from otel_rollout_mlflow.server_target import ServerTarget
@@ -128,7 +128,8 @@ def _require_file(resolved: settings.MlflowSettings) -> None:
 def as_line(trace: Mapping[str, Any]) -> bytes:
     """Convert a trace of MLflow's API to a line of OTLP/JSON."""
     info = trace.get("trace_info") or {}
-    spans = [_span(span) for span in trace.get("spans") or ()]
+    stored = [_span(span) for span in trace.get("spans") or ()]
+    spans = [span for span in stored if span.get("parentSpanId") != f"{PLACEHOLDER_PARENT:016x}"]
     roots = [span["spanId"] for span in spans if not span.get("parentSpanId")]
     if spans:
         scores = (
