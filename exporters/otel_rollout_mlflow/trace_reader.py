@@ -89,7 +89,7 @@ class MlflowTraces:
         Raises:
             UndeliveredError: MLflow does not answer.
         """
-        # Check first: for an announced trace without spans, MLflow answers with an internal error.
+        # Check first: for a trace without spans, MLflow answers with an internal error.
         described = next(self.find({}, trace_id), None)
         if described is None or (described.get("tags") or {}).get(_SPANS_LOCATION) != _IN_DATABASE:
             return None

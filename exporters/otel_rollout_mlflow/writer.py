@@ -66,8 +66,8 @@ class TraceWriter:
     def write_running(self, experiment_id: str, roots: Sequence[ReadableSpan]) -> None:
         """Write placeholders of running roots, except where the root itself is stored.
 
-        MLflow could create a running trace by itself. It would then keep the token counts that it first
-        gets, and never set a duration.
+        MLflow's own request that starts a trace is not used: afterwards MLflow keeps the first token counts
+        that it finds, and does not update the duration.
 
         Raises:
             UndeliveredError: not all placeholders are stored.
