@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout_mlflow import sqlite_creation
 from otel_rollout_mlflow.feedback import MARK, SOURCE_ID
+from otel_rollout_mlflow.mapping import TRACE_NAME_TAG
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
     NEWEST_FIRST,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     from otel_rollout_mlflow.feedback import MlflowFeedback
-    from otel_rollout_mlflow.mapping import RunningTrace
     from otel_rollout_mlflow.settings import MlflowSettings
 
 _NOT_THERE = "RESOURCE_DOES_NOT_EXIST"
@@ -193,23 +193,10 @@ class StoreTarget:
                 }
             store.update_assessment(feedback.trace_id, feedback.id, **changed)
 
-    def announce(self, trace: RunningTrace, experiment_id: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`."""
-        from mlflow.entities import TraceInfo, TraceLocation, TraceState
-
-        metadata = {"mlflow.trace_schema.version": "3"}
-        if trace.session:
-            metadata["mlflow.trace.session"] = trace.session
-        info = TraceInfo(
-            trace_id=trace.trace_id,
-            trace_location=TraceLocation.from_experiment_id(experiment_id),
-            request_time=trace.start_ns // 10**6,
-            state=TraceState.IN_PROGRESS,
-            trace_metadata=metadata,
-            tags=trace.tags,
-        )
-        with _failures(f"announcing {trace.trace_id}"):
-            self._client.store.start_trace(info)
+    def name_trace(self, trace_id: str, name: str) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one transaction."""
+        with _failures(f"naming {trace_id}"):
+            self._client.store.set_trace_tag(trace_id, TRACE_NAME_TAG, name)
 
     def close(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""

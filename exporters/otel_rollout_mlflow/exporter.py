@@ -7,7 +7,6 @@ from typing import Final
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_rollout.base import semconv
 from otel_rollout.exporting.api import ExportFailure
 from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import TrackerExporter
@@ -15,7 +14,6 @@ from otel_rollout.exporting.projects import by_project
 from otel_rollout_mlflow import settings
 from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.experiments import Experiments
-from otel_rollout_mlflow.mapping import running_trace
 from otel_rollout_mlflow.run_links import RunLinks
 from otel_rollout_mlflow.server_target import ServerTarget
 from otel_rollout_mlflow.target import Target
@@ -109,10 +107,8 @@ class MlflowSpanExporter(TrackerExporter):
     def write_running(self, roots: Sequence[ReadableSpan]) -> None:
         """Write traces of running trajectories."""
         self._connect()
-        for root in roots:
-            project = (root.attributes or {}).get(semconv.PROJECT_NAME)
-            experiment_id = self._experiment_id(str(project) if project else None)
-            self._target.announce(running_trace(root), experiment_id)
+        for project, group in by_project(roots, self._last_project).items():
+            self._writer.write_running(self._experiment_id(project), group)
 
     def write_link(self, run: str, rollout_run_id: str) -> None:
         """Link a rollout to an MLflow run, given by its id; the run replaces any earlier one.

@@ -10,6 +10,8 @@ from otel_rollout.exporting.projects import context_of
 
 PREFIX: Final = "tr-"
 """Prefix of MLflow's trace ids, before OpenTelemetry's trace id in hex."""
+PLACEHOLDER_PARENT: Final = (1 << 64) - 1
+"""Span id that no span has: the parent of spans that stand for running roots."""
 
 
 def trace_id_of(span: ReadableSpan) -> str:

@@ -9,18 +9,19 @@ recorded. ``collector-config/to-mlflow.yaml`` is the same mapping for a Collecto
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext
 from opentelemetry.util.types import AttributeValue
 
 from otel_rollout.base import semconv
 from otel_rollout.exporting.encodable import encodable
-from otel_rollout_mlflow.ids import is_root, trace_id_of
+from otel_rollout.exporting.projects import context_of
+from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, is_root
 from otel_rollout_mlflow.inputs_outputs import payload
-from otel_rollout_mlflow.tags import tag_text, trace_tags, useful_resource
+from otel_rollout_mlflow.tags import trace_tags, useful_resource
 
 SPAN_INPUTS: Final = "mlflow.spanInputs"
 SPAN_OUTPUTS: Final = "mlflow.spanOutputs"
@@ -62,38 +63,29 @@ _MAPPED_BY_NAME: Final = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class RunningTrace:
-    """A trajectory that has started and not ended, as MLflow lists it.
+def trace_name(root: ReadableSpan) -> str:
+    """Return the name of a root's trace, cut to the length that MLflow accepts."""
+    return semconv.name_of_trace(root.name, root.attributes or {})[:MAX_TRACE_NAME_CHARS]
 
-    Attributes:
-        trace_id: MLflow's id of the trace.
-        start_ns: start, Unix time in ns.
-        tags: tags of the trace, the name among them.
-        session: MLflow session of the trace, or None.
+
+def placeholder(root: ReadableSpan) -> ReadableSpan:
+    """Map a running root to a span that MLflow shows until the ended root overwrites it.
+
+    Its parent is no span: without a parent it would end the trace. Its resource holds the trace's tags,
+    because from any span but a root MLflow makes tags of resource attributes alone.
     """
-
-    trace_id: str
-    start_ns: int
-    tags: dict[str, str]
-    session: str | None
-
-
-def running_trace(root: ReadableSpan) -> RunningTrace:
-    """Describe a running trajectory by its root span."""
-    root = encodable(root)
-    attributes = root.attributes or {}
-    session = attributes.get(semconv.SESSION_ID) or session_of(attributes)
-    resource = useful_resource(root.resource).attributes
-    return RunningTrace(
-        trace_id=trace_id_of(root),
-        start_ns=root.start_time or 0,
-        tags={
-            **{name: tag_text(value) for name, value in resource.items()},
-            **trace_tags(attributes),
-            TRACE_NAME_TAG: semconv.name_of_trace(root.name, attributes)[:MAX_TRACE_NAME_CHARS],
-        },
-        session=str(session)[:MAX_SESSION_CHARS] if session else None,
+    mapped = to_mlflow(root)
+    context = context_of(root)
+    return ReadableSpan(
+        name=mapped.name,
+        context=context,
+        parent=SpanContext(context.trace_id, PLACEHOLDER_PARENT, is_remote=False),
+        resource=mapped.resource.merge(Resource(trace_tags(mapped.attributes or {}))),
+        attributes=mapped.attributes,
+        kind=mapped.kind,
+        instrumentation_scope=mapped.instrumentation_scope,
+        start_time=mapped.start_time,
+        end_time=mapped.start_time,  # without an end, MLflow would compute a negative duration
     )
 
 
@@ -113,8 +105,7 @@ def to_mlflow(span: ReadableSpan, resource: Resource | None = None) -> ReadableS
     if is_root(span):
         for key, text in trace_tags(source).items():
             attributes[TRACE_TAG_PREFIX + key] = text
-        name = semconv.name_of_trace(span.name, source)
-        attributes[TRACE_TAG_PREFIX + TRACE_NAME_TAG] = name[:MAX_TRACE_NAME_CHARS]
+        attributes[TRACE_TAG_PREFIX + TRACE_NAME_TAG] = trace_name(span)
     # Set the session on every span: MLflow takes that of the first span that arrives, and without a session
     # id it takes a model call's conversation id.
     if not source.get(semconv.SESSION_ID):

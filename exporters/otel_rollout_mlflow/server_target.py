@@ -13,6 +13,7 @@ from requests.auth import AuthBase, HTTPBasicAuth
 from otel_rollout.exporting.api import FailureKind, UndeliveredError
 from otel_rollout.exporting.http import BearerAuth, HttpServer, HttpSession, described
 from otel_rollout_mlflow.feedback import MARK, SOURCE_ID
+from otel_rollout_mlflow.mapping import TRACE_NAME_TAG
 from otel_rollout_mlflow.settings import MINIMUM_VERSION, MlflowSettings, parse_version, shown_minimum
 from otel_rollout_mlflow.target import (
     MAX_FOUND,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     from otel_rollout_mlflow.feedback import MlflowFeedback
-    from otel_rollout_mlflow.mapping import RunningTrace
 
 EXPERIMENT_HEADER: Final = "x-mlflow-experiment-id"
 
@@ -186,24 +186,11 @@ class ServerTarget:
         for _ in self._pool.map(self._write_one_feedback, changes):
             pass
 
-    def announce(self, trace: RunningTrace, experiment_id: str) -> None:
-        """See :class:`~otel_rollout_mlflow.target.Target`; one POST."""
-        metadata = {"mlflow.trace_schema.version": "3"}
-        if trace.session:
-            metadata["mlflow.trace.session"] = trace.session
-        info = {
-            "trace_id": trace.trace_id,
-            "trace_location": {
-                "type": "MLFLOW_EXPERIMENT",
-                "mlflow_experiment": {"experiment_id": experiment_id},
-            },
-            "request_time": _json_time(trace.start_ns),
-            "state": "IN_PROGRESS",
-            "trace_metadata": metadata,
-            "tags": trace.tags,
-        }
-        response = self._send("POST", "/api/3.0/mlflow/traces", json={"trace": {"trace_info": info}})
-        self._session.check(response, f"announcing {trace.trace_id}")
+    def name_trace(self, trace_id: str, name: str) -> None:
+        """See :class:`~otel_rollout_mlflow.target.Target`; one PATCH."""
+        tag = {"key": TRACE_NAME_TAG, "value": name}
+        response = self._send("PATCH", f"/api/3.0/mlflow/traces/{trace_id}/tags", json=tag)
+        self._session.check(response, f"naming {trace_id}")
 
     def close(self) -> None:
         """See :class:`~otel_rollout_mlflow.target.Target`."""

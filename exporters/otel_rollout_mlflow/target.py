@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     from otel_rollout_mlflow.feedback import MlflowFeedback
-    from otel_rollout_mlflow.mapping import RunningTrace
 
 
 MAX_LINKS: Final = 100
@@ -103,8 +102,8 @@ class Target(Protocol):
     def write_feedback(self, changes: Sequence[tuple[Change, MlflowFeedback]]) -> None:
         """Write scores, in any order. Spans and other fields of the traces do not change."""
 
-    def announce(self, trace: RunningTrace, experiment_id: str) -> None:
-        """List a trace as running. Its root must not have been written."""
+    def name_trace(self, trace_id: str, name: str) -> None:
+        """Set the name of a stored trace."""
 
     def close(self) -> None:
         """Close connections and end threads."""

@@ -18,7 +18,7 @@ from otel_rollout.otlp.json_span import JsonSpan, span_at, trace_data
 from otel_rollout.otlp.protobuf import span_without_links
 from otel_rollout_mlflow import feedback, settings
 from otel_rollout_mlflow.database_target import StoreTarget
-from otel_rollout_mlflow.ids import PREFIX
+from otel_rollout_mlflow.ids import PLACEHOLDER_PARENT, PREFIX
 from otel_rollout_mlflow.mapping import SPAN_INPUTS, SPAN_OUTPUTS
 from otel_rollout_mlflow.run_links import quoted
 from otel_rollout_mlflow.server_target import ServerTarget
@@ -88,7 +88,7 @@ class MlflowTraces:
         Raises:
             UndeliveredError: MLflow does not answer.
         """
-        # Check first: for an announced trace without spans, MLflow answers with an internal error.
+        # Check first: for a trace without spans, MLflow answers with an internal error.
         described = next(self.find({}, trace_id), None)
         if described is None or (described.get("tags") or {}).get(_SPANS_LOCATION) != _IN_DATABASE:
             return None
@@ -127,7 +127,8 @@ def _require_file(resolved: settings.MlflowSettings) -> None:
 def as_line(trace: Mapping[str, Any]) -> bytes:
     """Convert a trace of MLflow's API to a line of OTLP/JSON."""
     info = trace.get("trace_info") or {}
-    spans = [span_without_links(span, _ATTRIBUTES) for span in trace.get("spans") or ()]
+    stored = [span_without_links(span, _ATTRIBUTES) for span in trace.get("spans") or ()]
+    spans = [span for span in stored if span.parent_id != f"{PLACEHOLDER_PARENT:016x}"]
     roots = [span.span_id for span in spans if not span.parent_id]
     if spans:
         scores = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -14,7 +14,7 @@ from otel_rollout.exporting.protobuf import request_of
 from otel_rollout_mlflow.experiments import Experiments
 from otel_rollout_mlflow.feedback import MlflowFeedback, feedback_of, is_given_outside
 from otel_rollout_mlflow.ids import is_root, trace_id_of
-from otel_rollout_mlflow.mapping import to_mlflow
+from otel_rollout_mlflow.mapping import placeholder, to_mlflow, trace_name
 from otel_rollout_mlflow.newest_scores import changes_of, tags_of
 from otel_rollout_mlflow.run_links import RunLinks
 from otel_rollout_mlflow.tags import TagWarnings, useful_resource
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MAX_ROOTS: Final = 50
 """Maximum roots in one request. More are no faster, and a failed request costs more."""
 _TRACES_PER_QUERY: Final = 100
+_RUNNING: Final = "IN_PROGRESS"
 
 
 class TraceWriter:
@@ -62,6 +63,27 @@ class TraceWriter:
         self._experiments.confirm(experiment_id)
         self._tag_warnings.warn_of(spans)
 
+    def write_running(self, experiment_id: str, roots: Sequence[ReadableSpan]) -> None:
+        """Write placeholders of running roots, except where the root itself is stored.
+
+        MLflow's own request that starts a trace is not used: afterwards MLflow keeps the first token counts
+        that it finds, and does not update the duration.
+
+        Raises:
+            UndeliveredError: not all placeholders are stored.
+        """
+        for of_request in chunks(roots, MAX_ROOTS):
+            infos = self._stored([trace_id_of(root) for root in of_request], experiment_id)
+            ended = {id_ for id_, info in infos.items() if info.get("state") != _RUNNING}
+            running = [root for root in of_request if trace_id_of(root) not in ended]
+            with rejecting():
+                mapped = [placeholder(root) for root in running]
+                requests = list(requests_of(mapped, self._max_request_bytes))
+            for request in requests:
+                self._target.write_spans(request, experiment_id)
+            for span in mapped:
+                self._target.name_trace(trace_id_of(span), trace_name(span))
+
     def _write_scores(
         self, experiment_id: str, scores: Sequence[MlflowFeedback], spans: Sequence[ReadableSpan]
     ) -> None:
@@ -88,13 +110,17 @@ class TraceWriter:
         wanted = sorted(trace_ids)
         infos: dict[str, dict[str, Any]] = {}
         for chunk in chunks(wanted, _TRACES_PER_QUERY):
-            ids = ", ".join(f"'{id_}'" for id_ in chunk)
-            for info in self._target.traces_of(f"attributes.request_id IN ({ids})", [experiment_id]):
-                infos[str(info["trace_id"])] = info
+            infos |= self._stored(chunk, experiment_id)
         for id_ in wanted:
             if id_ not in infos and (found := self._target.trace_info(id_)) is not None:
                 infos[id_] = found
         return infos
+
+    def _stored(self, trace_ids: Iterable[str], experiment_id: str) -> dict[str, dict[str, Any]]:
+        """Return the traces of an experiment by id, as MLflow's API describes them."""
+        ids = ", ".join(f"'{id_}'" for id_ in trace_ids)
+        found = self._target.traces_of(f"attributes.request_id IN ({ids})", [experiment_id])
+        return {str(info["trace_id"]): info for info in found}
 
     def _write_spans(self, experiment_id: str, spans: Sequence[ReadableSpan]) -> None:
         with rejecting():

@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout_mlflow.feedback import feedback_of, is_given_outside
-from otel_rollout_mlflow.mapping import running_trace, to_mlflow
+from otel_rollout_mlflow.mapping import placeholder, to_mlflow, trace_name
 from otel_rollout_weave.feedback import feedback_of as weave_feedback_of
 from otel_rollout_weave.mapping import to_call, to_marker
 from tests.exporting.mapped_spans import operations, roots
@@ -34,7 +34,8 @@ def mlflow_of(span: ReadableSpan) -> dict[str, Any]:
         "is_given_outside": is_given_outside(span),
     }
     if span.parent is None:
-        made["running"] = vars(running_trace(span))
+        running = placeholder(span)
+        made["running"] = {"tags": dict(running.resource.attributes), "name": trace_name(running)}
     return made
 
 

@@ -81,8 +81,8 @@ def test_mlflow_exporter_encodes_every_span(batch, last, max_bytes):
             ).encode()
             assert score.name
     for span in batch:
-        running = mlflow_mapping.running_trace(span)
-        orjson.dumps([running.tags, running.session])
+        (request,) = mlflow_writer.requests_of([mlflow_mapping.placeholder(span)], max_bytes)
+        assert spans_in(read_back(request))
     assert found == len(batch)
 
 

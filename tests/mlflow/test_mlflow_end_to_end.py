@@ -99,6 +99,7 @@ def test_trajectory_is_shown_while_it_runs_and_as_an_error_once_killed(
     assert ended.info.tags["rollout_n"] == "1"
     (root,) = [span for span in ended.data.spans if span.parent_id is None]
     assert root.status.description == "process ended before the trajectory did"
+    assert ended.info.execution_duration == root.end_time_ns // 10**6 - root.start_time_ns // 10**6
 
 
 @pytest.mark.parametrize(
