@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = 1
 """Version of the columns' types and meanings. Software refuses a table of a newer version."""
 VERSION_PROPERTY: Final = "rollout.schema_version"
-"""Key of the table's version in the metadata of column ``trace_id``: deltalake accepts no property of a table
-that Delta does not define."""
+"""Property of the table that holds the version."""
 COMMENT: Final = "comment"
 """Key of a column's meaning in the column's metadata, by which Spark shows it."""
 
@@ -98,6 +97,11 @@ COLUMNS: Final = (
 )
 """The columns, in the order of the table."""
 NAMES: Final = tuple(column.name for column in COLUMNS)
+STATISTICS: Final = (
+    *("trace_id", "run_id", "project", "experiment", "step", "sample_index", "rollout_n", "validate"),
+    *("group_id", "name", "kind", "tool_name", "is_root", "start_time", "start_ns", "status", "score_name"),
+)
+"""Columns whose bounds the table's log has for each file, so that a query reads only some of the files."""
 SCORE_FIELDS: Final[tuple[tuple[str, ColumnType], ...]] = (
     ("name", "text"),
     ("value", "float64"),
@@ -130,16 +134,15 @@ def score_fields() -> list[Field]:
 
 
 def arrow_schema(columns: Iterable[Column] = COLUMNS) -> Schema:
-    """Return the columns as an Arrow schema, with meanings and the version as metadata."""
+    """Return the columns as an Arrow schema, with their meanings as metadata."""
     from arro3.core import Schema
 
-    fields = []
-    for column in columns:
-        metadata = {COMMENT: column.meaning}
-        if column.name == NAMES[0]:
-            metadata[VERSION_PROPERTY] = str(SCHEMA_VERSION)
-        fields.append(_field(column.name, data_type(column.type_)).with_metadata(metadata))
-    return Schema(fields)
+    return Schema(
+        [
+            _field(column.name, data_type(column.type_)).with_metadata({COMMENT: column.meaning})
+            for column in columns
+        ]
+    )
 
 
 def _field(name: str, type_: DataType) -> Field:
