@@ -96,9 +96,10 @@ def _request(row: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
 
 
 def _decoded(row: Mapping[str, Any], attributes: Mapping[str, Any], column: str, mime_type: str) -> Any:
-    text = row.get(column)
-    is_json = text is not None and attributes.get(mime_type) == semconv.JSON_MIME_TYPE
-    return messages.read_json(text) if is_json else text
+    text: str | None = row.get(column)
+    if text is None or attributes.get(mime_type) != semconv.JSON_MIME_TYPE:
+        return text
+    return messages.read_json(text)
 
 
 def _role_counts(conversation: Any) -> dict[str, int]:

@@ -21,7 +21,7 @@ _NO_CREDENTIALS: Final = ("169.254.169.254", "error getting credentials", "no cr
 """Signs that deltalake has asked the cloud's machine for credentials, because no variable has any."""
 _DAMAGED: Final = (
     "Json error", "No table metadata or protocol", "Expected ordered contiguous", "log segment",
-    "Missing commit", "Invalid table version", "Invalid checkpoint", "Failed to parse", "missing version", "Invalid log",
+    "Missing commit", "missing version", "Invalid table version", "Invalid checkpoint", "Invalid log",
 )  # fmt: skip
 _TEMPORARY_CLASSES: Final = ("CommitFailedError", "PanicException")
 

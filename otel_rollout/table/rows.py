@@ -261,7 +261,7 @@ def batch_of(rows: Sequence[Row]) -> RecordBatch:
     """Return rows as an Arrow batch with all columns of the table."""
     from arro3.core import RecordBatch
 
-    arrays = {column.name: _array(rows, column) for column in schema.COLUMNS}
+    arrays: dict[str, Any] = {column.name: _array(rows, column) for column in schema.COLUMNS}
     return RecordBatch.from_pydict(arrays, schema=schema.arrow_schema())
 
 

@@ -176,8 +176,8 @@ class Store:
         for name, type_ in _delta_types(schema.arrow_schema()).items():
             if name in known and known[name] != type_:
                 raise TableError(
-                    f"Column {name} of the table at {uri} has type {known[name]}, not {type_}: move the table "
-                    "away."
+                    f"Column {name} of the table at {uri} has type {known[name]}, not {type_}: move the "
+                    "table away."
                 )
 
     @contextmanager
