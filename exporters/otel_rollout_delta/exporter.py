@@ -45,8 +45,6 @@ class DeltaSpanExporter(GuardedExporter):
     batch: BatchLimits = _LIMITS
 
     def __init__(self, *, uri: str | None = None) -> None:
-        import deltalake  # noqa: F401 - a missing package is reported at the start, with the extra that has it
-
         super().__init__("Delta")
         self._location = settings.resolve(uri)
         self._store = Store(self._location)
@@ -83,7 +81,8 @@ class DeltaSpanExporter(GuardedExporter):
         return self.guarded(self._check)
 
     def prepare(self) -> None:
-        """Import deltalake; a failure shows at the first commit."""
+        """Import deltalake, and open the table; a failure shows at the first commit."""
+        self._logger.info("spans go to the table at %s", self._location.uri)
         self.guarded(self._check)
 
     def destination(self, project: str) -> str:

@@ -13,19 +13,9 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.spool_reader import Recorded, read_directory
 
 COMPARED = (
-    *(
-        "trace_id",
-        "span_id",
-        "parent_span_id",
-        "name",
-        "start_ns",
-        "duration_ns",
-        "status",
-        "scope",
-        "run_id",
-    ),
-    *("scope", "project", "experiment", "step", "sample_index", "rollout_n", "validate", "kind"),
-    *("input", "output"),
+    *("trace_id", "span_id", "parent_span_id", "run_id", "name", "scope", "kind", "input", "output"),
+    *("start_ns", "duration_ns", "status"),
+    *("project", "experiment", "step", "sample_index", "rollout_n", "validate"),
 )
 """Columns that are compared with the recorded lines."""
 _STATUS = ("unset", "ok", "error")
