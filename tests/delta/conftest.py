@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,3 +29,12 @@ def variables(tmp_path: Path, table: Path) -> dict[str, str]:
         "OTEL_TEST_HASTE": "100",
         "OTEL_TEST_BATCH": "7",
     }
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """Yield a directory that an unprivileged user can reach and write to."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
