@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_rollout.exporting.entry_points import load
 from otel_rollout.otlp.reader import spans_of
 from tests.conformance.backend import Adapter, differences, trees
+from tests.conformance.delta_adapter import DeltaAdapter
 from tests.conformance.mlflow_adapter import MlflowAdapter
 from tests.conformance.otlp_adapter import receiver
 from tests.conformance.weave_adapter import WeaveAdapter
@@ -28,7 +29,7 @@ from tests.spool_reader import read_directory, segment_lines, segments_below
 
 ROOT = Path(__file__).parent.parent.parent
 REFERENCE = "otlp_proto_http"
-NAMES = ("mlflow", "weave", "otlp", REFERENCE)
+NAMES = ("mlflow", "weave", "delta", "otlp", REFERENCE)
 
 # A warning that MLflow causes.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
@@ -41,7 +42,8 @@ def adapters(
     """Every backend under test, by its exporter's name."""
     with receiver() as otlp:
         mlflow = MlflowAdapter(tmp_path_factory.mktemp("mlflow"))
-        yield {adapter.exporter: adapter for adapter in (mlflow, WeaveAdapter(local_weave), *otlp)}
+        delta = DeltaAdapter(tmp_path_factory.mktemp("delta"))
+        yield {adapter.exporter: adapter for adapter in (mlflow, WeaveAdapter(local_weave), delta, *otlp)}
 
 
 @pytest.fixture(scope="module")

@@ -162,7 +162,8 @@ def _watch(deaths: _Deaths, directory: Path, is_over: threading.Event) -> None:
     before = {point: found(pattern) for point, pattern in patterns.items()}
     while not is_over.is_set():
         for point, pattern in patterns.items():
-            if found(pattern) - before[point]:
+            is_begun = before["in the table's log"]  # the first entry of the log begins the table
+            if is_begun and found(pattern) - before[point]:
                 deaths.die(point)
 
 
