@@ -73,6 +73,10 @@ OF_SCORE: Final = {
 """Text attribute of an evaluation span → its column. ``score_value`` holds the number."""
 
 
+_NOWHERE: Final = Held("", type(NotImplemented))
+"""Holds no attribute."""
+
+
 def row_of(span: ReadableSpan) -> Row:
     """Return a span's row.
 
@@ -141,9 +145,9 @@ def _without_held(row: Row, attributes: Mapping[str, Any], held: Mapping[str, He
     """Put attributes into their columns; return the others."""
     others = {}
     for name, value in attributes.items():
-        holder = held.get(name)
-        if holder is not None and type(value) is holder.type_ and _fits(value):
-            row[holder.column] = value
+        column, type_ = held.get(name, _NOWHERE)
+        if type(value) is type_ and _fits(value):
+            row[column] = value
         else:
             others[name] = value
     return others
@@ -151,11 +155,11 @@ def _without_held(row: Row, attributes: Mapping[str, Any], held: Mapping[str, He
 
 def _fits(value: Any) -> bool:
     """Return whether a column can hold a value of its type; check that text is UTF-8."""
-    if type(value) is int:
-        return MIN_INT <= value <= MAX_INT
     if type(value) is str:
-        _utf8(value)
-    return True
+        if not value.isascii():
+            value.encode()
+        return True
+    return type(value) is not int or MIN_INT <= value <= MAX_INT
 
 
 def _utf8(text: str) -> str:
