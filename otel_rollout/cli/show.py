@@ -169,8 +169,8 @@ def _write(path: Path, page: str) -> None:
 @contextmanager
 def _viewer_errors_reported() -> Iterator[None]:
     """End the command with one line and status 2 if a trajectory cannot be shown."""
+    from otel_rollout.base.printable import printable
     from otel_rollout.viewer.errors import ViewerError
-    from otel_rollout.viewer.printable import printable
 
     try:
         yield

@@ -21,10 +21,7 @@ START_NS = 1_767_225_600_000_000_000  # 2026-01-01
 _TURN_NS = 2_000_000_000
 _TOOLS = ("search", "calculator", "python")
 _ERRORS = ("TimeoutError", "ZeroDivisionError")
-_WORDS = (
-    "add the two numbers and divide by three then search for a source that says otherwise because my answer "
-    "depends on it while I check every digit of the sum again with care before I write down what was asked"
-).split()
+_WORDS = tuple("add two numbers divide by three search source otherwise answer check digit sum write".split())  # noqa: SIM905
 
 
 @dataclass(frozen=True)
@@ -179,7 +176,9 @@ class _Columns:
         turn, rows = self._place // 3, len(self._place)
         is_call = self._is_call
         reply = self._texts()
-        asked = pc.binary_join_element_wise('{"messages":[{"role":"user","content":"', self._texts(), '"}]}', "")
+        asked = pc.binary_join_element_wise(
+            '{"messages":[{"role":"user","content":"', self._texts(), '"}]}', ""
+        )
         answer = pc.binary_join_element_wise('{"content":"', reply, '"}', "")
         has_content = pa.array(~self._is_score)
         counted = {
@@ -232,19 +231,34 @@ def _schema() -> pa.Schema:
     text, number, instant = pa.string(), pa.int64(), pa.timestamp("us", "UTC")
     score = pa.struct([("name", text), ("value", pa.float64()), ("label", text), ("time_ns", number)])
     types = {
-        **dict.fromkeys("trace_id span_id parent_span_id run_id project experiment".split(), text),
-        **{"step": number, "sample_index": text, "rollout_n": number, "validate": pa.bool_()},
-        **{"group_id": text, "group_size": number, "agent_name": text},
-        **{"policy_version_min": number, "policy_version_max": number},
-        **dict.fromkeys("name kind scope model tool_name".split(), text),
-        **{"is_root": pa.bool_(), "start_time": instant, "start_ns": number, "duration_ns": number},
-        **dict.fromkeys("status error_type error_message".split(), text),
-        **dict.fromkeys("tokens_in tokens_out tokens_cached".split(), number),
-        **{"finish_reason": text, "score_name": text, "score_value": pa.float64(), "score_label": text},
-        **dict.fromkeys("score_comment score_origin score_by".split(), text),
+        **dict.fromkeys(["trace_id", "span_id", "parent_span_id", "run_id", "project", "experiment"], text),
+        "step": number,
+        "sample_index": text,
+        "rollout_n": number,
+        "validate": pa.bool_(),
+        "group_id": text,
+        "group_size": number,
+        "agent_name": text,
+        "policy_version_min": number,
+        "policy_version_max": number,
+        **dict.fromkeys(["name", "kind", "scope", "model", "tool_name"], text),
+        "is_root": pa.bool_(),
+        "start_time": instant,
+        "start_ns": number,
+        "duration_ns": number,
+        **dict.fromkeys(["status", "error_type", "error_message"], text),
+        **dict.fromkeys(["tokens_in", "tokens_out", "tokens_cached"], number),
+        "finish_reason": text,
+        "score_name": text,
+        "score_value": pa.float64(),
+        "score_label": text,
+        **dict.fromkeys(["score_comment", "score_origin", "score_by"], text),
         "scores": pa.list_(score),
-        **dict.fromkeys("messages_system messages_user messages_assistant messages_tool".split(), number),
-        **{"reply": text, "continues": text, "shared": number, "turn_length": number},
-        **dict.fromkeys("input output attributes events links resource service".split(), text),
+        **dict.fromkeys(["messages_system", "messages_user", "messages_assistant", "messages_tool"], number),
+        "reply": text,
+        "continues": text,
+        "shared": number,
+        "turn_length": number,
+        **dict.fromkeys(["input", "output", "attributes", "events", "links", "resource", "service"], text),
     }
     return pa.schema(list(types.items()))

@@ -27,5 +27,5 @@ SELECT
   CAST(counted.tokens_cached AS BIGINT) AS tokens_cached, rewards.value AS reward
 FROM roots AS root
   LEFT JOIN counted ON root.trace_id = counted.trace_id
-  LEFT JOIN (SELECT trace_id, value FROM scores WHERE name = 'reward') AS rewards
+  LEFT JOIN (SELECT trace_id, value FROM newest_scores WHERE name = 'reward') AS rewards
     ON root.trace_id = rewards.trace_id
