@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from arro3.core import Table
+    from arro3.core import RecordBatchReader, Table
     from deltalake import DeltaTable
 
 _TYPES: Final = {
@@ -76,31 +76,42 @@ class Engine:
         self.run(in_parentheses(checked))
         return checked
 
-    def run(self, sql: str) -> Table:
-        """Run a query that this package has made.
+    def run(self, sql: str, limit: int | None = None) -> Table:
+        """Run a statement that this package has made or checked.
+
+        Args:
+            sql: the statement.
+            limit: number of rows after which the engine stops; all by default or with 0.
 
         Raises:
             QueryError: the query is wrong, or the table cannot be read.
         """
         try:
             self._make(sql)
-            return self._builder.execute(sql).read_all()
+            reader = self._builder.execute(sql)
+            return _first_rows(reader, limit) if limit else reader.read_all()
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the engine is no Exception
             raise QueryError(_in_words(str(error))) from error
+
+    def columns_of(self, view: str) -> list[str]:
+        """Return the names of a view's columns."""
+        return list(self.run(f"SELECT * FROM {view} LIMIT 0").column_names)  # noqa: S608
 
     def definitions(self) -> Iterator[tuple[str, str]]:
         """Yield name and SQL of each view, for another engine that has the table's rows."""
         for name in views.ORDER:
             yield name, self._definition(name)
 
-    def write_parquet(self, sql: str, path: Path) -> None:
+    def write_parquet(self, sql: str, path: Path, limit: int | None = None) -> None:
         """Write the rows of a query that a user has written to a new Parquet file.
 
         Raises:
             QueryError: the text is no query, a wrong one, or the file cannot be written.
         """
+        if limit:
+            raise QueryError("A Parquet file gets all rows: write LIMIT in the SELECT, not --limit.")
         self.run(f"COPY (\n{self.check(sql)}\n) TO {literal(str(path.absolute()))} STORED AS PARQUET")
 
     def _make(self, sql: str) -> None:
@@ -131,6 +142,19 @@ class Engine:
 
     def _execute(self, sql: str) -> None:
         self._builder.execute(sql).read_all()
+
+
+def _first_rows(reader: RecordBatchReader, limit: int) -> Table:
+    """Read the first rows of a query, in its order."""
+    from arro3.core import Table
+
+    batches, left = [], limit
+    for batch in reader:
+        batches.append(batch.slice(0, min(left, batch.num_rows)))
+        left -= batches[-1].num_rows
+        if not left:
+            break
+    return Table.from_batches(batches, schema=reader.schema)
 
 
 def _in_words(message: str) -> str:

@@ -161,7 +161,7 @@ class Rows:
 
         table = self.arrow()
         names = list(table.column_names)
-        shown = dicts_of(table.slice(0, _MAX_SHOWN))
+        shown = dicts_of(table.slice(0, min(_MAX_SHOWN, table.num_rows)))
         head = "".join(f"<th>{escape(in_one_line(name))}</th>" for name in names)
         body = "".join(
             f"<tr>{''.join(f'<td>{escape(_cell(row[name]))}</td>' for name in names)}</tr>" for row in shown
