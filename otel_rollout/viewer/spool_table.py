@@ -28,11 +28,16 @@ def table_of(source: SpoolSource) -> Iterator[Store]:
     """
     with tempfile.TemporaryDirectory(prefix="otel-rollout-") as directory:
         store = Store(location_of(str(Path(directory) / "table")))
-        rows = (row_of(span) for span in source.every_span())
-        number = 0
-        while batch := list(itertools.islice(rows, _ROWS)):
-            store.append([batch_of(batch)], "spool", number)
-            number += 1
-        if not number:
+        if not fill(store, source):
             raise ViewerError(f"There is no trajectory in {source.location}.")
         yield store
+
+
+def fill(store: Store, source: SpoolSource) -> int:
+    """Append the spans of a spool to a table; return the number of commits."""
+    rows = (row_of(span) for span in source.every_span())
+    number = 0
+    while batch := list(itertools.islice(rows, _ROWS)):
+        store.append([batch_of(batch)], "spool", number)
+        number += 1
+    return number

@@ -253,7 +253,7 @@ def _schema() -> pa.Schema:
         "score_value": pa.float64(),
         "score_label": text,
         **dict.fromkeys(["score_comment", "score_origin", "score_by"], text),
-        "scores": pa.list_(score),
+        "scores": pa.list_(pa.field("element", score)),
         **dict.fromkeys(["messages_system", "messages_user", "messages_assistant", "messages_tool"], number),
         "reply": text,
         "continues": text,
