@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from otel_rollout.rollout_table import open_table
+from otel_rollout.rollout_table import RolloutTable, open_table
 from otel_rollout.table import views
 from otel_rollout.table.rows import batch_of
 from tests.table.generated_table import Shape
@@ -209,19 +209,26 @@ def test_groups_steps_and_runs_sum_their_trajectories(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("view", views.NAMES)
-def test_duckdb_gives_the_same_rows(tmp_path: Path, view: str) -> None:
-    """The shipped SQL runs unchanged in DuckDB, also with spans delivered twice and a running trajectory."""
-    store = generated(tmp_path / "table", Shape(40, per_step=16), rows_each=400)
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutTable, Any]:
+    """A table with spans delivered twice and a running trajectory, and DuckDB with its views."""
+    path = tmp_path_factory.mktemp("tables") / "table"
+    store = generated(path, Shape(40, per_step=16), rows_each=400)
     again = [root("1"), score("1", "b", 0.5), row("2", "c", "a2", kind="LLM", tokens_in=5)]
     for number in (7, 8):
         store.append([batch_of(again)], "again", number)
-    table = open_table(str(tmp_path / "table"))
+    table = open_table(str(path))
+    return table, table.duckdb()
+
+
+@pytest.mark.parametrize("view", views.NAMES)
+def test_duckdb_gives_the_same_rows(engines: tuple[RolloutTable, Any], view: str) -> None:
+    """The shipped SQL runs unchanged in DuckDB."""
+    table, duckdb = engines
     sql = f"SELECT * FROM {view} ORDER BY {_KEYS[view]}"
     ours = pa.table(table.sql(sql).arrow()).to_pylist()
-    theirs = table.duckdb().sql(sql).to_arrow_table().to_pylist()
     assert ours
-    assert _rounded(theirs) == _rounded(ours)
+    assert _rounded(duckdb.sql(sql).to_arrow_table().to_pylist()) == _rounded(ours)
 
 
 def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
