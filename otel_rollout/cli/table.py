@@ -189,8 +189,10 @@ def _show_view(
                 order = ", ".join(filters.order(name.strip(), known) for name in sort.split(","))
             conditions = [*described, *conditions]
             sql = f"SELECT * FROM {view}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
-            if chosen == "parquet" and limit:
-                sql, limit = f"{sql} LIMIT {limit}", None
+            wanted = (_PAGE if limit is None else limit) if chosen == "table" else limit
+            if wanted:  # one more than a table shows, to know whether there are more
+                sql += f" LIMIT {wanted + (chosen == 'table')}"
+            limit = limit if chosen == "table" else None
             _show(engine, engine.check(sql), _LISTED[view], chosen, limit, output, location)
 
 
@@ -235,6 +237,7 @@ def _show(
         if columns and "trace_id" in row:
             row["trace_id"] = row["trace_id"][:_DIGITS]
     more = [f"the first {len(rows)}; --limit 0 shows all"] if table.num_rows > len(rows) else []
+    more += [] if rows else ["no rows"]
     print_table(rows, names, [*more, f"from {location}"])
 
 
