@@ -234,6 +234,6 @@ def test_duckdb_gives_the_same_rows(engines: tuple[RolloutTable, Any], view: str
 def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows with floats rounded, because engines add them up in different orders."""
     return [
-        {name: round(value, 9) if isinstance(value, float) else value for name, value in each.items()}
+        {name: round(value, 12) if isinstance(value, float) else value for name, value in each.items()}
         for each in rows
     ]

@@ -23,7 +23,7 @@ from tests.viewer.test_conversation import line
 
 SOURCES = pytest.mark.parametrize("source", ["spool", "mlflow", "table"])
 WITH_TEXT = pytest.mark.parametrize("source", ["spool", "mlflow"])
-"""The sources that have the text of token ids; the tests' table is made from the spool, before a forwarder."""
+"""The sources with the text of token ids; the tests' table is made from a spool, before a forwarder."""
 HEADING = re.compile(r"^ ?(\d+) (\S.*?)(?:  .*)?$", re.MULTILINE)
 """The heading of a turn: its number and its role."""
 
