@@ -38,6 +38,8 @@ from otel_rollout.settings import ExporterOptions, Settings, SettingsError
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from otel_rollout.rollout_table import RolloutTable
+
 __all__ = [
     "ExporterCount",
     "Report",
@@ -48,6 +50,7 @@ __all__ = [
     "__version__",
     "configure",
     "instrument",
+    "open_table",
     "publish_run",
     "rollout_trace_attr",
     "rollout_trace_op",
@@ -157,6 +160,20 @@ def publish_run(**runs: str) -> None:
             the rollout does not use are ignored.
     """
     _trackers.publish_run(runs)
+
+
+def open_table(uri: str) -> RolloutTable:
+    """Open a rollout table to read it: its views as DataFrames, SQL, and single trajectories.
+
+    Args:
+        uri: what ``OTEL_ROLLOUT_DELTA_URI`` named: a directory, or an address such as ``s3://bucket/rollouts``.
+
+    Raises:
+        TableError: there is no rollout table, or it cannot be read. The message is one sentence.
+    """
+    from otel_rollout import rollout_table  # here: training needs none of it
+
+    return rollout_table.open_table(uri)
 
 
 def status() -> Report:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rollout.base import setting_parsers
+from otel_rollout.base.known_exporters import KNOWN_EXPORTERS
 from otel_rollout.base.suggest import closest, did_you_mean
 from otel_rollout.settings import (
     CONFIG_VARIABLE,
@@ -85,7 +86,11 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     The variables are unknown ones with the prefix ``OTEL_ROLLOUT_``, and variables that differ from one in
     :class:`Settings` by a letter or two (``OTEL_TRACE_EXPORTER``).
     """
-    known = [variable_of(field) for field in dataclasses.fields(Settings)]
+    of_exporters = (name for known in KNOWN_EXPORTERS.values() for name in known.of_target)
+    known = [
+        *(variable_of(field) for field in dataclasses.fields(Settings)),
+        *(name for name in of_exporters if name.startswith(PREFIX)),
+    ]
     without_prefix = {name.removeprefix(PREFIX): name for name in known}
     found = []
     for name in sorted(set(environ) - {*known, CONFIG_VARIABLE, WARNED_VARIABLE}):

@@ -4,12 +4,15 @@ The ledger has a cursor per exporter and segment, and counts per step. With tail
 decided groups, and for each of their traces whether it is delivered.
 
 Cursors and counts change in one transaction, after the target has answered, so that they always agree. A
-forwarder that is killed between answer and transaction sends the batch again.
+forwarder that is killed between answer and transaction sends the batch again, unless the exporter commits
+numbered batches: then the ledger has the batch before it is committed, and the target tells whether it is.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +38,22 @@ class Outcome(NamedTuple):
     size: int
     kept: bool
     reason: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The newest batch that an exporter has begun to commit.
+
+    Attributes:
+        writer: id by which the target knows the exporter's batches; a ledger that is lost takes it along.
+        number: number of the batch; 0 before the first.
+        ends: segment → end of the batch's lines, which begin at the exporter's cursor. None once the batch is
+            committed.
+    """
+
+    writer: str
+    number: int = 0
+    ends: Mapping[str, int] | None = None
 
 
 class Ledger(LedgerFile):
@@ -63,7 +82,7 @@ class Ledger(LedgerFile):
         return {StepKey(step, bool(validate)): Tally(*counts) for step, validate, *counts in rows}
 
     def advance(self, exporter: str, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
-        """Move an exporter's cursors, add to its counts, and clear its failure.
+        """Move an exporter's cursors, add to its counts; clear its failure and its batch.
 
         Args:
             exporter: name of the exporter.
@@ -87,7 +106,26 @@ class Ledger(LedgerFile):
                 ],
             )
             self._db.execute("UPDATE attempt SET kind = NULL WHERE exporter = ?", (exporter,))
+            self._db.execute("UPDATE batch SET ends = NULL WHERE exporter = ?", (exporter,))
             self._note_destination(exporter)
+
+    def batch(self, exporter: str) -> Batch | None:
+        """Return the newest batch of an exporter; None before the first."""
+        query = "SELECT writer, number, ends FROM batch WHERE exporter = ?"
+        row = self._db.execute(query, (exporter,)).fetchone()
+        if row is None:
+            return None
+        writer, number, ends = row
+        return Batch(writer, number, None if ends is None else json.loads(ends))
+
+    def note_batch(self, exporter: str, batch: Batch) -> None:
+        """Record a batch before it is committed; :meth:`advance` records that it is."""
+        ends = None if batch.ends is None else json.dumps(batch.ends)
+        with self._change():
+            self._db.execute(
+                "INSERT OR REPLACE INTO batch VALUES (?, ?, ?, ?)",
+                (exporter, batch.writer, batch.number, ends),
+            )
 
     def note_failure(self, exporter: str, failure: ExportFailure, is_retry: bool = True) -> None:
         """Record why an exporter cannot deliver; with ``is_retry`` count the retry too."""

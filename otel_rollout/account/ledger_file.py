@@ -46,8 +46,12 @@ PRAGMA user_version = {VERSION};
 COMMIT;
 """
 """The tables. Names stay as in files of older versions; ``left_out`` counts spans sampled out."""
-_DESTINATION = "CREATE TABLE IF NOT EXISTS destination (exporter TEXT PRIMARY KEY, text TEXT NOT NULL)"
-"""A table that files of older versions lack."""
+_LATER_TABLES = (
+    "CREATE TABLE IF NOT EXISTS destination (exporter TEXT PRIMARY KEY, text TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS batch ("
+    "exporter TEXT PRIMARY KEY, writer TEXT NOT NULL, number INTEGER NOT NULL, ends TEXT) WITHOUT ROWID",
+)
+"""Tables that files of older versions lack."""
 
 _Self = TypeVar("_Self", bound="LedgerFile")
 
@@ -106,7 +110,8 @@ class LedgerFile:
             db.execute("PRAGMA synchronous=OFF")
             if version_of(db) == 0:
                 db.executescript(_SCHEMA)
-            db.execute(_DESTINATION)
+            for table in _LATER_TABLES:
+                db.execute(table)
             return db, os.stat(self._path)
         except BaseException:
             db.close()

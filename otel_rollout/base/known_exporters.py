@@ -29,8 +29,13 @@ class ExporterVariables:
     required: tuple[str, str] | None = None
 
 
+_OPENTELEMETRY: Final = "OTEL_"
 KNOWN_EXPORTERS: Final[Mapping[str, ExporterVariables]] = MappingProxyType(
     {
+        "delta": ExporterVariables(
+            prefixes=(_OPENTELEMETRY,),
+            of_target=frozenset({"OTEL_ROLLOUT_DELTA_URI"}),
+        ),
         "mlflow": ExporterVariables(
             prefixes=("MLFLOW_",),
             of_target=frozenset({"MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"}),
@@ -54,9 +59,10 @@ KNOWN_EXPORTERS: Final[Mapping[str, ExporterVariables]] = MappingProxyType(
 )
 """Exporter → its variables. Variables of an exporter that is not listed here begin with ``OTEL_``, or the
 setting ``forwarder_variables`` names them."""
-PREFIXES: Final = (
-    "OTEL_",
-    *(prefix for exporter in KNOWN_EXPORTERS.values() for prefix in exporter.prefixes),
+PREFIXES: Final = tuple(
+    dict.fromkeys(
+        [_OPENTELEMETRY, *(prefix for exporter in KNOWN_EXPORTERS.values() for prefix in exporter.prefixes)]
+    )
 )
 """Prefixes of OpenTelemetry's and the trackers' variables, which every process of a run gets."""
 DELIVERY_PREFIXES: Final = (*PREFIXES, "AWS_", "AZURE_", "GOOGLE_")

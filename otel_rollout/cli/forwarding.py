@@ -16,6 +16,7 @@ from otel_rollout.forwarder.lock import ForwarderLock
 from otel_rollout.launch import drain
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout, segments
+from otel_rollout.spool.waiting import WaitingProgram
 
 _SCAN_INTERVAL = 2.0
 """Seconds between a service's scans for new runs."""
@@ -61,12 +62,14 @@ def forward_or_wait(node_dir: Path, configured: Settings, on_wait: Callable[[], 
     """
     target = node_report.report(node_dir, configured).recorded
     is_waiting = False
+    waiting = WaitingProgram(node_dir)
     while not forward_directory(node_dir, configured):
         if not is_waiting:
             is_waiting = True
             on_wait()
         if drain.is_settled(node_dir, configured, target):
             return
+        waiting.announce()
         time.sleep(_WAIT_INTERVAL)
 
 

@@ -25,6 +25,7 @@ from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import report_output, runs
 from otel_rollout.cli import show as show_commands
+from otel_rollout.cli import table as table_commands
 from otel_rollout.exporting import entry_points
 from otel_rollout_demo.cli import demo
 
@@ -84,6 +85,10 @@ SpoolOption = Annotated[
 app.command()(demo)
 app.command(context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.show)
 app.command(context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.compare)
+app.command("list")(table_commands.list_)
+app.command()(table_commands.groups)
+app.command()(table_commands.steps)
+app.command()(table_commands.query)
 
 
 @app.callback(invoke_without_command=True)

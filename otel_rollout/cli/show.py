@@ -14,6 +14,7 @@ from rich.console import Console
 
 from otel_rollout import settings_reader
 from otel_rollout.base.suggest import closest
+from otel_rollout.cli import sources
 
 if TYPE_CHECKING:
     from otel_rollout.viewer.conversation import Conversation
@@ -27,16 +28,15 @@ _TRAJECTORY = (
 CONTEXT_SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Typer's settings for commands that take trajectory names, which may start with a dash."""
 _FILTERING_ADVICE = (
-    "Lists are in the order of step and row, and cannot be filtered or sorted yet: `otel-rollout show 7/` "
-    "lists step 7, and `otel-rollout show | grep error` the failed trajectories. MLflow and Weave filter and "
-    "sort by score."
+    "`otel-rollout list` filters and sorts trajectories: `otel-rollout list --step 7 --failed --sort reward`."
 )
 FromOption = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="A spool, run or node directory, a file of OTLP JSON Lines, `mlflow` or mlflow:URI. "
-        "\\[default: OTEL_ROLLOUT_SPOOL_DIR, or otel-rollout-<uid> in the temporary directory]",
+        help="A rollout table (directory or s3://…), a spool, run or node directory, a file of OTLP JSON "
+        "Lines, `mlflow` or mlflow:URI. \\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, "
+        "or the spool]",
     ),
 ]
 HtmlOption = Annotated[
@@ -124,6 +124,8 @@ def _source(from_: str | None) -> Source:
     """Open the source that the option ``--from`` names."""
     from otel_rollout.viewer.errors import ViewerError
 
+    if (address := sources.table_address(from_)) is not None:
+        return _table_source(address)
     configured, _ = settings_reader.from_environment(os.environ)
     scheme, _, uri = (from_ or "").partition(":")
     if scheme == "mlflow":
@@ -135,6 +137,22 @@ def _source(from_: str | None) -> Source:
     from otel_rollout.viewer.spool_source import SpoolSource
 
     return SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)
+
+
+def _table_source(address: str) -> Source:
+    """Open the table at an address."""
+    from otel_rollout.table.errors import TableError
+    from otel_rollout.viewer.errors import ViewerError
+    from otel_rollout.viewer.table_source import TableSource
+
+    try:
+        return TableSource(sources.store_at(address))
+    except TableError as error:
+        raise ViewerError(str(error)) from error
+    except ModuleNotFoundError as error:
+        if error.name not in ("deltalake", "arro3"):
+            raise
+        raise ViewerError("A table needs deltalake: pip install 'otel-rollout[delta]'") from error
 
 
 def _is_list(wanted: Reference, found: list[Summary]) -> bool:
@@ -169,8 +187,8 @@ def _write(path: Path, page: str) -> None:
 @contextmanager
 def _viewer_errors_reported() -> Iterator[None]:
     """End the command with one line and status 2 if a trajectory cannot be shown."""
+    from otel_rollout.base.printable import printable
     from otel_rollout.viewer.errors import ViewerError
-    from otel_rollout.viewer.printable import printable
 
     try:
         yield

@@ -17,7 +17,7 @@ look abilities up by ``isinstance``, so the members must be on the class or the 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -144,6 +144,50 @@ class ExportsLines(Protocol):
 
     def export_lines(self, lines: Sequence[bytes]) -> SpanExportResult:
         """Export lines of OTLP/JSON, each with its newline, in place of spans."""
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """When waiting lines are committed: at the first limit that they reach.
+
+    Attributes:
+        spans: maximum spans of a batch.
+        bytes: maximum bytes of a batch's recorded lines; a larger line is committed alone.
+        seconds: maximum seconds that the first line waits for others.
+    """
+
+    spans: int
+    bytes: int
+    seconds: float
+
+
+@runtime_checkable
+class CommitsBatches(Protocol):
+    """An exporter whose target stores a numbered batch of spans once, or not at all.
+
+    The forwarder numbers the batches of each writer. It notes a batch before the commit. After a restart, or
+    a failure that leaves the outcome open, it asks the target whether the batch is stored, and else commits
+    the same lines with the same number again.
+    """
+
+    batch: BatchLimits
+    """When waiting lines are committed."""
+
+    def committed(self, writer: str) -> int | None:
+        """Return the number of the writer's newest batch in the target; None without any.
+
+        Raises:
+            UndeliveredError: the target cannot tell.
+        """
+
+    def commit(self, spans: Iterable[ReadableSpan], writer: str, number: int) -> SpanExportResult:
+        """Store spans and the number of the batch together. Must not raise.
+
+        Args:
+            spans: can be iterated once.
+            writer: id of the writer.
+            number: number of the batch, greater than those before.
+        """
 
 
 @runtime_checkable

@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
 
+from otel_rollout.otlp.messages import Shared
+
 TOKEN_BYTES: Final = 4
 MESSAGE_BYTES: Final = 16
 MAX_BRANCHES: Final = 16
@@ -25,15 +27,6 @@ _MARK_BYTES: Final = 256
 """Bytes of memory counted per turn, in addition to its sequence."""
 
 Item = TypeVar("Item")
-
-
-class Shared(NamedTuple):
-    """The prefix that a turn shares with an earlier turn."""
-
-    turn: str
-    """Id of the earlier turn."""
-    length: int
-    """Number of tokens or messages shared with the earlier turn and its answer."""
 
 
 class Mark(NamedTuple):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +13,12 @@ from pathlib import Path
 
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from otel_rollout.account.ledger import Ledger
+from otel_rollout.account.ledger import Batch, Ledger
 from otel_rollout.account.ledger_reader import Tally
-from otel_rollout.exporting.api import Announces, ExportFailure, Prepares, reads_spool
+from otel_rollout.exporting.api import Announces, CommitsBatches, ExportFailure, Prepares, reads_spool
 from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.forwarder import retry_policy
+from otel_rollout.forwarder.batch_commits import BatchCommits, CommitClock
 from otel_rollout.forwarder.batch_sender import BatchSender
 from otel_rollout.forwarder.dead_letters import DeadLetters
 from otel_rollout.forwarder.lines import Line, LineCache
@@ -83,7 +86,15 @@ class Delivery:
         self._unreadable: set[SegmentName] = set()
         self._dead_letters = DeadLetters(node_dir, name)
         self._policy = retry_policy.policy_of(name)
-        self._sender = BatchSender(name, exporter, self._policy, self._stop, self._advance, self._failed)
+        sending = (name, exporter, self._policy, self._stop, self._advance, self._failed)
+        self._commits = (
+            BatchCommits(
+                *sending, commits=exporter, note=self._note_batch, clock=CommitClock(node_dir, exporter.batch)
+            )
+            if isinstance(exporter, CommitsBatches)
+            else None
+        )
+        self._sender = self._commits or BatchSender(*sending)
         # A trajectory that tail sampling discards would be shown as running forever.
         is_shown = isinstance(exporter, Announces) and not options.is_tail_sampled
         self._live = LiveTrajectories(node_dir) if is_shown else None
@@ -151,10 +162,15 @@ class Delivery:
         line would be delivered again.
         """
         cursors = ledger.cursors(self.name)
+        batch = ledger.batch(self.name)
         if cursors or not self._positions:
             self._positions, self._tallies = cursors, ledger.tallies(self.name)
+            if self._commits is not None and batch is not None:
+                self._commits.batch = batch
             return
         ledger.advance(self.name, self._positions, self._tallies)
+        if self._commits is not None:
+            ledger.note_batch(self.name, self._commits.batch)
         # The new ledger lacks the link too: make and record the link again.
         self._link = TrackerRunLink(self._node_dir, self.name, self._exporter)
 
@@ -200,22 +216,56 @@ class Delivery:
             self._exporter.announce(roots)
 
     def _next_batch(self) -> list[Line]:
-        """Return undelivered lines of one or more segments, up to a full batch."""
+        """Return undelivered lines, up to a full batch; none while they wait for others."""
+        if self._commits is None:
+            return self._read(BATCH_SPANS, BATCH_BYTES)
+        if (ends := self._commits.batch.ends) is not None:
+            batch = self._read(sys.maxsize, sys.maxsize, ends)
+            if not batch:
+                _logger.error("%s: the segments of an unfinished batch are gone", self.name)
+                self._commits.end()
+            return batch
+        waiting = self._waiting_bytes()
+        clock = self._commits.clock
+        if not clock.is_due(waiting):
+            return []
+        batch = self._read(clock.limits.spans, clock.limits.bytes)
+        clock.restart(waiting - sum(len(line.recorded) for line in batch))
+        return batch
+
+    def _waiting_bytes(self) -> int:
+        """Return the number of bytes in segments that are not delivered."""
+        total = 0
+        for name in layout.segments(self._node_dir):
+            with contextlib.suppress(FileNotFoundError):
+                size = (self._node_dir / name.file).stat().st_size
+                total += max(0, size - self._positions.get(name.stem, 0))
+        return total
+
+    def _read(self, max_lines: int, max_bytes: int, ends: Mapping[str, int] | None = None) -> list[Line]:
+        """Return undelivered lines of one or more segments.
+
+        Args:
+            max_lines: maximum number of lines.
+            max_bytes: maximum bytes of lines; a larger line is returned alone.
+            ends: segment → end of its last line to return; None for all lines of all segments.
+        """
         batch: list[Line] = []
         size = 0
         for name in layout.segments(self._node_dir):
+            end = sys.maxsize if ends is None else ends.get(name.stem, 0)
             position = self._positions.get(name.stem, 0)
             try:
-                for line in self._lines.read(name, position, BATCH_BYTES - size):
-                    if not self._is_decided(line):  # later lines of the segment wait too
+                for line in self._lines.read(name, position, max_bytes - size) if position < end else ():
+                    if line.end > end or not self._is_decided(line):  # later lines of the segment wait too
                         break
                     size += len(line.recorded)
                     batch.append(line)
-                    if len(batch) >= BATCH_SPANS:
+                    if len(batch) >= max_lines:
                         return batch
             except OSError as error:  # for example a bad block; other segments are still delivered
                 self._log_unreadable(name, error)
-            if size >= BATCH_BYTES:
+            if size >= max_bytes:
                 break
         return batch
 
@@ -261,10 +311,18 @@ class Delivery:
 
     def _note(self, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
         """Write cursors and counts, with retries: else lines would be sent again."""
+        self._record(lambda: self._ledger.advance(self.name, positions, tallies))
+
+    def _note_batch(self, batch: Batch) -> None:
+        """Write a batch, with retries: else it could not be told whether it is committed."""
+        self._record(lambda: self._ledger.note_batch(self.name, batch))
+
+    def _record(self, change: Callable[[], None]) -> None:
+        """Change the ledger, with retries until the delivery is stopped."""
         attempt = 0
         while True:
             try:
-                return self._ledger.advance(self.name, positions, tallies)
+                return change()
             except sqlite3.Error as error:  # for example a full disk
                 _logger.warning("cannot record the progress of %s in the ledger: %s", self.name, error)
                 self._ledger.replace_if_damaged(error)

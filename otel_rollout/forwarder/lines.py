@@ -61,6 +61,10 @@ class Line:
             self._exported = self._rewrite(self.recorded)
         return self._exported
 
+    def forget(self) -> None:
+        """Free the line as exporters get it; it is made again at its next use."""
+        self._exported = None
+
 
 class LineCache:
     """Caches the lines of a node directory for readers in several threads.

@@ -12,10 +12,11 @@ import orjson
 from otel_rollout.base import semconv
 from otel_rollout.base.bounded import BoundedDict
 from otel_rollout.forwarder import context_diff
-from otel_rollout.forwarder.context_diff import Shared, Turns
+from otel_rollout.forwarder.context_diff import Turns
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.forwarder.model_call import ModelCall, prompt_of
 from otel_rollout.otlp.json_span import JsonSpan
+from otel_rollout.otlp.messages import Shared
 
 _MIN_SHARED_TOKENS: Final = 16
 """Minimum length of a shared prompt prefix, in tokens, to be replaced by a reference."""

@@ -17,6 +17,7 @@ from otel_rollout.base.interrupts import pass_on
 from otel_rollout.launch import launcher
 from otel_rollout.spool import layout, segments
 from otel_rollout.spool.private_files import open_private
+from otel_rollout.spool.waiting import WaitingProgram
 
 if TYPE_CHECKING:
     from otel_rollout.account.ledger_reader import LedgerState
@@ -82,10 +83,12 @@ def _drain_once(node_dir: Path, configured: Settings, deadline: float, show: Sho
 def _wait(node_dir: Path, configured: Settings, deadline: float, is_over: Callable[[], bool]) -> None:
     """Wait until ``is_over()`` or the deadline, and keep a forwarder running."""
     next_start = time.monotonic()
+    waiting = WaitingProgram(node_dir)
     while not is_over() and time.monotonic() < deadline:
         if time.monotonic() >= next_start:
             launcher.ensure_forwarder(node_dir, configured)
             next_start = time.monotonic() + _START_INTERVAL
+        waiting.announce()
         time.sleep(_POLL_INTERVAL)
 
 

@@ -14,10 +14,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
 from otel_rollout.forwarder import context_diff
-from otel_rollout.forwarder.context_diff import Shared
 from otel_rollout.forwarder.detokenizer import Detokenizer
-from otel_rollout.viewer import messages, summary
-from otel_rollout.viewer.messages import Message, Request
+from otel_rollout.otlp import messages
+from otel_rollout.otlp.messages import Message, Request, Shared
+from otel_rollout.viewer import summary
 from otel_rollout.viewer.model_call import ModelCall, read_reply, read_request
 from otel_rollout.viewer.span_tree import SpanTree, error_of, is_model_call, kind_of, span_id
 from otel_rollout.viewer.summary import Summary, Tokens

@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from otel_rollout.base.printable import in_one_line
+from otel_rollout.otlp.messages import Call, as_text, ids_in
 from otel_rollout.viewer.comparison import Comparison
 from otel_rollout.viewer.conversation import Conversation
-from otel_rollout.viewer.messages import Call, as_text, ids_in
-from otel_rollout.viewer.printable import in_one_line
 from otel_rollout.viewer.summary import Score, Summary, Tokens, start_time
 from otel_rollout.viewer.turn import FAILURE, MODEL, TOOL, Turn
 

@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_rollout.base import semconv
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.messages import read_json
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.viewer.errors import ViewerError
-from otel_rollout.viewer.messages import read_json
 from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import VALIDATION, Score, Summary, Tokens, path_of
 

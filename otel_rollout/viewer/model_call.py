@@ -13,11 +13,10 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.context_diff import Shared
-from otel_rollout.otlp import model_calls
+from otel_rollout.otlp import messages, model_calls
+from otel_rollout.otlp.messages import Message, Reply, Request, Shared
 from otel_rollout.otlp.model_calls import CallContents
-from otel_rollout.viewer import messages, summary
-from otel_rollout.viewer.messages import Message, Reply, Request
+from otel_rollout.viewer import summary
 from otel_rollout.viewer.summary import Tokens
 from otel_rollout.viewer.turn import MODEL, Turn, ending_of
 

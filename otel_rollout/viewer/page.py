@@ -8,10 +8,10 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from otel_rollout.base.printable import printable
 from otel_rollout.viewer import formatting
 from otel_rollout.viewer.comparison import Comparison
 from otel_rollout.viewer.conversation import Conversation
-from otel_rollout.viewer.printable import printable
 
 _CONVERSATION: Final = "conversation.html"
 _COMPARISON: Final = "comparison.html"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
+from otel_rollout.base.printable import in_one_line
 from otel_rollout.viewer.errors import ViewerError
-from otel_rollout.viewer.printable import in_one_line
 from otel_rollout.viewer.summary import VALIDATION, Summary, start_time
 
 FORMS: Final = (

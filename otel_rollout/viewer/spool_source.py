@@ -67,6 +67,12 @@ class SpoolSource:
             if _trace_id(span) == trace_id
         ]
 
+    def every_span(self) -> Iterator[ReadableSpan]:
+        """Yield the spans of all runs."""
+        for run in self._runs:
+            for line in _lines(run.paths):
+                yield from _decoded(line)
+
     def decoder(self, name: str) -> Detokenizer | None:
         """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""
         paths = [path for run in self._runs for path in run.paths]

@@ -14,10 +14,10 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from otel_rollout.base.printable import printable
 from otel_rollout.viewer import formatting
 from otel_rollout.viewer.comparison import Comparison
 from otel_rollout.viewer.conversation import Conversation
-from otel_rollout.viewer.printable import printable
 from otel_rollout.viewer.summary import Summary
 from otel_rollout.viewer.turn import EVALUATOR, FAILURE, MODEL, TOOL, Turn
 

@@ -9,8 +9,8 @@ from typing import Any, Final, TypedDict
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
-from otel_rollout.viewer import messages
-from otel_rollout.viewer.messages import Call
+from otel_rollout.otlp import messages
+from otel_rollout.otlp.messages import Call
 from otel_rollout.viewer.span_tree import error_of
 from otel_rollout.viewer.summary import Tokens
 

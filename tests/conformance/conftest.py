@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conformance.backend import Adapter
+from tests.conformance.delta_adapter import DeltaAdapter
 from tests.conformance.mlflow_adapter import MlflowAdapter
 from tests.conformance.otlp_adapter import receiver
 from tests.conformance.weave_adapter import WeaveAdapter
@@ -20,4 +21,5 @@ def adapters(
     """Every backend under test, by its exporter's name."""
     with receiver() as otlp:
         mlflow = MlflowAdapter(tmp_path_factory.mktemp("mlflow"))
-        yield {adapter.exporter: adapter for adapter in (mlflow, WeaveAdapter(local_weave), *otlp)}
+        delta = DeltaAdapter(tmp_path_factory.mktemp("delta"))
+        yield {adapter.exporter: adapter for adapter in (mlflow, WeaveAdapter(local_weave), delta, *otlp)}

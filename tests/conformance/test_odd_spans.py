@@ -60,7 +60,7 @@ def test_lines_say_what_was_lost(said: tuple[Path, str]) -> None:
     assert text.count("has more than 128 links") <= 1
 
 
-@pytest.mark.parametrize("name", ["mlflow", "weave", "otlp", "otlp_proto_http"])
+@pytest.mark.parametrize("name", ["mlflow", "weave", "delta", "otlp", "otlp_proto_http"])
 def test_backend_has_every_odd_span(said: tuple[Path, str], adapters: dict[str, Adapter], name: str) -> None:
     """None is rejected, and each of the backend's trajectories has the spans that were recorded."""
     assert not list(said[0].rglob("rejected.*")), said[1][-3000:]

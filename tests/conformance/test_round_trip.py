@@ -24,7 +24,7 @@ from tests.spool_reader import read_directory, segment_lines, segments_below
 
 ROOT = Path(__file__).parent.parent.parent
 REFERENCE = "otlp_proto_http"
-NAMES = ("mlflow", "weave", "otlp", REFERENCE)
+NAMES = ("mlflow", "weave", "delta", "otlp", REFERENCE)
 
 # A warning that MLflow causes.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")

@@ -6,6 +6,7 @@ code, started by the product's own command.
 Variables:
     OTEL_TEST_HASTE   factor by which forwarders' pauses are shorter
     OTEL_TEST_CLOCK   file with the seconds by which the clock is ahead; its content may change at any time
+    OTEL_TEST_BATCH   spans of a batch that the exporter of tables commits
     OTEL_TEST_DEATHS  directory with a file for each point at which a forwarder dies; the forwarder removes it
 """
 
@@ -15,6 +16,7 @@ import dataclasses
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,8 @@ def arrange() -> None:
     if "otel_rollout.forwarder" in sys.orig_argv:
         if haste := os.environ.get("OTEL_TEST_HASTE"):
             _hurry(float(haste))
+        if spans := os.environ.get("OTEL_TEST_BATCH"):
+            _commit_small_batches(int(spans))
         if deaths := os.environ.get("OTEL_TEST_DEATHS"):
             _die_as_told(Path(deaths))
 
@@ -69,6 +73,21 @@ DEATHS = (
     "removing a segment",
 )
 """Points at which tests kill a forwarder by SIGKILL."""
+DEATHS_COMMITTING = (
+    "before the batch's note",
+    "in the note's transaction",
+    "after the batch's note",
+    "before the table is begun",
+    "after the table is begun",
+    "before the commit",
+    "writing the rows",
+    "after the rows are written",
+    "in the table's log",
+    "after the commit",
+    "before the question",
+    "after the question",
+)
+"""Points at which tests kill a forwarder while it commits a batch to a table in a directory."""
 DEATHS_DECIDING = ("before the verdict", "in the verdict's transaction", "after the verdict")
 """Points at which tests kill a forwarder while it decides about groups."""
 
@@ -117,8 +136,64 @@ class _Deaths:
         """Die inside a transaction of the ledger."""
         if "INTO step VALUES" in statement:
             self.die("in the cursor's transaction")
+        elif "INTO batch VALUES" in statement:
+            self.die("in the note's transaction")
         elif "INTO outcome VALUES" in statement:
             self.die("in the verdict's transaction")
+
+
+def _commit_small_batches(spans: int) -> None:
+    from otel_rollout_delta.exporter import DeltaSpanExporter
+
+    DeltaSpanExporter.batch = dataclasses.replace(DeltaSpanExporter.batch, spans=spans)
+
+
+def _watch(deaths: _Deaths, directory: Path, is_over: threading.Event) -> None:
+    """Die when files of a commit appear: rows that are being written, rows, an entry of the log."""
+
+    def found(pattern: str) -> set[str]:
+        return {path.name for path in directory.glob(pattern)}
+
+    patterns = {
+        "writing the rows": "*.parquet*",
+        "after the rows are written": "*.parquet",
+        "in the table's log": "_delta_log/*",
+    }
+    before = {point: found(pattern) for point, pattern in patterns.items()}
+    while not is_over.is_set():
+        for point, pattern in patterns.items():
+            is_begun = before["in the table's log"]  # the first entry of the log begins the table
+            if is_begun and found(pattern) - before[point]:
+                deaths.die(point)
+
+
+def _die_committing(deaths: _Deaths) -> None:
+    """Die around each step of a commit to a table, and inside it."""
+    from otel_rollout.account import ledger
+    from otel_rollout.table import store
+
+    append = store.Store.append
+
+    def watched(self: store.Store, *arguments: Any) -> None:
+        is_over = threading.Event()
+        directory = Path(self.location.uri)
+        watch = threading.Thread(target=_watch, args=(deaths, directory, is_over), daemon=True)
+        watch.start()
+        try:
+            append(self, *arguments)
+        finally:
+            is_over.set()
+            watch.join()
+
+    store.Store.append = watched  # type: ignore[method-assign]
+    deaths.before(ledger.Ledger, "note_batch", "before the batch's note")
+    deaths.after(ledger.Ledger, "note_batch", "after the batch's note")
+    deaths.before(store.Store, "_begin", "before the table is begun")
+    deaths.after(store.Store, "_begin", "after the table is begun")
+    deaths.before(store.Store, "append", "before the commit")
+    deaths.after(store.Store, "append", "after the commit")
+    deaths.before(store.Store, "committed", "before the question")
+    deaths.after(store.Store, "committed", "after the question")
 
 
 def _die_as_told(directory: Path) -> None:
@@ -133,6 +208,7 @@ def _die_as_told(directory: Path) -> None:
         self._db.set_trace_callback(deaths.at_statement)
 
     ledger.Ledger.__init__ = watch_statements  # type: ignore[method-assign]
+    _die_committing(deaths)
     deaths.before(batch_sender.BatchSender, "_export", "before the request")
     deaths.before(delivery.Delivery, "_advance", "after the answer")
     deaths.after(ledger.Ledger, "advance", "after the cursor's write")

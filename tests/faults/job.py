@@ -30,7 +30,7 @@ from tests.faults.inside import SITE
 
 ROOT = Path(__file__).parent.parent.parent
 EXPORTERS = "OTEL_TEST_EXPORTERS"
-PATH = f"{SITE}:{ROOT}"
+PATH = os.pathsep.join(filter(None, [str(SITE), str(ROOT), os.environ.get("PYTHONPATH")]))
 """The PYTHONPATH of processes in these tests."""
 
 

@@ -156,6 +156,7 @@ EVERYTHING_BUT_WHAT_DELIVERY_NEEDS = (
     "run.json",
     "trackers.json",
     "draining",
+    "waiting",
     "tokenizers",
     "archive",
 )

@@ -13,6 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rollout.cli import app
+from otel_rollout.table.location import location_of
+from otel_rollout.table.store import Store
+from otel_rollout.viewer.spool_source import SpoolSource
+from otel_rollout.viewer.spool_table import fill
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Rollout:
     ids: dict[str, str]
 
     def location(self, source: str) -> str:
+        if source == "table":
+            return str(self.spool.with_name("table"))
         return str(self.spool) if source == "spool" else f"mlflow:{self.tracking_uri}"
 
 
@@ -44,6 +50,7 @@ def rollout(server_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Rollou
     job = [sys.executable, "-m", "tests.viewer.job"]
     ran = subprocess.run(job, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    fill(Store(location_of(str(spool.with_name("table")))), SpoolSource(spool))
     return Rollout(spool, server_uri, json.loads(ran.stdout))
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from otel_rollout.base import semconv
 from otel_rollout.forwarder.line_rewriter import LineRewriter
+from otel_rollout.otlp.messages import Call
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.viewer.comparison import compare
 from otel_rollout.viewer.conversation import Conversation, conversation_of
-from otel_rollout.viewer.messages import Call
 from otel_rollout.viewer.turn import Turn
 
 ROOT = 1

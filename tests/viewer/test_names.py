@@ -171,7 +171,7 @@ def test_older_run_is_shown_with_a_note(tmp_path: Path) -> None:
         (["show", "7"], "7 alone does not name a trajectory. All of step 7: `otel-rollout show 7/`."),
         (
             ["show", "--failed"],
-            "There is no option --failed. Lists are in the order of step and row, and cannot be filtered",
+            "There is no option --failed. `otel-rollout list` filters and sorts trajectories",
         ),
         (["show", "--sort", "reward"], "There is no option --sort."),
         (["show", "//"], "`otel-rollout show` lists the trajectories. Write STEP/SAMPLE/ROLLOUT"),

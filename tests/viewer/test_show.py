@@ -21,7 +21,9 @@ from tests.viewer.conftest import Rollout, run
 from tests.viewer.job import HOSTILE, QUESTION, SYSTEM
 from tests.viewer.test_conversation import line
 
-SOURCES = pytest.mark.parametrize("source", ["spool", "mlflow"])
+SOURCES = pytest.mark.parametrize("source", ["spool", "mlflow", "table"])
+WITH_TEXT = pytest.mark.parametrize("source", ["spool", "mlflow"])
+"""The sources with the text of token ids; the tests' table is made from a spool, before a forwarder."""
 HEADING = re.compile(r"^ ?(\d+) (\S.*?)(?:  .*)?$", re.MULTILINE)
 """The heading of a turn: its number and its role."""
 
@@ -78,7 +80,7 @@ def test_newest_score_of_each_name_is_shown_with_its_comment(rollout: Rollout, s
     assert re.search(r"judged +well +by hand", shown)
 
 
-@SOURCES
+@WITH_TEXT
 def test_growing_prompt_of_token_ids_shows_the_text_it_adds(rollout: Rollout, source: str) -> None:
     """Each turn shows the new part of its prompt, split into messages."""
     shown = run("show", "2/counting/0", "--from", rollout.location(source))
@@ -113,7 +115,7 @@ def test_trajectory_is_found_by_each_of_its_names(rollout: Rollout, source: str)
     assert shown.pop().startswith("validation/1/7/0  ok\n")
 
 
-@SOURCES
+@WITH_TEXT
 def test_comparison_of_siblings_names_their_first_difference(rollout: Rollout, source: str) -> None:
     """Shared turns are shown once.
 

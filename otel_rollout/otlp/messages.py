@@ -9,13 +9,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from opentelemetry.sdk.trace import ReadableSpan
 
 from otel_rollout.base import semconv
-from otel_rollout.forwarder.context_diff import Shared
 
 _CONVERSATION_NAMES: Final = ("messages", "raw_prompt", "input", "prompt", "contents")
 """Names of arguments that hold the conversation, in order of preference."""
@@ -32,6 +31,15 @@ _MESSAGE_END: Final = re.compile(
 )
 _TOOL_RESPONSE: Final = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.DOTALL)
 """Pattern of a tool's result in a rendered prompt; the end is missing if a limit cut the text."""
+
+
+class Shared(NamedTuple):
+    """The prefix that a turn shares with an earlier turn."""
+
+    turn: str
+    """Id of the earlier turn."""
+    length: int
+    """Number of tokens or messages shared with the earlier turn and its answer."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,26 @@ def request_of(value: Any, further: Any = None) -> Request:
 
 def asked_in(value: Any) -> tuple[Message, ...]:
     """Read the messages among the arguments of a function that calls a model."""
-    return tuple(messages_in(_conversation(value) if isinstance(value, Mapping) else value, "user"))
+    return tuple(messages_in(conversation_in(value), "user"))
+
+
+def conversation_in(value: Any) -> Any:
+    """Return the conversation in a model call's arguments; other values unchanged."""
+    return _conversation(value) if isinstance(value, Mapping) else value
+
+
+def roles_in(conversation: Any) -> Iterator[str]:
+    """Yield the role of each message of a conversation."""
+    if not isinstance(conversation, list):
+        yield from (message.role for message in messages_in(conversation, "user"))
+        return
+    for entry in conversation:
+        if not isinstance(entry, Mapping) or not _is_message(entry):
+            return
+        if isinstance(entry.get("content"), str) and isinstance(entry.get("role"), str):
+            yield entry["role"]
+        else:
+            yield from (message.role for message in _message(entry, "user"))
 
 
 def _conversation(arguments: Mapping[str, Any]) -> Any:

@@ -1,0 +1,130 @@
+"""The Delta exporter."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_rollout.exporting.api import BatchLimits, ExportFailure, FailureKind, UndeliveredError
+from otel_rollout.exporting.base import GuardedExporter, rejecting
+from otel_rollout.exporting.batching import chunks
+from otel_rollout.table import rows
+from otel_rollout.table.errors import NoTableError, TableError
+from otel_rollout.table.store import Store
+from otel_rollout_delta import settings
+
+if TYPE_CHECKING:
+    from arro3.core import RecordBatch
+
+_ROWS_AT_ONCE: Final = 500
+"""Spans whose rows are in memory as Python objects; Arrow batches of all spans of a commit are."""
+_LIMITS: Final = BatchLimits(spans=20_000, bytes=32 << 20, seconds=10.0)
+
+
+class DeltaSpanExporter(GuardedExporter):
+    """Appends spans to a Delta table, a row per span.
+
+    A commit adds the rows of a batch and the batch's number, or nothing. The first commit begins the table. A
+    directory that the exporter makes is readable for this user only.
+
+    Every argument wins over its environment variable. The constructor opens nothing.
+
+    Args:
+        uri: a directory, or ``s3://bucket/path`` and its like (``OTEL_ROLLOUT_DELTA_URI``; ``./rollouts``).
+            Credentials come from the variables of the store's own tools, such as ``AWS_ACCESS_KEY_ID``.
+
+    Raises:
+        ValueError: the address is malformed.
+    """
+
+    batch: BatchLimits = _LIMITS
+
+    def __init__(self, *, uri: str | None = None) -> None:
+        super().__init__("Delta")
+        self._location = settings.resolve(uri)
+        self._store = Store(self._location)
+        self._writer = secrets.token_hex(16)
+        self._number = 0
+
+    @property
+    def target_is_local(self) -> bool:
+        """Whether the table is a directory of this machine."""
+        return self._location.path is not None
+
+    def write(self, spans: Sequence[ReadableSpan]) -> None:
+        """Append spans as a batch of this exporter's own; the forwarder calls :meth:`commit`."""
+        self._number += 1
+        self._append(spans, self._writer, self._number)
+
+    def commit(self, spans: Iterable[ReadableSpan], writer: str, number: int) -> SpanExportResult:
+        """Append the rows of spans, with the batch's number. Never raises."""
+        return self.export_by(lambda: self._append(spans, writer, number))
+
+    def committed(self, writer: str) -> int | None:
+        """Return the number of the writer's newest batch in the table; None without any.
+
+        Raises:
+            UndeliveredError: the table cannot be read.
+        """
+        try:
+            return self._store.committed(writer)
+        except TableError as error:
+            raise _undelivered(error) from error
+
+    def check(self) -> ExportFailure | None:
+        """Open the table, and write nothing; a table that does not exist yet is no failure."""
+        return self.guarded(self._check)
+
+    def prepare(self) -> None:
+        """Import deltalake, and open the table; a failure shows at the first commit."""
+        self._logger.info("spans go to the table at %s", self._location.uri)
+        self.guarded(self._check)
+
+    def destination(self, project: str) -> str:
+        """Return the table's address."""
+        return f"the table at {self._location.uri}"
+
+    def _append(self, spans: Iterable[ReadableSpan], writer: str, number: int) -> None:
+        batches = list(_batches(spans))
+        if not batches:
+            return
+        try:
+            self._store.append(batches, writer, number)
+        except TableError as error:
+            raise _undelivered(error) from error
+
+    def _check(self) -> None:
+        try:
+            self._store.open()
+        except NoTableError:
+            self._check_place()
+        except TableError as error:
+            raise _undelivered(error) from error
+
+    def _check_place(self) -> None:
+        """Check that a missing table could be begun."""
+        path = self._location.path
+        if path is None:
+            return
+        above = next(parent for parent in (path, *path.parents) if parent.exists())
+        if not os.access(above, os.W_OK | os.X_OK):
+            message = f"No table can be begun at {path}: no permission to write to {above}."
+            raise UndeliveredError(FailureKind.REFUSED, message)
+
+
+def _batches(spans: Iterable[ReadableSpan]) -> Iterator[RecordBatch]:
+    """Yield the rows of spans as Arrow batches."""
+    for group in chunks(spans, _ROWS_AT_ONCE):
+        with rejecting():
+            batch = rows.batch_of([rows.row_of(span) for span in group])
+        yield batch
+
+
+def _undelivered(error: TableError) -> UndeliveredError:
+    kind = FailureKind.UNAVAILABLE if error.is_temporary else FailureKind.REFUSED
+    return UndeliveredError(kind, str(error))

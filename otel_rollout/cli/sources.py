@@ -1,0 +1,79 @@
+"""Find the table or spool that the option ``--from`` names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from otel_rollout import settings_reader
+
+if TYPE_CHECKING:
+    from otel_rollout.table.store import Store
+
+_URI_VARIABLE: Final = "OTEL_ROLLOUT_DELTA_URI"
+_LOG: Final = "_delta_log"
+
+
+def table_address(from_: str | None) -> str | None:
+    """Return the address of the table that is meant; None if no table is.
+
+    Args:
+        from_: the option; without it, the table of the environment, or the one in this directory.
+    """
+    from otel_rollout.table.location import DEFAULT_URI
+
+    if from_ is None:
+        configured = os.environ.get(_URI_VARIABLE)
+        return configured or (DEFAULT_URI if _is_table(DEFAULT_URI) else None)
+    return from_ if ("://" in from_ and not from_.startswith("mlflow:")) or _is_table(from_) else None
+
+
+def store_at(address: str) -> Store:
+    """Return the table at an address.
+
+    Raises:
+        TableError: the address is wrong.
+    """
+    from otel_rollout.table.errors import TableError
+    from otel_rollout.table.location import location_of
+    from otel_rollout.table.store import Store
+
+    try:
+        return Store(location_of(address))
+    except ValueError as error:
+        raise TableError(str(error)) from error
+
+
+@contextmanager
+def as_table(from_: str | None) -> Iterator[tuple[Store, str]]:
+    """Yield a table, and the name of its source; the spans of a spool become a table for a moment.
+
+    Raises:
+        TableError: the table cannot be read.
+        ViewerError: the spool or file cannot be read.
+    """
+    address = table_address(from_)
+    if address is not None:
+        store = store_at(address)
+        yield store, store.location.uri
+        return
+    from otel_rollout.viewer.errors import ViewerError
+    from otel_rollout.viewer.spool_source import SpoolSource
+    from otel_rollout.viewer.spool_table import table_of
+
+    if from_ is not None and from_.partition(":")[0] == "mlflow":
+        raise ViewerError(
+            "This command reads tables and spools. MLflow's own pages filter and sort; `otel-rollout show "
+            f"--from {from_}` lists what MLflow has."
+        )
+    configured, _ = settings_reader.from_environment(os.environ)
+    source = SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)
+    with table_of(source) as store:
+        yield store, source.location
+
+
+def _is_table(path: str) -> bool:
+    return (Path(path).expanduser() / _LOG).is_dir()

@@ -1,0 +1,278 @@
+"""Implement the commands ``list``, ``groups``, ``steps`` and ``query``: ask the rollout table's views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from otel_rollout.cli.table_output import FORMATS, Format, print_table, write, write_parquet
+
+_PAGE: Final = 50
+"""Rows that a table shows unless ``--limit`` says otherwise."""
+_LISTED: Final = {
+    "trajectories": (
+        "path", "trace_id", "reward", "state", "seconds", "turns", "tool_calls", "tool_errors", "tokens_in",
+        "tokens_out", "error_type",
+    ),
+    "groups": (
+        "path", "trajectories", "failed", "reward_mean", "reward_min", "reward_max", "reward_spread",
+        "turns_mean", "tool_calls", "tool_errors", "tokens_out",
+    ),
+    "steps": (
+        "step", "groups", "trajectories", "failed", "reward_mean", "reward_min", "reward_max", "reward_std",
+        "turns_mean", "tool_calls", "tool_errors", "tokens_out", "seconds_mean",
+    ),
+}  # fmt: skip
+"""View → the columns that its table shows; files have all columns."""
+_ORDER: Final = {
+    "trajectories": "validate, run_id, step, TRY_CAST(sample_index AS BIGINT), sample_index, rollout_n",
+    "groups": "validate, run_id, step, TRY_CAST(sample_index AS BIGINT), sample_index",
+    "steps": "validate, run_id, step",
+}
+_DIGITS: Final = 8
+"""Digits of a trace id in a table."""
+_NUMBERS: Final = "A number, a range 1-3, a comparison '<0.1', or several with commas."
+
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="A rollout table (directory or s3://…), a spool, run or node directory, or a file of OTLP JSON "
+        "Lines. \\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, or the spool]",
+    ),
+]
+StepOption = Annotated[str | None, typer.Option("--step", help=f"Steps. {_NUMBERS}", metavar="NUMBERS")]
+SampleOption = Annotated[str | None, typer.Option("--sample", help="One dataset row.")]
+RewardOption = Annotated[str | None, typer.Option("--reward", help=f"Reward. {_NUMBERS}", metavar="NUMBERS")]
+RunOption = Annotated[str | None, typer.Option("--run", help="A run's id, or `latest`.")]
+ValidationOption = Annotated[
+    bool | None, typer.Option("--validation/--training", help="Only of validation, or only of training.")
+]
+WhereOption = Annotated[
+    str | None, typer.Option("--where", help="A SQL condition on the view's columns.", metavar="EXPRESSION")
+]
+SortOption = Annotated[
+    str | None, typer.Option("--sort", help="A column; -COLUMN is descending. Several with commas.")
+]
+LimitOption = Annotated[
+    int | None,
+    typer.Option(
+        "--limit", min=0, help=f"Maximum rows; 0 for all. \\[default: {_PAGE} of a table, else all]"
+    ),
+]
+FormatOption = Annotated[str, typer.Option("--format", help=", ".join(FORMATS) + ".")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write to this file instead of standard output.")
+]
+
+
+def list_(
+    from_: FromOption = None,
+    step: StepOption = None,
+    sample: SampleOption = None,
+    reward: RewardOption = None,
+    turns: Annotated[str | None, typer.Option(help=f"Model calls. {_NUMBERS}", metavar="NUMBERS")] = None,
+    seconds: Annotated[str | None, typer.Option(help=f"Duration. {_NUMBERS}", metavar="NUMBERS")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Ended with an error.")] = False,
+    running: Annotated[bool, typer.Option("--running", help="Not ended yet.")] = False,
+    tool_error: Annotated[bool, typer.Option("--tool-error", help="With a failed tool call.")] = False,
+    validation: ValidationOption = None,
+    run: RunOption = None,
+    where: WhereOption = None,
+    sort: SortOption = None,
+    limit: LimitOption = None,
+    format_: FormatOption = "table",
+    output: OutputOption = None,
+) -> None:
+    """List trajectories: filter, sort, and write them as CSV, JSON or Parquet."""
+    numbers = {"step": step, "reward": reward, "turns": turns, "seconds": seconds}
+    states = [state for state, is_wanted in (("error", failed), ("running", running)) if is_wanted]
+    equal = {"sample_index": sample, "validate": validation, "state": states or None}
+    further = ["tool_errors > 0"] if tool_error else []
+    _show_view("trajectories", from_, numbers, equal, further, run, where, sort, limit, format_, output)
+
+
+def groups(
+    from_: FromOption = None,
+    step: StepOption = None,
+    sample: SampleOption = None,
+    reward: Annotated[
+        str | None, typer.Option("--reward", help=f"Mean reward. {_NUMBERS}", metavar="NUMBERS")
+    ] = None,
+    validation: ValidationOption = None,
+    run: RunOption = None,
+    where: WhereOption = None,
+    sort: SortOption = None,
+    limit: LimitOption = None,
+    format_: FormatOption = "table",
+    output: OutputOption = None,
+) -> None:
+    """List groups with the mean, least and greatest reward and its spread."""
+    numbers = {"step": step, "reward_mean": reward}
+    equal = {"sample_index": sample, "validate": validation}
+    _show_view("groups", from_, numbers, equal, [], run, where, sort, limit, format_, output)
+
+
+def steps(
+    from_: FromOption = None,
+    step: StepOption = None,
+    validation: ValidationOption = None,
+    run: RunOption = None,
+    where: WhereOption = None,
+    sort: SortOption = None,
+    limit: LimitOption = None,
+    format_: FormatOption = "table",
+    output: OutputOption = None,
+) -> None:
+    """List steps with mean reward, failures, tool calls and tokens."""
+    equal = {"validate": validation}
+    _show_view("steps", from_, {"step": step}, equal, [], run, where, sort, limit, format_, output)
+
+
+def query(
+    sql: Annotated[str, typer.Argument(help="One SELECT on the views.", metavar="SELECT")],
+    from_: FromOption = None,
+    limit: LimitOption = None,
+    format_: FormatOption = "table",
+    output: OutputOption = None,
+) -> None:
+    """Run one SELECT on the views trajectories, turns, tool_calls, scores, groups, steps, runs and spans."""
+    with _errors_reported():
+        chosen = _format(format_, output)
+        from otel_rollout.cli.sources import as_table
+        from otel_rollout.table.query import Engine
+
+        with as_table(from_) as (store, location):
+            engine = Engine(store.open())
+            _show(engine, engine.check(sql), (), chosen, limit, output, location)
+
+
+def _show_view(
+    view: str,
+    from_: str | None,
+    numbers: dict[str, str | None],
+    equal: dict[str, Any],
+    conditions: list[str],
+    run: str | None,
+    where: str | None,
+    sort: str | None,
+    limit: int | None,
+    format_: str,
+    output: Path | None,
+) -> None:
+    """Show the rows of a view that the options describe."""
+    with _errors_reported():
+        chosen = _format(format_, output)
+        from otel_rollout.cli.sources import as_table
+        from otel_rollout.table import filters
+        from otel_rollout.table.query import Engine
+
+        described = [
+            filters.numbers(name, text, f"--{name.partition('_')[0]}")
+            for name, text in numbers.items()
+            if text is not None
+        ]
+        described += [filters.equals(name, value) for name, value in equal.items() if value is not None]
+        if where is not None:
+            described.append(filters.where(where))
+        with as_table(from_) as (store, location):
+            engine = Engine(store.open())
+            if run is not None:
+                described.append(filters.equals("run_id", _run_id(engine, run)))
+            order = _ORDER[view]
+            if sort is not None:
+                known = engine.columns_of(view)
+                order = ", ".join(filters.order(name.strip(), known) for name in sort.split(","))
+            conditions = [*described, *conditions]
+            sql = f"SELECT * FROM {view}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
+            wanted = (_PAGE if limit is None else limit) if chosen == "table" else limit
+            if wanted:  # one more than a table shows, to know whether there are more
+                sql += f" LIMIT {wanted + (chosen == 'table')}"
+            limit = limit if chosen == "table" else None
+            _show(engine, engine.check(sql), _LISTED[view], chosen, limit, output, location)
+
+
+def _run_id(engine: Any, run: str) -> str | None:
+    """Return the id of the named run; of the one that began last for ``latest``."""
+    if run != "latest":
+        return run
+    newest = engine.run(
+        "SELECT run_id FROM recorded_spans WHERE is_root AND validate IS NOT NULL "
+        "ORDER BY start_ns DESC LIMIT 1"
+    )
+    return newest["run_id"][0].as_py() if newest.num_rows else None
+
+
+def _show(
+    engine: Any,
+    sql: str,
+    columns: tuple[str, ...],
+    format_: Format,
+    limit: int | None,
+    output: Path | None,
+    location: str,
+) -> None:
+    """Run a checked query and write its rows."""
+    from otel_rollout.table.row_set import dicts_of
+
+    if format_ == "parquet":
+        write_parquet(lambda path: engine.write_parquet(sql, path, limit), output)
+        return
+    if format_ != "table":
+        write(engine.run(sql, limit), format_, output)
+        return
+    page = _PAGE if limit is None else limit
+    table = engine.run(sql, page + 1 if page else None)
+    rows = dicts_of(table.slice(0, min(page or table.num_rows, table.num_rows)))
+    names = list(columns or table.column_names)
+    if columns and len({row["run_id"] for row in rows}) > 1:
+        names.insert(0, "run_id")
+    if columns and any(row["validate"] for row in rows) and "path" not in names:
+        names.insert(0, "validate")
+    for row in rows:
+        if columns and "trace_id" in row:
+            row["trace_id"] = row["trace_id"][:_DIGITS]
+    more = [f"the first {len(rows)}; --limit 0 shows all"] if table.num_rows > len(rows) else []
+    more += [] if rows else ["no rows"]
+    print_table(rows, names, [*more, f"from {location}"])
+
+
+def _format(text: str, output: Path | None) -> Format:
+    """Return the format that ``--format`` names."""
+    from otel_rollout.base.suggest import did_you_mean
+    from otel_rollout.table.select import QueryError
+
+    found: Format | None = next((name for name in FORMATS if name == text), None)
+    if found is None:
+        raise QueryError(f"There is no format {text!r}.{did_you_mean(text, FORMATS)} {', '.join(FORMATS)}.")
+    if found == "table" and output is not None:
+        raise QueryError("A table is printed; to write a file, add --format csv, json or parquet.")
+    return found
+
+
+@contextmanager
+def _errors_reported() -> Iterator[None]:
+    """End the command with one line and status 2 if something cannot be read, asked or written."""
+    from otel_rollout.base.printable import printable
+    from otel_rollout.table.errors import TableError
+    from otel_rollout.viewer.errors import ViewerError
+
+    try:
+        yield
+    except (TableError, ViewerError) as error:
+        typer.echo(printable(str(error)), err=True)
+        raise typer.Exit(2) from error
+    except ModuleNotFoundError as error:
+        if error.name not in ("deltalake", "arro3"):
+            raise
+        typer.echo("Tables need deltalake: pip install 'otel-rollout[delta]'", err=True)
+        raise typer.Exit(2) from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(printable(f"The output cannot be written: {error}"), err=True)
+        raise typer.Exit(2) from error

@@ -1,0 +1,220 @@
+"""Read a rollout table from Python: its views as DataFrames, SQL, and single trajectories."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from otel_rollout.table import views
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.location import location_of
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import Rows, of_query
+from otel_rollout.table.select import literal
+from otel_rollout.table.store import Store
+
+if TYPE_CHECKING:
+    from otel_rollout.viewer.conversation import Conversation
+    from otel_rollout.viewer.table_source import TableSource
+
+
+def open_table(uri: str) -> RolloutTable:
+    """Open a rollout table, as it is now.
+
+    Args:
+        uri: a directory, or an address such as ``s3://bucket/rollouts``.
+
+    Raises:
+        TableError: there is no rollout table, or it cannot be read. The message is one sentence.
+    """
+    return RolloutTable(uri)
+
+
+class RolloutTable:
+    """The views of a rollout table. Rows that are written later appear after :meth:`refresh`.
+
+    Args:
+        uri: see :func:`open_table`.
+    """
+
+    def __init__(self, uri: str) -> None:
+        try:
+            self._store = Store(location_of(uri))
+        except ValueError as error:
+            raise TableError(str(error)) from error
+        self.uri = self._store.location.uri
+        self.refresh()
+
+    def refresh(self) -> RolloutTable:
+        """Read the newest version of the table from now on."""
+        self._delta = self._store.open()
+        self._engine = Engine(self._delta, keep=True)
+        return self
+
+    @property
+    def version(self) -> int:
+        """Version of the Delta table that is read."""
+        return int(self._delta.version())
+
+    @property
+    def trajectories(self) -> Rows:
+        """A row per trajectory: identity, state, duration, counts and reward."""
+        return Rows(self._engine, "trajectories")
+
+    @property
+    def turns(self) -> Rows:
+        """A row per model call."""
+        return Rows(self._engine, "turns")
+
+    @property
+    def tool_calls(self) -> Rows:
+        """A row per call of a tool."""
+        return Rows(self._engine, "tool_calls")
+
+    @property
+    def scores(self) -> Rows:
+        """The newest score of each name of each trajectory."""
+        return Rows(self._engine, "scores")
+
+    @property
+    def groups(self) -> Rows:
+        """A row per group of trajectories."""
+        return Rows(self._engine, "groups")
+
+    @property
+    def steps(self) -> Rows:
+        """A row per training or validation step of a run."""
+        return Rows(self._engine, "steps")
+
+    @property
+    def runs(self) -> Rows:
+        """A row per run."""
+        return Rows(self._engine, "runs")
+
+    @property
+    def spans(self) -> Rows:
+        """Each span once."""
+        return Rows(self._engine, "spans")
+
+    def sql(self, query: str) -> Rows:
+        """Run one SELECT on the views.
+
+        Raises:
+            QueryError: the text is no query, or a wrong one. The message is one sentence.
+        """
+        return of_query(self._engine, query)
+
+    def trajectory(
+        self,
+        step: int | str,
+        sample: int | str | None = None,
+        rollout: int | None = None,
+        *,
+        validate: bool = False,
+    ) -> Trajectory:
+        """Read one trajectory with its conversation.
+
+        Args:
+            step: the training step; or a name as ``otel-rollout show`` takes it, or a trace id.
+            sample: the dataset row.
+            rollout: index in the group.
+            validate: whether the trajectory is of a validation.
+
+        Raises:
+            TableError: no trajectory or several have this name.
+        """
+        from otel_rollout.viewer import conversation, reference
+        from otel_rollout.viewer.errors import ViewerError
+        from otel_rollout.viewer.summary import VALIDATION
+
+        name = str(step) if sample is None else "/".join(str(part) for part in (step, sample, rollout or 0))
+        try:
+            wanted = reference.parse(f"{VALIDATION}/{name}" if validate else name)
+            source = self._source
+            chosen = reference.choose(wanted, source.find(wanted), self.uri)
+            spans = source.spans(chosen.trace_id)
+            return Trajectory(self, chosen.trace_id, conversation.conversation_of(spans, wanted.span))
+        except ViewerError as error:
+            raise TableError(str(error)) from error
+
+    def duckdb(self, connection: Any = None) -> Any:
+        """Return a connection of DuckDB that has the views; needs duckdb.
+
+        DuckDB reads the table's files itself: local ones, or with its extension ``httpfs`` those of S3.
+
+        Args:
+            connection: the connection to add the views to; by default a new one.
+        """
+        import duckdb
+
+        opened = duckdb.connect() if connection is None else connection
+        files = ", ".join(literal(path) for path in self._delta.file_uris())
+        stored = f"SELECT * FROM read_parquet([{files}], union_by_name = true)"  # noqa: S608
+        for name, sql in ((views.STORED_ROWS, stored), *self._engine.definitions()):
+            opened.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {sql}")
+        return opened
+
+    def __repr__(self) -> str:
+        return f"<rollout table {self.uri}, version {self.version}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table's runs as HTML, for notebooks."""
+        return self.runs._repr_html_()
+
+    @functools.cached_property
+    def _source(self) -> TableSource:
+        from otel_rollout.viewer.table_source import TableSource
+
+        return TableSource(self._store)
+
+
+class Trajectory:
+    """One trajectory of a table, with its conversation.
+
+    Args:
+        table: the table.
+        trace_id: id of the trajectory's trace.
+        conversation: the trajectory, turn by turn.
+    """
+
+    def __init__(self, table: RolloutTable, trace_id: str, conversation: Conversation) -> None:
+        self._table = table
+        self.trace_id = trace_id
+        self.conversation = conversation
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """Role and text of each turn, with the tool calls that the model asks for."""
+        return [
+            {
+                "role": turn.role,
+                "content": turn.text,
+                **({"name": turn.name} if turn.name else {}),
+                **({"calls": [(call.name, call.arguments) for call in turn.calls]} if turn.calls else {}),
+            }
+            for turn in self.conversation.turns
+        ]
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """The newest value of each score, by name."""
+        return {score.name: score.value for score in self.conversation.summary.scores}
+
+    @property
+    def spans(self) -> Rows:
+        """The trajectory's spans."""
+        return self._table.spans.filter(trace_id=self.trace_id).sort("start_ns")
+
+    def __repr__(self) -> str:
+        summary = self.conversation.summary
+        name, turns = summary.path or summary.name, len(self.conversation.turns)
+        return f"<trajectory {name} {summary.state}, {turns} turns>"
+
+    def _repr_html_(self) -> str:
+        """Return the conversation as HTML in a frame of its own, for notebooks."""
+        from html import escape
+
+        from otel_rollout.viewer import page
+
+        content = escape(page.of_conversation(self.conversation))
+        return f'<iframe sandbox srcdoc="{content}" style="width:100%;height:40em;border:0"></iframe>'

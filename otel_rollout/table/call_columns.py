@@ -1,0 +1,109 @@
+"""Read the columns of model calls and tool calls: model, tokens, roles, reply, tool name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.base import semconv
+from otel_rollout.otlp import messages, model_calls
+from otel_rollout.otlp.model_calls import CallContents
+
+_COUNTS: Final = {
+    semconv.GEN_AI_USAGE_INPUT_TOKENS: "tokens_in",
+    semconv.GEN_AI_USAGE_OUTPUT_TOKENS: "tokens_out",
+    semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: "tokens_cached",
+}
+"""Name of a token count → its column."""
+_ROLES: Final = {
+    "system": "messages_system",
+    "developer": "messages_system",
+    "user": "messages_user",
+    "human": "messages_user",
+    "assistant": "messages_assistant",
+    "model": "messages_assistant",
+    "ai": "messages_assistant",
+    "tool": "messages_tool",
+    "function": "messages_tool",
+    "ipython": "messages_tool",
+}
+"""Role of a message → the column that counts it. Messages of other roles are not counted."""
+_ROLE_COLUMNS: Final = tuple(dict.fromkeys(_ROLES.values()))
+_NOTHING: Final = CallContents()
+
+
+def add(row: dict[str, Any], span: ReadableSpan) -> None:
+    """Add the columns of a model call or tool call to the span's row.
+
+    Args:
+        row: has the attributes that columns hold.
+        span: the span.
+    """
+    attributes: Mapping[str, Any] = span.attributes or {}
+    is_ours = row["scope"] == semconv.SCOPE
+    kind = row.get("kind") or ("" if is_ours else model_calls.kind_of(attributes))
+    if kind == semconv.KIND_LLM:
+        _add_call(row, attributes, _contents_of(span, attributes, is_ours))
+    elif kind == semconv.KIND_TOOL and "tool_name" not in row:
+        row["tool_name"] = _tool_name(row, attributes, is_ours)
+
+
+def _contents_of(span: ReadableSpan, attributes: Mapping[str, Any], is_ours: bool) -> CallContents:
+    """Return what another library's attributes say of a model call."""
+    if is_ours and not any(name in attributes for name in _OF_OTHERS):
+        return _NOTHING
+    return model_calls.read_call(attributes, ((event.name, event.attributes or {}) for event in span.events))
+
+
+_OF_OTHERS: Final = (semconv.GEN_AI_INPUT_MESSAGES, semconv.GEN_AI_OUTPUT_MESSAGES)
+"""Attributes with messages that a user may set on a span of ours."""
+
+
+def _add_call(row: dict[str, Any], attributes: Mapping[str, Any], found: CallContents) -> None:
+    for name, count in found.counts.items():
+        if name in _COUNTS:
+            row.setdefault(_COUNTS[name], count)
+    model = found.request_model or found.response_model or attributes.get(semconv.GEN_AI_RESPONSE_MODEL)
+    if model:
+        row.setdefault("model", str(model))
+    row |= _role_counts(found.messages or messages.conversation_in(_request(row, attributes)))
+    output = _decoded(row, attributes, "output", semconv.OUTPUT_MIME_TYPE)
+    reply = messages.reply_of(output, found.replies)
+    row["reply"] = messages.without_end(reply.message.text) or None
+    reasons = attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
+    stated = reasons if isinstance(reasons, (list, tuple)) else found.finish_reasons
+    row["finish_reason"] = ", ".join(dict.fromkeys(map(str, stated))) or reply.finish_reason or None
+
+
+def _tool_name(row: Mapping[str, Any], attributes: Mapping[str, Any], is_ours: bool) -> str:
+    """Return the name of the tool that a span calls; the span's name if nothing says it."""
+    found = None if is_ours else model_calls.read_tool(attributes).name
+    if found is None and '"arguments"' in row.get("input", ""):  # a function that calls a tool by its name
+        given = messages.read_json(row["input"])
+        named = given.get("name") if isinstance(given, Mapping) and "arguments" in given else None
+        found = named if isinstance(named, str) else None
+    return str(found or row["name"])
+
+
+def _request(row: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
+    """Return a model call's input; None if it holds no messages."""
+    if '"role"' not in row.get("input", ""):  # token ids, for example
+        return None
+    return _decoded(row, attributes, "input", semconv.INPUT_MIME_TYPE)
+
+
+def _decoded(row: Mapping[str, Any], attributes: Mapping[str, Any], column: str, mime_type: str) -> Any:
+    text: str | None = row.get(column)
+    if text is None or attributes.get(mime_type) != semconv.JSON_MIME_TYPE:
+        return text
+    return messages.read_json(text)
+
+
+def _role_counts(conversation: Any) -> dict[str, int]:
+    """Count a conversation's messages by role; return nothing if none has a known role."""
+    columns = (_ROLES.get(role) for role in messages.roles_in(conversation))
+    counts = Counter(column for column in columns if column)
+    return {column: counts[column] for column in _ROLE_COLUMNS} if counts else {}

@@ -1,0 +1,188 @@
+"""Run queries on the rollout table and its views, with the engine that deltalake has (DataFusion)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.table import schema, views
+from otel_rollout.table.select import QueryError, in_parentheses, literal, query
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from arro3.core import RecordBatchReader, Table
+    from deltalake import DeltaTable
+
+_TYPES: Final = {
+    "text": "VARCHAR",
+    "int64": "BIGINT",
+    "float64": "DOUBLE",
+    "bool": "BOOLEAN",
+    "timestamp": "TIMESTAMP",
+}
+_NO_TABLE: Final = re.compile(r"table '(?:datafusion\.)?(?:public\.)?(?P<name>[^']*)' not found")
+_NO_COLUMN: Final = re.compile(r"No field named (?P<name>\S+?)\.?(?:\s+(?:Valid|Did)|\s*$)", re.DOTALL)
+_VALID: Final = re.compile(r"Valid fields are (?P<names>.*)", re.DOTALL)
+_PARSER: Final = re.compile(r'(?:ParserError|TokenizerError)\("(?P<words>.*)"\)', re.DOTALL)
+_LINE: Final = re.compile(r" at Line: (?P<line>\d+), Column: (?P<column>\d+)")
+_PREFIX: Final = re.compile(
+    r"^(?:\w+\ncaused by\n)*(?:(?:Error during planning|Schema error|Execution error|Arrow error|SQL error|"
+    r"This feature is not implemented|External error|Optimizer rule '[^']*' failed|type_coercion|"
+    r"DataFusion error): ?)*"
+)
+_SESSION: Final = {
+    "datafusion.execution.parquet.pushdown_filters": "true",
+    "datafusion.sql_parser.enable_ident_normalization": "true",
+}
+_MAX_COLUMNS: Final = 40
+_MAX_WORDS: Final = 300
+
+
+class Engine:
+    """The table, its views, and one query after another, on the table's rows as they were at the beginning.
+
+    Args:
+        table: the opened table.
+        keep: whether to keep the rows of views that cost most, for many queries in one process.
+    """
+
+    def __init__(self, table: DeltaTable, keep: bool = False) -> None:
+        from deltalake import QueryBuilder
+
+        self._table = table
+        self._kept = views.SMALL | views.SLOW if keep else views.SMALL
+        self._made: set[str] = set()
+        self._builder = QueryBuilder(_SESSION)
+        self._builder.register(views.STORED_ROWS, table)
+
+    def select(self, sql: str) -> Table:
+        """Run a query that a user has written.
+
+        Raises:
+            QueryError: the text is no query, or a wrong one.
+        """
+        return self.run(self.check(sql))
+
+    def check(self, sql: str) -> str:
+        """Plan a text that a user has written, without running it; return the query.
+
+        Raises:
+            QueryError: the text is no query, or a wrong one.
+        """
+        checked = query(sql)
+        self.run(in_parentheses(checked))
+        return checked
+
+    def run(self, sql: str, limit: int | None = None) -> Table:
+        """Run a statement that this package has made or checked.
+
+        Args:
+            sql: the statement.
+            limit: number of rows after which the engine stops; all by default or with 0.
+
+        Raises:
+            QueryError: the query is wrong, or the table cannot be read.
+        """
+        try:
+            self._make(sql)
+            reader = self._builder.execute(sql)
+            return _first_rows(reader, limit) if limit else reader.read_all()
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the engine is no Exception
+            raise QueryError(_in_words(str(error))) from error
+
+    def columns_of(self, view: str) -> list[str]:
+        """Return the names of a view's columns."""
+        return list(self.run(f"SELECT * FROM {view} LIMIT 0").column_names)  # noqa: S608
+
+    def definitions(self) -> Iterator[tuple[str, str]]:
+        """Yield name and SQL of each view, for another engine that has the table's rows."""
+        for name in views.ORDER:
+            yield name, self._definition(name)
+
+    def write_parquet(self, sql: str, path: Path, limit: int | None = None) -> None:
+        """Write the rows of a query that a user has written to a new Parquet file.
+
+        Raises:
+            QueryError: the text is no query, a wrong one, or the file cannot be written.
+        """
+        if limit:
+            raise QueryError("A Parquet file gets all rows: write LIMIT in the SELECT, not --limit.")
+        self.run(f"COPY (\n{self.check(sql)}\n) TO {literal(str(path.absolute()))} STORED AS PARQUET")
+
+    def _make(self, sql: str) -> None:
+        """Make the views that a query reads."""
+        for name in views.needed_by(sql):
+            if name not in self._made:
+                kind = "TABLE" if name in self._kept else "VIEW"
+                self._execute(f"CREATE {kind} {name} AS {self._definition(name)}")
+                self._made.add(name)
+
+    def _definition(self, name: str) -> str:
+        if name == views.RECORDED:
+            return f"SELECT *{self._missing_columns()} FROM {views.STORED_ROWS}"  # noqa: S608
+        if name == views.SPANS and not self._has_repeated_spans():
+            return f"SELECT * FROM {views.RECORDED}"  # noqa: S608
+        return views.sql_of(name)
+
+    def _has_repeated_spans(self) -> bool:
+        """Return whether some rows may be of one span: only then spans have to be compared."""
+        found = self.run(f"SELECT count(*) AS number FROM {views.REPEATED}")  # noqa: S608
+        return bool(found["number"][0].as_py())
+
+    def _missing_columns(self) -> str:
+        """Return the columns that an older table lacks, as nulls."""
+        present = {field.name for field in self._table.schema().fields}
+        missing = [column for column in schema.COLUMNS if column.name not in present]
+        return "".join(f", CAST(NULL AS {_TYPES[column.type_]}) AS {column.name}" for column in missing)
+
+    def _execute(self, sql: str) -> None:
+        self._builder.execute(sql).read_all()
+
+
+def _first_rows(reader: RecordBatchReader, limit: int) -> Table:
+    """Read the first rows of a query, in its order."""
+    from arro3.core import Table
+
+    batches, left = [], limit
+    for batch in reader:
+        batches.append(batch.slice(0, min(left, batch.num_rows)))
+        left -= batches[-1].num_rows
+        if not left:
+            break
+    return Table.from_batches(batches, schema=reader.schema)
+
+
+def _in_words(message: str) -> str:
+    """Turn an error of the engine into one sentence."""
+    if match := _NO_TABLE.search(message):
+        name = match["name"]
+        return f"There is no view {name!r}.{did_you_mean(name, views.NAMES)} Views: {', '.join(views.NAMES)}."
+    if match := _NO_COLUMN.search(message):
+        return _no_column(match["name"].strip("'\"`."), message)
+    if match := _PARSER.search(message):
+        return f"The SQL is wrong: {_at_place(match['words'])}."
+    words = " ".join(_PREFIX.sub("", message).split())
+    return f"The query failed: {words[:_MAX_WORDS].rstrip('.')}."
+
+
+def _no_column(name: str, message: str) -> str:
+    valid = _VALID.search(message)
+    names = re.findall(r"[\w.\"]+", valid["names"]) if valid else []
+    known = list(dict.fromkeys(each.strip(".").rpartition(".")[2].strip('"') for each in names))
+    short = name.rpartition(".")[2].strip('"')
+    listed = f" Columns: {', '.join(known[:_MAX_COLUMNS])}." if known else ""
+    return f"There is no column {short!r}.{did_you_mean(short, known)}{listed}"
+
+
+def _at_place(words: str) -> str:
+    """Replace the parser's line by the line of the user's text, which begins one line later."""
+    match = _LINE.search(words)
+    words = _LINE.sub("", words).replace("\\'", "'")
+    if match is None:
+        return words
+    return f"{words}, at line {max(1, int(match['line']) - 1)}, column {match['column']}"

@@ -1,0 +1,224 @@
+"""Hold a query on a view, and run it when its rows are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.table import filters
+from otel_rollout.table.select import QueryError, query
+
+if TYPE_CHECKING:
+    from arro3.core import Table
+
+    from otel_rollout.table.query import Engine
+
+_MAX_SHOWN: Final = 20
+"""Maximum rows of a notebook's display."""
+_MAX_CELL: Final = 120
+"""Maximum characters of a value in a notebook's display."""
+_TEXT: Final = ("Utf8", "Binary")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Conditions, order and limit of a query.
+
+    Attributes:
+        conditions: SQL conditions, all of which hold.
+        order: SQL terms.
+        limit: maximum number of rows.
+        columns: names; empty for all.
+    """
+
+    conditions: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    limit: int | None = None
+    columns: tuple[str, ...] = ()
+
+
+class Rows:
+    """Rows of a view or query. Methods that narrow it return another object; rows are read once.
+
+    The object is an Arrow stream: ``polars.DataFrame(rows)``, ``pyarrow.table(rows)`` and
+    ``duckdb.sql("SELECT … FROM rows")`` take it.
+
+    Args:
+        engine: runs the query.
+        source: a view's name, or a user's query.
+        selection: conditions, order and limit.
+    """
+
+    def __init__(self, engine: Engine, source: str, selection: Selection | None = None) -> None:
+        self._engine = engine
+        self._source = source
+        self._selection = selection or Selection()
+        self._types: dict[str, str] | None = None
+        self._table: Table | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._selection.columns or self._column_types())
+
+    def filter(self, **values: Any) -> Rows:
+        """Keep rows by their values: ``filter(step="1-3", reward="<0.1", state="error")``.
+
+        Args:
+            values: column and value, several values, or for a column of numbers a text such as ``1-3`` or
+                ``<0.1``.
+
+        Raises:
+            QueryError: there is no such column, or a text cannot be read.
+        """
+        types = self._column_types()
+        conditions = []
+        for name, value in values.items():
+            self._check_column(name)
+            if isinstance(value, str) and not types[name].startswith(_TEXT):
+                conditions.append(filters.numbers(name, value, f"{name}="))
+            else:
+                conditions.append(filters.equals(name, value))
+        return self._with(conditions=(*self._selection.conditions, *conditions))
+
+    def where(self, condition: str) -> Rows:
+        """Keep rows by a SQL condition: ``where("reward < 0.1 AND tool_errors > 0")``."""
+        return self._with(conditions=(*self._selection.conditions, filters.where(condition)))
+
+    def sort(self, *columns: str) -> Rows:
+        """Sort by columns; ``-reward`` is descending."""
+        known = list(self._column_types())
+        return self._with(order=tuple(filters.order(column, known) for column in columns))
+
+    def limit(self, number: int) -> Rows:
+        """Keep the first rows."""
+        return self._with(limit=int(number))
+
+    def select(self, *columns: str) -> Rows:
+        """Keep columns."""
+        for column in columns:
+            self._check_column(column)
+        return self._with(columns=columns)
+
+    def arrow(self) -> Table:
+        """Return the rows as an Arrow table (arro3), which every Arrow library takes."""
+        if self._table is None:
+            self._table = self._engine.run(self.statement())
+        return self._table
+
+    def pandas(self) -> Any:
+        """Return the rows as a pandas DataFrame; needs pandas and pyarrow."""
+        import pyarrow
+
+        return pyarrow.table(self.arrow()).to_pandas()
+
+    def polars(self) -> Any:
+        """Return the rows as a Polars DataFrame; needs polars."""
+        import polars
+
+        return polars.DataFrame(self.arrow())
+
+    def duckdb(self) -> Any:
+        """Return the rows as a relation of DuckDB; needs duckdb."""
+        import duckdb
+
+        return duckdb.from_arrow(self.arrow())
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """Return the rows as dicts."""
+        return dicts_of(self.arrow())
+
+    def statement(self) -> str:
+        """Return the query as SQL."""
+        chosen = self._selection
+        if self._is_query and chosen == Selection():
+            return self._source
+        columns = ", ".join(chosen.columns) or "*"
+        source = f"(\n{self._source}\n)" if self._is_query else self._source
+        order = f" ORDER BY {', '.join(chosen.order)}" if chosen.order else ""
+        limit = "" if chosen.limit is None else f" LIMIT {chosen.limit}"
+        return f"SELECT {columns} FROM {source}{filters.all_of(chosen.conditions)}{order}{limit}"  # noqa: S608
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.dicts())
+
+    def __len__(self) -> int:
+        return self.arrow().num_rows
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.arrow().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} rows: {', '.join(self.columns)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as a table of HTML, for notebooks."""
+        from html import escape
+
+        from otel_rollout.base.printable import in_one_line
+
+        table = self.arrow()
+        names = list(table.column_names)
+        shown = dicts_of(table.slice(0, min(_MAX_SHOWN, table.num_rows)))
+        head = "".join(f"<th>{escape(in_one_line(name))}</th>" for name in names)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(_cell(row[name]))}</td>' for name in names)}</tr>" for row in shown
+        )
+        more = f"<p>{table.num_rows} rows, the first {len(shown)} shown</p>"
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+    @property
+    def _is_query(self) -> bool:
+        return not self._source.isidentifier()
+
+    def _column_types(self) -> dict[str, str]:
+        """Return the names and Arrow types of the source's columns."""
+        if self._types is None:
+            whole = Rows(self._engine, self._source)
+            first = self._engine.run(replace_limit(whole.statement(), self._is_query))
+            self._types = {
+                name: str(first.schema.field(name).type).partition("<")[2] for name in first.column_names
+            }
+        return self._types
+
+    def _check_column(self, name: str) -> None:
+        known = self._column_types()
+        if name not in known:
+            listed = ", ".join(known)
+            raise QueryError(f"There is no column {name!r}.{did_you_mean(name, known)} Columns: {listed}.")
+
+    def _with(self, **changes: Any) -> Rows:
+        changed = Rows(self._engine, self._source, replace(self._selection, **changes))
+        changed._types = self._types
+        return changed
+
+
+def replace_limit(statement: str, is_query: bool) -> str:
+    """Return a statement that has a query's columns, and none of its rows."""
+    return f"SELECT * FROM (\n{statement}\n) LIMIT 0" if is_query else f"{statement} LIMIT 0"  # noqa: S608
+
+
+def of_query(engine: Engine, sql: str) -> Rows:
+    """Return the rows of a query that a user has written.
+
+    Raises:
+        QueryError: the text is no query, or a wrong one.
+    """
+    engine.check(sql)
+    return Rows(engine, query(sql))
+
+
+def dicts_of(table: Table) -> list[dict[str, Any]]:
+    """Return the rows of an Arrow table as dicts."""
+    names: Sequence[str] = table.column_names
+    columns = [column.to_pylist() for column in table.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _cell(value: Any) -> str:
+    from otel_rollout.base.printable import in_one_line
+
+    text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return in_one_line(text if len(text) <= _MAX_CELL else text[:_MAX_CELL] + "…")

@@ -1,0 +1,298 @@
+"""Make rows of the table from spans, and Arrow batches from rows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import Link, StatusCode
+
+from otel_rollout.base import semconv
+from otel_rollout.exporting.encodable import encodable
+from otel_rollout.otlp import evaluations
+from otel_rollout.table import call_columns, schema
+from otel_rollout.table.json_text import MAX_INT, MIN_INT, as_json
+
+if TYPE_CHECKING:
+    from arro3.core import Array, RecordBatch
+
+Row: TypeAlias = dict[str, Any]
+"""Column → value; a missing column is null."""
+
+SCORE_BY_TRACE: Final = "trace"
+STATUS: Final = {StatusCode.OK: "ok", StatusCode.ERROR: "error", StatusCode.UNSET: "unset"}
+MIME_TYPES: Final = {"input": semconv.INPUT_MIME_TYPE, "output": semconv.OUTPUT_MIME_TYPE}
+"""Column → the attribute that names its type. Column ``attributes`` has it unless the type is JSON: null
+for a value without type."""
+
+
+class Held(NamedTuple):
+    """The column that holds an attribute of one type."""
+
+    column: str
+    type_: type
+
+
+OF_SPAN: Final[Mapping[str, Held]] = {
+    semconv.PROJECT_NAME: Held("project", str),
+    semconv.EXPERIMENT_NAME: Held("experiment", str),
+    semconv.STEP: Held("step", int),
+    semconv.ROLLOUT_N: Held("rollout_n", int),
+    semconv.VALIDATE: Held("validate", bool),
+    semconv.GROUP_ID: Held("group_id", str),
+    semconv.GROUP_SIZE: Held("group_size", int),
+    semconv.AGENT_NAME: Held("agent_name", str),
+    semconv.POLICY_VERSION_MIN: Held("policy_version_min", int),
+    semconv.POLICY_VERSION_MAX: Held("policy_version_max", int),
+    semconv.SPAN_KIND: Held("kind", str),
+    semconv.GEN_AI_TOOL_NAME: Held("tool_name", str),
+    semconv.GEN_AI_REQUEST_MODEL: Held("model", str),
+    semconv.GEN_AI_USAGE_INPUT_TOKENS: Held("tokens_in", int),
+    semconv.GEN_AI_USAGE_OUTPUT_TOKENS: Held("tokens_out", int),
+    semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: Held("tokens_cached", int),
+    semconv.TURN_CONTINUES: Held("continues", str),
+    semconv.TURN_SHARED: Held("shared", int),
+    semconv.TURN_LENGTH: Held("turn_length", int),
+    semconv.INPUT_VALUE: Held("input", str),
+    semconv.OUTPUT_VALUE: Held("output", str),
+}
+"""Attribute of a span → its column. A value of another type stays in column ``attributes``."""
+OF_RESOURCE: Final[Mapping[str, Held]] = {
+    semconv.RUN_ID: Held("run_id", str),
+    semconv.SERVICE_NAME: Held("service", str),
+}
+OF_SCORE: Final = {
+    semconv.GEN_AI_EVALUATION_NAME: "score_name",
+    semconv.GEN_AI_EVALUATION_SCORE_LABEL: "score_label",
+    semconv.GEN_AI_EVALUATION_EXPLANATION: "score_comment",
+    semconv.SCORE_ORIGIN: "score_origin",
+}
+"""Text attribute of an evaluation span → its column. ``score_value`` holds the number."""
+
+
+_NOWHERE: Final = Held("", type(NotImplemented))
+"""Holds no attribute."""
+
+
+def row_of(span: ReadableSpan) -> Row:
+    """Return a span's row.
+
+    Raises:
+        ValueError: the span has no context.
+    """
+    try:
+        return _row_of(span)
+    except UnicodeEncodeError:  # half a surrogate pair: from an application's own SDK, never recorded
+        return _row_of(encodable(span))
+
+
+def _row_of(span: ReadableSpan) -> Row:
+    attributes: Mapping[str, Any] = span.attributes or {}
+    row = _of_fields(span)
+    others = _without_held(row, attributes, OF_SPAN)
+    _add_sample_index(row, others)
+    _add_content_types(row, others)
+    _add_score(row, others, attributes)
+    is_root = row["is_root"] = span.parent is None and "score_name" not in row
+    if is_root:
+        _add_root_scores(row, others, attributes, span.end_time or 0)
+    call_columns.add(row, span)
+    _add_error(row, others, span)
+    others_of_resource = _without_held(row, span.resource.attributes, OF_RESOURCE)
+    row["attributes"] = as_json(others) if others else None
+    row["resource"] = as_json(others_of_resource) if others_of_resource else None
+    return row
+
+
+def _of_fields(span: ReadableSpan) -> Row:
+    """Return the columns of the span's fields."""
+    context = span.get_span_context()
+    if context is None:
+        raise ValueError(f"span {span.name!r} has no context")
+    start = min(span.start_time or 0, MAX_INT)
+    scope = span.instrumentation_scope
+    return {
+        "trace_id": f"{context.trace_id:032x}",
+        "span_id": f"{context.span_id:016x}",
+        "parent_span_id": None if span.parent is None else f"{span.parent.span_id:016x}",
+        "name": _utf8(span.name),
+        "scope": None if scope is None else _utf8(scope.name),
+        "start_time": start // 1000,
+        "start_ns": start,
+        "duration_ns": min(span.end_time or start, MAX_INT) - start,
+        "status": STATUS[span.status.status_code],
+        "events": as_json([_event(event) for event in span.events]) if span.events else None,
+        "links": as_json([_link(link) for link in span.links]) if span.links else None,
+    }
+
+
+def _event(event: Any) -> dict[str, Any]:
+    return {"name": event.name, "time_ns": event.timestamp, "attributes": dict(event.attributes or {})}
+
+
+def _link(link: Link) -> dict[str, Any]:
+    return {
+        "trace_id": f"{link.context.trace_id:032x}",
+        "span_id": f"{link.context.span_id:016x}",
+        "attributes": dict(link.attributes or {}),
+    }
+
+
+def _without_held(row: Row, attributes: Mapping[str, Any], held: Mapping[str, Held]) -> dict[str, Any]:
+    """Put attributes into their columns; return the others."""
+    others = {}
+    for name, value in attributes.items():
+        column, type_ = held.get(name, _NOWHERE)
+        if type(value) is type_ and _fits(value):
+            row[column] = value
+        else:
+            others[name] = value
+    return others
+
+
+def _fits(value: Any) -> bool:
+    """Return whether a column can hold a value of its type; check that text is UTF-8."""
+    if type(value) is str:
+        if not value.isascii():
+            value.encode()
+        return True
+    return type(value) is not int or MIN_INT <= value <= MAX_INT
+
+
+def _utf8(text: str) -> str:
+    """Return a text that UTF-8 can hold.
+
+    Raises:
+        UnicodeEncodeError: it cannot.
+    """
+    if not text.isascii():
+        text.encode()
+    return text
+
+
+def _add_sample_index(row: Row, others: dict[str, Any]) -> None:
+    """Add the dataset row as text; text that looks like a number stays an attribute too."""
+    index = others.get(semconv.SAMPLE_INDEX)
+    if type(index) is int and _fits(index):
+        row["sample_index"] = str(index)
+        del others[semconv.SAMPLE_INDEX]
+    elif type(index) is str:
+        row["sample_index"] = _utf8(index)
+        if not index.removeprefix("-").isdecimal():
+            del others[semconv.SAMPLE_INDEX]
+
+
+def _add_content_types(row: Row, others: dict[str, Any]) -> None:
+    """Remove the type of an input or output that is JSON; note that one has no type."""
+    for column, name in MIME_TYPES.items():
+        if column in row:
+            if others.get(name) == semconv.JSON_MIME_TYPE:
+                del others[name]
+            else:
+                others.setdefault(name, None)
+
+
+def _add_score(row: Row, others: dict[str, Any], attributes: Mapping[str, Any]) -> None:
+    """Add the score that an evaluation span records."""
+    score = evaluations.recorded_in(attributes, row["start_ns"])
+    if score is None:
+        return
+    row["score_by"] = SCORE_BY_TRACE
+    for name, column in OF_SCORE.items():
+        if type(held := others.get(name)) is str:
+            row[column] = _utf8(held)
+            del others[name]
+    number = others.get(semconv.GEN_AI_EVALUATION_SCORE_VALUE)
+    row["score_value"], label = _value_and_label(number)
+    row.setdefault("score_label", label)
+    if _is_finite(number):
+        del others[semconv.GEN_AI_EVALUATION_SCORE_VALUE]
+
+
+def _add_root_scores(row: Row, others: dict[str, Any], attributes: Mapping[str, Any], end_ns: int) -> None:
+    """Add the scores that a root span repeats; an integer stays an attribute too."""
+    scores = evaluations.repeated_in(attributes, end_ns)
+    row["scores"] = [_repeated(score) for score in scores] or None
+    for score in scores:
+        name = semconv.SCORE_PREFIX + score.name
+        if isinstance(others[name], (bool, str)) or _is_finite(others[name]):
+            del others[name]
+        if score.is_dated and _fits(score.time_ns):
+            del others[semconv.SCORE_TIME_PREFIX + score.name]
+
+
+def _repeated(score: evaluations.Evaluation) -> Row:
+    value, label = _value_and_label(score.value)
+    time_ns = score.time_ns if score.is_dated and _fits(score.time_ns) else None
+    return {"name": _utf8(score.name), "value": value, "label": label, "time_ns": time_ns}
+
+
+def _value_and_label(value: Any) -> tuple[float | None, str | None]:
+    """Return a score as a number and as a label; a bool is both."""
+    if isinstance(value, bool):
+        return float(value), str(value)
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return float(value), None
+    return None, None if value is None else _utf8(str(value))
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) is float and math.isfinite(value)
+
+
+def _add_error(row: Row, others: dict[str, Any], span: ReadableSpan) -> None:
+    """Add class and message of the error that ended the span."""
+    raised: Mapping[str, Any] = next(
+        (event.attributes or {} for event in reversed(span.events) if event.name == "exception"), {}
+    )
+    type_ = others.get(semconv.ERROR_TYPE)
+    if type(type_) is str:
+        row["error_type"] = _utf8(type_)
+        del others[semconv.ERROR_TYPE]
+    if span.status.status_code is StatusCode.ERROR:
+        row.setdefault("error_type", _text(raised.get(semconv.EXCEPTION_TYPE)))
+        row["error_message"] = _text(span.status.description or raised.get(semconv.EXCEPTION_MESSAGE))
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else _utf8(str(value))
+
+
+def batch_of(rows: Sequence[Row]) -> RecordBatch:
+    """Return rows as an Arrow batch with all columns of the table."""
+    from arro3.core import RecordBatch
+
+    arrays: dict[str, Any] = {column.name: _array(rows, column) for column in schema.COLUMNS}
+    return RecordBatch.from_pydict(arrays, schema=schema.arrow_schema())
+
+
+def _array(rows: Sequence[Row], column: schema.Column) -> Array:
+    from arro3.core import Array, DataType
+
+    values = [row.get(column.name) for row in rows]
+    if column.type_ == "scores":
+        return _array_of_scores(values)
+    type_ = schema.data_type(column.type_)
+    if column.type_ == "timestamp":  # made from integers: deltalake's Arrow library makes none from values
+        return Array(values, DataType.int64()).cast(type_)
+    return Array(values, type_)
+
+
+def _array_of_scores(values: Sequence[Sequence[Row] | None]) -> Array:
+    from arro3.core import Array, DataType, list_array, struct_array
+
+    entries = [entry for value in values for entry in value or ()]
+    offsets = [0, *itertools.accumulate(len(value or ()) for value in values)]
+    fields = [
+        Array([entry[name] for entry in entries], schema.data_type(type_))
+        for name, type_ in schema.SCORE_FIELDS
+    ]
+    return list_array(
+        Array(offsets, DataType.int32()),
+        struct_array(fields, fields=schema.score_fields()),
+        type=schema.arrow_schema().field("scores"),
+        mask=Array([value is None for value in values], DataType.bool()),
+    )

@@ -1,0 +1,207 @@
+"""Open, begin and extend a table at an address."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.table import errors, schema
+from otel_rollout.table.errors import NoTableError, TableError
+from otel_rollout.table.location import Location
+
+if TYPE_CHECKING:
+    from arro3.core import RecordBatch, Schema
+    from deltalake import DeltaTable
+
+_COMMIT_RETRIES: Final = 100
+"""Attempts of one commit beside other writers' commits; deltalake makes them."""
+_ATTEMPTS: Final = 5
+"""Attempts to begin a table, or to add columns, beside other writers that do the same."""
+_MAX_PAUSE: Final = 0.5
+"""Maximum seconds between these attempts; the pause is random."""
+_COMPRESSION_LEVEL: Final = 3
+_MAX_PAGE_BYTES: Final = 4 << 20
+"""Maximum bytes of a column that are compressed together: conversations repeat what other rows have."""
+_PARQUET_SUFFIX: Final = ".parquet"
+_LOG: Final = "_delta_log"
+_logger = logging.getLogger(__name__)
+
+
+class Store:
+    """A rollout table, which may not exist yet.
+
+    Each method opens the table anew, because another process may have written or removed it.
+
+    Args:
+        location: the table's address.
+    """
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self._options = location.storage_options(os.environ)
+        self._was_seen = False
+
+    def open(self) -> DeltaTable:
+        """Open the table.
+
+        Raises:
+            TableError: there is no table, or it is not readable, not a rollout table, newer or damaged.
+        """
+        with self._describing():
+            from deltalake import DeltaTable
+
+            self._check_path()
+            table = DeltaTable(self.location.uri, storage_options=self._options)
+            self._check(table)
+            self._was_seen = True
+            return table
+
+    def committed(self, writer: str) -> int | None:
+        """Return the number of a writer's newest batch in the table; None without any.
+
+        Raises:
+            TableError: the table cannot be read. A missing table is no error.
+        """
+        try:
+            table = self.open()
+        except NoTableError:
+            return None
+        with self._describing():
+            return table.transaction_version(writer)
+
+    def append(self, batches: Iterable[RecordBatch], writer: str, number: int) -> None:
+        """Append rows in one commit, which also holds the writer's number; begin the table if it is missing.
+
+        Args:
+            batches: with all columns of the table.
+            writer: id of the writer.
+            number: number of the writer's batch.
+
+        Raises:
+            TableError: the rows were not added, or it is unknown whether they were; :meth:`committed` tells.
+        """
+        table = self._opened_or_begun()
+        from arro3.core import Table
+        from deltalake import CommitProperties, PostCommitHookProperties, Transaction, write_deltalake
+
+        rows = Table.from_batches(list(batches), schema=schema.arrow_schema())
+        has_all = [field.name for field in table.schema().fields] == list(schema.NAMES)
+        with self._describing():
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                schema_mode=None if has_all else "merge",
+                writer_properties=_writer_properties(),
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(app_id=writer, version=number)],
+                    max_commit_retries=_COMMIT_RETRIES,
+                ),
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
+
+    def _opened_or_begun(self) -> DeltaTable:
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self.open()
+            except NoTableError:
+                if self._was_seen:
+                    _logger.warning("the table at %s was removed; it is begun anew", self.location.uri)
+                    self._was_seen = False
+            try:
+                self._begin()
+            except TableError:  # another writer may have begun it
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                time.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311
+        return self.open()
+
+    def _begin(self) -> None:
+        """Begin an empty table; a new directory is readable for this user only."""
+        with self._describing():
+            from deltalake import DeltaTable
+
+            if self.location.path is not None:
+                self.location.path.parent.mkdir(parents=True, exist_ok=True)
+                self.location.path.mkdir(mode=0o700, exist_ok=True)
+            DeltaTable.create(
+                self.location.uri,
+                schema.arrow_schema(),
+                mode="error",
+                name="rollouts",
+                configuration={
+                    schema.VERSION_PROPERTY: str(schema.SCHEMA_VERSION),
+                    "delta.dataSkippingStatsColumns": ",".join(schema.STATISTICS),
+                },
+                storage_options=self._options,
+                raise_if_key_not_exists=False,  # the version is a property that Delta does not define
+            )
+
+    def _check_path(self) -> None:
+        """Check that a local path can be a table's.
+
+        Raises:
+            TableError: it is a file, or a directory with other files.
+        """
+        path = self.location.path
+        if path is None or not path.exists() or (path / _LOG).exists():
+            return
+        if not path.is_dir():
+            raise TableError(f"{path} is a file, and no table: name a directory.")
+        others = [entry for entry in os.listdir(path) if _PARQUET_SUFFIX not in entry]
+        if others:
+            raise TableError(
+                f"{path} holds {sorted(others)[0]!r} and no table: name an empty directory, or one that does "
+                "not exist."
+            )
+        raise NoTableError(f"There is no table at {path}.")
+
+    def _check(self, table: DeltaTable) -> None:
+        """Check that a table is a rollout table that this software can read and write."""
+        uri = self.location.uri
+        version = table.metadata().configuration.get(schema.VERSION_PROPERTY) or ""
+        known = {field.name: field.type for field in table.schema().fields}
+        if not version.isdecimal() or not {"trace_id", "span_id"} <= known.keys():
+            raise TableError(f"The table at {uri} is no rollout table: name another address.")
+        if int(version) > schema.SCHEMA_VERSION:
+            raise TableError(
+                f"The table at {uri} has version {version} of the columns, and this software knows version "
+                f"{schema.SCHEMA_VERSION}: update otel-rollout."
+            )
+        for name, type_ in _delta_types(schema.arrow_schema()).items():
+            if name in known and known[name] != type_:
+                raise TableError(
+                    f"Column {name} of the table at {uri} has type {known[name]}, not {type_}: move the "
+                    "table away."
+                )
+
+    @contextmanager
+    def _describing(self) -> Iterator[None]:
+        """Turn errors of deltalake into a ``TableError``; a panic of it is no ``Exception``."""
+        try:
+            yield
+        except (TableError, KeyboardInterrupt, SystemExit, ModuleNotFoundError):
+            raise
+        except BaseException as error:
+            raise errors.described(error, self.location) from error
+
+
+def _delta_types(columns: Schema) -> dict[str, Any]:
+    from deltalake import Schema as DeltaSchema
+
+    return {field.name: field.type for field in DeltaSchema.from_arrow(columns).fields}
+
+
+def _writer_properties() -> Any:
+    from deltalake import WriterProperties
+
+    return WriterProperties(
+        compression="ZSTD",
+        compression_level=_COMPRESSION_LEVEL,
+        data_page_size_limit=_MAX_PAGE_BYTES,
+    )

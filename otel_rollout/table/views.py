@@ -1,0 +1,93 @@
+"""Read the views of the rollout table: SQL that DataFusion and DuckDB both run."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_DIRECTORY: Final = Path(__file__).with_name("views")
+_WORD: Final = re.compile(r"\w+")
+
+
+class View(NamedTuple):
+    """A view that a user may query.
+
+    Attributes:
+        name: the view's name.
+        meaning: its rows, in one sentence.
+    """
+
+    name: str
+    meaning: str
+
+
+PUBLIC: Final = (
+    View("trajectories", "A row per trajectory: identity, state, duration, counts and reward."),
+    View("turns", "A row per model call: tokens, finish reason, messages by role, reply, input and output."),
+    View("tool_calls", "A row per call of a tool: arguments, result and error."),
+    View("scores", "The newest score of each name of each trajectory."),
+    View("groups", "A row per group: the trajectories of one dataset row in one step."),
+    View("steps", "A row per training or validation step of a run."),
+    View("runs", "A row per run."),
+    View("spans", "Each span once, with the columns of the table."),
+)
+"""The views for users."""
+NAMES: Final = tuple(view.name for view in PUBLIC)
+STORED_ROWS: Final = "stored_rows"
+"""Name under which an engine has the table itself."""
+REPEATED: Final = "repeated_starts"
+RECORDED: Final = "recorded_spans"
+SPANS: Final = "spans"
+ORDER: Final = (
+    RECORDED,
+    REPEATED,
+    SPANS,
+    "unended_traces",
+    "inner_calls",
+    "roots",
+    "newest_scores",
+    "scores",
+    "turns",
+    "tool_calls",
+    "trajectories",
+    "groups",
+    "steps",
+    "runs",
+)
+"""All views, each after the views that it reads."""
+SMALL: Final = frozenset({REPEATED, "unended_traces", "inner_calls"})
+"""Views with few rows, usually none. An engine that keeps their rows reads the table once for them."""
+SLOW: Final = frozenset({"newest_scores"})
+"""Views with many rows that cost most of a query. A process with many queries keeps their rows."""
+
+
+@functools.cache
+def sql_of(name: str) -> str:
+    """Return the SELECT of a view."""
+    return (_DIRECTORY / f"{name}.sql").read_text(encoding="utf-8").rstrip()
+
+
+def needed_by(sql: str) -> tuple[str, ...]:
+    """Return the views whose names a text has, and the views that these read, in order of creation."""
+    wanted = _named_in(sql.lower(), ORDER)
+    for name in reversed(ORDER):
+        if name in wanted:
+            wanted |= _reads(name)
+    return tuple(name for name in ORDER if name in wanted)
+
+
+@functools.cache
+def _reads(name: str) -> frozenset[str]:
+    """Return the views that a view reads, or whose names its columns have; all are made before it."""
+    return frozenset(_named_in(_without_comments(sql_of(name)), ORDER[: ORDER.index(name)]))
+
+
+def _without_comments(sql: str) -> str:
+    return re.sub(r"--[^\n]*", "", sql)
+
+
+def _named_in(sql: str, names: Iterable[str]) -> set[str]:
+    return set(_WORD.findall(sql)).intersection(names)

@@ -1,0 +1,66 @@
+-- The newest score of each name of each trajectory, from every source.
+WITH parts AS (
+  SELECT trace_id, span_id, step, sample_index, rollout_n, validate
+  FROM spans
+  WHERE kind = 'AGENT' AND validate IS NOT NULL AND NOT is_root
+), in_trace AS (
+  SELECT
+    given.trace_id, given.score_name AS name, given.score_value AS value, given.score_label AS label,
+    given.score_comment AS comment, given.score_origin AS origin, given.start_ns AS time_ns, given.span_id,
+    CASE WHEN part.span_id IS NULL THEN given.step ELSE part.step END AS step,
+    CASE WHEN part.span_id IS NULL THEN given.sample_index ELSE part.sample_index END AS sample_index,
+    CASE WHEN part.span_id IS NULL THEN given.rollout_n ELSE part.rollout_n END AS rollout_n,
+    CASE WHEN part.span_id IS NULL THEN given.validate ELSE part.validate END AS validate
+  FROM spans AS given LEFT JOIN parts AS part
+    ON given.trace_id = part.trace_id AND given.parent_span_id = part.span_id
+  WHERE given.score_name IS NOT NULL AND given.score_by = 'trace'
+), by_identity AS (
+  SELECT
+    root.trace_id, given.score_name AS name, given.score_value AS value, given.score_label AS label,
+    given.score_comment AS comment, given.score_origin AS origin, given.start_ns AS time_ns, given.span_id,
+    CASE WHEN given.run_id = root.run_id THEN 1 ELSE 0 END AS is_of_run
+  FROM (SELECT * FROM spans WHERE score_by = 'identity' AND score_name IS NOT NULL) AS given JOIN roots AS root
+    ON (given.step IS NOT DISTINCT FROM root.step)
+    AND (given.sample_index IS NOT DISTINCT FROM root.sample_index)
+    AND (given.rollout_n IS NOT DISTINCT FROM root.rollout_n)
+    AND coalesce(given.validate, false) = root.validate
+  WHERE coalesce(given.project, root.project, '') = coalesce(root.project, '')
+    AND coalesce(given.experiment, root.experiment, '') = coalesce(root.experiment, '')
+), nearest AS (
+  SELECT *, max(is_of_run) OVER (PARTITION BY span_id) AS nearest_run FROM by_identity
+), matched AS (
+  SELECT *, count(*) OVER (PARTITION BY span_id) AS matches FROM nearest WHERE is_of_run = nearest_run
+), candidates AS (
+  SELECT
+    in_trace.trace_id, in_trace.name, in_trace.value, in_trace.label, in_trace.comment, in_trace.origin,
+    in_trace.time_ns, true AS is_dated, 3 AS place, 'trace' AS source
+  FROM in_trace JOIN roots AS root ON in_trace.trace_id = root.trace_id
+  WHERE in_trace.validate IS NULL OR (
+    (in_trace.step IS NOT DISTINCT FROM root.step)
+    AND (in_trace.sample_index IS NOT DISTINCT FROM root.sample_index)
+    AND (in_trace.rollout_n IS NOT DISTINCT FROM root.rollout_n)
+    AND in_trace.validate = root.validate
+  )
+  UNION ALL
+  SELECT
+    trace_id, name, value, label, comment, origin, time_ns, true AS is_dated, 2 AS place, 'identity' AS source
+  FROM matched
+  WHERE matches = 1
+  UNION ALL
+  SELECT
+    trace_id, repeated['name'] AS name, repeated['value'] AS value, repeated['label'] AS label, NULL AS comment,
+    NULL AS origin, coalesce(repeated['time_ns'], end_ns) AS time_ns, repeated['time_ns'] IS NOT NULL AS is_dated,
+    1 AS place, 'root' AS source
+  FROM (SELECT trace_id, start_ns + duration_ns AS end_ns, unnest(scores) AS repeated FROM roots) AS of_roots
+), ranked AS (
+  SELECT
+    *,
+    row_number() OVER (
+      PARTITION BY trace_id, name
+      ORDER BY is_dated DESC, time_ns DESC, coalesce(comment, '') <> '' DESC, place DESC
+    ) AS rank
+  FROM candidates
+)
+SELECT trace_id, name, value, label, comment, origin, source, time_ns
+FROM ranked
+WHERE rank = 1

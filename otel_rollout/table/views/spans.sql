@@ -1,0 +1,8 @@
+-- Each span once. Rows of one span have one start time, so that all other rows need no comparison.
+SELECT recorded_spans.*
+FROM recorded_spans LEFT JOIN repeated_starts ON recorded_spans.start_ns = repeated_starts.start_ns
+WHERE repeated_starts.start_ns IS NULL
+UNION ALL
+SELECT DISTINCT ON (trace_id, span_id) *
+FROM recorded_spans
+WHERE start_ns IN (SELECT start_ns FROM repeated_starts)

@@ -1,0 +1,31 @@
+-- Each trajectory: identity, state, duration, counts and reward.
+WITH counted AS (
+  SELECT
+    call.trace_id,
+    count(*) FILTER (WHERE call.kind = 'LLM') AS turns,
+    count(*) FILTER (WHERE call.kind = 'TOOL') AS tool_calls,
+    count(*) FILTER (WHERE call.kind = 'TOOL' AND call.status = 'error') AS tool_errors,
+    sum(call.tokens_in) FILTER (WHERE call.kind = 'LLM') AS tokens_in,
+    sum(call.tokens_out) FILTER (WHERE call.kind = 'LLM') AS tokens_out,
+    sum(call.tokens_cached) FILTER (WHERE call.kind = 'LLM') AS tokens_cached
+  FROM spans AS call LEFT JOIN inner_calls
+    ON call.trace_id = inner_calls.trace_id AND call.span_id = inner_calls.span_id
+  WHERE call.kind IN ('LLM', 'TOOL') AND inner_calls.span_id IS NULL
+  GROUP BY call.trace_id
+)
+SELECT
+  root.trace_id, root.run_id, root.project, root.experiment, root.step, root.sample_index, root.rollout_n,
+  root.validate,
+  CASE WHEN root.validate THEN 'validation/' ELSE '' END
+    || coalesce(CAST(root.step AS VARCHAR), '-') || '/' || coalesce(root.sample_index, '-') || '/'
+    || coalesce(CAST(root.rollout_n AS VARCHAR), '-') AS path,
+  root.group_id, root.group_size, root.agent_name, root.policy_version_min, root.policy_version_max, root.name,
+  root.state, root.error_type, root.error_message, root.start_time, root.duration_ns / 1e9 AS seconds,
+  coalesce(counted.turns, 0) AS turns, coalesce(counted.tool_calls, 0) AS tool_calls,
+  coalesce(counted.tool_errors, 0) AS tool_errors,
+  CAST(counted.tokens_in AS BIGINT) AS tokens_in, CAST(counted.tokens_out AS BIGINT) AS tokens_out,
+  CAST(counted.tokens_cached AS BIGINT) AS tokens_cached, rewards.value AS reward
+FROM roots AS root
+  LEFT JOIN counted ON root.trace_id = counted.trace_id
+  LEFT JOIN (SELECT trace_id, value FROM newest_scores WHERE name = 'reward') AS rewards
+    ON root.trace_id = rewards.trace_id

@@ -1,0 +1,11 @@
+-- Each model call: the messages that are new in it, and the model's reply.
+SELECT
+  call.trace_id, call.span_id, call.parent_span_id, call.run_id, call.project, call.experiment, call.step,
+  call.sample_index, call.rollout_n, call.validate, call.name, call.scope, call.model, call.start_time,
+  call.start_ns, call.duration_ns / 1e9 AS seconds, call.status, call.error_type, call.error_message,
+  call.tokens_in, call.tokens_out, call.tokens_cached, call.finish_reason, call.messages_system,
+  call.messages_user, call.messages_assistant, call.messages_tool, call.turn_length, call.continues, call.shared,
+  call.reply, call.input, call.output
+FROM spans AS call LEFT JOIN inner_calls
+  ON call.trace_id = inner_calls.trace_id AND call.span_id = inner_calls.span_id
+WHERE call.kind = 'LLM' AND inner_calls.span_id IS NULL

@@ -1,0 +1,43 @@
+"""Put the spans of a spool into a table for a moment, so that the table's views can be asked."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from otel_rollout.table.location import location_of
+from otel_rollout.table.rows import batch_of, row_of
+from otel_rollout.table.store import Store
+from otel_rollout.viewer.errors import ViewerError
+from otel_rollout.viewer.spool_source import SpoolSource
+
+_ROWS: Final = 20_000
+"""Maximum rows of a commit."""
+
+
+@contextmanager
+def table_of(source: SpoolSource) -> Iterator[Store]:
+    """Yield a table of a spool's spans, in a private temporary directory that is removed afterwards.
+
+    Raises:
+        ViewerError: the spool holds no span.
+    """
+    with tempfile.TemporaryDirectory(prefix="otel-rollout-") as directory:
+        store = Store(location_of(str(Path(directory) / "table")))
+        if not fill(store, source):
+            raise ViewerError(f"There is no trajectory in {source.location}.")
+        yield store
+
+
+def fill(store: Store, source: SpoolSource) -> int:
+    """Append the spans of a spool to a table; return the number of commits."""
+    rows = (row_of(span) for span in source.every_span())
+    number = 0
+    while batch := list(itertools.islice(rows, _ROWS)):
+        store.append([batch_of(batch)], "spool", number)
+        number += 1
+    return number

@@ -1,0 +1,210 @@
+"""Read trajectories from a rollout table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanContext
+
+from otel_rollout.base import semconv
+from otel_rollout.forwarder.detokenizer import Detokenizer
+from otel_rollout.otlp import evaluations
+from otel_rollout.table import views
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.filters import all_of, equals
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.select import literal
+from otel_rollout.table.spans import span_of
+from otel_rollout.table.store import Store
+from otel_rollout.viewer.errors import ViewerError
+from otel_rollout.viewer.reference import Reference
+from otel_rollout.viewer.summary import VALIDATION, Score, Summary, Tokens, path_of
+
+MAX_LISTED: Final = 100
+"""Maximum trajectories of a list."""
+_TRACE_DIGITS: Final = 32
+_ROOT_COLUMNS: Final = (
+    "trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, name, status, start_ns, "
+    "duration_ns"
+)
+_LISTED: Final = (
+    "trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, name, state, "
+    "start_time, seconds, tokens_in, tokens_out, tokens_cached, reward"
+)
+_IN_ORDER: Final = (
+    " ORDER BY validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, "
+    "rollout_n, start_time"
+)
+
+
+class TableSource:
+    """Read trajectories from a table; see :class:`otel_rollout.viewer.source.Source`.
+
+    A reference is looked up among the table's roots, without the views: a view reads more of the table.
+
+    Args:
+        store: the table.
+
+    Raises:
+        ViewerError: the table cannot be read.
+    """
+
+    def __init__(self, store: Store) -> None:
+        try:
+            self._engine = Engine(store.open())
+        except TableError as error:
+            raise ViewerError(str(error)) from error
+        self.location = store.location.uri
+        self.notes: tuple[str, ...] = ()
+
+    def find(self, reference: Reference | None) -> list[Summary]:
+        """Return the matching trajectories of the newest run that has any; at most a page of them.
+
+        Without a reference, return the first trajectories of the newest run.
+        """
+        if reference is None:
+            return self._newest_run()
+        found = self._matching(reference, is_ended=True) or self._matching(reference, is_ended=False)
+        newest = max(found, key=lambda summary: summary.start_ns, default=None)
+        found = [summary for summary in found if newest and summary.run == newest.run]
+        if any(reference.is_name_of(summary) for summary in found) or len(found) <= 1 or reference.trace:
+            return found
+        return self._listed(
+            [equals("run_id", found[0].run or None), *_conditions(reference)], reference, len(found)
+        )
+
+    def spans(self, trace_id: str) -> list[ReadableSpan]:
+        """Return all spans of a trace, and the scores that name its trajectory by identity."""
+        found = [span_of(row) for row in self._rows(views.RECORDED, "*", [equals("trace_id", trace_id)])]
+        return found + self._scores_by_identity(trace_id, found)
+
+    def decoder(self, name: str) -> Detokenizer | None:
+        """Return None: spans in the table have the text of their token ids."""
+        return None
+
+    def _newest_run(self) -> list[Summary]:
+        newest = self._rows(
+            views.RECORDED, "run_id", ["is_root", "validate IS NOT NULL"], " ORDER BY start_ns DESC LIMIT 1"
+        )
+        return self._listed([equals("run_id", newest[0]["run_id"])]) if newest else []
+
+    def _matching(self, reference: Reference, is_ended: bool) -> list[Summary]:
+        """Return the trajectories that a reference matches, without scores and tokens."""
+        conditions = _conditions(reference)
+        if is_ended:
+            rows = self._rows(views.RECORDED, _ROOT_COLUMNS, ["is_root", "validate IS NOT NULL", *conditions])
+        else:
+            rows = self._rows("roots", _ROOT_COLUMNS.replace("status", "state AS status"), conditions)
+        found = {row["trace_id"]: _summary_of_root(row) for row in rows}
+        return [summary for summary in found.values() if reference.matches(summary)]
+
+    def _listed(
+        self, conditions: list[str], reference: Reference | None = None, count: int | None = None
+    ) -> list[Summary]:
+        """Return a page of trajectories with scores and tokens."""
+        if count is None:
+            count = self._rows("trajectories", "count(*) AS number", conditions)[0]["number"]
+        limit = "" if reference else f" LIMIT {MAX_LISTED}"
+        rows = self._rows("trajectories", _LISTED, conditions, _IN_ORDER + limit)
+        found = [_summary(row) for row in rows]
+        found = [summary for summary in found if reference is None or reference.matches(summary)][:MAX_LISTED]
+        if count and count > len(found):
+            self.notes = (f"The first {len(found)} of {count}; `otel-rollout list` filters and sorts.",)
+        return found
+
+    def _scores_by_identity(self, trace_id: str, spans: list[ReadableSpan]) -> list[ReadableSpan]:
+        root = next((span for span in spans if span.parent is None), None)
+        attributes: Mapping[str, Any] = (root.attributes if root else None) or {}
+        step = attributes.get(semconv.STEP)
+        named = ["score_by = 'identity'", equals("step", step if isinstance(step, int) else None)]
+        if root is None or not self._rows(views.RECORDED, "span_id", named, " LIMIT 1"):
+            return []
+        given = self._rows("newest_scores", "*", [equals("trace_id", trace_id), "source = 'identity'"])
+        return [_evaluation_span(row, number, root) for number, row in enumerate(given, start=1)]
+
+    def _rows(self, source: str, columns: str, conditions: list[str], end: str = "") -> list[dict[str, Any]]:
+        sql = f"SELECT {columns} FROM {source}{all_of(conditions)}{end}"  # noqa: S608
+        try:
+            return dicts_of(self._engine.run(sql))
+        except TableError as error:
+            raise ViewerError(str(error)) from error
+
+
+def _conditions(reference: Reference) -> list[str]:
+    """Return conditions that all trajectories matching a reference meet."""
+    if len(reference.trace) == _TRACE_DIGITS:
+        return [equals("trace_id", reference.trace)]
+    if reference.trace:
+        return [f"trace_id LIKE {literal(reference.trace + '%')}"]
+    parts = reference.path.split("/")
+    is_validation = parts[0] == VALIDATION
+    step = parts[1 if is_validation and len(parts) > 1 else 0]
+    conditions = [equals("validate", is_validation)]
+    if step == "-":
+        conditions.append("step IS NULL")
+    elif step.removeprefix("-").isdecimal():
+        conditions.append(f"step = {int(step)}")
+    return conditions
+
+
+def _identity(row: Mapping[str, Any]) -> dict[str, Any]:
+    named = {
+        semconv.STEP: row["step"],
+        semconv.SAMPLE_INDEX: row["sample_index"],
+        semconv.ROLLOUT_N: row["rollout_n"],
+        semconv.VALIDATE: row["validate"],
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _summary_of_root(row: Mapping[str, Any]) -> Summary:
+    status, duration = row["status"], row["duration_ns"]
+    return Summary(
+        trace_id=row["trace_id"],
+        run=row["run_id"] or "",
+        project=row["project"] or "",
+        experiment=row["experiment"] or "",
+        path=path_of(_identity(row)),
+        name=row["name"] or "",
+        state=status if status in ("error", "running") else "ok",
+        start_ns=row["start_ns"],
+        seconds=None if duration is None else duration / 1e9,
+    )
+
+
+def _summary(row: Mapping[str, Any]) -> Summary:
+    return Summary(
+        trace_id=row["trace_id"],
+        run=row["run_id"] or "",
+        project=row["project"] or "",
+        experiment=row["experiment"] or "",
+        path=path_of(_identity(row)),
+        name=row["name"] or "",
+        state=row["state"],
+        start_ns=int(row["start_time"].timestamp() * 1e6) * 1000,
+        seconds=row["seconds"],
+        scores=() if row["reward"] is None else (Score("reward", row["reward"]),),
+        tokens=Tokens(row["tokens_in"], row["tokens_out"], row["tokens_cached"]),
+    )
+
+
+def _evaluation_span(row: Mapping[str, Any], number: int, root: ReadableSpan) -> ReadableSpan:
+    """Return a score by identity as an evaluation span of the trajectory."""
+    label = row["label"]
+    value: evaluations.Value = label if row["value"] is None else row["value"]
+    if label in ("True", "False") and row["value"] is not None:
+        value = label == "True"
+    context = root.get_span_context()
+    trace_id = context.trace_id if context else 0
+    return ReadableSpan(
+        "score",
+        context=SpanContext(trace_id, number, is_remote=False),
+        parent=context,
+        resource=root.resource,
+        attributes=evaluations.attributes_of(row["name"], value, row["comment"], row["origin"]),
+        start_time=row["time_ns"],
+        end_time=row["time_ns"],
+    )

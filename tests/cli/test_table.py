@@ -1,0 +1,177 @@
+"""`otel-rollout list`, `groups`, `steps` and `query` ask a table, and a spool alike."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+from typer.testing import CliRunner, Result
+
+from otel_rollout.base import semconv
+from otel_rollout.cli import app
+from tests.table.generated_table import Shape
+from tests.table.tables import generated, root, row, score, written
+from tests.viewer.test_conversation import line
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    ran = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    assert ran.exit_code == code, ran.output
+    return ran
+
+
+def rows(printed: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tables") / "table"
+    generated(path, Shape(160, per_step=16))
+    return path
+
+
+def test_list_filters_and_sorts(table: Path) -> None:
+    """The rows meet every filter, in the order that is asked for."""
+    printed = run(
+        "list", "--from", table, "--step", "1-3", "--reward", "<0.5", "--sort", "-reward", "--limit", 5
+    ).output  # fmt: skip
+    found = rows(printed)
+    rewards = [float(each[2]) for each in found]
+    assert len(found) == 5
+    assert rewards == sorted(rewards, reverse=True)
+    assert all(int(each[0].split("/")[0]) <= 3 for each in found)
+    assert rewards[0] < 0.5
+    assert "the first 5; --limit 0 shows all" in printed
+    assert f"from {table}" in printed
+
+
+def test_list_prints_a_page(table: Path) -> None:
+    """Fifty rows, unless told otherwise."""
+    assert len(rows(run("list", "--from", table).output)) == 50
+    assert len(rows(run("list", "--from", table, "--limit", 0).output)) == 160
+
+
+def test_failures_are_filtered(tmp_path: Path) -> None:
+    """By the trajectory's end and by its tools' errors; the error's class is shown."""
+    path = tmp_path / "table"
+    written(
+        path,
+        [
+            root("1", rollout_n=0),
+            root("2", rollout_n=1, status="error", error_type="ValueError"),
+            row("3", "b", "a3", rollout_n=2, kind="TOOL", status="error"),
+        ],
+    )
+    assert [each[0] for each in rows(run("list", "--from", path, "--failed").output)] == ["1/7/1"]
+    assert "ValueError" in run("list", "--from", path, "--failed").output
+    assert [each[0] for each in rows(run("list", "--from", path, "--running").output)] == ["1/7/2"]
+    assert [each[0] for each in rows(run("list", "--from", path, "--tool-error").output)] == ["1/7/2"]
+    assert [each[0] for each in rows(run("list", "--from", path, "--where", "rollout_n = 1").output)] == [
+        "1/7/1"
+    ]
+    assert "no rows" in run("list", "--from", path, "--step", 9).output
+
+
+def test_groups_and_steps_are_listed(table: Path) -> None:
+    """Each with its mean reward."""
+    assert len(rows(run("groups", "--from", table, "--step", 1).output)) == 2
+    assert [each[0] for each in rows(run("steps", "--from", table, "--limit", 3).output)] == ["1", "2", "3"]
+
+
+def test_query_prints_what_it_selects(table: Path) -> None:
+    """Columns and rows as selected, in its order."""
+    sql = "SELECT step, count(*) AS number FROM trajectories GROUP BY step ORDER BY step DESC LIMIT 2"
+    assert rows(run("query", sql, "--from", table).output) == [["10", "16"], ["9", "16"]]
+
+
+@pytest.mark.parametrize("command", [["list"], ["query", "SELECT * FROM trajectories ORDER BY path"]])
+def test_formats_hold_the_same_rows(table: Path, tmp_path: Path, command: list[str]) -> None:
+    """CSV, JSON and Parquet have all columns and rows."""
+    as_csv = run(*command, "--from", table, "--format", "csv").stdout
+    as_json = run(*command, "--from", table, "--format", "json").stdout
+    file = tmp_path / "rows.parquet"
+    run(*command, "--from", table, "--format", "parquet", "--output", file)
+    from_csv = list(csv.DictReader(io.StringIO(as_csv, newline="")))
+    from_json = json.loads(as_json)
+    from_parquet = parquet.read_table(file).to_pylist()
+    assert len(from_csv) == len(from_json) == len(from_parquet) == 160
+    assert [each["trace_id"] for each in from_csv] == [each["trace_id"] for each in from_json]
+    assert [each["trace_id"] for each in from_json] == [each["trace_id"] for each in from_parquet]
+    assert list(from_csv[0]) == list(from_json[0]) == list(from_parquet[0])
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+def test_spool_is_asked_like_a_table(tmp_path: Path) -> None:
+    """Its spans become a table for the time of the command."""
+    file = tmp_path / "spans.jsonl"
+    step = {semconv.STEP: 4}
+    spans = [line(1, "a", "b", parent=0, kind="AGENT", attributes=step), line(2, "a", "b", attributes=step)]
+    file.write_bytes(b"\n".join(spans))
+    found = rows(run("steps", "--from", file).output)
+    assert [[each[0], *each[2:4]] for each in found] == [["4", "1", "0"]]
+
+
+def test_table_of_the_environment_is_the_default(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable names it; else the directory ``rollouts`` beside the program."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", str(table))
+    assert len(rows(run("steps").output)) == 10
+    monkeypatch.delenv("OTEL_ROLLOUT_DELTA_URI")
+    written(tmp_path / "rollouts", [root("1"), score("1", "b", 0.5)])
+    assert rows(run("steps").output)[0][:3] == ["1", "1", "1"]
+    assert "1/7/0" in run("show", "1/7/0").output
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    """Escape sequences and markup from names and errors control nothing."""
+    hostile = "\x1b[31m[bold]\u202ered\n"
+    written(tmp_path / "table", [root("1", sample_index=hostile, status="error", error_type=hostile)])
+    for command in (["list"], ["groups"], ["query", "SELECT error_type FROM trajectories"]):
+        printed = run(*command, "--from", tmp_path / "table").output
+        assert "\x1b" not in printed
+        assert "\u202e" not in printed
+        assert "␛[31m[bold]" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["list", "--format", "xml"], "There is no format 'xml'."),
+        (["list", "--format", "table", "--output", "x"], "A table is printed"),
+        (["list", "--step", "one"], "--step 'one' cannot be read"),
+        (["list", "--sort", "rewrd"], "There is no column 'rewrd'. Did you mean 'reward'?"),
+        (["list", "--where", "rewrd > 1"], "There is no column 'rewrd'. Did you mean 'reward'?"),
+        (["list", "--where", "1=1) OR (1=1"], "The condition closes a parenthesis that it did not open."),
+        (["query", "DROP TABLE spans"], "Only a SELECT can be run"),
+        (["query", "SELECT * FROM stps"], "There is no view 'stps'. Did you mean 'steps'?"),
+        (["query", "SELECT 1 AS a", "--format", "parquet", "--limit", "1"], "write LIMIT in the SELECT"),
+        (["query", "SELECT 1 AS a", "--format", "csv", "--output", "/no/such/file"], "cannot be written"),
+    ],
+)
+def test_mistake_is_one_line(table: Path, arguments: list[str], words: str) -> None:
+    """The line goes to standard error, and the status is 2."""
+    ran = run(*arguments, "--from", table, code=2)
+    assert words in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("/no/such/place", "There is no /no/such/place."),
+        ("mlflow", "This command reads tables and spools."),
+        ("s3://", "expected a directory, or s3://BUCKET/PATH"),
+    ],
+)
+def test_source_that_cannot_be_read_is_one_line(source: str, words: str) -> None:
+    """It names the source, and what to do."""
+    ran = run("list", "--from", source, code=2)
+    assert words in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1

@@ -1,0 +1,1 @@
+"""Tests of the exporter of tables: real processes, real kills, real tables."""

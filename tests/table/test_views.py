@@ -1,0 +1,239 @@
+"""The views answer from every source of a fact, in DataFusion and in DuckDB alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from otel_rollout.rollout_table import RolloutTable, open_table
+from otel_rollout.table import views
+from otel_rollout.table.rows import batch_of
+from tests.table.generated_table import Shape
+from tests.table.tables import START_NS, asked, generated, root, row, score, written
+
+SECOND = 1_000_000_000
+_KEYS = {
+    "spans": "trace_id, span_id",
+    "turns": "trace_id, span_id",
+    "tool_calls": "trace_id, span_id",
+    "scores": "trace_id, name",
+    "trajectories": "trace_id",
+    "groups": "run_id, validate, step, sample_index",
+    "steps": "run_id, validate, step",
+    "runs": "run_id",
+}
+
+
+def rewards(tmp_path: Path, *rows: dict[str, Any]) -> dict[str, float | None]:
+    found = asked(written(tmp_path / "table", rows), "SELECT trace_id, reward FROM trajectories")
+    return {each["trace_id"].lstrip("0"): each["reward"] for each in found}
+
+
+def test_span_that_was_delivered_twice_counts_once(tmp_path: Path) -> None:
+    """A lost ledger doubles a batch, in another commit or in one; counts and tokens stay."""
+    call = row("1", "b", "a1", kind="LLM", tokens_in=10, tokens_out=3)
+    tool = row("1", "c", "a1", kind="TOOL", status="error", tool_name="search")
+    spans = [root("1"), call, tool, score("1", "d", 0.5)]
+    store = written(tmp_path / "table", spans, spans, [tool, tool])
+    found = asked(
+        store, "SELECT turns, tool_calls, tool_errors, tokens_in, tokens_out, reward FROM trajectories"
+    )
+    assert found == [
+        {"turns": 1, "tool_calls": 1, "tool_errors": 1, "tokens_in": 10, "tokens_out": 3, "reward": 0.5}
+    ]
+    assert asked(store, "SELECT count(*) AS number FROM spans") == [{"number": 4}]
+    assert asked(store, "SELECT trajectories, failed FROM steps") == [{"trajectories": 1, "failed": 0}]
+
+
+def test_spans_with_one_start_time_are_all_kept(tmp_path: Path) -> None:
+    """Two spans may begin in one nanosecond."""
+    spans = [root("1", start_ns=START_NS), row("1", "b", "a1", start_ns=START_NS, kind="TOOL")]
+    store = written(tmp_path / "table", spans)
+    assert asked(store, "SELECT count(*) AS number FROM spans") == [{"number": 2}]
+    assert asked(store, "SELECT tool_calls FROM trajectories") == [{"tool_calls": 1}]
+
+
+def test_trajectory_without_its_root_is_running(tmp_path: Path) -> None:
+    """The identity comes from its earliest span; a trace outside trajectories is none."""
+    outside = row("3", "e", "ff", step=None, sample_index=None, rollout_n=None, validate=None)
+    spans = [row("1", "b", "a1", kind="LLM"), root("2", status="error", error_type="ValueError"), outside]
+    store = written(tmp_path / "table", spans)
+    found = asked(store, "SELECT path, state, seconds, turns, error_type FROM trajectories ORDER BY trace_id")
+    assert found == [
+        {"path": "1/7/0", "state": "running", "seconds": None, "turns": 1, "error_type": None},
+        {"path": "1/7/0", "state": "error", "seconds": 1.0, "turns": 0, "error_type": "ValueError"},
+    ]
+
+
+def test_trajectory_inside_another_systems_trace_has_ended(tmp_path: Path) -> None:
+    """Its first agent's span stands for it, whose parent never arrives."""
+    store = written(tmp_path / "table", [row("1", "b", "ff", kind="AGENT", name="agent_loop")])
+    assert asked(store, "SELECT state, name FROM trajectories") == [{"state": "ok", "name": "agent_loop"}]
+
+
+def test_parts_that_are_missing_in_a_name_are_dashes(tmp_path: Path) -> None:
+    """The path can be pasted into `otel-rollout show`."""
+    spans = [root("1", step=None), root("2", rollout_n=None, validate=True)]
+    found = asked(written(tmp_path / "table", spans), "SELECT path FROM trajectories ORDER BY path")
+    assert found == [{"path": "-/7/0"}, {"path": "validation/1/7/-"}]
+
+
+def test_call_inside_a_call_is_not_counted_again(tmp_path: Path) -> None:
+    """A client's span contains the engine's, directly or with operations between."""
+    tokens = {"kind": "LLM", "tokens_in": 10, "tokens_out": 1}
+    spans = [
+        root("1"),
+        row("1", "b", "a1", **tokens),
+        row("1", "c", "b", **tokens),
+        row("1", "d", "a1", **tokens),
+        row("1", "e", "d"),
+        row("1", "f", "e"),
+        row("1", "10", "f", **tokens),
+    ]
+    store = written(tmp_path / "table", spans)
+    assert asked(store, "SELECT turns, tokens_in FROM trajectories") == [{"turns": 2, "tokens_in": 20}]
+    assert asked(store, "SELECT span_id FROM turns ORDER BY span_id") == [
+        {"span_id": "b".rjust(16, "0")},
+        {"span_id": "d".rjust(16, "0")},
+    ]
+
+
+def test_newest_score_counts_from_any_source(tmp_path: Path) -> None:
+    """Undated repeats on the root count least, later scores most; a comment decides between equals."""
+    undated = {"name": "reward", "value": 0.1, "label": None, "time_ns": None}
+    early = {**undated, "value": 0.2, "time_ns": START_NS}
+    late = {**undated, "value": 0.3, "time_ns": START_NS + 9 * SECOND}
+    found = rewards(
+        tmp_path,
+        root("1", scores=[undated]),
+        root("2", scores=[undated]),
+        score("2", "b", 0.5, start_ns=START_NS + 1),
+        root("3", scores=[early]),
+        score("3", "c", 0.5, start_ns=START_NS + SECOND),
+        root("4", scores=[late]),
+        score("4", "d", 0.5, start_ns=START_NS + SECOND),
+        root("5"),
+        score("5", "e", 0.6, start_ns=START_NS),
+        score("5", "f", 0.7, start_ns=START_NS, score_comment="because"),
+    )
+    assert found == {"1": 0.1, "2": 0.5, "3": 0.5, "4": 0.3, "5": 0.7}
+
+
+def test_score_without_identity_is_the_traces(tmp_path: Path) -> None:
+    """A score by trace id from another process has no identity of its own."""
+    nothing = {"step": None, "sample_index": None, "rollout_n": None, "validate": None, "run_id": "other"}
+    assert rewards(tmp_path, root("1"), score("1", "b", 0.4, **nothing)) == {"1": 0.4}
+
+
+def test_score_of_a_trajectory_inside_is_not_the_outer_ones(tmp_path: Path) -> None:
+    """Given inside with its identity, or later by the id of its span."""
+    nothing = {"step": None, "sample_index": None, "rollout_n": None, "validate": None}
+    inner = row("1", "b", "a1", kind="AGENT", rollout_n=5)
+    found = rewards(
+        tmp_path,
+        root("1"),
+        inner,
+        score("1", "c", 0.9, rollout_n=5, parent_span_id="b".rjust(16, "0")),
+        score("1", "d", 0.8, parent_span_id="b".rjust(16, "0"), **nothing),
+        score("1", "e", 0.2, start_ns=START_NS),
+    )
+    assert found == {"1": 0.2}
+
+
+def test_score_by_identity_counts_for_exactly_one_match(tmp_path: Path) -> None:
+    """Several matches count nowhere, unless one is of the score's own run."""
+    by_identity = {"score_by": "identity", "is_root": False}
+    found = rewards(
+        tmp_path,
+        root("1"),
+        score("f1", "1", 0.5, run_id="later", **by_identity),
+        root("2", rollout_n=1),
+        root("3", rollout_n=1),
+        score("f2", "2", 0.6, rollout_n=1, **by_identity),
+        root("4", rollout_n=2),
+        root("5", rollout_n=2, run_id="run-2"),
+        score("f3", "3", 0.7, rollout_n=2, run_id="run-2", **by_identity),
+        root("6", rollout_n=3, validate=True),
+        score("f4", "4", 0.8, rollout_n=3, **by_identity),
+        score("f5", "5", 0.9, rollout_n=9, **by_identity),
+    )
+    assert found == {"1": 0.5, "2": None, "3": None, "4": None, "5": 0.7, "6": None}
+
+
+def test_labels_and_bools_are_scores_too(tmp_path: Path) -> None:
+    """A bool is number and label; a text is a label alone and no reward."""
+    spans = [
+        root("1"),
+        score("1", "b", 1.0, score_label="True", score_name="solved"),
+        score("1", "c", None, score_label="nan"),
+    ]
+    store = written(tmp_path / "table", spans)
+    found = asked(store, "SELECT name, value, label, source FROM scores ORDER BY name")
+    assert found == [
+        {"name": "reward", "value": None, "label": "nan", "source": "trace"},
+        {"name": "solved", "value": 1.0, "label": "True", "source": "trace"},
+    ]
+    assert asked(store, "SELECT reward FROM trajectories") == [{"reward": None}]
+
+
+def test_groups_steps_and_runs_sum_their_trajectories(tmp_path: Path) -> None:
+    """Validation is apart from training, and a group is a row of the dataset in one step."""
+    spans = []
+    for number, (sample, reward) in enumerate((("7", 0.0), ("7", 1.0), ("8", 0.5)), start=1):
+        which: dict[str, Any] = {"sample_index": sample, "rollout_n": number}
+        spans += [root(str(number), **which), score(str(number), f"b{number}", reward, **which)]
+    spans += [root("4", validate=True, status="error")]
+    store = written(tmp_path / "table", spans)
+    columns = "path, trajectories, failed, reward_mean, reward_spread"
+    assert asked(store, f"SELECT {columns} FROM groups ORDER BY path") == [
+        {"path": "1/7", "trajectories": 2, "failed": 0, "reward_mean": 0.5, "reward_spread": 1.0},
+        {"path": "1/8", "trajectories": 1, "failed": 0, "reward_mean": 0.5, "reward_spread": 0.0},
+        {
+            "path": "validation/1/7",
+            "trajectories": 1,
+            "failed": 1,
+            "reward_mean": None,
+            "reward_spread": None,
+        },
+    ]
+    columns = "validate, groups, trajectories, failed, reward_mean"
+    assert asked(store, f"SELECT {columns} FROM steps ORDER BY validate") == [
+        {"validate": False, "groups": 2, "trajectories": 3, "failed": 0, "reward_mean": 0.5},
+        {"validate": True, "groups": 1, "trajectories": 1, "failed": 1, "reward_mean": None},
+    ]
+    assert asked(store, "SELECT run_id, first_step, trajectories, validations FROM runs") == [
+        {"run_id": "run-1", "first_step": 1, "trajectories": 4, "validations": 1}
+    ]
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutTable, Any]:
+    """A table with spans delivered twice and a running trajectory, and DuckDB with its views."""
+    path = tmp_path_factory.mktemp("tables") / "table"
+    store = generated(path, Shape(40, per_step=16), rows_each=400)
+    again = [root("1"), score("1", "b", 0.5), row("2", "c", "a2", kind="LLM", tokens_in=5)]
+    for number in (7, 8):
+        store.append([batch_of(again)], "again", number)
+    table = open_table(str(path))
+    return table, table.duckdb()
+
+
+@pytest.mark.parametrize("view", views.NAMES)
+def test_duckdb_gives_the_same_rows(engines: tuple[RolloutTable, Any], view: str) -> None:
+    """The shipped SQL runs unchanged in DuckDB."""
+    table, duckdb = engines
+    sql = f"SELECT * FROM {view} ORDER BY {_KEYS[view]}"
+    ours = pa.table(table.sql(sql).arrow()).to_pylist()
+    assert ours
+    assert _rounded(duckdb.sql(sql).to_arrow_table().to_pylist()) == _rounded(ours)
+
+
+def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with floats rounded, because engines add them up in different orders."""
+    return [
+        {name: round(value, 12) if isinstance(value, float) else value for name, value in each.items()}
+        for each in rows
+    ]

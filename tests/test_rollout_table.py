@@ -1,0 +1,123 @@
+"""A rollout table in Python: rows of views, SQL, trajectories, and DataFrames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas
+import polars
+import pytest
+
+import otel_rollout
+from otel_rollout.rollout_table import RolloutTable
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.select import QueryError
+from tests.table.generated_table import Shape
+from tests.table.tables import generated, root, score, written
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> RolloutTable:
+    path = tmp_path_factory.mktemp("tables") / "table"
+    generated(path, Shape(32, per_step=16))
+    return otel_rollout.open_table(str(path))
+
+
+def test_rows_are_filtered_sorted_and_cut(table: RolloutTable) -> None:
+    """Filters add up, and the object that they were added to stays as it was."""
+    every = table.trajectories
+    found = every.filter(step="2", reward=">0.1").where("rollout_n < 4").sort("-reward").limit(3)
+    rewards = [each["reward"] for each in found.select("path", "reward")]
+    assert rewards == sorted(rewards, reverse=True)
+    assert len(found) == 3
+    assert len(every) == 32
+    assert found.select("path").columns == ["path"]
+
+
+def test_every_view_is_an_attribute(table: RolloutTable) -> None:
+    """The views of the command line are those of Python."""
+    counts = {
+        name: len(getattr(table, name))
+        for name in ("steps", "groups", "runs", "turns", "tool_calls", "scores")
+    }
+    assert counts == {"steps": 2, "groups": 4, "runs": 1, "turns": 192, "tool_calls": 192, "scores": 32}
+
+
+def test_rows_become_frames_of_each_library(table: RolloutTable) -> None:
+    """Also a result of SQL, and by Arrow's protocol alone."""
+    rows = table.sql("SELECT step, avg(reward) AS reward FROM trajectories GROUP BY step ORDER BY step")
+    assert isinstance(rows.pandas(), pandas.DataFrame)
+    assert isinstance(rows.polars(), polars.DataFrame)
+    assert rows.duckdb().columns == ["step", "reward"]
+    assert polars.DataFrame(rows)["step"].to_list() == [1, 2]
+    assert [each["step"] for each in rows] == [1, 2]
+    assert len(rows.where("step = 2")) == 1
+
+
+def test_trajectory_has_its_conversation(table: RolloutTable) -> None:
+    """By identity, by name and by trace id."""
+    found = table.trajectory(1, 0, 3)
+    assert [each["role"] for each in found.messages[:3]] == ["user", "assistant", "tool"]
+    assert set(found.scores) == {"reward"}
+    assert len(found.spans) == 20
+    assert table.trajectory("1/0/3").trace_id == found.trace_id
+    assert table.trajectory(found.trace_id).trace_id == found.trace_id
+
+
+def test_score_by_identity_is_in_the_trajectory(tmp_path: Path) -> None:
+    """A score that named no trace is shown with the trajectory that it is of."""
+    given = score("f", "b", 0.25, score_by="identity", is_root=False, score_comment="judged")
+    written(tmp_path / "table", [root("1"), given])
+    found = otel_rollout.open_table(str(tmp_path / "table")).trajectory(1, 7, 0)
+    assert found.scores == {"reward": 0.25}
+
+
+def test_notebook_shows_html_without_markup_of_content(tmp_path: Path) -> None:
+    """Names of columns and values are escaped; a conversation is in a frame that runs nothing."""
+    written(tmp_path / "table", [root("1", error_message="<script>", status="error")])
+    table = otel_rollout.open_table(str(tmp_path / "table"))
+    shown = table.trajectories.select("error_message")._repr_html_()
+    assert "&lt;script&gt;" in shown
+    assert "<script>" not in shown
+    assert "<script>" not in table.trajectory(1, 7, 0)._repr_html_()
+    assert "run-1" in table._repr_html_()
+
+
+def test_new_rows_appear_after_a_refresh(tmp_path: Path) -> None:
+    """A table is one version until then."""
+    store = written(tmp_path / "table", [root("1")])
+    table = otel_rollout.open_table(str(tmp_path / "table"))
+    assert len(table.trajectories) == 1
+    written(tmp_path / "table", [root("2")])
+    assert store.open().version() > table.version
+    assert len(table.trajectories) == 1
+    assert len(table.refresh().trajectories) == 2
+
+
+def test_mistakes_are_named(table: RolloutTable, tmp_path: Path) -> None:
+    """Columns, trajectories and tables that are not there."""
+    with pytest.raises(QueryError, match="There is no column 'stp'"):
+        table.steps.filter(stp=1)
+    with pytest.raises(QueryError, match="There is no column 'rewrd'"):
+        table.trajectories.sort("rewrd")
+    with pytest.raises(QueryError, match="Only a SELECT can be run"):
+        table.sql("DROP TABLE spans")
+    with pytest.raises(TableError, match="There is no trajectory 1/7/99"):
+        table.trajectory(1, 7, 99)
+    with pytest.raises(TableError, match="There is no table at"):
+        otel_rollout.open_table(str(tmp_path / "nothing"))
+
+
+def test_importing_the_package_loads_no_engine(table: RolloutTable) -> None:
+    """Training imports the package; deltalake and the viewer come with open_table()."""
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, otel_rollout; "
+        "print({'deltalake', 'arro3.core', 'otel_rollout.rollout_table'} & set(sys.modules))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert ran.stdout.strip() == "set()"
