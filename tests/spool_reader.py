@@ -86,7 +86,9 @@ def plain_value(value: AnyValue) -> Any:
 
 
 def segment_lines(path: Path) -> list[bytes]:
-    """Every line of a segment file, compressed or not."""
+    """Every line of a segment file, compressed or not; a forwarder may just have archived it."""
+    if not path.exists():
+        path = next(path.parent.rglob(f"{path.name}.zst"), path)
     data = path.read_bytes()
     if path.suffix == ".zst":
         data = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj().decompress(data)
