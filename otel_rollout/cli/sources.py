@@ -28,7 +28,9 @@ def table_address(from_: str | None) -> str | None:
     if from_ is None:
         configured = os.environ.get(_URI_VARIABLE)
         return configured or (DEFAULT_URI if _is_table(DEFAULT_URI) else None)
-    return from_ if ("://" in from_ and not from_.startswith("mlflow:")) or _is_table(from_) else None
+    scheme, separator, _ = from_.partition("://")
+    is_uri = bool(separator) and ":" not in scheme  # unlike mlflow:http://…
+    return from_ if is_uri or _is_table(from_) else None
 
 
 def store_at(address: str) -> Store:

@@ -8,7 +8,7 @@ from typing import Final
 from otel_rollout.table.location import Location
 
 _ESCAPES: Final = re.compile("\x1b\\[[0-9;]*m")
-_BACKTRACE: Final = re.compile(r"\n\s+0: .*\Z", re.DOTALL)
+_BACKTRACE: Final = re.compile(r"\n +0: .*\Z", re.DOTALL)
 _MAX_WORDS: Final = 300
 """Maximum characters of deltalake's own words in a message."""
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")

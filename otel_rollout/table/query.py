@@ -26,7 +26,7 @@ _TYPES: Final = {
 _NO_TABLE: Final = re.compile(r"table '(?:datafusion\.)?(?:public\.)?(?P<name>[^']*)' not found")
 _NO_COLUMN: Final = re.compile(r"No field named (?P<name>\S+?)\.?(?:\s+(?:Valid|Did)|\s*$)", re.DOTALL)
 _VALID: Final = re.compile(r"Valid fields are (?P<names>.*)", re.DOTALL)
-_PARSER: Final = re.compile(r'(?:ParserError|TokenizerError)\("(?P<words>.*)"\)', re.DOTALL)
+_PARSER: Final = re.compile(r'(?:ParserError|TokenizerError)\("')
 _LINE: Final = re.compile(r" at Line: (?P<line>\d+), Column: (?P<column>\d+)")
 _PREFIX: Final = re.compile(
     r"^(?:\w+\ncaused by\n)*(?:(?:Error during planning|Schema error|Execution error|Arrow error|SQL error|"
@@ -165,7 +165,8 @@ def _in_words(message: str) -> str:
     if match := _NO_COLUMN.search(message):
         return _no_column(match["name"].strip("'\"`."), message)
     if match := _PARSER.search(message):
-        return f"The SQL is wrong: {_at_place(match['words'])}."
+        words, _, _ = message[match.end() :].rpartition('")')
+        return f"The SQL is wrong: {_at_place(words)}."
     words = " ".join(_PREFIX.sub("", message).split())
     return f"The query failed: {words[:_MAX_WORDS].rstrip('.')}."
 

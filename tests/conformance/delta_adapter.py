@@ -75,8 +75,12 @@ def _identity(row: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
 
 
 def _payload(row: dict[str, Any], others: dict[str, Any], side: str) -> Any:
-    is_json = row[side] is not None and f"{side}.mime_type" not in others
-    return json.loads(row[side]) if is_json else row[side]
+    if row[side] is None or f"{side}.mime_type" in others:
+        return row[side]
+    try:
+        return json.loads(row[side])
+    except ValueError:  # a library said JSON, and recorded something else
+        return row[side]
 
 
 def _scores(rows: list[dict[str, Any]]) -> list[tuple[int, str, str, str, Score]]:

@@ -54,7 +54,7 @@ def _operation(call: dict[str, Any], scores: dict[str, Score], repeated: set[str
         trace=call["trace_id"],
         name=call["op_name"],
         start_us=_microseconds(call["started_at"]),
-        end_us=_microseconds(call["ended_at"]),
+        end_us=_microseconds(call["ended_at"]) if call["ended_at"] else -1,
         inputs=inputs(call["inputs"]),
         output=_output(call, repeated),
         failed=raised is not None,
