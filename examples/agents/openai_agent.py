@@ -21,21 +21,19 @@ class Price(BaseModel):
 
     item: str
 
-    @rollout_trace_op(kind="TOOL")
-    def call(self) -> str:
-        """Call the tool."""
-        return str(rollout.price(self.item))
-
 
 class Calculate(BaseModel):
     """Return the value of a sum of products."""
 
     expression: str
 
-    @rollout_trace_op(kind="TOOL")
-    def call(self) -> str:
-        """Call the tool."""
-        return str(rollout.calculate(self.expression))
+
+@rollout_trace_op(kind="TOOL")
+def call_tool(name: str, arguments: Price | Calculate) -> str:
+    """Run the tool that the model has called."""
+    if isinstance(arguments, Price):
+        return str(rollout.price(arguments.item))
+    return str(rollout.calculate(arguments.expression))
 
 
 @cache
@@ -57,7 +55,7 @@ def answer_to(question: str) -> str:
             return str(message.content)
         messages.append(message)
         for call in message.tool_calls:
-            result = call.function.parsed_arguments.call()
+            result = call_tool(call.function.name, call.function.parsed_arguments)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
     return ""
 
