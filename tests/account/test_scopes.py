@@ -82,7 +82,9 @@ def test_counts_by_scope_survive_a_kill(tracing: None, application: TracerProvid
         application.get_tracer("app").start_span("inside").end()
     killed = subprocess.run([sys.executable, "-c", KILLED], timeout=60, check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert otel_rollout.status().scopes == {"otel_rollout": 1, "app": 6}
+    first = otel_rollout.status()  # crash recovery may have ended the killed root already
+    assert first.recorded in (7, 8)
+    assert first.scopes == {"otel_rollout": first.recorded - 6, "app": 6}
     report = wait_for(
         lambda: (found := otel_rollout.status()) and found.recorded == 8 and found, what="crash recovery"
     )
