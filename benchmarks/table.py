@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from benchmarks.three_targets import AcceptingServers
+
 ROOT = Path(__file__).parent.parent
 SPANS_PER_TRAJECTORY = 20
 
@@ -76,7 +78,7 @@ def write(quick: bool) -> dict[str, Any]:
     """Measure a forwarder that writes a table."""
     trajectories, rounds = (500, 1) if quick else (2_000, 3)
     spans = trajectories * SPANS_PER_TRAJECTORY
-    with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-") as directory, _Server() as server:
+    with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-") as directory, AcceptingServers() as server:
         work = Path(directory)
         recorded, single = _record(work / "many", trajectories), _record(work / "one", 1)
         table = {"OTEL_ROLLOUT_DELTA_URI": str(work / "table")}
@@ -132,22 +134,6 @@ def _used(spool: Path, copy: Path, exporter: str, variables: Mapping[str, str]) 
         raise RuntimeError((copy.parent / "forwarder.log").read_text()[-2000:])
     shutil.rmtree(copy)
     return Used(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
-
-
-class _Server:
-    """A server that answers every request with 200 and stores nothing."""
-
-    def __enter__(self) -> _Server:
-        command = [sys.executable, "-m", "benchmarks.accepting_server"]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
-        self.variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 if __name__ == "__main__":

@@ -57,7 +57,10 @@ def run(quick: bool = False, against: Path | None = None) -> dict[str, Any]:
     spans, rounds = (2_000, 1) if quick else (10_000, 5)
     checkouts = {"this": ROOT} | ({"other": against} if against else {})
     result: dict[str, Any] = {"spans": spans}
-    with tempfile.TemporaryDirectory(prefix="otel-rollout-bench-") as directory, _Servers() as servers:
+    with (
+        tempfile.TemporaryDirectory(prefix="otel-rollout-bench-") as directory,
+        AcceptingServers() as servers,
+    ):
         work = Path(directory)
         for shape in ("text", "conversation"):
             recorded = _record(work / shape, shape, spans // SPANS_PER_TRAJECTORY)
@@ -94,7 +97,7 @@ def _record(spool: Path, shape: str, trajectories: int) -> Path:
     return spool
 
 
-def _cpu_seconds(checkout: Path, spool: Path, copy: Path, servers: _Servers) -> float:
+def _cpu_seconds(checkout: Path, spool: Path, copy: Path, servers: AcceptingServers) -> float:
     """Return the CPU seconds of a checkout's forwarder that delivers a spool copy."""
     shutil.copytree(spool, copy)
     environment = {
@@ -115,10 +118,10 @@ def _cpu_seconds(checkout: Path, spool: Path, copy: Path, servers: _Servers) -> 
     return used.ru_utime + used.ru_stime
 
 
-class _Servers:
+class AcceptingServers:
     """Stand-ins for the three servers, in one process of their own."""
 
-    def __enter__(self) -> _Servers:
+    def __enter__(self) -> AcceptingServers:
         command = [sys.executable, "-m", "benchmarks.accepting_server"]
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None

@@ -33,11 +33,8 @@ def request_of(spans: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
     """
     try:
         return _request(spans)
-    except (
-        TypeError,
-        ValueError,
-        RecursionError,
-    ):  # OpenTelemetry's encoder leaves out what it cannot encode
+    except (TypeError, ValueError, RecursionError):
+        # OpenTelemetry's encoder leaves out what it cannot encode.
         return encode_spans([encodable(span) for span in spans])
 
 
