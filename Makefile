@@ -12,6 +12,9 @@ define part
 	awk -v s=$$(( $$(date +%s) - began )) 'BEGIN { printf "== $(1): %.1f minutes\n", s / 60 }'
 endef
 
+# $(call pytest,DIRECTORY) runs the tests with an environment. It ends what hangs.
+pytest = timeout --foreground --signal=ABRT --kill-after=1m 35m $(1)/bin/python -m pytest
+
 # $(call in_pairs,TARGETS) makes two targets at a time: they wait more than they work.
 in_pairs = $(MAKE) --no-print-directory --jobs 2 --output-sync=line $(1)
 
@@ -88,22 +91,22 @@ types: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 
 unit: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests,$(BIN)/python -m pytest $(addprefix --ignore ,$(SERVERS) $(RAY) $(ELSEWHERE)))
+	$(call part,tests,$(call pytest,$(VENV)) $(addprefix --ignore ,$(SERVERS) $(RAY) $(ELSEWHERE)))
 
 ray-tests: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests with Ray,$(BIN)/python -m pytest $(RAY))
+	$(call part,tests with Ray,$(call pytest,$(VENV)) $(RAY))
 
 servers: $(VENV)/.dev $(WEAVE)/.ready
-	$(call part,tests with MLflow and Weave,$(BIN)/python -m pytest $(SERVERS))
+	$(call part,tests with MLflow and Weave,$(call pytest,$(VENV)) $(SERVERS))
 
 collector-tests: $(PHOENIX)/.ready $(WEAVE)/.ready tailing-collector
-	$(call part,tests with the Collector,$(BIN)/python -m pytest tests/collector)
+	$(call part,tests with the Collector,$(call pytest,$(VENV)) tests/collector)
 
 oldest-ray: $(OLDEST_RAY)/.ready
-	$(call part,propagation on the oldest Ray,$(OLDEST_RAY)/bin/python -m pytest tests/propagation)
+	$(call part,propagation on the oldest Ray,$(call pytest,$(OLDEST_RAY)) tests/propagation)
 
 oldest-otel: $(OLDEST_OTEL)/.ready  # what is left out needs other libraries, and has nothing to do with OpenTelemetry
-	$(call part,recording on the oldest OpenTelemetry,$(OLDEST_OTEL)/bin/python -m pytest \
+	$(call part,recording on the oldest OpenTelemetry,$(call pytest,$(OLDEST_OTEL)) \
 		--ignore tests/capture/test_encoding.py --ignore tests/recording/test_redaction.py --ignore tests/recording/test_regular_expressions.py \
 		--ignore tests/recording/test_shared_backend.py \
 		--deselect tests/test_configuration.py::test_a_misspelt_option_of_an_exporter_is_answered_with_the_one_that_was_meant \
@@ -111,17 +114,17 @@ oldest-otel: $(OLDEST_OTEL)/.ready  # what is left out needs other libraries, an
 		tests/spool/test_root_table.py tests/test_configuration.py tests/test_sdk_variables.py)
 
 verl: $(VERL)/.ready $(WEAVE)/.ready  # both trainers of the real verl
-	$(call part,verl,$(VERL)/bin/python -m pytest tests/verl)
+	$(call part,verl,$(call pytest,$(VERL)) tests/verl)
 
 verl-older: $(VERL_OLDER)/.ready  ## The same of one trajectory with an older verl: VERL_VERSION=0.8.0
 	$(call part,verl $(VERL_VERSION),VERL_USE_EXTERNAL_MODULES=otel_rollout.integrations.verl \
-		$(VERL_OLDER)/bin/python -m pytest tests/verl/test_worker.py tests/verl/test_rollout_trace.py)
+		$(call pytest,$(VERL_OLDER)) tests/verl/test_worker.py tests/verl/test_rollout_trace.py)
 
 agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and on Ray
-	$(call part,agent libraries,$(AGENTS)/bin/python -m pytest tests/agents)
+	$(call part,agent libraries,$(call pytest,$(AGENTS)) tests/agents)
 
 foreign: $(FOREIGN)/.ready  # beside Sentry, Datadog, Logfire and weave.init
-	$(call part,beside other tracing libraries,$(FOREIGN)/bin/python -m pytest tests/foreign)
+	$(call part,beside other tracing libraries,$(call pytest,$(FOREIGN)) tests/foreign)
 
 $(VENV)/.tools: $(SETUP)
 	$(PYTHON) -m venv $(VENV)
