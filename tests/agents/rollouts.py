@@ -93,7 +93,7 @@ def roll_out(
     directory: Path,
     receiver: KeepingReceiver,
     *options: str,
-    timeout: float = 900,
+    timeout: float = 400,
     **variables: str,
 ) -> Rollout:
     """Run an example with the two variables that trace it, and wait for its end."""

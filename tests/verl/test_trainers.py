@@ -22,7 +22,7 @@ from tests.verl.script import AGENTS, QUESTIONS, UNANSWERED
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 900
+SECONDS = 400
 STEPS = {"legacy": (1, 2, 3, 4), "v1": (11, 12, 13, 14)}
 """Trainer → its steps in the job: two, the second with a validation; a cancelled one; a broken tokenizer."""
 MORE_GROUPS = {"legacy": 5, "v1": 15}
