@@ -133,7 +133,7 @@ def test_thread_that_a_trajectory_starts_records_others_as_separate_traces(recor
             turn("x")
 
     with rollout_trace_attr(step=1, name="first"):
-        thread = threading.Thread(target=contextvars.copy_context().run, args=(serve,))
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(serve,), daemon=True)
         thread.start()
         thread.join()
     assert set(roots_of(recorded())) == {"first", "served"}
@@ -156,7 +156,7 @@ def test_trajectory_after_an_unrecorded_one_is_sampled_anew(recorded, left_out):
         with rollout_trace_attr(step=2, name="later"):
             turn("x")
 
-    thread = threading.Thread(target=context.run, args=(later,))
+    thread = threading.Thread(target=context.run, args=(later,), daemon=True)
     thread.start()
     thread.join()
     roots = roots_of(recorded())

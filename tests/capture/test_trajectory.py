@@ -299,7 +299,7 @@ def test_threads_record_into_their_own_trajectories(recorded):
                 together.wait(10)
                 turn(f"{number}")
 
-    threads = [threading.Thread(target=rollout, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=rollout, args=(number,), daemon=True) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

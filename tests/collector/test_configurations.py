@@ -222,7 +222,7 @@ def test_without_go_the_published_collector_is_downloaded_and_checked(binary, tm
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "releases"))
     handler.log_message = lambda *_: None
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         environment = {"PATH": "", "OTELCOL_RELEASES": f"http://127.0.0.1:{server.server_port}"}
         (tmp_path / "good").mkdir()

@@ -230,7 +230,9 @@ def test_exported_span_is_not_changed(exporter, spans):
 def test_exports_from_several_threads_come_one_by_one(adapter, server, exporter, spans):
     """A SimpleSpanProcessor exports from any thread: each export succeeds."""
     results: list[SpanExportResult] = []
-    threads = [threading.Thread(target=lambda: results.append(exporter.export(spans))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: results.append(exporter.export(spans)), daemon=True) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -47,7 +47,7 @@ def server() -> Any:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as serving:
-        thread = threading.Thread(target=serving.serve_forever)
+        thread = threading.Thread(target=serving.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{serving.server_port}"
         serving.shutdown()

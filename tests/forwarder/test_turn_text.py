@@ -358,7 +358,7 @@ def test_default_tokenizer_is_waited_for_by_other_threads(
 
     monkeypatch.setattr(tokenizers_of_processes, "_local_file", slow)
     tokenizers = Tokenizers(tmp_path, str(DEMO))
-    first = threading.Thread(target=tokenizers.name_of, args=[None])
+    first = threading.Thread(target=tokenizers.name_of, args=[None], daemon=True)
     first.start()
     assert begun.wait(60)
     named = tokenizers.name_of(None)

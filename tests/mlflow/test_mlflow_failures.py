@@ -121,7 +121,7 @@ def test_exporters_that_create_an_experiment_at_once_share_it(server_uri, projec
         start.wait()
         results.append((exporter.export(rollouts.ended()), exporter.last_failure))
 
-    threads = [threading.Thread(target=one) for _ in range(8)]
+    threads = [threading.Thread(target=one, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

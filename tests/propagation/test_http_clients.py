@@ -111,13 +111,11 @@ def test_public_host_gets_no_header(client, instrumented, server):
 @pytest.mark.parametrize("client", ["requests", "urllib3", "httpx2", "aiohttp"])
 def test_proxy_that_tunnels_gets_no_header(client, instrumented):
     """The request for a tunnel is for the proxy, whoever is behind it."""
+    pytest.importorskip(client)
     received = []
 
     def refuse(proxy):
-        try:
-            connection, _ = proxy.accept()
-        except OSError:  # no client came, and the test is over
-            return
+        connection, _ = proxy.accept()
         proxy.close()  # a second attempt is refused
         with connection:
             received.append(connection.recv(1 << 16))
@@ -125,7 +123,7 @@ def test_proxy_that_tunnels_gets_no_header(client, instrumented):
 
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         uri = f"http://127.0.0.1:{proxy.getsockname()[1]}"
-        thread = threading.Thread(target=refuse, args=(proxy,))
+        thread = threading.Thread(target=refuse, args=(proxy,), daemon=True)
         thread.start()
         with rollout_trace_attr(step=3), contextlib.suppress(Exception):
             send(client, "https://10.1.2.3/", proxy=uri)

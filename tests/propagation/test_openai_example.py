@@ -43,7 +43,7 @@ def test_spans_of_a_tracing_server_join_the_trajectory(test_exporters, tmp_path)
             """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        serving = threading.Thread(target=server.serve_forever)
+        serving = threading.Thread(target=server.serve_forever, daemon=True)
         serving.start()
         ran = subprocess.run(
             [sys.executable, str(EXAMPLE), f"http://127.0.0.1:{server.server_port}/v1", "tiny"],

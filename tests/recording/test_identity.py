@@ -22,10 +22,10 @@ def test_identity_is_encoded_without_a_lock() -> None:
             return "slow"
 
     slow: Any = Slow()
-    other = threading.Thread(target=lambda: Identity({"a": slow}).encode())
+    other = threading.Thread(target=lambda: Identity({"a": slow}).encode(), daemon=True)
     other.start()
     assert begun.wait(60)
-    here = threading.Thread(target=lambda: Identity({"a": 1}).encode())
+    here = threading.Thread(target=lambda: Identity({"a": 1}).encode(), daemon=True)
     here.start()
     here.join(10)
     is_stuck = here.is_alive()

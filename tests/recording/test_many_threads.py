@@ -67,7 +67,7 @@ def test_callers_wait_for_a_starved_thread_that_writes(tmp_path, monkeypatch):
 
     monkeypatch.setattr(journal.Journal, "publish", slowly)
     monkeypatch.setattr(caller, "MIN_CHECKS", 1 << 30)  # how many checks a caller makes here depends on luck
-    holder = threading.Thread(target=writer.write, args=(b"first\n",), name="holder")
+    holder = threading.Thread(target=writer.write, args=(b"first\n",), name="holder", daemon=True)
     holder.start()
     assert entered.wait(10)
     assert writer.write(b"second\n")
@@ -134,7 +134,7 @@ def test_slow_disk_that_works_loses_no_span(tmp_path, monkeypatch):
     def record() -> None:
         written.extend([writer.write(b"x" * 500 + b"\n") for _ in range(25)])
 
-    threads = [threading.Thread(target=record) for _ in range(8)]
+    threads = [threading.Thread(target=record, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -152,7 +152,7 @@ def test_thread_that_gets_the_id_of_the_starting_thread_records(interrupted: Slo
             found.append(runtime.current())
 
     for _ in range(1000):
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=look, daemon=True)
         thread.start()
         thread.join()
         if found:

@@ -83,7 +83,7 @@ def test_many_threads_write_whole_lines(tmp_path):
         for n in range(200):
             assert writer.write(b"%d:%d:" % (thread, n) + b"y" * 300 + b"\n")
 
-    threads = [threading.Thread(target=write, args=(t,)) for t in range(8)]
+    threads = [threading.Thread(target=write, args=(t,), daemon=True) for t in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
