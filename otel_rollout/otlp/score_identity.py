@@ -45,9 +45,15 @@ class TrajectoryIdentity(NamedTuple):
     @classmethod
     def of(cls, attributes: Mapping[str, Any], run: object) -> TrajectoryIdentity:
         """Read an identity from the attributes of a span, or from their texts in a backend."""
-        names = (semconv.PROJECT_NAME, semconv.EXPERIMENT_NAME, semconv.STEP, semconv.SAMPLE_INDEX)
-        texts = [_text(attributes.get(name)) for name in (*names, semconv.ROLLOUT_N)]
-        return cls(*texts, attributes.get(semconv.VALIDATE) in (True, "True"), _text(run))
+        return cls(
+            project=_text(attributes.get(semconv.PROJECT_NAME)),
+            experiment=_text(attributes.get(semconv.EXPERIMENT_NAME)),
+            step=_text(attributes.get(semconv.STEP)),
+            sample_index=_text(attributes.get(semconv.SAMPLE_INDEX)),
+            rollout_n=_text(attributes.get(semconv.ROLLOUT_N)),
+            validate=attributes.get(semconv.VALIDATE) in (True, "True"),
+            run=_text(run),
+        )
 
     @property
     def path(self) -> str:

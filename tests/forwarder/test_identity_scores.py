@@ -1,0 +1,135 @@
+"""The forwarder holds scores by identity until their trajectories are found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, score
+from otel_rollout.spool import layout
+from tests.waiting import wait_for
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "delivered.jsonl"
+
+
+@pytest.fixture
+def begin(fresh_process: None, test_exporters: None, target: Path) -> Callable[[], None]:
+    """Return a function that begins a run whose exporter finds trajectories in its file."""
+
+    def configure() -> None:
+        otel_rollout.configure(
+            {"test-resolving": {"path": str(target)}},
+            project_name="p",
+            experiment_name="e",
+            forwarder_linger=60,
+        )
+
+    return configure
+
+
+def scores(target: Path) -> list[list[object]]:
+    """Return path and value of each score at the target."""
+    file = Path(f"{target}.scores")
+    return [json.loads(line)[1:] for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def trajectory(step: int, sample: int, rollout: int) -> None:
+    with rollout_trace_attr(step=step, sample_index=sample, rollout_n=rollout):
+        pass
+
+
+def test_score_finds_its_trajectory_before_while_and_after_delivery(begin, target):
+    """Each is delivered once, counts add up, and other lines do not wait."""
+    begin()
+    score("reward", 0.1, step=1, sample_index=1, rollout_n=0)
+    score("reward", 0.2, step=1, sample_index=1, rollout_n=1)
+    trajectory(1, 1, 0)
+    with rollout_trace_attr(step=1, sample_index=2, rollout_n=0):
+        score("reward", 0.3, step=1, sample_index=2, rollout_n=0)
+        wait_for(lambda: ["p e 1/1/0", 0.1] in scores(target), what="the first score")
+    trajectory(1, 1, 1)
+    report = otel_rollout.shutdown(60)
+    assert sorted(scores(target)) == [["p e 1/1/0", 0.1], ["p e 1/1/1", 0.2], ["p e 1/2/0", 0.3]]
+    count = report.exporters["test-resolving"]
+    assert (count.delivered, count.pending, count.rejected, report.lost) == (6, 0, 0, 0)
+    assert count.unresolved_scores == {}
+    (step,) = report.by_step.values()
+    assert (step.recorded, step.delivered) == (6, 6)
+
+
+def test_ambiguous_and_unknown_scores_are_counted_by_reason_and_named(begin, target, tmp_path):
+    """They are in the dead-letter file, and among the rejected spans."""
+    begin()
+    trajectory(1, 1, 0)
+    trajectory(1, 1, 0)
+    trajectory(1, 2, 0)
+    score("reward", 0.1, step=1, sample_index=1, rollout_n=0)
+    score("reward", 0.2, step=9, sample_index=9)
+    score("reward", 0.3, step=1, sample_index=2)
+    report = otel_rollout.shutdown(90)
+    assert scores(target) == [["p e 1/2/0", 0.3]]
+    count = report.exporters["test-resolving"]
+    assert count.unresolved_scores == {"ambiguous": 1, "unknown": 1}
+    assert (count.delivered, count.rejected, count.pending, report.lost) == (4, 2, 0, 0)
+    assert "1 scores of ambiguous trajectories; 1 scores of unknown trajectories" in report.summary()
+    (node_dir,) = layout.node_directories(tmp_path / "spool")
+    reasons = [
+        json.loads(line)["reason"]
+        for line in (node_dir / "rejected.test-resolving.jsonl").read_text().splitlines()
+    ]
+    assert sorted(reasons) == [
+        "score reward of p e 1/1/0: several trajectories have this identity",
+        "score reward of p e 9/9: no trajectory of this identity was delivered in time",
+    ]
+
+
+@pytest.mark.parametrize(("others", "value"), [(0, [0.9]), (1, [])])
+def test_run_without_trajectories_scores_those_of_an_earlier_run(begin, target, others, value):
+    """A run with trajectories does not score another run's, whose identity is equal."""
+    begin()
+    trajectory(1, 1, 0)
+    otel_rollout.shutdown(60)
+    begin()
+    for _ in range(others):
+        trajectory(2, 2, 0)
+    score("reward", 0.9, step=1, sample_index=1, rollout_n=0)
+    report = otel_rollout.shutdown(90)
+    assert [found for _, found in scores(target)] == value
+    assert report.exporters["test-resolving"].unresolved_scores == ({} if value else {"unknown": 1})
+
+
+def test_score_waits_while_the_target_cannot_be_searched(begin, target):
+    """Trajectories are delivered meanwhile; the score is, once a search succeeds."""
+    begin()
+    Path(f"{target}.search-fault").write_text("unavailable")
+    score("reward", 0.1, step=1, sample_index=1, rollout_n=0)
+    trajectory(1, 1, 0)
+    wait_for(lambda: otel_rollout.status().exporters["test-resolving"].delivered == 1, what="delivery")
+    assert otel_rollout.status().exporters["test-resolving"].pending == 1
+    Path(f"{target}.search-fault").unlink()
+    report = otel_rollout.shutdown(60)
+    assert scores(target) == [["p e 1/1/0", 0.1]]
+    assert report.exporters["test-resolving"].delivered == 2
+
+
+def test_held_scores_survive_a_killed_forwarder(begin, target):
+    """The next forwarder delivers them; one killed after the answer sends the score once more."""
+    begin()
+    score("reward", 0.1, step=1, sample_index=1, rollout_n=0)
+    score("reward", 0.2, step=1, sample_index=1, rollout_n=1)
+    trajectory(1, 1, 0)
+    wait_for(lambda: scores(target) == [["p e 1/1/0", 0.1]], what="the first score")
+    Path(f"{target}.killing").touch()
+    trajectory(1, 1, 1)
+    wait_for(lambda: not Path(f"{target}.killing").exists(), what="the kill")
+    report = otel_rollout.shutdown(90)
+    assert scores(target) == [["p e 1/1/0", 0.1], *[["p e 1/1/1", 0.2]] * 2]
+    count = report.exporters["test-resolving"]
+    assert (count.delivered, count.pending, report.lost) == (4, 0, 0)
