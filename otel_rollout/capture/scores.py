@@ -68,11 +68,9 @@ def score(
         active = runtime.current()
         if active is None:
             return
-        given = _score_value(name, value)
+        given = _given(active, name, value)
         if given is None:
             return
-        if isinstance(given, str) and redaction.hides(active.settings.redact, name):
-            given = MARK  # on the evaluation span, the attribute has another name
         if step is sample_index is rollout_n is None and validate is False:
             if trajectory is None:
                 _score_current(active, name, given, comment)
@@ -84,6 +82,14 @@ def score(
             _score_by_identity(active, identity, name, given, comment)
     except Exception as error:  # noqa: BLE001
         fault("recording a score", error)
+
+
+def _given(active: runtime.Runtime, name: object, value: Any) -> Score | None:
+    """Return the value as it is recorded, redacted; warn and return None if it is no score."""
+    given = _score_value(name, value)
+    if isinstance(given, str) and redaction.hides(active.settings.redact, str(name)):
+        return MARK  # on the evaluation span, the attribute has another name
+    return given
 
 
 def _score_current(active: runtime.Runtime, name: str, value: Score, comment: str | None) -> None:

@@ -11,6 +11,7 @@ import pytest
 import otel_rollout
 from otel_rollout import rollout_trace_attr, score
 from otel_rollout.spool import layout
+from tests.forwarder.test_delivery import otel_rollout_command
 from tests.waiting import wait_for
 
 
@@ -79,6 +80,8 @@ def test_ambiguous_and_unknown_scores_are_counted_by_reason_and_named(begin, tar
     assert count.unresolved_scores == {"ambiguous": 1, "unknown": 1}
     assert (count.delivered, count.rejected, count.pending, report.lost) == (4, 2, 0, 0)
     assert "1 scores of ambiguous trajectories; 1 scores of unknown trajectories" in report.summary()
+    status = otel_rollout_command("status", "--spool", report.directory)
+    assert "test-resolving: scores of no trajectory (ambiguous): 1" in status
     (node_dir,) = layout.node_directories(tmp_path / "spool")
     reasons = [
         json.loads(line)["reason"]
