@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 from mlflow_support import stored
 from opentelemetry import trace as otel
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+import otel_rollout
+from otel_rollout import rollout_trace_attr, score
 from otel_rollout.otlp.score_identity import TrajectoryIdentity, Unresolved, trajectory_of
 from tests.sdk_spans import Rollouts, deliver
 
@@ -122,3 +126,35 @@ def test_identity_of_several_traces_is_ambiguous(uri, project, rollouts_of, expo
     assert resolve(exporter, given(judge, 0.1, 1, 2, 0), has_own=False) == [Unresolved.AMBIGUOUS]
     assert resolve(exporter, given(judge, 0.9, 9, 3, 0), has_own=False) == []
     assert rewards(uri, project)["3/0"] == [(0.9, 9, "0.9")]
+
+
+def test_scores_of_other_processes_reach_their_trajectory(fresh_process, uri, project):
+    """A trainer's process gives them before and after the trajectory, which may still be running."""
+    otel_rollout.configure(
+        {"mlflow": {"tracking_uri": uri}}, project_name=project, experiment_name="e", forwarder_linger=60
+    )
+    trainer = (
+        "import sys, otel_rollout\n"
+        "otel_rollout.score(sys.argv[1], float(sys.argv[2]), step=3, sample_index=1, rollout_n=0)"
+    )
+
+    def train(name, value):
+        subprocess.run([sys.executable, "-c", trainer, name, str(value)], check=True, timeout=120)
+
+    train("reward", 0.1)
+    train("advantage", -1.0)
+    with rollout_trace_attr(step=3, sample_index=1, rollout_n=0):
+        score("reward", 0.2)
+    with rollout_trace_attr(step=3, sample_index=1, rollout_n=1):
+        pass
+    train("trained_at", 4.0)
+    report = otel_rollout.shutdown(120)
+    assert (report.undelivered, report.lost) == (0, 0), report.summary()
+    found = {trace.info.tags["rollout_n"]: trace for trace in stored(uri, project)}
+    assert {one.name: one.value for one in found["0"].info.assessments} == {
+        "reward": 0.2,
+        "advantage": -1.0,
+        "trained_at": 4.0,
+    }
+    assert found["1"].info.assessments == []
+    assert found["0"].info.tags["advantage"] == "-1.0"
