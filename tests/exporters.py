@@ -121,6 +121,11 @@ class ResolvingExporter(FaultyExporter):
         return any(found.identity.run == run for found in self._stored())
 
     def export_scores(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> SpanExportResult:
+        fault = Path(self.path + ".rejected")
+        values = [span.attributes["gen_ai.evaluation.score.value"] for span, _ in scores]
+        if fault.exists() and float(fault.read_text()) in values:
+            self.last_failure = ExportFailure(FailureKind.REJECTED, "no such value, says the test")
+            return SpanExportResult.FAILURE
         with open(self.path + ".scores", "a") as file:
             for span, found in scores:
                 value = span.attributes["gen_ai.evaluation.score.value"]

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import otel_rollout
-from otel_rollout import rollout_trace_attr, score
+from otel_rollout import StepKey, rollout_trace_attr, score
+from otel_rollout.account.ledger import HeldScore, Ledger
+from otel_rollout.account.ledger_reader import Tally, read_ledger
+from otel_rollout.forwarder import identity_scores
+from otel_rollout.forwarder.dead_letters import DeadLetters
+from otel_rollout.forwarder.identity_scores import IdentityScores
+from otel_rollout.forwarder.retry_policy import RetryPolicy
 from otel_rollout.spool import layout
+from tests.exporters import ResolvingExporter
 from tests.forwarder.test_delivery import otel_rollout_command
+from tests.spool_reader import segment_lines, segments_below
 from tests.waiting import wait_for
 
 
@@ -136,3 +145,59 @@ def test_held_scores_survive_a_killed_forwarder(begin, target):
     assert scores(target) == [["p e 1/1/0", 0.1], *[["p e 1/1/1", 0.2]] * 2]
     count = report.exporters["test-resolving"]
     assert (count.delivered, count.pending, report.lost) == (4, 0, 0)
+
+
+@pytest.fixture
+def lines(recorded, tmp_path: Path) -> list[bytes]:
+    """Two scores of rows without a trajectory, as recorded."""
+    score("reward", 0.1, step=1, sample_index=1)
+    score("reward", 0.2, step=2, sample_index=1)
+    recorded()
+    (segment,) = segments_below(tmp_path / "spool")
+    return segment_lines(segment)
+
+
+@pytest.mark.parametrize(("age", "is_rejected"), [(0.0, False), (identity_scores.DEADLINE + 1, True)])
+def test_score_is_unknown_after_its_deadline(lines, target, tmp_path, age, is_rejected):
+    """The time counts from the first reading, also in the next forwarder; then nothing is held."""
+    with Ledger(tmp_path) as ledger:
+        scores = IdentityScores(
+            "x", ResolvingExporter(str(target)), RetryPolicy(), DeadLetters(tmp_path, "x")
+        )
+        assert not scores.is_empty
+        held = [HeldScore("segment", n, line, time.time() - age) for n, line in enumerate(lines)]
+        ledger.advance("x", {"segment": 2}, {}, held)
+        scores.load(ledger)
+        assert scores.is_due()
+        tallies = scores.resolve(ledger, is_over=False)
+        assert not scores.is_due()
+        rejected = {StepKey(str(step), False): Tally(rejected=1) for step in (1, 2)}
+        assert tallies == ledger.tallies("x") == (rejected if is_rejected else {})
+        assert scores.is_empty is is_rejected
+        assert ledger.held_scores("x") == ([] if is_rejected else held)
+    state = read_ledger(tmp_path)
+    assert state.unresolved == ({"x": {"unknown": 2}} if is_rejected else {})
+    assert len(state.held.get("x", ())) == (0 if is_rejected else 2)
+
+
+def test_target_that_rejects_a_score_gets_the_others(lines, target, tmp_path):
+    """The batch is halved; the score at fault goes to the dead-letter file."""
+    exporter = ResolvingExporter(str(target))
+    rows = [
+        {"rollout.project_name": "project", "rollout.experiment_name": "experiment"} | row for row in ROWS
+    ]
+    Path(f"{target}.roots").write_text("".join(json.dumps(["id", row, ""]) + "\n" for row in rows))
+    Path(f"{target}.rejected").write_text("0.1")
+    with Ledger(tmp_path) as ledger:
+        waiting = IdentityScores("x", exporter, RetryPolicy(), DeadLetters(tmp_path, "x"))
+        ledger.advance("x", {}, {}, [HeldScore("segment", n, line, 0.0) for n, line in enumerate(lines)])
+        waiting.load(ledger)
+        assert waiting.resolve(ledger, is_over=True) == {
+            StepKey("1", False): Tally(rejected=1),
+            StepKey("2", False): Tally(delivered=1),
+        }
+    assert [value for _, value in scores(target)] == [0.2]
+    assert read_ledger(tmp_path).unresolved == {}
+
+
+ROWS = [{"rollout.step": step, "rollout.sample_index": 1, "rollout.validate": False} for step in (1, 2)]
