@@ -97,11 +97,7 @@ class BatchSender:
 
     def _export(self, lines: Sequence[Line]) -> tuple[ExportFailure | None, dict[Line, str]]:
         """Export once; return the failure, and unreadable lines with their reasons."""
-        sent = [
-            line
-            for line in lines
-            if not line.is_sampled_out and not (self._resolves_identities and line.is_by_identity)
-        ]
+        sent = self._to_export(lines)
         if not sent:
             return None, {}
         if self._export_lines is not None:
@@ -109,6 +105,14 @@ class BatchSender:
             return self._result_of(lambda lines: export_lines(self._encoded(lines)), sent), {}
         spans, unreadable = _decoded(sent)
         return self._result_of(self._exporter.export, spans) if spans else None, unreadable
+
+    def _to_export(self, lines: Sequence[Line]) -> list[Line]:
+        """Return lines without those that are sampled out or wait for their trajectories."""
+        return [
+            line
+            for line in lines
+            if not line.is_sampled_out and not (self._resolves_identities and line.is_by_identity)
+        ]
 
     def _encoded(self, lines: Sequence[Line]) -> list[bytes]:
         return [line.recorded if self._reads_spool else line.exported.encoded for line in lines]

@@ -31,7 +31,7 @@ from otel_rollout.forwarder.batch_sender import BatchSender
 from otel_rollout.forwarder.dead_letters import DeadLetters
 from otel_rollout.forwarder.identity_scores import IdentityScores
 from otel_rollout.forwarder.lines import Line, LineCache
-from otel_rollout.forwarder.live_trajectories import LiveTrajectories
+from otel_rollout.forwarder.live_trajectories import LiveTrajectories, running_roots
 from otel_rollout.forwarder.run_links import TrackerRunLink
 from otel_rollout.otlp.scan import StepKey, trace_id_of
 from otel_rollout.spool import layout, segments
@@ -110,7 +110,9 @@ class Delivery:
         self._link = TrackerRunLink(node_dir, name, exporter)
         self._scores: IdentityScores | None = None
         if isinstance(exporter, ResolvesIdentities):
-            self._scores = IdentityScores(name, exporter, self._policy, self._dead_letters)
+            self._scores = IdentityScores(
+                name, exporter, self._policy, self._dead_letters, lambda: running_roots(node_dir)
+            )
 
     def start(self) -> None:
         """Start the delivery's thread."""

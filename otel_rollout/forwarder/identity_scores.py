@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,7 +35,8 @@ from otel_rollout.otlp.score_identity import (
 )
 
 DEADLINE: Final = 600.0
-"""Seconds that a score waits for its trajectory while a process of this machine records."""
+"""Seconds that a score waits for its trajectory while a process of this machine records. They count from the
+last search at which the trajectory was running on this machine."""
 LAST_WAIT: Final = 10.0
 """Seconds that scores wait after the last process of this machine has ended, and all else is delivered."""
 LAST_INTERVAL: Final = 2.0
@@ -66,10 +67,16 @@ class IdentityScores:
         exporter: finds trajectories.
         policy: when a failed search is repeated.
         dead_letters: gets scores that belong to no trajectory.
+        running: returns the open roots of this machine.
     """
 
     def __init__(
-        self, name: str, exporter: ResolvesIdentities, policy: RetryPolicy, dead_letters: DeadLetters
+        self,
+        name: str,
+        exporter: ResolvesIdentities,
+        policy: RetryPolicy,
+        dead_letters: DeadLetters,
+        running: Callable[[], Iterable[ReadableSpan]] = lambda: (),
     ) -> None:
         self._name = name
         self._exporter = exporter
@@ -80,6 +87,8 @@ class IdentityScores:
         self._searches = 0
         self._over_since: float | None = None
         self._own: dict[TrajectoryIdentity, bool] = {}
+        self._look_at_running = running
+        self._running: set[TrajectoryIdentity] = set()
 
     @property
     def held(self) -> Sequence[HeldScore]:
@@ -122,6 +131,8 @@ class IdentityScores:
         elif self._over_since is None:
             self._over_since = time.monotonic()
         self._own.clear()
+        running = [_identity_of(root) for root in self._look_at_running()]
+        self._running = {*running, *(one._replace(rollout_n="") for one in running)}
         added: dict[StepKey, Tally] = {}
         failure = None
         for chunk in chunks(self.held, SCORES_PER_SEARCH):
@@ -168,17 +179,27 @@ class IdentityScores:
     ) -> Candidate[str] | Unresolved | ExportFailure | None:
         """Return a score's trajectory, why it has none, or None while it waits."""
         chosen = trajectory_of(one.identity, candidates, has_own=True)
-        if chosen is not Unresolved.UNKNOWN or not self._is_late(one.held):
-            return None if chosen is Unresolved.UNKNOWN else chosen
+        if chosen is Unresolved.AMBIGUOUS:
+            return chosen
+        # A score that names no rollout may fit siblings that are delivered later.
+        is_exact = isinstance(chosen, Candidate) and chosen.identity.rollout_n == one.identity.rollout_n
+        if not is_exact and not self._is_late(one):
+            return None
+        if isinstance(chosen, Candidate):
+            return chosen
         key = TrajectoryIdentity(one.identity.project, "", "", "", "", False, one.identity.run)
         if candidates and key not in self._own:
-            has_own = self._exporter.has_trajectories(one.identity.project, one.identity.run)
+            has_own = bool(self._running) or self._exporter.has_trajectories(key.project, key.run)
             if isinstance(has_own, ExportFailure):
                 return has_own
             self._own[key] = has_own
         return trajectory_of(one.identity, candidates, has_own=self._own.get(key, True))
 
-    def _is_late(self, held: HeldScore) -> bool:
+    def _is_late(self, one: _Wanted) -> bool:
+        held = one.held
+        if one.identity in self._running and self._held is not None:
+            self._held[held.segment, held.end] = held._replace(since=time.time())
+            return False
         if self._over_since is not None and time.monotonic() - self._over_since >= LAST_WAIT:
             return True
         return time.time() - held.since >= DEADLINE
@@ -243,5 +264,8 @@ class IdentityScores:
 
     def _decoded(self, held: HeldScore) -> _Wanted:
         span = TraceLine(held.line).spans[0]
-        run = span.resource.attributes.get(semconv.RUN_ID)
-        return _Wanted(held, span, TrajectoryIdentity.of(span.attributes or {}, run))
+        return _Wanted(held, span, _identity_of(span))
+
+
+def _identity_of(span: ReadableSpan) -> TrajectoryIdentity:
+    return TrajectoryIdentity.of(span.attributes or {}, span.resource.attributes.get(semconv.RUN_ID))

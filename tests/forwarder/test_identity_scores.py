@@ -17,6 +17,7 @@ from otel_rollout.forwarder import identity_scores
 from otel_rollout.forwarder.dead_letters import DeadLetters
 from otel_rollout.forwarder.identity_scores import IdentityScores
 from otel_rollout.forwarder.retry_policy import RetryPolicy
+from otel_rollout.otlp.reader import spans_of
 from otel_rollout.spool import layout
 from tests.exporters import ResolvingExporter
 from tests.forwarder.test_delivery import otel_rollout_command
@@ -180,13 +181,52 @@ def test_score_is_unknown_after_its_deadline(lines, target, tmp_path, age, is_re
     assert len(state.held.get("x", ())) == (0 if is_rejected else 2)
 
 
+def stored_at(target: Path, *rows: dict[str, object], run: object = "") -> None:
+    """Let the target have a run's trajectories with these attributes."""
+    named = {"rollout.project_name": "project", "rollout.experiment_name": "experiment"}
+    file = Path(f"{target}.roots")
+    file.write_text("".join(json.dumps(["id", {**named, **row}, run]) + "\n" for row in rows))
+
+
+def test_score_without_rollout_waits_for_siblings(lines, target, tmp_path):
+    """The first sibling at the target does not get it: the group may be on its way."""
+    waiting = IdentityScores("x", ResolvingExporter(str(target)), RetryPolicy(), DeadLetters(tmp_path, "x"))
+    siblings = [{**row, "rollout.rollout_n": number} for row in ROWS for number in (0, 1)]
+    run = spans_of(lines[0])[0].resource.attributes["rollout.run.id"]
+    times = time.time(), time.time() - identity_scores.DEADLINE - 1
+    with Ledger(tmp_path) as ledger:
+        held = [HeldScore("segment", n, lines[n], at) for n, at in enumerate(times)]
+        ledger.advance("x", {}, {}, held)
+        waiting.load(ledger)
+        stored_at(target, siblings[0], siblings[2], run=run)
+        assert waiting.resolve(ledger, is_over=False) == {StepKey("2", False): Tally(delivered=1)}
+        stored_at(target, *siblings, run=run)
+        assert waiting.resolve(ledger, is_over=False) == {StepKey("1", False): Tally(rejected=1)}
+    assert [value for _, value in scores(target)] == [0.2]
+    assert read_ledger(tmp_path).unresolved == {"x": {"ambiguous": 1}}
+
+
+def test_deadline_counts_from_when_the_trajectory_was_last_running(lines, target, tmp_path):
+    """A score waits for a long trajectory, and meanwhile goes to no other run's."""
+    running = [span for line in lines for span in spans_of(line)]
+    waiting = IdentityScores(
+        "x", ResolvingExporter(str(target)), RetryPolicy(), DeadLetters(tmp_path, "x"), lambda: running
+    )
+    stored_at(target, *ROWS)
+    late = time.time() - identity_scores.DEADLINE - 1
+    with Ledger(tmp_path) as ledger:
+        ledger.advance("x", {}, {}, [HeldScore("segment", n, line, late) for n, line in enumerate(lines)])
+        waiting.load(ledger)
+        for _ in range(2):
+            assert waiting.resolve(ledger, is_over=False) == {}
+            running = []
+        assert len(waiting.held) == 2
+
+
 def test_target_that_rejects_a_score_gets_the_others(lines, target, tmp_path):
     """The batch is halved; the score at fault goes to the dead-letter file."""
     exporter = ResolvingExporter(str(target))
-    rows = [
-        {"rollout.project_name": "project", "rollout.experiment_name": "experiment"} | row for row in ROWS
-    ]
-    Path(f"{target}.roots").write_text("".join(json.dumps(["id", row, ""]) + "\n" for row in rows))
+    stored_at(target, *ROWS)
     Path(f"{target}.rejected").write_text("0.1")
     with Ledger(tmp_path) as ledger:
         waiting = IdentityScores("x", exporter, RetryPolicy(), DeadLetters(tmp_path, "x"))
