@@ -77,6 +77,11 @@ class RolloutTable:
         return Rows(self._engine, "scores")
 
     @property
+    def unresolved_scores(self) -> Rows:
+        """A row per score by identity that belongs to no trajectory, with the reason."""
+        return Rows(self._engine, "unresolved_scores")
+
+    @property
     def groups(self) -> Rows:
         """A row per group of trajectories."""
         return Rows(self._engine, "groups")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +13,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_rollout.exporting.api import ExportFailure, FailureKind
+from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 
 _ENTRY_POINTS = """\
 [opentelemetry_traces_exporter]
 test-file = tests.exporters:FileExporter
 test-faulty = tests.exporters:FaultyExporter
+test-resolving = tests.exporters:ResolvingExporter
 test-otlp-0 = tests.soak.sender:SayingWho
 test-otlp-1 = tests.soak.sender:SayingWho
 """
@@ -81,3 +84,53 @@ class FaultyExporter(FileExporter):
             self.last_failure = ExportFailure(FailureKind.REJECTED, "poison is not accepted")
             return SpanExportResult.FAILURE
         return super().export(spans)
+
+
+class ResolvingExporter(FaultyExporter):
+    """Finds trajectories among the roots in its file; appends a score as [trace id, name, value].
+
+    The file ``<path>.search-fault`` names the kind of failure of a search.
+    """
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = super().export(spans)
+        if result is SpanExportResult.SUCCESS:
+            with open(self.path + ".roots", "a") as file:
+                for span in spans:
+                    if span.parent is None:
+                        run = span.resource.attributes.get("rollout.run.id")
+                        file.write(
+                            json.dumps([f"{span.context.trace_id:032x}", dict(span.attributes), run]) + "\n"
+                        )
+        return result
+
+    def _stored(self) -> list[Candidate[str]]:
+        roots = Path(self.path + ".roots")
+        rows = map(json.loads, roots.read_text().splitlines() if roots.exists() else ())
+        return [Candidate(TrajectoryIdentity.of(attributes, run), id_) for id_, attributes, run in rows]
+
+    def find_trajectories(
+        self, scores: Sequence[TrajectoryIdentity]
+    ) -> Sequence[Candidate[str]] | ExportFailure:
+        fault = Path(self.path + ".search-fault")
+        if fault.exists():
+            return ExportFailure(FailureKind(fault.read_text()), "no search, says the test", 0.05)
+        return self._stored()
+
+    def has_trajectories(self, project: str, run: str) -> bool | ExportFailure:
+        return any(found.identity.run == run for found in self._stored())
+
+    def export_scores(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> SpanExportResult:
+        fault = Path(self.path + ".rejected")
+        values = [span.attributes["gen_ai.evaluation.score.value"] for span, _ in scores]
+        if fault.exists() and float(fault.read_text()) in values:
+            self.last_failure = ExportFailure(FailureKind.REJECTED, "no such value, says the test")
+            return SpanExportResult.FAILURE
+        with open(self.path + ".scores", "a") as file:
+            for span, found in scores:
+                value = span.attributes["gen_ai.evaluation.score.value"]
+                file.write(json.dumps([found.handle, found.identity.path, value]) + "\n")
+        if Path(self.path + ".killing").exists():
+            os.unlink(self.path + ".killing")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return SpanExportResult.SUCCESS

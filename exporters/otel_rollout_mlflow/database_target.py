@@ -264,7 +264,7 @@ def _assessment(feedback: MlflowFeedback) -> Any:
         value=feedback.value,
         source=AssessmentSource(source_type="CODE", source_id=SOURCE_ID),
         trace_id=feedback.trace_id,
-        span_id=feedback.span_id,
+        span_id=feedback.span_id or None,
         rationale=feedback.rationale,
         metadata=feedback.metadata,
         create_time_ms=given_at_ms,

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.exporting.api import ExportFailure
 from otel_rollout.exporting.arguments import positive_bytes
-from otel_rollout.exporting.base import TrackerExporter
+from otel_rollout.exporting.base import TrackerExporter, rejecting
 from otel_rollout.exporting.projects import by_project
+from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout_mlflow import settings
 from otel_rollout_mlflow.database_target import StoreTarget
 from otel_rollout_mlflow.experiments import Experiments
+from otel_rollout_mlflow.identities import Identities, feedback_for
 from otel_rollout_mlflow.run_links import RunLinks
 from otel_rollout_mlflow.server_target import ServerTarget
 from otel_rollout_mlflow.target import Target
@@ -94,6 +97,7 @@ class MlflowSpanExporter(TrackerExporter):
         self._run = RunLinks(self._target, self._settings.run_id, self._settings.shown_uri)
         max_bytes = positive_bytes("max_request_bytes", max_request_bytes)
         self._writer = TraceWriter(self._target, self._experiments, self._run, max_bytes)
+        self._identities = Identities(self._target)
         self._last_project: str | None = None
         self._is_connected = False
 
@@ -121,6 +125,34 @@ class MlflowSpanExporter(TrackerExporter):
         # All experiments: other nodes and earlier forwarders may have delivered to projects unknown here.
         experiment_ids = [self._experiment_id(None)] if is_fixed else self._target.experiment_ids()
         self._run.publish(run, rollout_run_id, experiment_ids)
+
+    def find_trajectories(
+        self, scores: Sequence[TrajectoryIdentity]
+    ) -> Sequence[Candidate[str]] | ExportFailure:
+        """Find the traces of the scores' steps by their tags."""
+        found: list[Candidate[str]] = []
+
+        def find() -> None:
+            self._connect()
+            for project in dict.fromkeys(score.project for score in scores):
+                of_project = [score for score in scores if score.project == project]
+                found.extend(self._identities.find(self._experiment_id(project), of_project))
+
+        return self.guarded(find) or found
+
+    def has_trajectories(self, project: str, run: str) -> bool | ExportFailure:
+        """Return whether a run has stored any trajectory of a project."""
+        found: list[bool] = []
+
+        def look() -> None:
+            self._connect()
+            found.append(self._identities.has_trajectories(self._experiment_id(project), run))
+
+        return self.guarded(look) or any(found)
+
+    def export_scores(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> SpanExportResult:
+        """Write scores by identity as feedback of their traces."""
+        return self.export_by(lambda: self._write_found(scores))
 
     def prepare(self) -> None:
         """Import modules and connect, before the first ``export``."""
@@ -155,6 +187,13 @@ class MlflowSpanExporter(TrackerExporter):
     def target_is_local(self) -> bool:
         """Whether spans go into a file of this machine."""
         return self._settings.uri.startswith("sqlite")
+
+    def _write_found(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> None:
+        self._connect()
+        for project in dict.fromkeys(candidate.identity.project for _, candidate in scores):
+            with rejecting():
+                feedback = feedback_for(pair for pair in scores if pair[1].identity.project == project)
+            self._writer.write_scores(self._experiment_id(project), feedback)
 
     def _connect(self) -> None:
         if not self._is_connected:

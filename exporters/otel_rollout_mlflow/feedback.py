@@ -34,7 +34,7 @@ class MlflowFeedback:
 
     Attributes:
         trace_id: MLflow's id of the trace.
-        span_id: id of the scored span, 16 hex digits.
+        span_id: id of the scored span, 16 hex digits; empty for a score by identity, given to the trace.
         name: name of the score; ``feedback.<name> > 0.2`` finds it.
         value: the score.
         time_ns: when the score was given, Unix time in ns.
@@ -106,23 +106,32 @@ def feedback_of(span: ReadableSpan) -> list[MlflowFeedback]:
         return []
     span = encodable(span)
     attributes = span.attributes or {}
-    own_id = f"{context_of(span).span_id:016x}"
+    trace_id, own_id = trace_id_of(span), f"{context_of(span).span_id:016x}"
     found: list[MlflowFeedback] = []
     if is_root(span):
         for repeated in evaluations.repeated_in(attributes, span.end_time or 0):
-            found.append(_feedback(span, own_id, repeated, tagged=True))
+            found.append(_feedback(trace_id, own_id, repeated, tagged=True))
     recorded = evaluations.recorded_in(attributes, span.start_time or 0)
     if recorded is not None:
         # An evaluation is a child of the span that it evaluates, so a late reward and the
         # `rollout.score.*` of its root are one feedback.
         scored_id = f"{span.parent.span_id:016x}" if span.parent else own_id
-        found.append(_feedback(span, scored_id, recorded, tagged=recorded.origin is not None))
+        found.append(_feedback(trace_id, scored_id, recorded, tagged=recorded.origin is not None))
     return [score for score in found if len(score.name) <= MAX_NAME_CHARS]
 
 
-def _feedback(span: ReadableSpan, scored_id: str, score: Evaluation, *, tagged: bool) -> MlflowFeedback:
+def given_to_trace(span: ReadableSpan, trace_id: str) -> MlflowFeedback | None:
+    """Return the feedback of a score by identity, whose trace is found; None for any other span."""
+    span = encodable(span)
+    score = evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
+    if score is None or len(score.name) > MAX_NAME_CHARS:
+        return None
+    return _feedback(trace_id, "", score, tagged=True)
+
+
+def _feedback(trace_id: str, scored_id: str, score: Evaluation, *, tagged: bool) -> MlflowFeedback:
     return MlflowFeedback(
-        trace_id=trace_id_of(span),
+        trace_id=trace_id,
         span_id=scored_id,
         name=score.name,
         value=score.value,

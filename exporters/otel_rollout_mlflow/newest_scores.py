@@ -23,7 +23,7 @@ def changes_of(
     """
     stored = {str(assessment.get("assessment_id")): assessment for assessment in _assessments(info)}
     changes = []
-    for score in _newest(scores).values():
+    for score in _newest([_adopted(score, info) for score in scores]).values():
         known = stored.get(score.id)
         if known is None:
             changes.append((Change.CREATE, score))
@@ -56,6 +56,26 @@ def tags_of(scores: Sequence[MlflowFeedback], info: Mapping[str, Any]) -> list[t
         if current is None or (current != newest.tag_text and current in known):
             found.append((Change.TAG, newest))
     return found
+
+
+def _adopted(score: MlflowFeedback, info: Mapping[str, Any]) -> MlflowFeedback:
+    """Return a score as that of the span to which the trajectory's stored score of its name belongs.
+
+    A score by identity, which belongs to no span, takes the place of the root's, and the root's takes that of
+    a score by identity. So the trace has one feedback of a name.
+    """
+    if not score.tagged:
+        return score
+    stored = [
+        one
+        for one in _assessments(info)
+        if one.get("assessment_name") == score.name
+        and is_tagged(one)
+        and (not score.span_id or not one.get("span_id"))
+    ]
+    if not stored or any(one.get("assessment_id") == score.id for one in _assessments(info)):
+        return score
+    return replace(score, span_id=str(max(stored, key=rank_of).get("span_id") or ""))
 
 
 def _newest(scores: Sequence[MlflowFeedback]) -> dict[str, MlflowFeedback]:

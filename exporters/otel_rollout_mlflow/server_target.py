@@ -310,7 +310,7 @@ def _assessment(feedback: MlflowFeedback) -> dict[str, Any]:
         "assessment_id": feedback.id,
         "assessment_name": feedback.name,
         "trace_id": feedback.trace_id,
-        "span_id": feedback.span_id,
+        **({"span_id": feedback.span_id} if feedback.span_id else {}),
         "source": {"source_type": "CODE", "source_id": SOURCE_ID},
         "create_time": given_at,
         "last_update_time": given_at,

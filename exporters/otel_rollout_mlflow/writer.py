@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -84,12 +84,22 @@ class TraceWriter:
             for span in mapped:
                 self._target.name_trace(trace_id_of(span), trace_name(span))
 
+    def write_scores(self, experiment_id: str, scores: Sequence[MlflowFeedback]) -> None:
+        """Write scores of traces that MLflow has.
+
+        Raises:
+            UndeliveredError: not all scores are stored, or a trace is gone.
+        """
+        by_trace = _by_trace(scores)
+        infos = self._infos_of(by_trace.keys(), experiment_id)
+        if missing := sorted(by_trace.keys() - infos.keys()):
+            raise UndeliveredError(FailureKind.UNAVAILABLE, f"The trace {missing[0]} in MLflow is gone.")
+        self._write_changes(by_trace, infos)
+
     def _write_scores(
         self, experiment_id: str, scores: Sequence[MlflowFeedback], spans: Sequence[ReadableSpan]
     ) -> None:
-        by_trace: dict[str, list[MlflowFeedback]] = {}
-        for score in scores:
-            by_trace.setdefault(score.trace_id, []).append(score)
+        by_trace = _by_trace(scores)
         infos = self._infos_of(by_trace.keys(), experiment_id)
         missing = by_trace.keys() - infos.keys()
         if missing:
@@ -98,6 +108,11 @@ class TraceWriter:
             infos |= self._infos_of(missing, experiment_id)
             if still := sorted(missing - infos.keys()):
                 raise UndeliveredError(FailureKind.REJECTED, f"MLflow has no trace {still[0]} to score.")
+        self._write_changes(by_trace, infos)
+
+    def _write_changes(
+        self, by_trace: Mapping[str, Sequence[MlflowFeedback]], infos: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         for decide in (tags_of, changes_of):
             changes = [
                 change for id_, of_trace in by_trace.items() for change in decide(of_trace, infos[id_])
@@ -139,6 +154,13 @@ def _mapped(spans: Sequence[ReadableSpan]) -> list[ReadableSpan]:
     resources = {id(span.resource): span.resource for span in spans}
     mapped = {identity: useful_resource(resource) for identity, resource in resources.items()}
     return [to_mlflow(span, mapped[id(span.resource)]) for span in spans]
+
+
+def _by_trace(scores: Sequence[MlflowFeedback]) -> dict[str, list[MlflowFeedback]]:
+    by_trace: dict[str, list[MlflowFeedback]] = {}
+    for score in scores:
+        by_trace.setdefault(score.trace_id, []).append(score)
+    return by_trace
 
 
 def requests_of(spans: Sequence[ReadableSpan], max_bytes: int) -> Iterator[ExportTraceServiceRequest]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from otel_rollout.base import semconv
 from otel_rollout.exporting.api import ExportFailure, FailureKind, UndeliveredError
 from otel_rollout.exporting.arguments import positive_bytes
 from otel_rollout.exporting.base import TrackerExporter, rejecting
 from otel_rollout.exporting.projects import by_project
+from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
 from otel_rollout_weave import mapping, settings
 from otel_rollout_weave.calls import MAX_REQUEST_BYTES, CallWriter
-from otel_rollout_weave.feedback import WeaveFeedback, feedback_of, newest
+from otel_rollout_weave.feedback import WeaveFeedback, feedback_for, feedback_of, newest
+from otel_rollout_weave.identities import Identities
 from otel_rollout_weave.mapping import WeaveCall
 from otel_rollout_weave.newest_scores import ScoreWriter
 from otel_rollout_weave.projects import Projects
@@ -73,6 +76,7 @@ class WeaveSpanExporter(TrackerExporter):
         max_bytes = positive_bytes("max_request_bytes", max_request_bytes)
         self._calls = CallWriter(self._server, self._projects, max_bytes)
         self._scores = ScoreWriter(self._server)
+        self._identities = Identities(self._server)
         self._running = RunningMarkers(self._server, self._calls)
         self._last_project: str | None = None
         self._linked_run: str | None = None
@@ -117,6 +121,33 @@ class WeaveSpanExporter(TrackerExporter):
                 if error.status != 404:  # the run's project need not be a Weave project
                     raise
 
+    def find_trajectories(
+        self, scores: Sequence[TrajectoryIdentity]
+    ) -> Sequence[Candidate[str]] | ExportFailure:
+        """Find the root calls of the scores' steps by their attributes."""
+        found: list[Candidate[str]] = []
+
+        def find() -> None:
+            for project in dict.fromkeys(score.project for score in scores):
+                of_project = [score for score in scores if score.project == project]
+                found.extend(self._identities.find(self._projects.id_of(project or None), of_project))
+
+        return self.guarded(find) or found
+
+    def has_trajectories(self, project: str, run: str) -> bool | ExportFailure:
+        """Return whether a run has stored any trajectory of a project."""
+        found: list[bool] = []
+
+        def look() -> None:
+            project_id = self._projects.id_of(project or None)
+            found.append(self._identities.has_trajectories(project_id, run))
+
+        return self.guarded(look) or any(found)
+
+    def export_scores(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> SpanExportResult:
+        """Write scores by identity as feedback of their trajectories' root calls."""
+        return self.export_by(lambda: self._write_found(scores))
+
     def check(self) -> ExportFailure | None:
         """Ask W&B and the trace server whether they grant access; None if they do."""
         return self.guarded(self._check)
@@ -142,6 +173,13 @@ class WeaveSpanExporter(TrackerExporter):
     def redact(self, text: str) -> str:
         """Mask the API key in a message."""
         return self._settings.redact(text)
+
+    def _write_found(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> None:
+        for project in dict.fromkeys(candidate.identity.project for _, candidate in scores):
+            of_project = [pair for pair in scores if pair[1].identity.project == project]
+            with rejecting():
+                feedback = newest(feedback_for(of_project))
+            self._scores.write(self._projects.id_of(project or None), feedback)
 
     def _mapped(
         self, spans: Sequence[ReadableSpan], project_id: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from otel_rollout.exporting.projects import context_of
 from otel_rollout.otlp import evaluations
 from otel_rollout.otlp.evaluations import Evaluation, Rank
+from otel_rollout.otlp.score_identity import Candidate
 from otel_rollout_weave import values
 from otel_rollout_weave.ids import call_id_of, uuid_of
 
@@ -97,6 +98,14 @@ def feedback_of(span: ReadableSpan) -> list[WeaveFeedback]:
         # `rollout.score.*` of its root are one feedback.
         found.append(to_feedback(call_id_of(span.parent) if span.parent else own_id, recorded))
     return found
+
+
+def feedback_for(scores: Iterable[tuple[ReadableSpan, Candidate[str]]]) -> Iterator[WeaveFeedback]:
+    """Make the feedback of scores by identity, given the calls of their trajectories."""
+    for span, candidate in scores:
+        recorded = evaluations.recorded_in(span.attributes or {}, span.start_time or 0)
+        if recorded is not None:
+            yield to_feedback(candidate.handle, recorded)
 
 
 def repeated_by(span: ReadableSpan) -> list[Evaluation]:

@@ -11,7 +11,7 @@ numbered batches: then the ledger has the batch before it is committed, and the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -56,6 +56,22 @@ class Batch:
     ends: Mapping[str, int] | None = None
 
 
+class HeldScore(NamedTuple):
+    """A score by identity that waits for its trajectory.
+
+    Attributes:
+        segment: stem of the segment that holds its line.
+        end: byte offset in the segment at which the next line begins.
+        line: the recorded line.
+        since: Unix time in seconds at which the forwarder read the line.
+    """
+
+    segment: str
+    end: int
+    line: bytes
+    since: float
+
+
 class Ledger(LedgerFile):
     """The forwarder's access to its ledger; see :class:`LedgerFile` for arguments."""
 
@@ -81,13 +97,20 @@ class Ledger(LedgerFile):
         )
         return {StepKey(step, bool(validate)): Tally(*counts) for step, validate, *counts in rows}
 
-    def advance(self, exporter: str, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
+    def advance(
+        self,
+        exporter: str,
+        positions: Mapping[str, int],
+        tallies: Mapping[StepKey, Tally],
+        held: Sequence[HeldScore] = (),
+    ) -> None:
         """Move an exporter's cursors, add to its counts; clear its failure and its batch.
 
         Args:
             exporter: name of the exporter.
             positions: segment → bytes that the exporter is done with.
             tallies: step → spans that were done since the last call.
+            held: scores by identity before the cursors, which wait for their trajectories.
         """
         with self._change():
             self._db.executemany(
@@ -96,15 +119,10 @@ class Ledger(LedgerFile):
                 [(exporter, segment, position) for segment, position in positions.items()],
             )
             self._db.executemany(
-                "INSERT INTO step VALUES (?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (exporter, step, validate) DO UPDATE SET "
-                "delivered = delivered + excluded.delivered, rejected = rejected + excluded.rejected, "
-                "left_out = left_out + excluded.left_out",
-                [
-                    (exporter, key.step, key.validate, tally.delivered, tally.rejected, tally.sampled_out)
-                    for key, tally in tallies.items()
-                ],
+                "INSERT OR IGNORE INTO held_score VALUES (?, ?, ?, ?, ?)",
+                [(exporter, score.segment, score.end, score.line, score.since) for score in held],
             )
+            self._add(exporter, tallies)
             self._db.execute("UPDATE attempt SET kind = NULL WHERE exporter = ?", (exporter,))
             self._db.execute("UPDATE batch SET ends = NULL WHERE exporter = ?", (exporter,))
             self._note_destination(exporter)
@@ -125,6 +143,50 @@ class Ledger(LedgerFile):
             self._db.execute(
                 "INSERT OR REPLACE INTO batch VALUES (?, ?, ?, ?)",
                 (exporter, batch.writer, batch.number, ends),
+            )
+
+    def _add(self, exporter: str, tallies: Mapping[StepKey, Tally]) -> None:
+        self._db.executemany(
+            "INSERT INTO step VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (exporter, step, validate) DO UPDATE SET "
+            "delivered = delivered + excluded.delivered, rejected = rejected + excluded.rejected, "
+            "left_out = left_out + excluded.left_out",
+            [
+                (exporter, key.step, key.validate, tally.delivered, tally.rejected, tally.sampled_out)
+                for key, tally in tallies.items()
+            ],
+        )
+
+    def held_scores(self, exporter: str) -> list[HeldScore]:
+        """Return the scores by identity that wait for their trajectories."""
+        query = "SELECT segment, end, line, since FROM held_score WHERE exporter = ? ORDER BY since"
+        return [HeldScore(*row) for row in self._db.execute(query, (exporter,))]
+
+    def release(
+        self,
+        exporter: str,
+        scores: Iterable[HeldScore],
+        tallies: Mapping[StepKey, Tally],
+        unresolved: Mapping[str, int],
+    ) -> None:
+        """Remove scores that no longer wait, and add to the exporter's counts.
+
+        Args:
+            exporter: name of the exporter.
+            scores: delivered and rejected scores.
+            tallies: step → the scores of the step.
+            unresolved: reason → scores that belong to no trajectory.
+        """
+        with self._change():
+            self._db.executemany(
+                "DELETE FROM held_score WHERE exporter = ? AND segment = ? AND end = ?",
+                [(exporter, score.segment, score.end) for score in scores],
+            )
+            self._add(exporter, tallies)
+            self._db.executemany(
+                "INSERT INTO unresolved_score VALUES (?, ?, ?) "
+                "ON CONFLICT (exporter, reason) DO UPDATE SET scores = scores + excluded.scores",
+                [(exporter, reason, number) for reason, number in unresolved.items()],
             )
 
     def note_failure(self, exporter: str, failure: ExportFailure, is_retry: bool = True) -> None:

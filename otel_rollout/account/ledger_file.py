@@ -50,6 +50,10 @@ _LATER_TABLES = (
     "CREATE TABLE IF NOT EXISTS destination (exporter TEXT PRIMARY KEY, text TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS batch ("
     "exporter TEXT PRIMARY KEY, writer TEXT NOT NULL, number INTEGER NOT NULL, ends TEXT) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS held_score (exporter TEXT, segment TEXT, end INTEGER, line BLOB NOT NULL, "
+    "since REAL NOT NULL, PRIMARY KEY (exporter, segment, end)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS unresolved_score (exporter TEXT, reason TEXT, scores INTEGER NOT NULL, "
+    "PRIMARY KEY (exporter, reason)) WITHOUT ROWID",
 )
 """Tables that files of older versions lack."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from otel_rollout.account.report import DeliveryCount
 from otel_rollout.exporting.api import ExportFailure, FailureKind
-from otel_rollout.otlp.scan import StepKey
+from otel_rollout.otlp.scan import StepKey, step_of
 from otel_rollout.spool.private_files import ForeignFileError, check_absent_or_own
 
 FILE = "ledger.sqlite"
@@ -60,6 +60,8 @@ class LedgerState:
         groups: (whether delivered, reason) → number of groups that tail sampling has decided so.
         problem: why the ledger cannot be read, or None.
         destinations: exporter → where to find its spans.
+        held: exporter → steps of the scores by identity that wait for their trajectories.
+        unresolved: exporter → reason → scores by identity that belong to no trajectory.
     """
 
     cursors: dict[str, dict[str, int]]
@@ -70,6 +72,8 @@ class LedgerState:
     groups: dict[tuple[bool, str], int]
     problem: str | None = None
     destinations: dict[str, str] = field(default_factory=dict)
+    held: dict[str, list[StepKey]] = field(default_factory=dict)
+    unresolved: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def count(self, exporter: str) -> DeliveryCount:
         """Return the counts of an exporter."""
@@ -155,7 +159,14 @@ def _read(path: Path, state: LedgerState) -> None:
             state.retries[exporter] = int(failed)
             if kind is not None:
                 state.failures[exporter] = ExportFailure(FailureKind(kind), message)
-        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'destination'").fetchone():
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        if "held_score" in tables:
+            for exporter, line in db.execute("SELECT exporter, line FROM held_score"):
+                state.held.setdefault(exporter, []).append(step_of(line))
+        if "unresolved_score" in tables:
+            for exporter, reason, number in db.execute("SELECT * FROM unresolved_score"):
+                state.unresolved.setdefault(exporter, {})[reason] = int(number)
+        if "destination" in tables:
             for exporter, text in db.execute("SELECT exporter, text FROM destination"):
                 state.destinations[str(exporter)] = str(text)
         for kept, reason, groups in db.execute("SELECT * FROM outcome"):

@@ -128,6 +128,7 @@ def _ledger_and_pending(node_dir: Path, exporters: Iterable[str]) -> tuple[Ledge
     for _ in range(_MAX_COUNTS):
         pending = {
             name: sum(chunk.count(b"\n") for chunk in _pending(node_dir, ledger.cursors.get(name, {})))
+            + len(ledger.held.get(name, ()))
             for name in exporters
         }
         before, ledger = ledger, read_ledger(node_dir)
@@ -184,6 +185,7 @@ def _exporter_count(exporter: str, ledger: LedgerState, pending: int) -> Exporte
         problem=ledger.problem or (failure.message if failure else not_linked),
         is_refused=failure is not None and failure.kind is FailureKind.REFUSED,
         destination=ledger.destinations.get(exporter, ""),
+        unresolved_scores=ledger.unresolved.get(exporter, {}),
     )
 
 
@@ -226,7 +228,7 @@ def count_steps(node_dir: Path, exporters: list[str]) -> Mapping[StepKey, StepCo
     ledger = read_ledger(node_dir)
     counts: dict[StepKey, StepCount] = {}
     for exporter in exporters:
-        pending: Counter[StepKey] = Counter()
+        pending: Counter[StepKey] = Counter(ledger.held.get(exporter, ()))
         for line in _lines(_pending(node_dir, ledger.cursors.get(exporter, {}))):
             pending[step_of(line)] += 1
         done = ledger.steps.get(exporter, {})

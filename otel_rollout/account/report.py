@@ -41,6 +41,7 @@ class ExporterCount:
         problem: why nothing is delivered at present; None while delivery works.
         is_refused: whether delivery stays stopped until a person corrects the problem.
         destination: where to find the delivered spans, without credentials; empty while unknown.
+        unresolved_scores: reason → scores by identity that belong to no trajectory; among the rejected ones.
     """
 
     delivered: int = 0
@@ -51,6 +52,7 @@ class ExporterCount:
     problem: str | None = None
     is_refused: bool = False
     destination: str = field(default="", compare=False)
+    unresolved_scores: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def merged(cls, counts: Sequence[ExporterCount]) -> ExporterCount:
@@ -65,6 +67,7 @@ class ExporterCount:
             problem="; ".join(dict.fromkeys(problems)) or None,
             is_refused=any(count.is_refused for count in counts),
             destination=next((count.destination for count in counts if count.destination), ""),
+            unresolved_scores=_sum(count.unresolved_scores for count in counts),
         )
 
     def lost_of(self, recorded: int) -> int:
@@ -216,6 +219,8 @@ class Report:
             parts.append(f"{count.delivered} delivered to {name}, {count.pending} pending")
             if count.rejected:
                 parts.append(f"{count.rejected} rejected")
+            for reason, number in count.unresolved_scores.items():
+                parts.append(f"{number} scores of {reason} trajectories")
             if count.sampled_out:
                 parts.append(f"{count.sampled_out} sampled out")
             if count.problem:

@@ -54,9 +54,11 @@ counts."""
 SCORE_ORIGIN: Final = "rollout.score_origin"
 """str. On an evaluation span whose score is not on the root span. ``ORIGIN_PROCESS``: the score was given
 inside the trajectory, in another process than the root's. ``ORIGIN_OUTSIDE``: the score was given by the
-trajectory's id, or by a task that outlived the trajectory."""
+trajectory's id, or by a task that outlived the trajectory. ``ORIGIN_IDENTITY``: the score was given by the
+trajectory's identity. Its span is the only one of its trace; whoever reads the span finds the trajectory."""
 ORIGIN_PROCESS: Final = "process"
 ORIGIN_OUTSIDE: Final = "outside"
+ORIGIN_IDENTITY: Final = "identity"
 MAX_SCORE_NAME_CHARS: Final = 250
 """Maximum characters of a score's name: MLflow's limit for the name of an assessment."""
 

@@ -17,25 +17,37 @@ from otel_rollout.base.errors import fault, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.capture import encoding, span_io
 from otel_rollout.capture.context import trajectory_in
-from otel_rollout.capture.trajectory_attributes import PREVIEW_BYTES
+from otel_rollout.capture.trajectory_attributes import PREVIEW_BYTES, recorded_identity
 from otel_rollout.otlp import evaluations
 from otel_rollout.recording import redaction
 from otel_rollout.recording.entered import present_context
 from otel_rollout.recording.identity import Identity, identity_in, with_identity
+from otel_rollout.recording.sampling import Group
 from otel_rollout.recording.secret_patterns import MARK
 
 Score = float | bool | str
+_IDENTITY_ARGUMENTS: Final = "step=, sample_index=, rollout_n=, validate="
 _SHOWN_CHARS: Final = 60
 """Maximum characters of a score's name in a warning."""
 _traceparent = TraceContextTextMapPropagator()
 
 
-def score(name: str, value: Any, *, comment: str | None = None, trajectory: str | None = None) -> None:
+def score(
+    name: str,
+    value: Any,
+    *,
+    comment: str | None = None,
+    trajectory: str | None = None,
+    step: Any = None,
+    sample_index: Any = None,
+    rollout_n: Any = None,
+    validate: Any = False,
+) -> None:
     """Score a trajectory: a reward, an advantage, a verdict, a label.
 
-    By default the current trajectory is scored. In the process that runs the trajectory, the score is also
-    set on the root span. In another process, reached by a Ray call, the score is recorded below the current
-    span. Outside any trajectory, a score without ``trajectory`` is ignored.
+    By default the current trajectory is scored; outside any trajectory, the score is ignored. With
+    ``trajectory`` or an identity, any trajectory is scored: running or ended, of any process and node, before
+    or after its delivery. An identity needs ``step`` and ``sample_index``, and must fit one trajectory.
 
     Of several scores with one name, the newest counts, wherever it was given. Nothing is raised: a value that
     is no score causes a warning and is not recorded. ``Report.sampled_out`` counts scores whose trajectory is
@@ -46,30 +58,48 @@ def score(name: str, value: Any, *, comment: str | None = None, trajectory: str 
         value: a number, a bool or a label. A scalar of numpy or torch is recorded as a builtin number, a
             member of an enumeration as its value.
         comment: the reason, in words.
-        trajectory: :attr:`Trajectory.id` of another trajectory, running or ended, of any process that
-            delivers to the same target.
+        trajectory: :attr:`Trajectory.id` of the trajectory.
+        step: the trajectory's step.
+        sample_index: the trajectory's dataset row.
+        rollout_n: the trajectory's index in its group; not needed if the row has one trajectory in the step.
+        validate: whether the step is a validation.
     """
     try:
         active = runtime.current()
         if active is None:
             return
-        given = _score_value(name, value)
+        given = _given(active, name, value)
         if given is None:
             return
-        if isinstance(given, str) and redaction.hides(active.settings.redact, name):
-            given = MARK  # on the evaluation span, the attribute has another name
-        if trajectory is not None:
-            _score_by_id(active, trajectory, name, given, comment)
+        if step is sample_index is rollout_n is None and validate is False:
+            if trajectory is None:
+                _score_current(active, name, given, comment)
+            else:
+                _score_by_id(active, trajectory, name, given, comment)
             return
-        context = present_context(is_for_score=True)
-        inside = trajectory_in(context)
-        if inside is not None and inside.root is not None:
-            _score_inside(active, inside.root, context, name, given, comment)
-        elif inside is None and identity_in(context).attributes:
-            scored = trace.get_current_span(context)
-            _record(active, scored, context, name, given, comment, semconv.ORIGIN_PROCESS)
+        identity = _identity_of(active, trajectory, step, sample_index, rollout_n, validate)
+        if identity is not None:
+            _score_by_identity(active, identity, name, given, comment)
     except Exception as error:  # noqa: BLE001
         fault("recording a score", error)
+
+
+def _given(active: runtime.Runtime, name: object, value: Any) -> Score | None:
+    """Return the value as it is recorded, redacted; warn and return None if it is no score."""
+    given = _score_value(name, value)
+    if isinstance(given, str) and redaction.hides(active.settings.redact, str(name)):
+        return MARK  # on the evaluation span, the attribute has another name
+    return given
+
+
+def _score_current(active: runtime.Runtime, name: str, value: Score, comment: str | None) -> None:
+    context = present_context(is_for_score=True)
+    inside = trajectory_in(context)
+    if inside is not None and inside.root is not None:
+        _score_inside(active, inside.root, context, name, value, comment)
+    elif inside is None and identity_in(context).attributes:
+        scored = trace.get_current_span(context)
+        _record(active, scored, context, name, value, comment, semconv.ORIGIN_PROCESS)
 
 
 def _score_inside(
@@ -100,6 +130,46 @@ def _score_by_id(active: runtime.Runtime, id_: str, name: str, value: Score, com
         _record(active, scored, context, name, value, comment, semconv.ORIGIN_OUTSIDE)
 
 
+def _score_by_identity(
+    active: runtime.Runtime, identity: Identity, name: str, value: Score, comment: str | None
+) -> None:
+    sampling = active.sampling
+    if sampling is not None and sampling.excludes(Group.of(identity.attributes)):
+        active.writer.counters.skip("score_of_unrecorded")
+        return
+    # Not through the application's own provider: its sampler decides about traces, and this is none of its.
+    kind = span_io.KINDS[semconv.KIND_EVALUATOR]
+    context = with_identity(identity, Context())
+    span = active.tracer.start_apart(f"score {name}", context, {semconv.SPAN_KIND: kind})
+    _finish(span, name, value, comment, semconv.ORIGIN_IDENTITY)
+
+
+def _identity_of(
+    active: runtime.Runtime, trajectory: object, step: Any, sample_index: Any, rollout_n: Any, validate: Any
+) -> Identity | None:
+    """Return the identity that a caller names; warn and return None if it names no trajectory."""
+    if trajectory is not None:
+        warn_once(f"score() recorded nothing: it has trajectory= and {_IDENTITY_ARGUMENTS}; give one of both")
+        return None
+    if step is None or sample_index is None:
+        warn_once(
+            "score() recorded nothing: a trajectory is named by step= and sample_index=, and by rollout_n= "
+            "if the row has several trajectories; give them, or trajectory="
+        )
+        return None
+    known = recorded_identity(
+        {
+            semconv.STEP: step,
+            semconv.SAMPLE_INDEX: sample_index,
+            semconv.ROLLOUT_N: rollout_n,
+            semconv.VALIDATE: validate,
+        }
+    )
+    settings = active.settings
+    project = {semconv.PROJECT_NAME: settings.project_name, semconv.EXPERIMENT_NAME: settings.experiment}
+    return Identity({**project, **known})
+
+
 def _record(
     active: runtime.Runtime,
     scored: Span,
@@ -114,13 +184,18 @@ def _record(
     span = span_io.start(active, f"score {name}", semconv.KIND_EVALUATOR, scored, below)
     if span is None:
         return None
+    _finish(span, name, value, comment, origin)
+    return span_io.start_of(span)
+
+
+def _finish(span: Span, name: str, value: Score, comment: str | None, origin: str | None) -> None:
+    """Set a score on its evaluation span, and end the span."""
     try:
         text = None if comment is None else str(comment)
         span.set_attributes(evaluations.attributes_of(name, value, text, origin))
         span_io.put_json(span, semconv.OUTPUT_VALUE, encoding.to_json(value, PREVIEW_BYTES))
     finally:
         span.end()
-    return span_io.start_of(span)
 
 
 def _score_value(name: object, value: Any) -> Score | None:

@@ -76,6 +76,11 @@ def _shown(report: Report, steps: bool) -> RenderableType:
     below = [
         *(f"{name} delivers to {count.destination}" for name, count in exporters if count.destination),
         *(f"{name}: {count.problem}" for name, count in exporters if count.problem),
+        *(
+            line
+            for name, count in exporters
+            for line in _reasons(f"{name}: scores of no trajectory", count.unresolved_scores)
+        ),
     ]
     return Group(
         Text(report.directory, style="bold"),

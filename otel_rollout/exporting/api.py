@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExportResult
 
+    from otel_rollout.otlp.score_identity import Candidate, TrajectoryIdentity
+
 
 class FailureKind(enum.Enum):
     """What to do about a failed export."""
@@ -133,6 +135,27 @@ class LinksRuns(Protocol):
         Returns:
             None once the spans are linked, else the failure.
         """
+
+
+@runtime_checkable
+class ResolvesIdentities(Protocol):
+    """An exporter that finds, in its target, the trajectories of scores by identity.
+
+    ``export`` of such an exporter gets no scores by identity. The forwarder holds them until it has found the
+    only trajectory that fits (:mod:`otel_rollout.otlp.score_identity`). To an exporter without this ability,
+    a score by identity is a span like any other.
+    """
+
+    def find_trajectories(
+        self, scores: Sequence[TrajectoryIdentity]
+    ) -> Sequence[Candidate[str]] | ExportFailure:
+        """Return every stored trajectory that fits a score, and perhaps others. Must not raise."""
+
+    def has_trajectories(self, project: str, run: str) -> bool | ExportFailure:
+        """Return whether a run (``rollout.run.id``) has stored any trajectory. Must not raise."""
+
+    def export_scores(self, scores: Sequence[tuple[ReadableSpan, Candidate[str]]]) -> SpanExportResult:
+        """Store scores with the trajectories they belong to; as ``export`` does, set ``last_failure``."""
 
 
 @runtime_checkable

@@ -88,7 +88,7 @@ class BatchCommits(BatchSender):
 
     def _export(self, lines: Sequence[Line]) -> tuple[ExportFailure | None, dict[Line, str]]:
         """Commit lines as a new batch, or as the unfinished one unless the target has it."""
-        sent = [line for line in lines if not line.is_sampled_out]
+        sent = self._to_export(lines)
         unreadable: dict[Line, str] = {}
         if not sent:
             return None, unreadable

@@ -10,7 +10,13 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from otel_rollout.exporting.api import ExportFailure, ExportsLines, FailureKind, reads_spool
+from otel_rollout.exporting.api import (
+    ExportFailure,
+    ExportsLines,
+    FailureKind,
+    ResolvesIdentities,
+    reads_spool,
+)
 from otel_rollout.forwarder.lines import Line
 from otel_rollout.forwarder.retry_policy import RetryPolicy, is_worth_logging
 from otel_rollout.otlp.reader import UnreadableLineError
@@ -51,6 +57,7 @@ class BatchSender:
         self._on_failure = on_failure
         self._export_lines = exporter.export_lines if isinstance(exporter, ExportsLines) else None
         self._reads_spool = reads_spool(exporter)
+        self._resolves_identities = isinstance(exporter, ResolvesIdentities)
 
     def send(self, lines: Sequence[Line], attempts: int = 0) -> None:
         """Export lines until each is exported or rejected, or ``stop`` is set.
@@ -90,7 +97,7 @@ class BatchSender:
 
     def _export(self, lines: Sequence[Line]) -> tuple[ExportFailure | None, dict[Line, str]]:
         """Export once; return the failure, and unreadable lines with their reasons."""
-        sent = [line for line in lines if not line.is_sampled_out]
+        sent = self._to_export(lines)
         if not sent:
             return None, {}
         if self._export_lines is not None:
@@ -98,6 +105,14 @@ class BatchSender:
             return self._result_of(lambda lines: export_lines(self._encoded(lines)), sent), {}
         spans, unreadable = _decoded(sent)
         return self._result_of(self._exporter.export, spans) if spans else None, unreadable
+
+    def _to_export(self, lines: Sequence[Line]) -> list[Line]:
+        """Return lines without those that are sampled out or wait for their trajectories."""
+        return [
+            line
+            for line in lines
+            if not line.is_sampled_out and not (self._resolves_identities and line.is_by_identity)
+        ]
 
     def _encoded(self, lines: Sequence[Line]) -> list[bytes]:
         return [line.recorded if self._reads_spool else line.exported.encoded for line in lines]

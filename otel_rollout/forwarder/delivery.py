@@ -7,22 +7,31 @@ import logging
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from otel_rollout.account.ledger import Batch, Ledger
+from otel_rollout.account.ledger import Batch, HeldScore, Ledger
 from otel_rollout.account.ledger_reader import Tally
-from otel_rollout.exporting.api import Announces, CommitsBatches, ExportFailure, Prepares, reads_spool
+from otel_rollout.exporting.api import (
+    Announces,
+    CommitsBatches,
+    ExportFailure,
+    Prepares,
+    ResolvesIdentities,
+    reads_spool,
+)
 from otel_rollout.exporting.entry_points import destination_of
 from otel_rollout.forwarder import retry_policy
 from otel_rollout.forwarder.batch_commits import BatchCommits, CommitClock
 from otel_rollout.forwarder.batch_sender import BatchSender
 from otel_rollout.forwarder.dead_letters import DeadLetters
+from otel_rollout.forwarder.identity_scores import IdentityScores
 from otel_rollout.forwarder.lines import Line, LineCache
-from otel_rollout.forwarder.live_trajectories import LiveTrajectories
+from otel_rollout.forwarder.live_trajectories import LiveTrajectories, running_roots
 from otel_rollout.forwarder.run_links import TrackerRunLink
 from otel_rollout.otlp.scan import StepKey, trace_id_of
 from otel_rollout.spool import layout, segments
@@ -99,6 +108,11 @@ class Delivery:
         is_shown = isinstance(exporter, Announces) and not options.is_tail_sampled
         self._live = LiveTrajectories(node_dir) if is_shown else None
         self._link = TrackerRunLink(node_dir, name, exporter)
+        self._scores: IdentityScores | None = None
+        if isinstance(exporter, ResolvesIdentities):
+            self._scores = IdentityScores(
+                name, exporter, self._policy, self._dead_letters, lambda: running_roots(node_dir)
+            )
 
     def start(self) -> None:
         """Start the delivery's thread."""
@@ -121,7 +135,7 @@ class Delivery:
 
     def is_caught_up(self) -> bool:
         """Return whether all complete lines are delivered and linked to the run."""
-        if not self._link.is_complete():
+        if not self._link.is_complete() or (self._scores is not None and not self._scores.is_empty):
             return False
         for name in layout.segments(self._node_dir):
             position = self._positions.get(name.stem, 0)
@@ -163,12 +177,15 @@ class Delivery:
         """
         cursors = ledger.cursors(self.name)
         batch = ledger.batch(self.name)
+        if self._scores is not None and (cursors or not self._positions):
+            self._scores.load(ledger)
         if cursors or not self._positions:
             self._positions, self._tallies = cursors, ledger.tallies(self.name)
             if self._commits is not None and batch is not None:
                 self._commits.batch = batch
             return
-        ledger.advance(self.name, self._positions, self._tallies)
+        held = self._scores.held if self._scores is not None else ()
+        ledger.advance(self.name, self._positions, self._tallies, held)
         if self._commits is not None:
             ledger.note_batch(self.name, self._commits.batch)
         # The new ledger lacks the link too: make and record the link again.
@@ -202,8 +219,15 @@ class Delivery:
         if batch:
             self._sender.send(batch)
             self._lines.is_waiting = False
-        else:
+        if self._scores is not None and self._scores.is_due():
+            for step, tally in self._scores.resolve(self._ledger, self._is_over(batch)).items():
+                self._tallies[step] = self._tallies.get(step, Tally()) + tally
+        if not batch:
             self._stop.wait(POLL_INTERVAL)
+
+    def _is_over(self, batch: Sequence[Line]) -> bool:
+        """Return whether everything is delivered, and no process records any more."""
+        return not batch and not segments.living_writers(self._node_dir)
 
     def _is_last_link(self, batch: Sequence[Line]) -> bool:
         is_idle = not batch and not self._link.is_complete() and self._link.may_retry()
@@ -292,7 +316,11 @@ class Delivery:
     def _advance(self, lines: Sequence[Line], rejected: Mapping[Line, str]) -> None:
         """Count lines as delivered, sampled out or rejected, and move the cursors."""
         tallies: dict[StepKey, Tally] = {}
+        held: list[HeldScore] = []
         for line in lines:
+            if self._scores is not None and line.is_by_identity and not line.is_sampled_out:
+                held.append(HeldScore(line.segment, line.end, line.recorded, time.time()))
+                continue
             tally = tallies.setdefault(line.step, Tally())
             if line.is_sampled_out:
                 tally.sampled_out += 1
@@ -303,15 +331,19 @@ class Delivery:
                 tally.delivered += 1
         positions = {line.segment: line.end for line in lines}
         self._name_destination()
-        self._note(positions, tallies)
+        self._note(positions, tallies, held)
         self._positions |= positions
+        if self._scores is not None:
+            self._scores.add(held)
         for step, tally in tallies.items():
             self._tallies[step] = self._tallies.get(step, Tally()) + tally
         self._link.delivered()
 
-    def _note(self, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally]) -> None:
+    def _note(
+        self, positions: Mapping[str, int], tallies: Mapping[StepKey, Tally], held: Sequence[HeldScore]
+    ) -> None:
         """Write cursors and counts, with retries: else lines would be sent again."""
-        self._record(lambda: self._ledger.advance(self.name, positions, tallies))
+        self._record(lambda: self._ledger.advance(self.name, positions, tallies, held))
 
     def _note_batch(self, batch: Batch) -> None:
         """Write a batch, with retries: else it could not be told whether it is committed."""

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.otlp.reader import TraceLine
+from otel_rollout.otlp.reader import TraceLine, UnreadableLineError
 from otel_rollout.otlp.scan import StepKey, step_of
+from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
 from otel_rollout.spool import segments
 from otel_rollout.spool.layout import SegmentName
 
@@ -34,7 +35,16 @@ class Line:
         is_sampled_out: whether tail sampling decided against the line's group.
     """
 
-    __slots__ = ("_exported", "_rewrite", "_step", "end", "is_sampled_out", "recorded", "segment")
+    __slots__ = (
+        "_exported",
+        "_is_by_identity",
+        "_rewrite",
+        "_step",
+        "end",
+        "is_sampled_out",
+        "recorded",
+        "segment",
+    )
 
     def __init__(
         self, segment: str, end: int, recorded: bytes, rewrite: Callable[[bytes], TraceLine]
@@ -46,6 +56,7 @@ class Line:
         self._rewrite = rewrite
         self._exported: TraceLine | None = None
         self._step: StepKey | None = None
+        self._is_by_identity: bool | None = None
 
     @property
     def step(self) -> StepKey:
@@ -53,6 +64,19 @@ class Line:
         if self._step is None:
             self._step = step_of(self.recorded)
         return self._step
+
+    @property
+    def is_by_identity(self) -> bool:
+        """Whether the line holds a score by identity."""
+        if self._is_by_identity is None:
+            self._is_by_identity = may_be_by_identity(self.recorded) and self._has_mark()
+        return self._is_by_identity
+
+    def _has_mark(self) -> bool:
+        try:
+            return any(is_by_identity(span.attributes or {}) for span in self.exported.spans)
+        except UnreadableLineError:
+            return False
 
     @property
     def exported(self) -> TraceLine:

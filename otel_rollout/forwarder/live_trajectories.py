@@ -34,19 +34,21 @@ class LiveTrajectories:
         if time.monotonic() < self._next_look:
             return []
         self._next_look = time.monotonic() + LOOK_INTERVAL
-        roots = [root for root in self._roots() if _age(root) >= MINIMUM_AGE]
+        roots = [root for root in running_roots(self._node_dir) if _age(root) >= MINIMUM_AGE]
         known, self._known = self._known, {root.context.span_id for root in roots}
         return [root for root in roots if root.context.span_id not in known]
 
-    def _roots(self) -> list[ReadableSpan]:
-        roots = []
-        for writer in segments.living_writers(self._node_dir):
-            for line in read_open(self._node_dir / (writer + layout.OPEN_SUFFIX)):
-                try:
-                    roots += spans_of(line)
-                except UnreadableLineError:
-                    continue  # the slot is being written
-        return roots
+
+def running_roots(node_dir: Path) -> list[ReadableSpan]:
+    """Return the open roots of the processes that record into a node directory."""
+    roots = []
+    for writer in segments.living_writers(node_dir):
+        for line in read_open(node_dir / (writer + layout.OPEN_SUFFIX)):
+            try:
+                roots += spans_of(line)
+            except UnreadableLineError:
+                continue  # the slot is being written
+    return roots
 
 
 def _age(root: ReadableSpan) -> float:

@@ -14,6 +14,7 @@ from otel_rollout.base import semconv
 from otel_rollout.otlp import evaluations, model_calls
 from otel_rollout.otlp.evaluations import Evaluation
 from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
+from otel_rollout.otlp.score_identity import is_by_identity
 from otel_rollout.recording.sampling import Group, group_hash
 
 _USUAL_TRAJECTORIES: Final = 1000
@@ -39,6 +40,8 @@ class TrajectoryOutcome:
         size: bytes of the trace's lines.
         tokens: output tokens of the trajectory's model calls.
         seconds: duration of the root; 0 until it has been read.
+        is_score: whether the trace is a score by identity, and no trajectory.
+        rollout_n: index of the trajectory, or of the scored one, in the group.
     """
 
     def __init__(self, score: str) -> None:
@@ -51,6 +54,8 @@ class TrajectoryOutcome:
         self.size = 0
         self.tokens = 0
         self.seconds = 0.0
+        self.is_score = False
+        self.rollout_n: Any = None
         self._root_id = ""
         # Id of the scored span → its newest score. The score of a sub-trajectory does not count here.
         self._scores: dict[str, Evaluation] = {}
@@ -65,6 +70,11 @@ class TrajectoryOutcome:
         """The newest score, infinities included; None if it is missing or no number."""
         newest = self._newest_score()
         return None if newest is None else evaluations.number_of(newest.value)
+
+    def take(self, score: TrajectoryOutcome) -> None:
+        """Add a score by identity; adding it again changes nothing."""
+        for given in score._scores.values():
+            self._add_score("", given)
 
     def add(self, line: bytes) -> None:
         """Add a line of the trace; of an unreadable line only the size counts."""
@@ -84,6 +94,10 @@ class TrajectoryOutcome:
         if semconv.GEN_AI_EVALUATION_NAME in attributes:
             self._add_evaluation(span, attributes)
         is_root = not span.parent_id
+        if is_root and is_by_identity(attributes):
+            self.is_score = self.has_ended = True
+            self.group, self.rollout_n = _group_of(attributes), attributes.get(semconv.ROLLOUT_N)
+            return
         if is_root or (self.group is None and not self.has_ended):
             self.group = _group_of(attributes)
         if is_root:
@@ -91,6 +105,7 @@ class TrajectoryOutcome:
 
     def _add_root(self, span: JsonSpan, attributes: Mapping[str, Any]) -> None:
         self.has_ended = True
+        self.rollout_n = attributes.get(semconv.ROLLOUT_N)
         self._root_id = span.span_id
         end_ns = span.end_ns
         self.seconds = (end_ns - span.start_ns) / 1e9
@@ -103,7 +118,7 @@ class TrajectoryOutcome:
         score = evaluations.recorded_in(attributes, span.start_ns)
         if score is not None:
             # A score given inside the trajectory is a child of the active span, not always of the root.
-            is_inside = score.origin == semconv.ORIGIN_PROCESS
+            is_inside = score.origin in (semconv.ORIGIN_PROCESS, semconv.ORIGIN_IDENTITY)
             self._add_score("" if is_inside else span.parent_id, score)
 
     def _add_score(self, scored_id: str, score: Evaluation) -> None:
@@ -115,6 +130,16 @@ class TrajectoryOutcome:
         own = ("", self._root_id) if self.has_ended else self._scores
         scores = [self._scores[id_] for id_ in own if id_ in self._scores]
         return max(scores, key=lambda score: score.rank, default=None)
+
+
+def trajectories_in(traces: Collection[TrajectoryOutcome]) -> list[TrajectoryOutcome]:
+    """Return the trajectories of a group's traces, with the group's scores by identity."""
+    trajectories = [trace for trace in traces if not trace.is_score]
+    for score in (trace for trace in traces if trace.is_score):
+        fitting = [one for one in trajectories if score.rollout_n in (None, one.rollout_n)]
+        if len(fitting) == 1:
+            fitting[0].take(score)
+    return trajectories
 
 
 def _group_of(attributes: Mapping[str, Any]) -> Group | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from otel_rollout.account.ledger import Ledger, Outcome
 from otel_rollout.base.bounded import BoundedDict
-from otel_rollout.forwarder.tail_rules import TailRules, TrajectoryOutcome
+from otel_rollout.forwarder.tail_rules import TailRules, TrajectoryOutcome, trajectories_in
 from otel_rollout.otlp.scan import trace_id_of
 from otel_rollout.recording.sampling import Group
 from otel_rollout.settings import Settings
@@ -224,6 +224,8 @@ class TailSampling:
         outcomes = self._outcomes(complete)
         for group, outcome in outcomes.items():
             traces |= dict.fromkeys(complete[group], outcome.kept)
+        for group in complete.keys() - outcomes.keys():  # scores by identity of trajectories elsewhere
+            traces |= dict.fromkeys(complete[group], True)
         if traces:
             self._ledger.decide(outcomes.values(), traces)
         for group, outcome in outcomes.items():
@@ -238,13 +240,16 @@ class TailSampling:
             self._decided_groups[group] = self._ledger.is_group_kept(_name(group))
         return self._decided_groups[group]
 
-    def _is_complete(self, group: Group, siblings: Sequence[TrajectoryOutcome], include_ended: bool) -> bool:
-        if any(map(self._is_late, siblings)):
+    def _is_complete(self, group: Group, traces: Sequence[TrajectoryOutcome], include_ended: bool) -> bool:
+        if any(map(self._is_late, traces)):
             return True
         if group in self._running:
             return False
         if include_ended:
             return True
+        siblings = trajectories_in(traces)
+        if not siblings:
+            return False
         if not all(t.has_ended and (t.is_scored or not self._rules.needs_scores) for t in siblings):
             return False
         size = max(t.group_size for t in siblings)
@@ -257,13 +262,14 @@ class TailSampling:
 
     def _outcomes(self, complete: Mapping[Group, Mapping[bytes, TrajectoryOutcome]]) -> dict[Group, Outcome]:
         """Apply the rules to complete groups; errors are admitted to the budget first."""
-        groups = {group: list(siblings.values()) for group, siblings in complete.items()}
+        groups = {group: trajectories_in(traces.values()) for group, traces in complete.items()}
+        groups = {group: siblings for group, siblings in groups.items() if siblings}
         for group, siblings in groups.items():
             self._rules.learn(group, siblings)
         decisions = {group: self._rules.decide(group, siblings) for group, siblings in groups.items()}
         outcomes = {}
         for group in sorted(groups, key=lambda group: decisions[group].reason != "errors"):
-            size = sum(trajectory.size for trajectory in groups[group])
+            size = sum(trace.size for trace in complete[group].values())
             decision = self._rules.admit(_name(_step(group)), decisions[group], size)
             outcomes[group] = Outcome(_name(group), _name(_step(group)), size, *decision)
         return outcomes

@@ -116,6 +116,18 @@ class RecordingTracer(Tracer):
         span.trace_state = trace_state
         return span
 
+    def start_apart(self, name: str, context: Context, encoded: Encoded) -> RecordingSpan:
+        """Start the first span of a trace that is recorded whatever the sampler decides.
+
+        Args:
+            name: the span's name.
+            context: the context with a trajectory's identity.
+            encoded: the attributes at the span's start. The span takes over the dict.
+        """
+        trace_id = b"%032x" % (self.random_bits(128) or 1)
+        head = otlp_json.head_below(trace_id, b"", LOCAL_PARENT)
+        return RecordingSpan(self, otlp_json.json_string(name), trace_id, head, identity_in(context), encoded)
+
     def place(self, parent: Span, name: str) -> Place | None:
         """Return the place of a span below ``parent``; None if its trace is not recorded.
 

@@ -139,6 +139,11 @@ class GroupSampling:
             return group.sample_index in chosen and self._hash(group) < self.rate
         return self._hash(group) < self._expected_share()
 
+    def excludes(self, group: Group) -> bool:
+        """Return whether no process records a group of a dataset row, as far as its name tells."""
+        decided = self._by_step(group)
+        return self._hash(group) >= self.rate if decided is None else not decided
+
     def chosen(self, groups: Iterable[Group]) -> frozenset[Any] | None:
         """Choose the rows of a whole step that are recorded; None without a limit."""
         if not self.most:

@@ -13,6 +13,7 @@ from opentelemetry.trace import Link, StatusCode
 from otel_rollout.base import semconv
 from otel_rollout.exporting.encodable import encodable
 from otel_rollout.otlp import evaluations
+from otel_rollout.otlp.score_identity import is_by_identity
 from otel_rollout.table import call_columns, schema
 from otel_rollout.table.json_text import MAX_INT, MIN_INT, as_json
 
@@ -23,6 +24,7 @@ Row: TypeAlias = dict[str, Any]
 """Column → value; a missing column is null."""
 
 SCORE_BY_TRACE: Final = "trace"
+SCORE_BY_IDENTITY: Final = "identity"
 STATUS: Final = {StatusCode.OK: "ok", StatusCode.ERROR: "error", StatusCode.UNSET: "unset"}
 MIME_TYPES: Final = {"input": semconv.INPUT_MIME_TYPE, "output": semconv.OUTPUT_MIME_TYPE}
 """Column → the attribute that names its type. Column ``attributes`` has it unless the type is JSON: null
@@ -200,7 +202,7 @@ def _add_score(row: Row, others: dict[str, Any], attributes: Mapping[str, Any]) 
     score = evaluations.recorded_in(attributes, row["start_ns"])
     if score is None:
         return
-    row["score_by"] = SCORE_BY_TRACE
+    row["score_by"] = SCORE_BY_IDENTITY if is_by_identity(attributes) else SCORE_BY_TRACE
     for name, column in OF_SCORE.items():
         if type(held := others.get(name)) is str:
             row[column] = _utf8(held)

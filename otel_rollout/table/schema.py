@@ -74,7 +74,7 @@ COLUMNS: Final = (
     Column("score_value", "float64", "The score as a number; 1 or 0 for a bool; null for a label."),
     Column("score_label", "text", "The score as a label; True or False for a bool; null for a number."),
     Column("score_comment", "text", "Reason of the score, in words."),
-    Column("score_origin", "text", "Where a score was given that no root repeats: 'process', 'outside'."),
+    Column("score_origin", "text", "Where a score was given: 'process', 'outside' or 'identity'."),
     Column("score_by", "text", "How the score names its trajectory: 'trace' or 'identity'."),
     Column("scores", "scores", "Scores that a root span repeats; time_ns is null if no time was recorded."),
     Column("messages_system", "int64", "Number of system messages in a model call's input."),

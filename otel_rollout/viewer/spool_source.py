@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,8 +15,10 @@ from otel_rollout.forwarder import foreign_spans
 from otel_rollout.forwarder.detokenizer import Detokenizer
 from otel_rollout.otlp.reader import UnreadableLineError
 from otel_rollout.otlp.scan import may_have_root, trace_ids_in
+from otel_rollout.otlp.score_identity import is_by_identity, may_be_by_identity
 from otel_rollout.spool import files, layout
 from otel_rollout.viewer.errors import ViewerError
+from otel_rollout.viewer.identity_scores import by_trajectory
 from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import Gathering, Summary
 
@@ -50,7 +53,7 @@ class SpoolSource:
         """
         newer: list[_Run] = []
         for run in reversed(self._runs):
-            found = _matching(run.paths, reference)
+            found = _matching(run.paths, reference, self._scores_by_identity)
             if found:
                 self.notes = _notes_on_newer_runs(newer, reference)
                 return found
@@ -59,13 +62,24 @@ class SpoolSource:
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
         """Return a trace's spans from all runs; a later run may have added scores."""
-        return [
+        spans = [
             span
             for run in self._runs
             for line in _lines_with(run.paths, [trace_id])
             for span in _decoded(line)
             if _trace_id(span) == trace_id
         ]
+        return [*spans, *self._scores_by_identity.get(trace_id, ())]
+
+    @cached_property
+    def _scores_by_identity(self) -> Mapping[str, Sequence[ReadableSpan]]:
+        """Scores by identity of all runs, by the trace ids of their trajectories."""
+        paths = [path for run in self._runs for path in run.paths]
+        scores = [line for line in _lines(paths) if may_be_by_identity(line)]
+        if not scores:
+            return {}
+        roots = (span for line in _lines(paths) if may_have_root(line) for span in _decoded(line))
+        return by_trajectory((span for line in scores for span in _decoded(line)), roots)
 
     def every_span(self) -> Iterator[ReadableSpan]:
         """Yield the spans of all runs."""
@@ -87,25 +101,39 @@ class SpoolSource:
         return None
 
 
-def _matching(paths: Sequence[Path], reference: Reference | None) -> list[Summary]:
+def _matching(
+    paths: Sequence[Path],
+    reference: Reference | None,
+    scores: Mapping[str, Sequence[ReadableSpan]],
+) -> list[Summary]:
     """Return the matching trajectories of a run's files; without a reference, all."""
     if reference is None:
-        return [summary for summary in _summaries(_lines(paths)) if summary.path]
+        return [summary for summary in _summaries(_lines(paths), scores) if summary.path]
     if reference.trace:
-        found = _summaries(_lines_with(paths, [reference.trace]))
+        found = _summaries(_lines_with(paths, [reference.trace]), scores)
     else:
-        roots = _summaries(line for line in _lines(paths) if may_have_root(line))
+        roots = _summaries((line for line in _lines(paths) if may_have_root(line)), {})
         ids = [summary.trace_id for summary in roots if reference.matches(summary)]
-        found = _summaries(_lines_with(paths, ids) if ids else _lines(paths))
+        found = _summaries(_lines_with(paths, ids) if ids else _lines(paths), scores)
     return [summary for summary in found if reference.matches(summary)]
 
 
-def _summaries(lines: Iterable[bytes]) -> list[Summary]:
+def _summaries(lines: Iterable[bytes], scores: Mapping[str, Sequence[ReadableSpan]]) -> list[Summary]:
+    """Summarize the trajectories of lines.
+
+    Args:
+        lines: recorded lines.
+        scores: trace id → scores by identity.
+    """
     gathered: dict[str, Gathering] = {}
     for line in lines:
         for span in _decoded(line):
-            trace_id = _trace_id(span)
-            gathered.setdefault(trace_id, Gathering(trace_id)).add(span)
+            if not is_by_identity(span.attributes or {}):
+                trace_id = _trace_id(span)
+                gathered.setdefault(trace_id, Gathering(trace_id)).add(span)
+    for trace_id, gathering in gathered.items():
+        for score in scores.get(trace_id, ()):
+            gathering.add(score)
     return [gathering.summary() for gathering in gathered.values()]
 
 

@@ -311,3 +311,84 @@ def test_score_without_tracing_does_nothing():
         assert trajectory.id is None
     score("reward", 1.0, trajectory=trajectory.id)
     score("reward", 1.0, trajectory="00-" + "1" * 32 + "-" + "2" * 16 + "-01")
+
+
+def test_trajectory_is_scored_by_its_identity(recorded):
+    """The score is the only span of a trace, with identity, marker, and the time of the call."""
+    with rollout_trace_attr(step=1, sample_index=7, rollout_n=0, name="around"):
+        score("reward", 0.5, comment="late", step=np.int64(3), sample_index="7", rollout_n=2.0, validate=True)
+    score("advantage", -1.0, step=3, sample_index=8)
+    first, root, second = recorded()
+    assert first.span.trace_id not in (root.span.trace_id, second.span.trace_id)
+    assert (first.name, first.span.parent_span_id, second.span.parent_span_id) == ("score reward", b"", b"")
+    assert {key: value for key, value in first.attributes.items() if key.startswith("rollout.")} == {
+        "rollout.project_name": "project",
+        "rollout.experiment_name": root.attributes["rollout.experiment_name"],
+        "rollout.step": 3,
+        "rollout.sample_index": "7",
+        "rollout.rollout_n": 2,
+        "rollout.validate": True,
+        "rollout.score_origin": "identity",
+    }
+    assert "rollout.rollout_n" not in second.attributes
+    assert second.attributes["rollout.validate"] is False
+    read = evaluations.recorded_in(first.attributes, first.span.start_time_unix_nano)
+    assert (read.name, read.value, read.comment, read.origin) == ("reward", 0.5, "late", "identity")
+    assert first.span.start_time_unix_nano < root.span.end_time_unix_nano
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"step": 1}, "a trajectory is named by step= and sample_index="),
+        ({"sample_index": 1, "rollout_n": 0}, "a trajectory is named by step= and sample_index="),
+        ({"validate": True}, "a trajectory is named by step= and sample_index="),
+        ({"step": 1, "sample_index": 1, "trajectory": "00-1-1-01"}, "it has trajectory= and step="),
+    ],
+)
+def test_unclear_identity_is_refused_with_one_warning(recorded, caplog, given, line):
+    """Nothing is recorded or raised, also inside a trajectory."""
+    with rollout_trace_attr():
+        for _ in range(3):
+            score("reward", 1.0, **given)
+    assert [span.name for span in recorded()] == ["rollout_trace"]
+    [warning] = [record.getMessage() for record in caplog.records if record.name == "otel_rollout"]
+    assert line in warning
+    assert otel_rollout.status().sampled_out == {}
+
+
+def test_score_by_identity_of_a_group_that_is_sampled_out_is_counted(fresh_process, tmp_path):
+    """The group's name tells, in any process, that its trajectories are not recorded."""
+    otel_rollout.configure("spool", spool_dir=tmp_path / "spool", sample_rate=0.5)
+    for row in range(40):
+        with rollout_trace_attr(step=1, sample_index=row):
+            pass
+        score("reward", 1.0, step=1, sample_index=row)
+    counts = otel_rollout.status().sampled_out
+    assert counts["sampled_out"] == counts["score_of_unrecorded"] > 0
+    otel_rollout.shutdown(30)
+    spans = read_directory(tmp_path / "spool")
+    rows = [
+        [s.attributes["rollout.sample_index"] for s in spans if s.name == name]
+        for name in ("rollout_trace", "score reward")
+    ]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 40 - counts["sampled_out"]
+
+
+@pytest.mark.parametrize("sampler", ["always_off", "traceidratio"])
+def test_score_by_identity_is_recorded_whatever_the_sampler_decides(
+    fresh_process, tmp_path, monkeypatch, sampler
+):
+    """A sampler decides by trace ids, and the score's trace is not the trajectory's."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    otel_rollout.configure("spool", spool_dir=tmp_path / "spool")
+    score("reward", 1.0, step=1, sample_index=1)
+    assert otel_rollout.status().recorded == 1
+
+
+def test_score_by_identity_without_tracing_does_nothing():
+    """Without tracing, code that scores by identity still runs."""
+    score("reward", 1.0, step=1, sample_index=1)
+    score("reward", 1.0, step=1)

@@ -21,8 +21,11 @@ ABILITIES = {
     and ability.__module__ == api.__name__
 }
 OWN = {
-    "mlflow": {"Announces", "Checks", "LinksRuns", "MayBeLocal", "NamesDestination", "Prepares"},
-    "weave": {"Announces", "Checks", "LinksRuns", "NamesDestination"},
+    "mlflow": {
+        *("Announces", "Checks", "LinksRuns", "MayBeLocal", "NamesDestination", "Prepares"),
+        "ResolvesIdentities",
+    },
+    "weave": {"Announces", "Checks", "LinksRuns", "NamesDestination", "ResolvesIdentities"},
     "otlp": {"Checks", "ExportsLines", "NamesDestination"},
     "spool": {"Checks", "ExportsLines", "NamesDestination", "ReadsSpool"},
 }

@@ -122,6 +122,29 @@ def test_groups_are_kept_whole_for_their_outcome(begin: Begin, tmp_path: Path) -
     assert "groups sampled out (ordinary): 1" in shown
 
 
+def test_scores_by_identity_decide_their_group_and_share_its_decision(begin: Begin, tmp_path: Path) -> None:
+    """They are no siblings; those of a group that is not delivered are counted as sampled out."""
+    begin("spread=0.5")
+    for row in ("wide", "narrow"):
+        score("reward", 1.0, step=1, sample_index=row, rollout_n=0)
+        for number in range(2):
+            sibling(row, number, group_size=2)
+    score("reward", 0.0, step=1, sample_index="wide", rollout_n=1)
+    score("reward", 0.9, step=1, sample_index="narrow", rollout_n=1)
+    decided = {"spread": 1}, {"ordinary": 1}
+    wait_for(
+        lambda: (otel_rollout.status().groups_kept, otel_rollout.status().groups_sampled_out) == decided,
+        what="the decisions",
+    )
+    score("reward", 0.0, step=1, sample_index="narrow", rollout_n=1)
+    score("reward", 0.0, step=1, sample_index="elsewhere")
+    report = otel_rollout.shutdown(30)
+    assert arrived(tmp_path / "test-file") == {"wide": 6, "elsewhere": 1}
+    assert (report.groups_kept, report.groups_sampled_out) == decided
+    assert {c.sampled_out for c in report.exporters.values()} == {7}
+    assert_adds_up(report)
+
+
 def test_group_is_decided_when_complete_and_scored(begin: Begin, tmp_path: Path) -> None:
     """Undecided groups wait on disk; a late score follows its trajectory's decision."""
     begin("spread=0.5")

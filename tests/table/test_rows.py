@@ -18,6 +18,7 @@ from opentelemetry.trace import Link, SpanContext, Status, StatusCode, TraceFlag
 from otel_rollout.otlp.reader import spans_of
 from otel_rollout.table import schema
 from otel_rollout.table.rows import batch_of, row_of
+from otel_rollout.table.spans import span_of
 from tests.otlp.recorded_foreign import LIBRARIES, calls_in, exported
 
 TRACE, SPAN, PARENT = (1 << 127) + 1, (1 << 63) + 2, 3
@@ -264,6 +265,34 @@ def test_score_of_an_evaluation_span(
     assert (row["score_name"], row["score_value"], row["score_label"]) == ("s", value, label)
     assert not row["is_root"]
     assert set(json.loads(row["attributes"] or "{}")) == left
+
+
+def test_score_by_identity_has_the_identity_it_names() -> None:
+    """It is no root, though it is the only span of its trace; its row becomes the span again."""
+    given = {
+        "gen_ai.evaluation.name": "reward",
+        "gen_ai.evaluation.score.value": 0.5,
+        "rollout.score_origin": "identity",
+        "rollout.project_name": "p",
+        "rollout.experiment_name": "e",
+        "rollout.step": 3,
+        "rollout.sample_index": 7,
+        "rollout.rollout_n": 1,
+        "rollout.validate": True,
+    }
+    row = row_of(span(given, parent=None))
+    columns = (
+        "score_by",
+        "is_root",
+        "project",
+        "experiment",
+        "step",
+        "sample_index",
+        "rollout_n",
+        "validate",
+    )
+    assert [row[name] for name in columns] == ["identity", False, "p", "e", 3, "7", 1, True]
+    assert span_of(dict.fromkeys(schema.NAMES) | row).attributes == given
 
 
 def test_evaluation_without_a_value_is_no_score() -> None:

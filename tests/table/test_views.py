@@ -20,6 +20,7 @@ _KEYS = {
     "turns": "trace_id, span_id",
     "tool_calls": "trace_id, span_id",
     "scores": "trace_id, name",
+    "unresolved_scores": "trace_id",
     "trajectories": "trace_id",
     "groups": "run_id, validate, step, sample_index",
     "steps": "run_id, validate, step",
@@ -143,24 +144,71 @@ def test_score_of_a_trajectory_inside_is_not_the_outer_ones(tmp_path: Path) -> N
     assert found == {"1": 0.2}
 
 
+def by_identity(trace: str, value: float, **columns: Any) -> dict[str, Any]:
+    """Return the row of a score by identity, the only span of its trace."""
+    apart = {"score_by": "identity", "is_root": False, "parent_span_id": None}
+    return score(trace, trace, value, **{**apart, **columns})
+
+
 def test_score_by_identity_counts_for_exactly_one_match(tmp_path: Path) -> None:
-    """Several matches count nowhere, unless one is of the score's own run."""
-    by_identity = {"score_by": "identity", "is_root": False}
+    """A run without trajectories scores those of other runs; several matches count nowhere."""
     found = rewards(
         tmp_path,
         root("1"),
-        score("f1", "1", 0.5, run_id="later", **by_identity),
+        by_identity("f1", 0.5, run_id="later"),
         root("2", rollout_n=1),
         root("3", rollout_n=1),
-        score("f2", "2", 0.6, rollout_n=1, **by_identity),
+        by_identity("f2", 0.6, rollout_n=1),
         root("4", rollout_n=2),
         root("5", rollout_n=2, run_id="run-2"),
-        score("f3", "3", 0.7, rollout_n=2, run_id="run-2", **by_identity),
+        by_identity("f3", 0.7, rollout_n=2, run_id="run-2"),
         root("6", rollout_n=3, validate=True),
-        score("f4", "4", 0.8, rollout_n=3, **by_identity),
-        score("f5", "5", 0.9, rollout_n=9, **by_identity),
+        by_identity("f4", 0.8, rollout_n=3),
+        by_identity("f5", 0.9, rollout_n=9),
     )
     assert found == {"1": 0.5, "2": None, "3": None, "4": None, "5": 0.7, "6": None}
+
+
+def test_score_by_identity_goes_to_no_sibling_and_to_no_other_run(tmp_path: Path) -> None:
+    """All parts of the identity are compared; a run with trajectories scores its own alone."""
+    store = written(
+        tmp_path / "table",
+        [
+            *(root(str(number), rollout_n=number) for number in range(4)),
+            *(root(f"b{number}", rollout_n=number, run_id="run-2") for number in range(2)),
+            by_identity("f1", 0.1, rollout_n=2),
+            by_identity("f2", 0.2, rollout_n=3, run_id="run-2"),
+            by_identity("f3", 0.3, rollout_n=0, project="another"),
+            by_identity("f4", 0.4, rollout_n=0, experiment="second"),
+            by_identity("f5", 0.5, rollout_n=0, validate=True),
+            by_identity("f6", 0.6, rollout_n=0, sample_index="70"),
+            by_identity("f7", 0.7, rollout_n=None),
+            by_identity("f8", 0.8, rollout_n=None, attributes='{"rollout.rollout_n":"a"}'),
+            by_identity("f9", 0.9, step=None, attributes='{"rollout.step":"last"}'),
+            root("c", step=None),
+        ],
+    )
+    scored = asked(store, "SELECT rollout_n, value, source FROM scores")
+    assert scored == [{"rollout_n": 2, "value": 0.1, "source": "identity"}]
+    unresolved = asked(store, "SELECT value, reason, matches FROM unresolved_scores ORDER BY value")
+    assert [(each["value"], each["reason"], each["matches"]) for each in unresolved] == [
+        (0.2, "unknown", 0),
+        (0.3, "unknown", 0),
+        (0.4, "unknown", 0),
+        (0.5, "unknown", 0),
+        (0.6, "unknown", 0),
+        (0.7, "ambiguous", 4),
+        (0.8, "unknown", 0),
+        (0.9, "unknown", 0),
+    ]
+
+
+def test_score_by_identity_without_rollout_is_the_only_trajectorys(tmp_path: Path) -> None:
+    """A score that was delivered twice counts once, and the newest score of a name counts."""
+    given = [root("1"), by_identity("f1", 0.1, rollout_n=None), by_identity("f2", 0.2)]
+    store = written(tmp_path / "table", given, given)
+    assert asked(store, "SELECT reward FROM trajectories") == [{"reward": 0.2}]
+    assert asked(store, "SELECT * FROM unresolved_scores") == []
 
 
 def test_labels_and_bools_are_scores_too(tmp_path: Path) -> None:
@@ -211,10 +259,12 @@ def test_groups_steps_and_runs_sum_their_trajectories(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutTable, Any]:
-    """A table with spans delivered twice and a running trajectory, and DuckDB with its views."""
+    """A table with spans delivered twice, a running trajectory, scores by identity; and DuckDB's views."""
     path = tmp_path_factory.mktemp("tables") / "table"
     store = generated(path, Shape(40, per_step=16), rows_each=400)
     again = [root("1"), score("1", "b", 0.5), row("2", "c", "a2", kind="LLM", tokens_in=5)]
+    again += [by_identity("f1", 0.7), by_identity("f2", 0.8, rollout_n=9), root("3", rollout_n=3)]
+    again += [by_identity("f3", 0.9, rollout_n=3), by_identity("f4", 1.0, rollout_n=None)]
     for number in (7, 8):
         store.append([batch_of(again)], "again", number)
     table = open_table(str(path))

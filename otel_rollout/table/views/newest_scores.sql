@@ -14,22 +14,6 @@ WITH parts AS (
   FROM spans AS given LEFT JOIN parts AS part
     ON given.trace_id = part.trace_id AND given.parent_span_id = part.span_id
   WHERE given.score_name IS NOT NULL AND given.score_by = 'trace'
-), by_identity AS (
-  SELECT
-    root.trace_id, given.score_name AS name, given.score_value AS value, given.score_label AS label,
-    given.score_comment AS comment, given.score_origin AS origin, given.start_ns AS time_ns, given.span_id,
-    CASE WHEN given.run_id = root.run_id THEN 1 ELSE 0 END AS is_of_run
-  FROM (SELECT * FROM spans WHERE score_by = 'identity' AND score_name IS NOT NULL) AS given JOIN roots AS root
-    ON (given.step IS NOT DISTINCT FROM root.step)
-    AND (given.sample_index IS NOT DISTINCT FROM root.sample_index)
-    AND (given.rollout_n IS NOT DISTINCT FROM root.rollout_n)
-    AND coalesce(given.validate, false) = root.validate
-  WHERE coalesce(given.project, root.project, '') = coalesce(root.project, '')
-    AND coalesce(given.experiment, root.experiment, '') = coalesce(root.experiment, '')
-), nearest AS (
-  SELECT *, max(is_of_run) OVER (PARTITION BY span_id) AS nearest_run FROM by_identity
-), matched AS (
-  SELECT *, count(*) OVER (PARTITION BY span_id) AS matches FROM nearest WHERE is_of_run = nearest_run
 ), candidates AS (
   SELECT
     in_trace.trace_id, in_trace.name, in_trace.value, in_trace.label, in_trace.comment, in_trace.origin,
@@ -43,8 +27,9 @@ WITH parts AS (
   )
   UNION ALL
   SELECT
-    trace_id, name, value, label, comment, origin, time_ns, true AS is_dated, 2 AS place, 'identity' AS source
-  FROM matched
+    trajectory AS trace_id, name, value, label, comment, origin, time_ns, true AS is_dated, 2 AS place,
+    'identity' AS source
+  FROM identity_scores
   WHERE matches = 1
   UNION ALL
   SELECT

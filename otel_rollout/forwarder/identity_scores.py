@@ -1,0 +1,271 @@
+"""Hold scores by identity until their trajectories are found in the target.
+
+A score is held in the ledger, in the transaction that moves the cursor past its line, and leaves it in the
+transaction that counts it. So a restarted forwarder goes on where the last one stopped. A forwarder that is
+killed between the target's answer and the transaction sends the score again; a target stores it once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from otel_rollout.account.ledger import HeldScore, Ledger
+from otel_rollout.account.ledger_reader import Tally
+from otel_rollout.base import semconv
+from otel_rollout.exporting.api import ExportFailure, FailureKind, ResolvesIdentities
+from otel_rollout.exporting.batching import chunks
+from otel_rollout.forwarder.dead_letters import DeadLetters
+from otel_rollout.forwarder.lines import Line
+from otel_rollout.forwarder.retry_policy import RetryPolicy
+from otel_rollout.otlp.reader import TraceLine
+from otel_rollout.otlp.scan import StepKey, step_of
+from otel_rollout.otlp.score_identity import (
+    Candidate,
+    TrajectoryIdentity,
+    Unresolved,
+    trajectory_of,
+)
+
+DEADLINE: Final = 600.0
+"""Seconds that a score waits for its trajectory while a process of this machine records. They count from the
+last search at which the trajectory was running on this machine."""
+LAST_WAIT: Final = 10.0
+"""Seconds that scores wait after the last process of this machine has ended, and all else is delivered."""
+LAST_INTERVAL: Final = 2.0
+"""Maximum seconds between searches in that time."""
+SCORES_PER_SEARCH: Final = 1000
+_logger = logging.getLogger("otel_rollout.forwarder")
+
+_REASONS: Final = {
+    Unresolved.UNKNOWN: "no trajectory of this identity was delivered in time",
+    Unresolved.AMBIGUOUS: "several trajectories have this identity",
+}
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A held score, decoded."""
+
+    held: HeldScore
+    span: ReadableSpan
+    identity: TrajectoryIdentity
+
+
+class IdentityScores:
+    """The scores by identity of one exporter. Not thread-safe: used by the delivery's thread.
+
+    Args:
+        name: the exporter's name.
+        exporter: finds trajectories.
+        policy: when a failed search is repeated.
+        dead_letters: gets scores that belong to no trajectory.
+        running: returns the open roots of this machine.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        exporter: ResolvesIdentities,
+        policy: RetryPolicy,
+        dead_letters: DeadLetters,
+        running: Callable[[], Iterable[ReadableSpan]] = lambda: (),
+    ) -> None:
+        self._name = name
+        self._exporter = exporter
+        self._policy = policy
+        self._dead_letters = dead_letters
+        self._held: dict[tuple[str, int], HeldScore] | None = None
+        self._next_search = 0.0
+        self._searches = 0
+        self._over_since: float | None = None
+        self._own: dict[TrajectoryIdentity, bool] = {}
+        self._look_at_running = running
+        self._running: set[TrajectoryIdentity] = set()
+
+    @property
+    def held(self) -> Sequence[HeldScore]:
+        """The scores that wait."""
+        return list((self._held or {}).values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no score waits; False before :meth:`load`."""
+        return self._held is not None and not self._held
+
+    def load(self, ledger: Ledger) -> None:
+        """Read the waiting scores from the ledger."""
+        self._held = {}
+        self.add(ledger.held_scores(self._name))
+
+    def add(self, scores: Iterable[HeldScore]) -> None:
+        """Add scores that the ledger holds now, and search for their trajectories soon."""
+        for score in scores:
+            self._held = {} if self._held is None else self._held
+            self._held[score.segment, score.end] = score
+            self._next_search, self._searches = 0.0, 0
+
+    def is_due(self) -> bool:
+        """Return whether to search now."""
+        return bool(self._held) and time.monotonic() >= self._next_search
+
+    def resolve(self, ledger: Ledger, is_over: bool) -> dict[StepKey, Tally]:
+        """Search for trajectories, and deliver or reject the scores whose search has ended.
+
+        Args:
+            ledger: counts the scores.
+            is_over: whether everything else is delivered, and no process records any more.
+
+        Returns:
+            The counts that were added to the ledger.
+        """
+        if not is_over:
+            self._over_since = None
+        elif self._over_since is None:
+            self._over_since = time.monotonic()
+        self._own.clear()
+        running = [_identity_of(root) for root in self._look_at_running()]
+        self._running = {*running, *(one._replace(rollout_n="") for one in running)}
+        added: dict[StepKey, Tally] = {}
+        failure = None
+        for chunk in chunks(self.held, SCORES_PER_SEARCH):
+            failure = self._resolve(ledger, [self._decoded(held) for held in chunk], added)
+            if failure is not None:
+                _logger.warning("%s: scores wait for their trajectories: %s", self._name, failure.message)
+                break
+        pause = self._policy.pause_after(failure, self._searches) if failure else self._pause(is_over)
+        self._searches += 1
+        self._next_search = time.monotonic() + pause
+        return added
+
+    def _pause(self, is_over: bool) -> float:
+        pause = self._policy.pause(self._searches)
+        return min(pause, LAST_INTERVAL) if is_over else pause
+
+    def _resolve(
+        self, ledger: Ledger, wanted: Sequence[_Wanted], added: dict[StepKey, Tally]
+    ) -> ExportFailure | None:
+        found = self._exporter.find_trajectories([one.identity for one in wanted])
+        if isinstance(found, ExportFailure):
+            return found
+        by_identity: dict[TrajectoryIdentity, list[Candidate[str]]] = {}
+        for candidate in found:
+            key = candidate.identity._replace(rollout_n="", run="")
+            by_identity.setdefault(key, []).append(candidate)
+        resolved: list[tuple[_Wanted, Candidate[str]]] = []
+        unresolved: dict[Unresolved, list[_Wanted]] = {}
+        for one in wanted:
+            candidates = by_identity.get(one.identity._replace(rollout_n="", run=""), [])
+            result = self._result(one, candidates)
+            if isinstance(result, ExportFailure):
+                return result
+            if isinstance(result, Candidate):
+                resolved.append((one, result))
+            elif result is not None:
+                unresolved.setdefault(result, []).append(one)
+        for reason, scores in unresolved.items():
+            self._reject(ledger, scores, _REASONS[reason], added, reason.value)
+        return self._deliver(ledger, resolved, added)
+
+    def _result(
+        self, one: _Wanted, candidates: Sequence[Candidate[str]]
+    ) -> Candidate[str] | Unresolved | ExportFailure | None:
+        """Return a score's trajectory, why it has none, or None while it waits."""
+        chosen = trajectory_of(one.identity, candidates, has_own=True)
+        if chosen is Unresolved.AMBIGUOUS:
+            return chosen
+        # A score that names no rollout may fit siblings that are delivered later.
+        is_exact = isinstance(chosen, Candidate) and chosen.identity.rollout_n == one.identity.rollout_n
+        if not is_exact and not self._is_late(one):
+            return None
+        if isinstance(chosen, Candidate):
+            return chosen
+        key = TrajectoryIdentity(one.identity.project, "", "", "", "", False, one.identity.run)
+        if candidates and key not in self._own:
+            has_own = bool(self._running) or self._exporter.has_trajectories(key.project, key.run)
+            if isinstance(has_own, ExportFailure):
+                return has_own
+            self._own[key] = has_own
+        return trajectory_of(one.identity, candidates, has_own=self._own.get(key, True))
+
+    def _is_late(self, one: _Wanted) -> bool:
+        held = one.held
+        if one.identity in self._running and self._held is not None:
+            self._held[held.segment, held.end] = held._replace(since=time.time())
+            return False
+        if self._over_since is not None and time.monotonic() - self._over_since >= LAST_WAIT:
+            return True
+        return time.time() - held.since >= DEADLINE
+
+    def _deliver(
+        self,
+        ledger: Ledger,
+        scores: Sequence[tuple[_Wanted, Candidate[str]]],
+        added: dict[StepKey, Tally],
+    ) -> ExportFailure | None:
+        """Export scores; halve a rejected batch until only the score at fault is left."""
+        if not scores:
+            return None
+        result = self._exporter.export_scores([(one.span, candidate) for one, candidate in scores])
+        if result is SpanExportResult.SUCCESS:
+            self._release(ledger, [one for one, _ in scores], Tally(delivered=1), added)
+            return None
+        failure = getattr(self._exporter, "last_failure", None)
+        if not isinstance(failure, ExportFailure):
+            return ExportFailure(FailureKind.UNAVAILABLE, "the exporter fails without a reason")
+        if failure.kind is not FailureKind.REJECTED:
+            return failure
+        if len(scores) == 1:
+            self._reject(ledger, [scores[0][0]], failure.message, added)
+            return None
+        middle = len(scores) // 2
+        return self._deliver(ledger, scores[:middle], added) or self._deliver(ledger, scores[middle:], added)
+
+    def _reject(
+        self,
+        ledger: Ledger,
+        scores: Sequence[_Wanted],
+        reason: str,
+        added: dict[StepKey, Tally],
+        counted_as: str | None = None,
+    ) -> None:
+        for one in scores:
+            line = Line(one.held.segment, one.held.end, one.held.line, TraceLine)
+            named = f"{one.span.name} of {one.identity.path}: {reason}" if counted_as else reason
+            self._dead_letters.add(line, named)
+        unresolved = {counted_as: len(scores)} if counted_as else {}
+        self._release(ledger, scores, Tally(rejected=1), added, unresolved)
+
+    def _release(
+        self,
+        ledger: Ledger,
+        scores: Sequence[_Wanted],
+        each: Tally,
+        added: dict[StepKey, Tally],
+        unresolved: dict[str, int] | None = None,
+    ) -> None:
+        steps = Counter(step_of(one.held.line) for one in scores)
+        tallies = {
+            step: Tally(each.delivered * number, each.rejected * number) for step, number in steps.items()
+        }
+        ledger.release(self._name, [one.held for one in scores], tallies, unresolved or {})
+        for one in scores:
+            if self._held is not None:
+                self._held.pop((one.held.segment, one.held.end), None)
+        for step, tally in tallies.items():
+            added[step] = added.get(step, Tally()) + tally
+
+    def _decoded(self, held: HeldScore) -> _Wanted:
+        span = TraceLine(held.line).spans[0]
+        return _Wanted(held, span, _identity_of(span))
+
+
+def _identity_of(span: ReadableSpan) -> TrajectoryIdentity:
+    return TrajectoryIdentity.of(span.attributes or {}, span.resource.attributes.get(semconv.RUN_ID))

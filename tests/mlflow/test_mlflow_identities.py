@@ -1,0 +1,160 @@
+"""Scores by identity are feedback of the one MLflow trace that fits."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+from mlflow_support import stored
+from opentelemetry import trace as otel
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+import otel_rollout
+from otel_rollout import rollout_trace_attr, score
+from otel_rollout.otlp.score_identity import TrajectoryIdentity, Unresolved, trajectory_of
+from tests.sdk_spans import Rollouts, deliver
+
+SECOND = 10**9
+START = 1_700_000_000 * SECOND
+
+
+@pytest.fixture
+def rollouts_of(project):
+    """Return a function that makes a builder of trajectories of a run."""
+    return lambda run: Rollouts(project, {"rollout.run.id": run})
+
+
+def root(rollouts, sample, rollout, **given):
+    attributes = {"rollout__sample_index": sample, "rollout__rollout_n": rollout, **given}
+    rollouts.begin("Agent.run", START, **attributes).end(START + SECOND)
+    return rollouts.ended()[-1]
+
+
+def given(rollouts, value, at, sample, rollout, **more):
+    """Return a score by identity, and the identity."""
+    attributes = {
+        "rollout__sample_index": sample,
+        "rollout__rollout_n": rollout,
+        "gen_ai__evaluation__name": "reward",
+        "gen_ai__evaluation__score__value": value,
+        "rollout__score_origin": "identity",
+        **more,
+    }
+    rollouts.begin("score reward", START + at, **attributes).end(START + at)
+    span = rollouts.ended()[-1]
+    return span, TrajectoryIdentity.of(span.attributes, span.resource.attributes["rollout.run.id"])
+
+
+def resolve(exporter, *scores, has_own=True):
+    """Find the scores' trajectories and store the scores; return why some have none."""
+    found = exporter.find_trajectories([identity for _, identity in scores])
+    chosen = [(span, trajectory_of(identity, found, has_own=has_own)) for span, identity in scores]
+    resolved = [pair for pair in chosen if not isinstance(pair[1], Unresolved)]
+    assert exporter.export_scores(resolved) is SpanExportResult.SUCCESS, exporter.last_failure
+    return [one for _, one in chosen if isinstance(one, Unresolved)]
+
+
+def rewards(uri, project):
+    """Map the path of each trace to value, time and tag of its only reward."""
+    found = {}
+    for trace in stored(uri, project):
+        tags = trace.info.tags
+        found[f"{tags['sample_index']}/{tags['rollout_n']}"] = [
+            (one.value, int(one.metadata["rollout.score_time"]) - START, tags["reward"])
+            for one in trace.info.assessments
+        ]
+    return found
+
+
+def test_score_by_identity_is_feedback_of_its_trace_alone(uri, project, rollouts_of, exporter_for):
+    """Sample, rollout, step and experiment are found by their tags; others get nothing."""
+    exporter, rollouts = exporter_for(uri), rollouts_of("run-1")
+    deliver(exporter, [root(rollouts, 1, 0), root(rollouts, 1, 1), root(rollouts, "it's", 0)])
+    problems = resolve(
+        exporter,
+        given(rollouts, 0.5, 20, 1, 1),
+        given(rollouts, 0.7, 30, "it's", 0),
+        given(rollouts, 0.9, 30, 5, 0),
+        given(rollouts, 0.9, 30, 1, 0, rollout__step=2),
+        given(rollouts, 0.9, 30, 1, 0, rollout__experiment_name="other's"),
+    )
+    assert problems == [Unresolved.UNKNOWN] * 3
+    assert rewards(uri, project) == {
+        "1/0": [],
+        "1/1": [(0.5, 20, "0.5")],
+        "it's/0": [(0.7, 30, "0.7")],
+    }
+    assert exporter.has_trajectories(project, "run-1") is True
+    assert exporter.has_trajectories(project, "run-2") is False
+
+
+def test_newest_score_stays_whether_by_identity_of_the_root_or_by_id(uri, project, rollouts_of, exporter_for):
+    """Every order of delivery leaves one feedback and one tag, of the newest."""
+    exporter, rollouts = exporter_for(uri), rollouts_of("run-1")
+    times = {"root": 10, "id": 20, "identity": 30}
+    for sample, (order, newest) in enumerate(itertools.product(itertools.permutations(times), times)):
+        at = {**times, newest: 40}
+        scored = root(
+            rollouts, sample, 0, rollout__score__reward=0.1, rollout__score_time__reward=START + at["root"]
+        )
+        above = otel.set_span_in_context(otel.NonRecordingSpan(scored.context))
+        by_id = {"gen_ai.evaluation.name": "reward", "gen_ai.evaluation.score.value": 0.2}
+        by_id["rollout.score_origin"] = "outside"
+        rollouts.begin("score reward", START + at["id"], above, **by_id).end(START + at["id"])
+        late = rollouts.ended()[-1]
+        exporter.announce([scored])
+        for source in order:
+            if source == "identity":
+                assert resolve(exporter, given(rollouts, 0.3, at["identity"], sample, 0)) == []
+            else:
+                deliver(exporter, [scored if source == "root" else late])
+        value = {"root": 0.1, "id": 0.2, "identity": 0.3}[newest]
+        assert rewards(uri, project)[f"{sample}/0"] == [(value, 40, str(value))], (order, newest)
+
+
+def test_identity_of_several_traces_is_ambiguous(uri, project, rollouts_of, exporter_for):
+    """A step tried again is; another run counts for a run without trajectories."""
+    exporter, first, second = exporter_for(uri), rollouts_of("run-1"), rollouts_of("run-2")
+    deliver(exporter, [root(first, 1, 0), root(first, 1, 0), root(first, 2, 0), root(second, 2, 0)])
+    deliver(exporter, [root(first, 3, 0)])
+    assert resolve(exporter, given(first, 0.1, 1, 1, 0)) == [Unresolved.AMBIGUOUS]
+    assert resolve(exporter, given(first, 0.1, 1, 2, 0)) == []
+    assert resolve(exporter, given(second, 0.1, 1, 3, 0)) == [Unresolved.UNKNOWN]
+    judge = rollouts_of("run-3")
+    assert resolve(exporter, given(judge, 0.1, 1, 2, 0), has_own=False) == [Unresolved.AMBIGUOUS]
+    assert resolve(exporter, given(judge, 0.9, 9, 3, 0), has_own=False) == []
+    assert rewards(uri, project)["3/0"] == [(0.9, 9, "0.9")]
+
+
+def test_scores_of_other_processes_reach_their_trajectory(fresh_process, uri, project):
+    """A trainer's process gives them before and after the trajectory, which may still be running."""
+    otel_rollout.configure(
+        {"mlflow": {"tracking_uri": uri}}, project_name=project, experiment_name="e", forwarder_linger=60
+    )
+    trainer = (
+        "import sys, otel_rollout\n"
+        "otel_rollout.score(sys.argv[1], float(sys.argv[2]), step=3, sample_index=1, rollout_n=0)"
+    )
+
+    def train(name, value):
+        subprocess.run([sys.executable, "-c", trainer, name, str(value)], check=True, timeout=120)
+
+    train("reward", 0.1)
+    train("advantage", -1.0)
+    with rollout_trace_attr(step=3, sample_index=1, rollout_n=0):
+        score("reward", 0.2)
+    with rollout_trace_attr(step=3, sample_index=1, rollout_n=1):
+        pass
+    train("trained_at", 4.0)
+    report = otel_rollout.shutdown(120)
+    assert (report.undelivered, report.lost) == (0, 0), report.summary()
+    found = {trace.info.tags["rollout_n"]: trace for trace in stored(uri, project)}
+    assert {one.name: one.value for one in found["0"].info.assessments} == {
+        "reward": 0.2,
+        "advantage": -1.0,
+        "trained_at": 4.0,
+    }
+    assert found["1"].info.assessments == []
+    assert found["0"].info.tags["advantage"] == "-1.0"
