@@ -186,7 +186,7 @@ def _show_view(
             order = _ORDER[view]
             if sort is not None:
                 known = engine.columns_of(view)
-                order = ", ".join(filters.order(name.strip(), known) for name in sort.split(","))
+                order = ", ".join([*(filters.order(name.strip(), known) for name in sort.split(",")), order])
             conditions = [*described, *conditions]
             sql = f"SELECT * FROM {view}{filters.all_of(conditions)} ORDER BY {order}"  # noqa: S608
             wanted = (_PAGE if limit is None else limit) if chosen == "table" else limit
