@@ -69,12 +69,12 @@ def local_weave(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalWeave
 
 @pytest.fixture(scope="session")
 def demo_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the rollout table of the demo's trajectories, which run without Ray."""
+    """Return the rollout table of the demo's trajectories, which run without Ray; the spool is beside it."""
     place = tmp_path_factory.mktemp("demo")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
     subprocess.run(
         [sys.executable, "-m", "tests.programs.demo_without_ray", str(place / "rollouts")],
-        env={**kept, "OTEL_ROLLOUT_SPOOL_DIR": str(place / "spool")},
+        env={**kept, "OTEL_ROLLOUT_SPOOL_DIR": str(place / "spool"), "OTEL_ROLLOUT_KEEP": "true"},
         check=True,
         timeout=300,
     )
