@@ -92,8 +92,8 @@ def _is_delivered(node_dir: Path, configured: Settings) -> bool:
     count = report.exporters[_EXPORTER]
     if count.pending or count.rejected:
         typer.echo(
-            f"{count.pending} lines are pending and {count.rejected} rejected. {count.problem or ''} The rest is "
-            f"kept on disk. Deliver it with: otel-rollout forward --spool {node_dir}",
+            f"{count.pending} lines are pending and {count.rejected} rejected. {count.problem or ''} "
+            f"They are kept on disk. Deliver them with: otel-rollout forward --spool {node_dir}",
             err=True,
         )
     return not (count.pending or count.rejected)
