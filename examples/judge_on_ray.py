@@ -4,8 +4,8 @@
     python examples/judge_on_ray.py ./rollouts
     otel-rollout query "SELECT name, avg(value) AS mean FROM scores GROUP BY name"
 
-Ray reads the table's files itself, so the table may be larger than this machine. Set RAY_ADDRESS for a cluster
-that runs; without it Ray starts on this machine.
+Ray reads the table's files itself, so the table may be larger than this machine. Set RAY_ADDRESS for a
+cluster that runs; without it Ray starts on this machine.
 """
 
 from __future__ import annotations
