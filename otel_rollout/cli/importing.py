@@ -21,7 +21,6 @@ from otel_rollout.spool import files, layout
 from otel_rollout.spool.segments import MAX_LINE_BYTES
 
 if TYPE_CHECKING:
-    from otel_rollout.table.known_spans import NewSpans
     from otel_rollout.table.query import Engine
     from otel_rollout.table.store import Store
 
@@ -71,7 +70,7 @@ def _import(path: str, store: Store, configured: Settings) -> bool:
     from otel_rollout.viewer.errors import ViewerError
 
     spans = NewSpans(_engine(store))
-    is_delivered = True
+    rest = ""
     try:
         named = ((name, spans.of(lines)) for name, lines in _lines_of(path))
         near = [] if _is_mlflow(path) else [Path(path)]
@@ -80,28 +79,30 @@ def _import(path: str, store: Store, configured: Settings) -> bool:
         ) as node_dir:
             if layout.segments(node_dir):
                 forward_directory(node_dir, configured)
-                is_delivered = _is_delivered(node_dir, configured)
+                rest = _rest(node_dir, configured)
     except (OSError, ValueError) as error:
         raise ViewerError(f"{path} cannot be imported: {error}") from error
-    typer.echo(_counts(path, spans, store))
-    return is_delivered
-
-
-def _is_delivered(node_dir: Path, configured: Settings) -> bool:
-    report = node_report.report(node_dir, configured)
-    count = report.exporters[_EXPORTER]
-    if count.pending or count.rejected:
-        typer.echo(
-            f"{count.pending} lines are pending and {count.rejected} rejected. {count.problem or ''} "
-            f"They are kept on disk. Deliver them with: otel-rollout forward --spool {node_dir}",
-            err=True,
-        )
-    return not (count.pending or count.rejected)
-
-
-def _counts(path: str, spans: NewSpans, store: Store) -> str:
     uri = store.location.uri
-    return f"{path}: {spans.new} spans imported to the table at {uri}, {spans.known} were there already"
+    if rest:
+        typer.echo(
+            f"{path}: {spans.new} spans are not in the table at {uri}, or not all of them. {rest}", err=True
+        )
+    else:
+        typer.echo(
+            f"{path}: {spans.new} spans imported to the table at {uri}, {spans.known} were there already"
+        )
+    return not rest
+
+
+def _rest(node_dir: Path, configured: Settings) -> str:
+    """Return which lines are not in the table, and how to deliver them; empty if all are."""
+    count = node_report.report(node_dir, configured).exporters[_EXPORTER]
+    if not (count.pending or count.rejected):
+        return ""
+    return (
+        f"{count.pending} of its lines are pending and {count.rejected} rejected. {count.problem or ''} "
+        f"They are kept on disk. Deliver them with: otel-rollout forward --spool {node_dir}"
+    )
 
 
 def _engine(store: Store) -> Engine | None:

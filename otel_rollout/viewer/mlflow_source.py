@@ -72,7 +72,7 @@ class MlflowSource:
         with _as_viewer_errors():
             for trace in self._traces.find({semconv.RUN_ID: ""}):
                 if line := self._traces.line_of(str(trace["trace_id"]).removeprefix("tr-")):
-                    yield line
+                    yield line + b"\n"
 
     def decoder(self, name: str) -> Detokenizer | None:
         """Return None: delivered spans have the text of their token ids."""

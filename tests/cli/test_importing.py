@@ -114,6 +114,15 @@ def test_spool_of_a_run_is_imported(place: Path, demo_table: Path) -> None:
     assert ours == theirs
 
 
+def test_line_that_is_no_span_is_named(place: Path) -> None:
+    """The other lines are in the table; the status is 1, and the line stays on disk."""
+    file = written(place / "spans.jsonl", [*trajectory(1, "a"), b"not a span"])
+    ran = imported(file, code=1)
+    assert "0 of its lines are pending and 1 rejected" in ran.stderr
+    assert "otel-rollout forward --spool" in ran.stderr
+    assert len(names()) == 2
+
+
 def test_table_of_the_variable_is_the_target(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for the exporter."""
     monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", str(place / "elsewhere"))
