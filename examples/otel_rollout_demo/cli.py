@@ -67,13 +67,7 @@ def demo(
     experiment_name = f"{Path(model).name if model else 'scripted'}-{datetime.now():%Y%m%d-%H%M%S}"
     started = time.monotonic()
 
-    exporters: dict[str, dict[str, str]] = {
-        backend.value: {"tracking_uri": uri} if backend is Backend.mlflow else {}
-    }
-    table = rollout_table.address() if backend is not Backend.spool else None
-    if table:
-        exporters[rollout_table.EXPORTER] = {"uri": table}
-
+    exporters = _exporters(backend, uri)
     # Before Ray starts: its workers inherit the settings through the environment.
     configure(
         exporters=exporters,
@@ -89,9 +83,17 @@ def demo(
         console.print(results_table(results, report))
         print_totals(console, report, time.monotonic() - started)
         _print_where_to_look(console, backend, uri, experiment_name)
-        if table:
+        if rollout_table.EXPORTER in exporters:
             rollout_table.print_steps(console, report)
     raise typer.Exit(exit_code or _exit_code(results, report))
+
+
+def _exporters(backend: Backend, uri: str) -> dict[str, dict[str, str]]:
+    """Return the options of the backend's exporter, and of the rollout table's if deltalake is installed."""
+    exporters = {backend.value: {"tracking_uri": uri} if backend is Backend.mlflow else {}}
+    if backend is not Backend.spool and (table := rollout_table.address()):
+        exporters[rollout_table.EXPORTER] = {"uri": table}
+    return exporters
 
 
 def _check_requirements(console: Console, backend: Backend, uri: str, model: str | None) -> None:
