@@ -292,6 +292,12 @@ class Trajectory:
 
         return training_data.chat_of(self.conversation)
 
+    def atif(self) -> dict[str, Any]:
+        """Return the trajectory in the Agent Trajectory Interchange Format, ready for ``json.dump``."""
+        from otel_rollout.viewer import atif
+
+        return atif.document_of(self.conversation)
+
     @property
     def scores(self) -> dict[str, Any]:
         """The newest value of each score, by name."""
