@@ -69,11 +69,7 @@ def demo(
 
     exporters = _exporters(backend, uri)
     # Before Ray starts: its workers inherit the settings through the environment.
-    configure(
-        exporters=exporters,
-        project_name=PROJECT_NAME,
-        experiment_name=experiment_name,
-    )
+    configure(exporters=exporters, project_name=PROJECT_NAME, experiment_name=experiment_name)
     instrument()  # the server's and the sandbox's spans join the trajectories that call them
     results: list[BatchResult] = []
     exit_code = _run(console, plan, results)
@@ -83,8 +79,7 @@ def demo(
         console.print(results_table(results, report))
         print_totals(console, report, time.monotonic() - started)
         _print_where_to_look(console, backend, uri, experiment_name)
-        if rollout_table.EXPORTER in exporters:
-            rollout_table.print_steps(console, report)
+        rollout_table.print_steps(console, report)
     raise typer.Exit(exit_code or _exit_code(results, report))
 
 

@@ -34,7 +34,8 @@ def address() -> str | None:
 
 def print_steps(console: Console, report: Report) -> None:
     """Print commands that ask the table, and the output of the last one; nothing without any row."""
-    if not report.exporters[EXPORTER].delivered:
+    count = report.exporters.get(EXPORTER)
+    if count is None or not count.delivered:
         return
     from otel_rollout.cli.table import steps
 

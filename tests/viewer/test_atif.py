@@ -33,7 +33,7 @@ def test_demo_trajectories_are_valid_and_whole(demo_table: Path) -> None:
             for result in step.observation.results
         ]
         assert results == [
-            (message["tool_call_id"], message["content"])
+            (message.get("tool_call_id"), message["content"])
             for message in trajectory.chat
             if message["role"] == "tool"
         ]
