@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from otel_rollout.table import views
@@ -28,6 +29,19 @@ def open_table(uri: str) -> RolloutTable:
         TableError: there is no rollout table, or it cannot be read. The message is one sentence.
     """
     return RolloutTable(uri)
+
+
+def messages_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the chat messages of a trajectory from the rows of its spans, in any order.
+
+    For functions that other engines call, such as Ray's ``map_groups``.
+
+    Args:
+        rows: with all columns of :attr:`RolloutTable.spans`.
+    """
+    from otel_rollout.viewer import training_data
+
+    return training_data.chat_of_rows(rows)
 
 
 class RolloutTable:
@@ -142,6 +156,82 @@ class RolloutTable:
         except ViewerError as error:
             raise TableError(str(error)) from error
 
+    def messages(self, trajectories: Rows | None = None) -> Iterator[dict[str, Any]]:
+        """Yield chat messages for supervised training: ``trace_id``, ``path``, ``reward``, ``messages``.
+
+        The messages are in OpenAI's form: those of the trajectory's longest model call, and its reply.
+        Trajectories without known messages are left out, and counted in the log.
+
+        Args:
+            trajectories: rows of :attr:`trajectories`; all by default.
+        """
+        from otel_rollout.viewer import training_data
+
+        return training_data.examples(self._engine, trajectories or self.trajectories)
+
+    def preference_pairs(
+        self, trajectories: Rows | None = None, *, min_spread: float = 0.0
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the best and the worst trajectory of each group: ``prompt``, ``chosen``, ``rejected``.
+
+        Each is a list of chat messages, as of :meth:`messages`.
+
+        Args:
+            trajectories: rows of :attr:`trajectories`; by default those of training.
+            min_spread: groups whose rewards differ by no more than this have no pair.
+        """
+        from otel_rollout.viewer import training_data
+
+        chosen = trajectories or self.trajectories.filter(validate=False)
+        return training_data.pairs(self._engine, chosen, min_spread)
+
+    def annotate(self, frame: Any, *scores: str, comment: str | None = None) -> int:
+        """Append scores of trajectories to the table, and read its newest version.
+
+        The scores are in the table only; ``otel_rollout.score()`` reaches every destination of a run.
+
+        Args:
+            frame: a DataFrame, Arrow table or list of dicts with a column ``trace_id``. A null is no score.
+            scores: columns with scores, each a score's name; by default all other columns.
+            comment: column with the reason of each score.
+
+        Returns:
+            Number of scores.
+
+        Raises:
+            TableError: a column is missing, a value is no score, or a trajectory is not in the table.
+                Nothing is written then.
+        """
+        from otel_rollout.table import annotations
+
+        self.refresh()
+        given = annotations.scores_in(frame, scores, comment)
+        number = annotations.append(self._store, self._engine, given)
+        self.refresh()
+        return number
+
+    def files(self) -> list[str]:
+        """Return the Parquet files that hold the table's rows, as paths or addresses.
+
+        A span that was delivered twice is in them twice.
+        """
+        return list(self._delta.file_uris())
+
+    def ray(self, *columns: str, **options: Any) -> Any:
+        """Return a ``ray.data.Dataset`` of the table's rows, a row per span; needs ray and pyarrow.
+
+        Args:
+            columns: names of columns of :attr:`spans`; all by default.
+            options: further arguments of ``ray.data.read_parquet``, such as ``filesystem``.
+        """
+        import pyarrow
+        import ray
+
+        schema = pyarrow.schema(self._delta.schema().to_arrow())
+        return ray.data.read_parquet(
+            self.files(), columns=list(columns) or schema.names, schema=schema, **options
+        )
+
     def duckdb(self, connection: Any = None) -> Any:
         """Return a connection of DuckDB that has the views; needs duckdb.
 
@@ -153,7 +243,7 @@ class RolloutTable:
         import duckdb
 
         opened = duckdb.connect() if connection is None else connection
-        files = ", ".join(literal(path) for path in self._delta.file_uris())
+        files = ", ".join(literal(path) for path in self.files())
         stored = f"SELECT * FROM read_parquet([{files}], union_by_name = true)"  # noqa: S608
         for name, sql in ((views.STORED_ROWS, stored), *self._engine.definitions()):
             opened.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {sql}")
@@ -199,6 +289,19 @@ class Trajectory:
             }
             for turn in self.conversation.turns
         ]
+
+    @property
+    def chat(self) -> list[dict[str, Any]]:
+        """Chat messages in OpenAI's form; see :meth:`RolloutTable.messages`."""
+        from otel_rollout.viewer import training_data
+
+        return training_data.chat_of(self.conversation)
+
+    def atif(self) -> dict[str, Any]:
+        """Return the trajectory in the Agent Trajectory Interchange Format, ready for ``json.dump``."""
+        from otel_rollout.viewer import atif
+
+        return atif.document_of(self.conversation)
 
     @property
     def scores(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -63,6 +65,20 @@ def local_weave(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalWeave
     """Start Weave's own server on ClickHouse, which takes some ten seconds."""
     with LocalWeave(tmp_path_factory.mktemp("weave")) as weave:
         yield weave
+
+
+@pytest.fixture(scope="session")
+def demo_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the rollout table of the demo's trajectories, which run without Ray; the spool is beside it."""
+    place = tmp_path_factory.mktemp("demo")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
+    subprocess.run(
+        [sys.executable, "-m", "tests.programs.demo_without_ray", str(place / "rollouts")],
+        env={**kept, "OTEL_ROLLOUT_SPOOL_DIR": str(place / "spool"), "OTEL_ROLLOUT_KEEP": "true"},
+        check=True,
+        timeout=300,
+    )
+    return place / "rollouts"
 
 
 @pytest.fixture

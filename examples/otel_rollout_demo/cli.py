@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from otel_rollout import Report, configure, instrument, shutdown
 from otel_rollout.base import semconv
+from otel_rollout_demo import rollout_table
 from otel_rollout_demo.console import print_plain
 from otel_rollout_demo.driver import Batch, Cluster, Plan, RolloutError, schedule
 from otel_rollout_demo.requirements import require_mlflow_uri, require_packages, require_weave_login
@@ -66,22 +67,28 @@ def demo(
     experiment_name = f"{Path(model).name if model else 'scripted'}-{datetime.now():%Y%m%d-%H%M%S}"
     started = time.monotonic()
 
+    exporters = _exporters(backend, uri)
     # Before Ray starts: its workers inherit the settings through the environment.
-    configure(
-        exporters={backend.value: {"tracking_uri": uri} if backend is Backend.mlflow else {}},
-        project_name=PROJECT_NAME,
-        experiment_name=experiment_name,
-    )
+    configure(exporters=exporters, project_name=PROJECT_NAME, experiment_name=experiment_name)
     instrument()  # the server's and the sandbox's spans join the trajectories that call them
     results: list[BatchResult] = []
     exit_code = _run(console, plan, results)
-    console.print(f"Delivering to {backend.value} …")  # from disk: the actors are killed
+    console.print(f"Delivering to {' and '.join(exporters)} …")  # from disk: the actors are killed
     report = shutdown(timeout=60)  # shows its progress
     if results:
         console.print(results_table(results, report))
         print_totals(console, report, time.monotonic() - started)
         _print_where_to_look(console, backend, uri, experiment_name)
+        rollout_table.print_steps(console, report)
     raise typer.Exit(exit_code or _exit_code(results, report))
+
+
+def _exporters(backend: Backend, uri: str) -> dict[str, dict[str, str]]:
+    """Return the options of the backend's exporter, and of the rollout table's if deltalake is installed."""
+    exporters = {backend.value: {"tracking_uri": uri} if backend is Backend.mlflow else {}}
+    if backend is not Backend.spool and (table := rollout_table.address()):
+        exporters[rollout_table.EXPORTER] = {"uri": table}
+    return exporters
 
 
 def _check_requirements(console: Console, backend: Backend, uri: str, model: str | None) -> None:

@@ -43,7 +43,7 @@ def results_table(results: list[BatchResult], report: Report) -> Table:
     table = Table(title="Trajectories, and their spans", title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
     failures = ["failed"] if any(result.failed for result in results) else []
-    for heading in ("trajectories", *failures, "mean reward", "tool errors", "recorded", "delivered"):
+    for heading in ("trajectories", *failures, "mean reward", "errors", "recorded", "delivered"):
         table.add_column(heading, justify="right")
     for result in results:
         count = report.by_step.get(StepKey(str(result.step), result.validate))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
-import sys
 import urllib.request
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from rich.console import Console
 
 from otel_rollout.base import semconv
-from otel_rollout_demo.console import print_plain
+from otel_rollout_demo.console import installed_command, print_plain
 
 _STEP: Final = semconv.short_name(semconv.STEP)
 _EXPERIMENT: Final = semconv.short_name(semconv.EXPERIMENT_NAME)
@@ -40,7 +38,8 @@ def print_mlflow_pages(console: Console, uri: str, project_name: str, experiment
         address = "http://127.0.0.1:5000"
         experiment_id = _experiment_in(database, project_name) if database else None
         shown = uri if database else "<your database>"  # the address may contain a password
-        print_plain(console, f"  {_mlflow_command()} server --backend-store-uri {shown} --port 5000")
+        mlflow = installed_command("mlflow")
+        print_plain(console, f"  {mlflow} server --backend-store-uri {shown} --port 5000")
     page = f"{address}/#/experiments" + (f"/{experiment_id}/traces" if experiment_id else "")
     print_plain(console, f"  {page}")
     tags = {_STEP: "1", _EXPERIMENT: experiment_name}
@@ -97,15 +96,6 @@ def _as_query(tags: dict[str, str]) -> str:
     """Encode tags as the query of MLflow's list of traces: pairs, then parameters."""
     pairs = [f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in tags.items()]
     return urlencode([("tag", pair) for pair in pairs])
-
-
-def _mlflow_command() -> str:
-    """Return ``mlflow``, or its full path if it is not on the PATH."""
-    beside = Path(sys.executable).with_name("mlflow")
-    found = shutil.which("mlflow")
-    if beside.exists() and not (found and Path(found).samefile(beside)):
-        return str(beside)
-    return "mlflow"
 
 
 def _experiment_in(database: Path, project_name: str) -> str | None:

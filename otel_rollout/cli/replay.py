@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from otel_rollout.spool import files, layout
 from otel_rollout.spool.private_files import open_private, read_beside
@@ -15,9 +16,27 @@ from otel_rollout.spool.private_files import open_private, read_beside
 _logger = logging.getLogger("otel_rollout.forwarder")
 
 
+Named: TypeAlias = tuple[str, Iterable[bytes]]
+"""Name of a source, and its lines."""
+
+
+def sources_of(paths: Sequence[Path]) -> Iterator[Named]:
+    """Yield the lines of files, and of the segments in directories.
+
+    Raises:
+        ValueError: for a directory without segments, and for a device.
+    """
+    for path in files.files_of(paths):
+        yield str(path), files.lines_of(path)
+
+
 @contextmanager
 def as_node_directory(
-    paths: Sequence[Path], spool_dir: Path, exporters: Sequence[str], limit: int = 0
+    paths: Sequence[Path],
+    spool_dir: Path,
+    exporters: Sequence[str],
+    limit: int = 0,
+    sources: Iterable[Named] | None = None,
 ) -> Iterator[Path]:
     """Make a node directory with copies of files of OTLP JSON Lines.
 
@@ -29,6 +48,7 @@ def as_node_directory(
         spool_dir: the spool directory for the new directory.
         exporters: names of the exporters that will deliver the copies.
         limit: maximum bytes of the copies; 0 for half of the free space.
+        sources: the lines to copy; by default all of the paths.
 
     Raises:
         OSError: a file cannot be read, or a copy cannot be written.
@@ -41,8 +61,11 @@ def as_node_directory(
         _copy_tokenizers(paths, node_dir)
         writer = layout.new_writer_id()
         room = limit or layout.default_limit(node_dir)
-        for sequence, path in enumerate(files.files_of(paths), start=1):
-            room -= _copy_lines(path, node_dir / layout.SegmentName(writer, sequence).file, room)
+        for sequence, (name, lines) in enumerate(sources or sources_of(paths), start=1):
+            copy = node_dir / layout.SegmentName(writer, sequence).file
+            room -= (size := _copy_lines(name, lines, copy, room))
+            if not size:
+                copy.unlink()
         layout.write_manifest(node_dir, layout.Manifest(run, "replay", tuple(exporters)))
         yield node_dir
     except BaseException:
@@ -67,10 +90,10 @@ def _copy_tokenizers(paths: Sequence[Path], node_dir: Path) -> None:
                 layout.write_whole(layout.tokenizer_file(node_dir, found.stem), content)
 
 
-def _copy_lines(source: Path, target: Path, room: int) -> int:
-    """Copy a file's lines, and end the last line; return the number of bytes written."""
+def _copy_lines(source: str, lines: Iterable[bytes], target: Path, room: int) -> int:
+    """Copy a source's lines, and end the last line; return the number of bytes written."""
     with open(target, "w+b", opener=open_private) as copy:
-        for line in files.lines_of(source):
+        for line in lines:
             if copy.tell() + len(line) > room:
                 raise ValueError(
                     f"{source} does not fit: the copies of a replay may take at most "

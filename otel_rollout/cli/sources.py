@@ -33,6 +33,13 @@ def table_address(from_: str | None) -> str | None:
     return from_ if is_uri or _is_table(from_) else None
 
 
+def default_address() -> str:
+    """Return the address of the table that the exporter writes: the variable's, else ``./rollouts``."""
+    from otel_rollout.table.location import DEFAULT_URI
+
+    return os.environ.get(_URI_VARIABLE) or DEFAULT_URI
+
+
 def store_at(address: str) -> Store:
     """Return the table at an address.
 

@@ -137,6 +137,13 @@ def spans_of_json(data: Mapping[str, Any], other_than: str | None = None) -> Ite
                 yield from map(JsonSpan, of_scope["spans"])
 
 
+def without_spans(data: Mapping[str, Any], is_left_out: Callable[[JsonSpan], bool]) -> None:
+    """Remove spans from a line's JSON."""
+    for of_resource in data["resourceSpans"]:
+        for of_scope in of_resource["scopeSpans"]:
+            of_scope["spans"] = [span for span in of_scope["spans"] if not is_left_out(JsonSpan(span))]
+
+
 def resource_of_json(data: Mapping[str, Any]) -> JsonAttributes:
     """Return the first resource of a line's JSON."""
     return JsonAttributes(data["resourceSpans"][0].get("resource", {}))

@@ -88,6 +88,11 @@ def ids_of(line: bytes) -> tuple[bytes, bytes]:
     return (found[1], found[2]) if found else (b"", b"")
 
 
+def has_one_span(line: bytes) -> bool:
+    """Return whether a line holds exactly one span and no link, written as by a recorder."""
+    return line.count(b'"spanId":"') == 1 and _IDS.search(line) is not None
+
+
 def end_time_of(line: bytes) -> int | None:
     """Return the end of a line's span, Unix time in ns; None if the line has no end."""
     found = _END_TIME.search(line)

@@ -49,12 +49,18 @@ def _numbers(column: str, text: str, source: str) -> str:
 def equals(column: str, value: Value | Sequence[Value]) -> str:
     """Return the condition that a column has a value, or one of several."""
     if isinstance(value, (list, tuple, set, frozenset, range)):
+        if len(value) > 1 and all(type(each) in (str, int) for each in value):
+            return f"{column} IN ({', '.join(map(_literal, value))})"
         return _any(equals(column, each) for each in value)
     if value is None:
         return f"{column} IS NULL"
     if isinstance(value, bool):
         return column if value else f"NOT {column}"
-    return f"{column} = {literal(value) if isinstance(value, str) else repr(value)}"
+    return f"{column} = {_literal(value)}"
+
+
+def _literal(value: str | int | float) -> str:
+    return literal(value) if isinstance(value, str) else repr(value)
 
 
 def all_of(conditions: Iterable[str]) -> str:

@@ -21,17 +21,25 @@ from otel_rollout.viewer import summary
 from otel_rollout.viewer.model_call import ModelCall, read_reply, read_request
 from otel_rollout.viewer.span_tree import SpanTree, error_of, is_model_call, kind_of, span_id
 from otel_rollout.viewer.summary import Summary, Tokens
-from otel_rollout.viewer.turn import TOOL, Turn, evaluation_turn, failure_turn, root_turns, tool_turn
+from otel_rollout.viewer.turn import MODEL, TOOL, Turn, evaluation_turn, failure_turn, root_turns, tool_turn
 
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A trajectory as a conversation."""
+    """A trajectory as a conversation.
+
+    Attributes:
+        summary: the trajectory's identity, state and scores.
+        turns: each message and call once.
+        longest: the messages and the reply of the trajectory's model call with the longest context, of equal
+            ones the last; empty without any.
+    """
 
     summary: Summary
     turns: Sequence[Turn]
+    longest: Sequence[Message] = ()
 
     @property
     def model_calls(self) -> int:
@@ -78,7 +86,7 @@ def conversation_of(
     turns = builder.turns
     if not any(turn.is_model_call for turn in turns) and root is not None:
         turns = [*root_turns(tree.spans[root]), *turns]
-    return Conversation(gathering.summary(), turns)
+    return Conversation(gathering.summary(), turns, builder.longest())
 
 
 class _TurnBuilder:
@@ -98,6 +106,7 @@ class _TurnBuilder:
         self._by_message = context_diff.Turns(context_diff.MESSAGE_BYTES)
         self._by_token = context_diff.Turns(context_diff.TOKEN_BYTES)
         self._calls: dict[str, ModelCall] = {}
+        self._longest: ModelCall | None = None
         self._unanswered: list[tuple[str, Turn]] = []
         """Call id and turn of each tool call whose result is not yet in a request."""
 
@@ -113,6 +122,15 @@ class _TurnBuilder:
             self._append(span, evaluation_turn(span))
         elif error_of(span) and not self._tree.is_error_shown_elsewhere(span):
             self._append(span, failure_turn(span))
+
+    def longest(self) -> Sequence[Message]:
+        """Return messages and reply of the model call with the longest context."""
+        call = self._longest
+        if call is None:
+            return ()
+        if not call.request.messages:
+            return messages.spoken(call.text, "")
+        return (*call.request.messages, replace(call.reply.message, role=MODEL, text=call.turn.text))
 
     def _append(self, span: ReadableSpan, added: Turn) -> None:
         path = summary.path_of(span.attributes or {})
@@ -140,6 +158,8 @@ class _TurnBuilder:
         (added or [answer])[0].note = note
         self._append(span, answer)
         call.turn = answer
+        if not answer.sub_trajectory and (self._longest is None or call.length >= self._longest.length):
+            self._longest = call
 
     def _restored(self, request: Request) -> Request:
         """Complete a request whose span has only the new part after a shared prefix."""

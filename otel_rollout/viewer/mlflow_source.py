@@ -67,6 +67,13 @@ class MlflowSource:
             line = self._traces.line_of(trace_id)
             return spans_of(line) if line else []
 
+    def every_line(self) -> Iterator[bytes]:
+        """Yield each trajectory as a line of OTLP/JSON, with its scores as evaluation spans."""
+        with _as_viewer_errors():
+            for trace in self._traces.find({semconv.RUN_ID: ""}):
+                if line := self._traces.line_of(str(trace["trace_id"]).removeprefix("tr-")):
+                    yield line + b"\n"
+
     def decoder(self, name: str) -> Detokenizer | None:
         """Return None: delivered spans have the text of their token ids."""
         return None

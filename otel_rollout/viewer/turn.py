@@ -59,7 +59,7 @@ class Turn:
     @property
     def calls_outside_text(self) -> tuple[Call, ...]:
         """The tool calls that are not also in the turn's text."""
-        return tuple(call for call in self.calls if not _is_in_text(call, self.text))
+        return tuple(call for call in self.calls if not is_in_text(call, self.text))
 
     @property
     def shows_arguments(self) -> bool:
@@ -72,7 +72,8 @@ class Turn:
         return self.role == MODEL and self.seconds is not None
 
 
-def _is_in_text(call: Call, text: str) -> bool:
+def is_in_text(call: Call, text: str) -> bool:
+    """Return whether a text contains a tool call, with its arguments."""
     values = call.arguments.values() if isinstance(call.arguments, Mapping) else [call.arguments]
     return call.name in text and all(messages.as_text(value) in text for value in values)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 
+import otel_rollout
 from tests.ray_start import run_program
 
 
@@ -196,6 +198,7 @@ def test_demo_fills_mlflow_with_searchable_trajectories(
     ran = run_program([*command, *options], env=environment, cwd=tmp_path, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "lost: 0" in ran.stdout
+    assert_table_has_every_span(tmp_path / "rollouts", ran.stdout)
     step_1 = traces_of(uri, "otel-rollout-demo", "tags.step = '1' AND tags.validate = 'False'")
     identities = Counter((trace.info.tags["sample_index"], trace.info.tags["rollout_n"]) for trace in step_1)
     assert set(identities.values()) == {1}
@@ -220,6 +223,15 @@ def test_demo_fills_mlflow_with_searchable_trajectories(
     assert ("CalculatorTool.execute", "execute_tool calculator") in parents, "the tool's actor joined"
     types = {span.span_type for trace in step_1 for span in trace.data.spans}
     assert types >= {"AGENT", "CHAIN", "CHAT_MODEL", "TOOL", "EVALUATOR"}
+
+
+def assert_table_has_every_span(path: Path, printed: str) -> None:
+    """Check that the rollout table has each recorded span, and that the demo ends with its steps."""
+    recorded, delivered = re.search(r"(\d+) spans recorded .*, (\d+) delivered to delta", printed).groups()
+    assert len(otel_rollout.open_table(str(path)).spans) == int(recorded) == int(delivered)
+    *_, last = printed.partition("Ask the rollout table:")
+    assert [line.split("│")[2].strip() for line in last.splitlines() if "│" in line] == ["1", "2", "2"]
+    assert last.rstrip().endswith(f"from {path}")
 
 
 def assert_one_identity(trace: Any) -> None:

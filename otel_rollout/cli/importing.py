@@ -1,0 +1,145 @@
+"""Implement the command ``import``: bring recorded or delivered spans into the rollout table."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from otel_rollout import settings_reader
+from otel_rollout.account import node_report
+from otel_rollout.cli import replay, runs, sources
+from otel_rollout.cli.table import errors_reported
+from otel_rollout.settings import Settings
+from otel_rollout.spool import files, layout
+from otel_rollout.spool.segments import MAX_LINE_BYTES
+
+if TYPE_CHECKING:
+    from otel_rollout.table.query import Engine
+    from otel_rollout.table.store import Store
+
+_EXPORTER: Final = "delta"
+_MLFLOW: Final = "mlflow"
+
+
+def _check_exporter(to: str) -> str:
+    if to != _EXPORTER:
+        raise typer.BadParameter(
+            f"spans are imported to {_EXPORTER!r}; `otel-rollout replay` delivers to others"
+        )
+    return to
+
+
+def import_(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            help="Spool, run or node directories, files of OTLP JSON, `mlflow` or mlflow:URI.",
+            metavar="PATH|mlflow:URI...",
+        ),
+    ],
+    to: Annotated[str, typer.Option(help="The exporter: delta.", callback=_check_exporter)],
+) -> None:
+    """Bring spans into the rollout table that OTEL_ROLLOUT_DELTA_URI names (./rollouts by default).
+
+    Spans that the table has already are left out, so an import can be repeated.
+    """
+    logging.basicConfig(format="%(levelname)s: %(message)s")
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the copies are removed
+    # Neither archive nor tail sampling: all spans go to the table.
+    environ = {**os.environ, "OTEL_ROLLOUT_KEEP": "", "OTEL_ROLLOUT_OUTCOME_KEEP": ""}
+    configured, _ = settings_reader.from_environment(environ)
+    configured = runs.with_exporters(configured, [_EXPORTER])
+    with errors_reported():
+        store = sources.store_at(sources.default_address())
+        undelivered = [path for path in paths if not _import(path, store, configured)]
+    if undelivered:
+        raise typer.Exit(1)
+
+
+def _import(path: str, store: Store, configured: Settings) -> bool:
+    """Import one source, and print its counts; return whether all of its spans are in the table."""
+    from otel_rollout.cli.forwarding import forward_directory
+    from otel_rollout.table.known_spans import NewSpans
+    from otel_rollout.viewer.errors import ViewerError
+
+    spans = NewSpans(_engine(store))
+    rest = ""
+    try:
+        named = ((name, spans.of(lines)) for name, lines in _lines_of(path))
+        near = [] if _is_mlflow(path) else [Path(path)]
+        with replay.as_node_directory(
+            near, configured.spool_dir, [_EXPORTER], configured.spool_limit, named
+        ) as node_dir:
+            if layout.segments(node_dir):
+                forward_directory(node_dir, configured)
+                rest = _rest(node_dir, configured)
+    except (OSError, ValueError) as error:
+        raise ViewerError(f"{path} cannot be imported: {error}") from error
+    uri = store.location.uri
+    if rest:
+        typer.echo(
+            f"{path}: {spans.new} spans are not in the table at {uri}, or not all of them. {rest}", err=True
+        )
+    else:
+        typer.echo(
+            f"{path}: {spans.new} spans imported to the table at {uri}, {spans.known} were there already"
+        )
+    return not rest
+
+
+def _rest(node_dir: Path, configured: Settings) -> str:
+    """Return which lines are not in the table, and how to deliver them; empty if all are."""
+    count = node_report.report(node_dir, configured).exporters[_EXPORTER]
+    if not (count.pending or count.rejected):
+        return ""
+    return (
+        f"{count.pending} of its lines are pending and {count.rejected} rejected. {count.problem or ''} "
+        f"They are kept on disk. Deliver them with: otel-rollout forward --spool {node_dir}"
+    )
+
+
+def _engine(store: Store) -> Engine | None:
+    """Return what asks the table as it is now; None if there is none."""
+    from otel_rollout.table.errors import NoTableError
+    from otel_rollout.table.query import Engine
+
+    try:
+        return Engine(store.open())
+    except NoTableError:
+        return None
+
+
+def _is_mlflow(path: str) -> bool:
+    return path.partition(":")[0] == _MLFLOW and not Path(path).exists()
+
+
+def _lines_of(path: str) -> Iterator[replay.Named]:
+    """Yield the files of a source, or MLflow as a whole, with their lines."""
+    if not _is_mlflow(path):
+        for file in files.files_of([Path(path)]):
+            yield str(file), _lines_of_file(file)
+        return
+    from otel_rollout.viewer.mlflow_source import MlflowSource
+
+    uri = path.partition(":")[2]
+    source = MlflowSource(uri or None, os.environ.get("OTEL_ROLLOUT_PROJECT") or None)
+    yield source.location, source.every_line()
+
+
+def _lines_of_file(path: Path) -> Iterable[bytes]:
+    """Return a file's lines; a file that is one JSON document of several lines becomes one line."""
+    import orjson
+
+    if path.suffix == ".json" and path.stat().st_size <= MAX_LINE_BYTES:
+        try:
+            return [orjson.dumps(orjson.loads(path.read_bytes())) + b"\n"]
+        except ValueError:  # JSON Lines
+            pass
+    return files.lines_of(path)

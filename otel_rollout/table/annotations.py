@@ -1,0 +1,150 @@
+"""Append scores of trajectories to a table, from a DataFrame."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from otel_rollout.base import semconv
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.exporting.batching import chunks
+from otel_rollout.otlp import evaluations
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.filters import equals
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.rows import batch_of, row_of
+from otel_rollout.table.store import Store
+
+_TRACE_ID: Final = "trace_id"
+_TRACES_AT_ONCE: Final = 500
+"""Trajectories that are looked up with one query."""
+_ROWS_AT_ONCE: Final = 5_000
+_IDENTITY: Final = {
+    semconv.PROJECT_NAME: "project",
+    semconv.EXPERIMENT_NAME: "experiment",
+    semconv.STEP: "step",
+    semconv.SAMPLE_INDEX: "sample_index",
+    semconv.ROLLOUT_N: "rollout_n",
+    semconv.VALIDATE: "validate",
+}
+"""Attribute → column of a trajectory's identity."""
+
+
+class GivenScore(NamedTuple):
+    """A score of a trajectory.
+
+    Attributes:
+        trace_id: id of the trajectory's trace.
+        name: the score's name.
+        value: a finite or infinite number, a bool or a label.
+        comment: the reason, in words.
+    """
+
+    trace_id: str
+    name: str
+    value: evaluations.Value
+    comment: str | None
+
+
+def scores_in(frame: Any, names: Sequence[str], comment: str | None) -> list[GivenScore]:
+    """Read scores from a DataFrame, an Arrow table or dicts; see ``RolloutTable.annotate``.
+
+    Raises:
+        TableError: a column is missing, or a value is no score.
+    """
+    rows = _rows(frame)
+    known = list(rows[0]) if rows else []
+    names = names or [name for name in known if name not in (_TRACE_ID, comment)]
+    for name in (_TRACE_ID, *names, *([comment] if comment else [])) if rows else ():
+        if name not in known:
+            raise TableError(f"The frame has no column {name!r}.{did_you_mean(name, known)}")
+    return [
+        GivenScore(str(row[_TRACE_ID]), name, _score(name, row[name]), _comment(row, comment))
+        for row in rows
+        for name in names
+        if row[name] is not None
+    ]
+
+
+def append(store: Store, engine: Engine, scores: Sequence[GivenScore]) -> int:
+    """Append scores in one commit; return their number.
+
+    Raises:
+        TableError: a trajectory is not in the table, or the table cannot be written.
+    """
+    roots = _roots(engine, sorted({score.trace_id for score in scores}))
+    unknown = [score.trace_id for score in scores if score.trace_id not in roots]
+    if unknown:
+        raise TableError(
+            f"{len(set(unknown))} of the frame's trajectories are not in the table, such as {unknown[0]!r}."
+        )
+    now = time.time_ns()
+    rows = (row_of(_span(score, roots[score.trace_id], now)) for score in scores)
+    batches = [batch_of(part) for part in chunks(rows, _ROWS_AT_ONCE)]
+    if batches:
+        store.append(batches, secrets.token_hex(16), 1)
+    return len(scores)
+
+
+def _rows(frame: Any) -> list[dict[str, Any]]:
+    if hasattr(frame, "__arrow_c_stream__"):
+        from arro3.core import Table
+
+        return dicts_of(Table.from_arrow(frame))
+    return [dict(row) for row in frame]
+
+
+def _score(name: str, value: Any) -> evaluations.Value:
+    if not isinstance(value, (bool, int, float, str)):
+        raise TableError(
+            f"Column {name!r} of the frame holds {type(value).__name__}: a score is a number, a bool or text."
+        )
+    return value
+
+
+def _comment(row: Mapping[str, Any], column: str | None) -> str | None:
+    value = row[column] if column else None
+    return None if value is None else str(value)
+
+
+def _roots(engine: Engine, traces: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return span id, run and identity of each trajectory that is in the table."""
+    columns = ", ".join((_TRACE_ID, "span_id", "run_id", *_IDENTITY.values()))
+    found: dict[str, dict[str, Any]] = {}
+    for part in chunks(traces, _TRACES_AT_ONCE):
+        condition = equals(_TRACE_ID, part)
+        rows = dicts_of(engine.run(f"SELECT {columns} FROM roots WHERE {condition}"))  # noqa: S608
+        found |= {row[_TRACE_ID]: row for row in rows}
+    return found
+
+
+def _span(score: GivenScore, root: Mapping[str, Any], time_ns: int) -> ReadableSpan:
+    """Return the evaluation span of a score, as a program outside the trajectory would record it."""
+    parent = _context(score.trace_id, root["span_id"])
+    attributes = {name: root[column] for name, column in _IDENTITY.items() if root[column] is not None}
+    attributes[semconv.SPAN_KIND] = semconv.KIND_EVALUATOR
+    attributes |= evaluations.attributes_of(score.name, score.value, score.comment, semconv.ORIGIN_OUTSIDE)
+    return ReadableSpan(
+        f"score {score.name}",
+        context=_context(score.trace_id, secrets.token_hex(8)),
+        parent=parent,
+        resource=Resource({semconv.RUN_ID: root["run_id"]} if root["run_id"] is not None else {}),
+        attributes=attributes,
+        instrumentation_scope=InstrumentationScope(semconv.SCOPE),
+        start_time=time_ns,
+        end_time=time_ns,
+    )
+
+
+def _context(trace_id: str, span_id: str) -> SpanContext:
+    return SpanContext(
+        int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED)
+    )

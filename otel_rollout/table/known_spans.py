@@ -1,0 +1,88 @@
+"""Leave out the spans of lines that a table has already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import orjson
+
+from otel_rollout.exporting.batching import batches
+from otel_rollout.otlp import scan
+from otel_rollout.otlp.json_span import JsonSpan, spans_of_json, without_spans
+from otel_rollout.otlp.reader import UnreadableLineError, parsed_line
+from otel_rollout.table import views
+from otel_rollout.table.filters import equals
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+
+_LINES_AT_ONCE: Final = 2_000
+"""Maximum lines whose spans are looked up with one query."""
+_BYTES_AT_ONCE: Final = 32 << 20
+"""Maximum bytes of these lines; a longer line is looked up alone."""
+
+Ids = tuple[str, str]
+"""Trace id and span id."""
+
+
+class NewSpans:
+    """The spans of lines that a table does not have; counts both.
+
+    Args:
+        engine: asks the table; None for a table that does not exist yet.
+
+    Attributes:
+        new: number of spans that the table does not have.
+        known: number of spans that it has.
+    """
+
+    def __init__(self, engine: Engine | None) -> None:
+        self._engine = engine
+        self.new = 0
+        self.known = 0
+
+    def of(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the lines without the known spans; a line that is no OTLP/JSON stays."""
+        for part in batches(lines, len, _BYTES_AT_ONCE, _LINES_AT_ONCE):
+            ids = [_ids_in(line) for line in part]
+            known = self._known({trace_id for found in ids for trace_id, _ in found})
+            for line, found in zip(part, ids, strict=True):
+                count = sum(each in known for each in found)
+                self.known += count
+                self.new += len(found) - count
+                if not count:
+                    yield line
+                elif count < len(found):
+                    yield _without(line, known)
+
+    def _known(self, traces: set[str]) -> set[Ids]:
+        """Return the spans of traces that the table has."""
+        if self._engine is None or not traces:
+            return set()
+        condition = equals("trace_id", sorted(traces))
+        sql = f"SELECT trace_id, span_id FROM {views.RECORDED} WHERE {condition}"  # noqa: S608
+        return {(row["trace_id"], row["span_id"]) for row in dicts_of(self._engine.run(sql))}
+
+
+def _ids_in(line: bytes) -> list[Ids]:
+    """Return the ids of a line's spans; none if it is no OTLP/JSON."""
+    if scan.has_one_span(line):
+        trace_id, span_id = scan.ids_of(line)
+        return [(trace_id.decode(), span_id.decode())]
+    try:
+        return [_ids_of(span) for span in spans_of_json(parsed_line(line))]
+    except (UnreadableLineError, LookupError, TypeError, AttributeError):
+        return []
+
+
+def _ids_of(span: JsonSpan) -> Ids:
+    return span.trace_id.lower(), span.span_id.lower()
+
+
+def _without(line: bytes, known: set[Ids]) -> bytes:
+    data = parsed_line(line)
+    without_spans(data, lambda span: _ids_of(span) in known)
+    try:
+        return orjson.dumps(data) + b"\n"
+    except TypeError:  # nested more deeply than orjson writes; views count a span once
+        return line

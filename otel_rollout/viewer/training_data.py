@@ -1,0 +1,139 @@
+"""Make training data of trajectories: chat messages, and pairs of better and worse siblings."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from otel_rollout.exporting.batching import chunks
+from otel_rollout.otlp.chat_messages import as_json
+from otel_rollout.otlp.messages import Message
+from otel_rollout.table import views
+from otel_rollout.table.filters import equals
+from otel_rollout.table.row_set import Rows
+from otel_rollout.table.spans import span_of
+from otel_rollout.viewer.conversation import Conversation, conversation_of
+from otel_rollout.viewer.turn import MODEL, is_in_text
+
+if TYPE_CHECKING:
+    from otel_rollout.table.query import Engine
+
+Example: TypeAlias = dict[str, Any]
+_ROLES: Final = ("system", "developer", "user", MODEL, "tool")
+"""Roles of chat messages. Text of another role means that a prompt's messages could not be told apart."""
+_TRACES_AT_ONCE: Final = 200
+"""Trajectories whose spans are read with one query."""
+_GROUP: Final = ("run_id", "project", "experiment", "validate", "step", "sample_index")
+_logger = logging.getLogger(__name__)
+
+
+def chat_of(conversation: Conversation) -> list[dict[str, Any]]:
+    """Return the chat messages of a trajectory in OpenAI's form; empty if they are not known.
+
+    They are those of the model call with the longest context, and its reply.
+    """
+    said = conversation.longest
+    return [_chat_message(message) for message in said] if all(m.role in _ROLES for m in said) else []
+
+
+def chat_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the chat messages of a trajectory from the table's rows of its spans, in any order."""
+    spans = [span_of(dict(row)) for row in rows]
+    return chat_of(conversation_of(spans)) if spans else []
+
+
+def examples(engine: Engine, trajectories: Rows) -> Iterator[Example]:
+    """Yield trace id, path, reward and chat messages of trajectories, in their order.
+
+    Trajectories without known messages are left out; one line of the log counts them.
+    """
+    without = 0
+    for part in chunks(trajectories.select("trace_id", "path", "reward").dicts(), _TRACES_AT_ONCE):
+        chats = _chats(engine, [row["trace_id"] for row in part])
+        for row in part:
+            found = chats.get(row["trace_id"])
+            without += not found
+            if found:
+                yield {**row, "messages": found}
+    if without:
+        _logger.warning(
+            "%d trajectories are left out: the messages of their model calls are unknown", without
+        )
+
+
+def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Example]:
+    """Yield the best and worst trajectory of each group whose rewards differ.
+
+    Of equal rewards the first rollout counts. The prompt is what both conversations begin with, up to the
+    first reply.
+    """
+    columns = (*_GROUP, "rollout_n", "trace_id", "path", "reward")
+    ranked = trajectories.where("reward IS NOT NULL").sort(*_GROUP, "rollout_n").select(*columns).dicts()
+    groups = itertools.groupby(ranked, key=lambda row: [row[name] for name in _GROUP])
+    chosen = (
+        (max(siblings, key=_reward), min(siblings, key=_reward))
+        for siblings in (list(each) for _, each in groups)
+    )
+    differing = ((best, worst) for best, worst in chosen if _reward(best) - _reward(worst) > min_spread)
+    for part in chunks(differing, _TRACES_AT_ONCE // 2):
+        chats = _chats(engine, [row["trace_id"] for pair in part for row in pair])
+        for best, worst in part:
+            made = _pair(best, worst, chats.get(best["trace_id"]), chats.get(worst["trace_id"]))
+            if made is not None:
+                yield made
+
+
+def _pair(
+    best: Example, worst: Example, better: list[Example] | None, worse: list[Example] | None
+) -> Example | None:
+    """Return a preference pair; None if a conversation is unknown, or both are equal."""
+    if not better or not worse or better == worse:
+        return None
+    shared = 0
+    while shared < min(len(better), len(worse)) and better[shared] == worse[shared]:
+        if better[shared]["role"] == MODEL:
+            break
+        shared += 1
+    return {
+        "path": best["path"].rpartition("/")[0],
+        "prompt": better[:shared],
+        "chosen": better[shared:],
+        "rejected": worse[shared:],
+        "chosen_path": best["path"],
+        "rejected_path": worst["path"],
+        "chosen_reward": best["reward"],
+        "rejected_reward": worst["reward"],
+    }
+
+
+def _reward(row: Example) -> float:
+    return float(row["reward"])
+
+
+def _chats(engine: Engine, traces: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the chat messages of each trace."""
+    rows = Rows(engine, views.RECORDED).where(equals("trace_id", traces)).dicts()
+    by_trace: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_trace.setdefault(row["trace_id"], []).append(row)
+    return {trace_id: chat_of_rows(spans) for trace_id, spans in by_trace.items()}
+
+
+def _chat_message(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": message.role, "content": message.text}
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": as_json(call.arguments)},
+        }
+        for call in message.calls
+        if not is_in_text(call, message.text)
+    ]
+    if calls:
+        found["tool_calls"] = calls
+    if message.call_id:
+        found["tool_call_id"] = message.call_id
+    return found

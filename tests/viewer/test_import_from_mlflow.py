@@ -1,0 +1,37 @@
+"""`otel-rollout import mlflow:URI` brings trajectories from MLflow into a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import otel_rollout
+from otel_rollout.cli import app
+from tests.viewer.conftest import Rollout
+
+COLUMNS = ("path", "trace_id", "run_id", "state", "turns", "tool_calls", "tool_errors", "tokens_in", "reward")
+
+
+def test_trajectories_of_mlflow_are_those_of_the_spool(
+    rollout: Rollout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their conversations; a second import adds nothing."""
+    monkeypatch.setenv("OTEL_ROLLOUT_DELTA_URI", str(tmp_path / "table"))
+    command = ["import", rollout.location("mlflow"), "--to", "delta"]
+    first = CliRunner().invoke(app, command)
+    assert first.exit_code == 0, first.output
+    assert ", 0 were there already" in first.stdout
+    again = CliRunner().invoke(app, command)
+    assert ": 0 spans imported" in again.stdout
+    ours, theirs = (
+        otel_rollout.open_table(place) for place in (str(tmp_path / "table"), rollout.location("table"))
+    )
+    assert ours.trajectories.sort("path").select(*COLUMNS).dicts() == (
+        theirs.trajectories.sort("path").select(*COLUMNS).dicts()
+    )
+    for trace_id in rollout.ids.values():
+        name = trace_id.split("-")[1]
+        assert ours.trajectory(name).chat == theirs.trajectory(name).chat
+        assert ours.trajectory(name).scores == theirs.trajectory(name).scores

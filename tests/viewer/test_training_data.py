@@ -1,0 +1,120 @@
+"""Chat messages and preference pairs, from the demo's trajectories and from token ids."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import otel_rollout
+from otel_rollout.rollout_table import RolloutTable, messages_of
+from tests.table.tables import root, row, score, written
+
+
+@pytest.fixture
+def table(demo_table: Path) -> RolloutTable:
+    return otel_rollout.open_table(str(demo_table))
+
+
+def test_messages_are_the_whole_conversation(table: RolloutTable) -> None:
+    """With tool calls and results in OpenAI's form, as the model saw them."""
+    (example,) = table.messages(table.trajectories.filter(path="1/29/1"))
+    assert (example["path"], example["reward"]) == ("1/29/1", 0.0)
+    system, user, asked, result, answer = example["messages"]
+    assert system["content"].startswith("You solve word problems")
+    assert user["content"].startswith("A band plays 8 concerts")
+    (call,) = asked["tool_calls"]
+    assert json.loads(call["function"].pop("arguments")) == {"expression": "8 / 0"}
+    assert call["function"] == {"name": "calculator"}
+    assert result == {
+        "role": "tool",
+        "content": "Error: division by zero in '8 / 0'",
+        "tool_call_id": call["id"],
+    }
+    assert answer == {
+        "role": "assistant",
+        "content": "I am not sure how to go on from here, so I stop.",
+    }
+    assert table.trajectory(1, 29, 1).chat[:2] == [system, user]
+
+
+def test_every_trajectory_has_messages_in_the_asked_order(table: RolloutTable) -> None:
+    """Each ends with a reply, and has as many replies as the trajectory has turns."""
+    chosen = table.trajectories.sort("-reward", "path")
+    turns = {each["path"]: each["turns"] for each in chosen}
+    examples = list(table.messages(chosen))
+    assert [each["path"] for each in examples] == list(turns)
+    for example in examples:
+        roles = [message["role"] for message in example["messages"]]
+        assert roles[:2] == ["system", "user"]
+        assert roles[-1] == "assistant"
+        assert roles.count("assistant") == turns[example["path"]]
+
+
+def test_rows_of_a_trajectory_become_its_messages(table: RolloutTable) -> None:
+    """In any order, and with a row twice."""
+    rows = table.trajectory(1, 29, 1).spans.dicts()
+    assert messages_of([*reversed(rows), rows[0]]) == table.trajectory(1, 29, 1).chat
+
+
+def test_pairs_are_the_best_and_the_worst_of_each_group(table: RolloutTable) -> None:
+    """Groups whose rewards are equal have none; the prompt is what both begin with."""
+    pairs = list(table.preference_pairs())
+    spread = {each["path"]: each for each in table.groups.filter(validate=False).where("reward_spread > 0")}
+    assert {pair["path"] for pair in pairs} == set(spread)
+    for pair in pairs:
+        group = spread[pair["path"]]
+        assert (pair["chosen_reward"], pair["rejected_reward"]) == (group["reward_max"], group["reward_min"])
+        assert [message["role"] for message in pair["prompt"]] == ["system", "user"]
+        assert pair["chosen"][0]["role"] == pair["rejected"][0]["role"] == "assistant"
+        assert pair["chosen"] != pair["rejected"]
+    wide = list(table.preference_pairs(min_spread=0.95))
+    assert {pair["path"] for pair in wide} == {p for p, g in spread.items() if g["reward_spread"] > 0.95}
+
+
+def call(trace: str, span: str, request: Any, reply: str, **columns: Any) -> dict[str, Any]:
+    """Return the row of a model call."""
+    output = {"choices": [{"message": {"role": "assistant", "content": reply}}]}
+    said = {"input": json.dumps(request), "output": json.dumps(output)}
+    return row(trace, span, "a" + trace, **{"kind": "LLM", **said, **columns})
+
+
+def test_longest_model_call_has_the_messages(tmp_path: Path) -> None:
+    """A short call beside the conversation, such as a judge's, is not part of it."""
+    question = {"role": "user", "content": "6 * 7?"}
+    rows = [
+        root("1"),
+        call("1", "b", {"messages": [question]}, "I think."),
+        call(
+            "1",
+            "c",
+            {"messages": [question, {"role": "assistant", "content": "I think."}, question]},
+            "42",
+        ),
+        call("1", "d", {"messages": [{"role": "user", "content": "Is 42 right?"}]}, "Yes"),
+    ]
+    written(tmp_path / "table", rows)
+    (example,) = otel_rollout.open_table(str(tmp_path / "table")).messages()
+    assert [message["content"] for message in example["messages"]] == ["6 * 7?", "I think.", "6 * 7?", "42"]
+
+
+def test_trajectory_without_known_messages_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Token ids whose text nobody recorded make no example; one line counts them."""
+    rows = [
+        root("1"),
+        call("1", "b", {"prompt_ids": [1, 2, 3]}, "a"),
+        score("1", "c", 1.0),
+        root("2", rollout_n=1),
+        score("2", "d", 0.0),
+    ]
+    written(tmp_path / "table", rows)
+    table = otel_rollout.open_table(str(tmp_path / "table"))
+    with caplog.at_level(logging.WARNING):
+        assert list(table.messages()) == []
+    assert list(table.preference_pairs()) == []
+    assert "2 trajectories are left out: the messages of their model calls are unknown" in caplog.text
