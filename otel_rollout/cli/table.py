@@ -141,7 +141,7 @@ def query(
     output: OutputOption = None,
 ) -> None:
     """Run one SELECT on the views trajectories, turns, tool_calls, scores, groups, steps, runs and spans."""
-    with _errors_reported():
+    with errors_reported():
         chosen = _format(format_, output)
         from otel_rollout.cli.sources import as_table
         from otel_rollout.table.query import Engine
@@ -165,7 +165,7 @@ def _show_view(
     output: Path | None,
 ) -> None:
     """Show the rows of a view that the options describe."""
-    with _errors_reported():
+    with errors_reported():
         chosen = _format(format_, output)
         from otel_rollout.cli.sources import as_table
         from otel_rollout.table import filters
@@ -255,7 +255,7 @@ def _format(text: str, output: Path | None) -> Format:
 
 
 @contextmanager
-def _errors_reported() -> Iterator[None]:
+def errors_reported() -> Iterator[None]:
     """End the command with one line and status 2 if something cannot be read, asked or written."""
     from otel_rollout.base.printable import printable
     from otel_rollout.table.errors import TableError
