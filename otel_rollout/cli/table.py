@@ -140,7 +140,7 @@ def query(
     format_: FormatOption = "table",
     output: OutputOption = None,
 ) -> None:
-    """Run one SELECT on the views trajectories, turns, tool_calls, scores, groups, steps, runs, spans and others."""
+    """Run one SELECT on views such as trajectories, turns, tool_calls, scores, groups, steps and runs."""
     with errors_reported():
         chosen = _format(format_, output)
         from otel_rollout.cli.sources import as_table

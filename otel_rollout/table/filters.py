@@ -48,7 +48,7 @@ def _numbers(column: str, text: str, source: str) -> str:
 
 def equals(column: str, value: Value | Sequence[Value]) -> str:
     """Return the condition that a column has a value, or one of several."""
-    if isinstance(value, (list, tuple, set, frozenset, range)):
+    if not isinstance(value, (str, int, float, type(None))):
         if len(value) > 1 and all(type(each) in (str, int) for each in value):
             return f"{column} IN ({', '.join(map(_literal, value))})"
         return _any(equals(column, each) for each in value)

@@ -102,6 +102,8 @@ STATISTICS: Final = (
     *("group_id", "name", "kind", "tool_name", "is_root", "start_time", "start_ns", "status", "score_name"),
 )
 """Columns whose bounds the table's log has for each file, so that a query reads only some of the files."""
+STATISTICS_PROPERTY: Final = "delta.dataSkippingStatsColumns"
+"""Property of a table that lists these columns."""
 SCORE_FIELDS: Final[tuple[tuple[str, ColumnType], ...]] = (
     ("name", "text"),
     ("value", "float64"),

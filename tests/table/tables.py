@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from arro3.core import Table
+from deltalake import DeltaTable, QueryBuilder
 
 from otel_rollout.table.location import location_of
 from otel_rollout.table.query import Engine
@@ -75,3 +77,27 @@ def generated(path: Path, shape: Shape, rows_each: int = 500_000) -> Store:
 def asked(store: Store, sql: str) -> list[dict[str, Any]]:
     """Return the rows of a query as dicts."""
     return dicts_of(Engine(store.open()).select(sql))
+
+
+def appended_rows(writer: str, commit: int, rows: int) -> list[dict[str, Any]]:
+    """Return the rows of a writer's commit, which tell apart writers, commits and rows."""
+    return [
+        root(
+            f"{zlib.crc32(f'{writer}/{commit}/{index}'.encode()):x}",
+            start_ns=START_NS + commit,
+            run_id=f"run-{writer}",
+            step=commit,
+            sample_index=str(index),
+            output=f'"{writer} {commit} {index} é"',
+            scores=[{"name": "reward", "value": index / 8, "label": None, "time_ns": commit}],
+        )
+        for index in range(rows)
+    ]
+
+
+def all_rows(uri: Path | str) -> list[dict[str, Any]]:
+    """Return all rows of a table, by trace id, without the code under test."""
+    found = QueryBuilder().register("rows", DeltaTable(str(uri))).execute("SELECT * FROM rows").read_all()
+    lists = [found.column(name).to_pylist() for name in found.schema.names]
+    rows = [dict(zip(found.schema.names, values, strict=True)) for values in zip(*lists, strict=True)]
+    return sorted(rows, key=lambda each: (each["trace_id"], each["span_id"]))

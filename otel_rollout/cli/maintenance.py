@@ -1,0 +1,191 @@
+"""Implement the commands ``table compact`` and ``table prune``: keep a rollout table small."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from otel_rollout.cli.table import errors_reported
+from otel_rollout.cli.table_output import print_table
+
+if TYPE_CHECKING:
+    from otel_rollout.table.pruning import Choice, Shares
+    from otel_rollout.table.store import Store
+
+_HOUR: Final = 3600
+_HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([hdw])")
+_BYTES: Final = {
+    f"{prefix}{unit}B".lower(): base**power
+    for unit, base in (("", 1000), ("i", 1024))
+    for power, prefix in enumerate("KMGT", 1)
+}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?b)", re.IGNORECASE)
+_COLUMNS: Final = ("run_id", "first_step", "last_step", "steps", "trajectories", "spans", "newest", "size")
+
+app = typer.Typer(help="Keep a rollout table small.", no_args_is_help=True)
+
+UriArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="The table: a directory or s3://… \\[default: OTEL_ROLLOUT_DELTA_URI, or ./rollouts]",
+        metavar="URI",
+        show_default=False,
+    ),
+]
+RetentionOption = Annotated[
+    str,
+    typer.Option(
+        "--retention",
+        help="How long replaced files stay for those who read them, as 12h or 7d.",
+        metavar="TIME",
+    ),
+]
+
+
+@app.command()
+def compact(uri: UriArgument = None, retention: RetentionOption = "24h") -> None:
+    """Merge small files, sorted by run and step; remove files and log entries that nobody needs.
+
+    Forwarders may write meanwhile. One process at a time compacts or prunes a table.
+    """
+    with errors_reported():
+        from otel_rollout.table import compaction
+
+        hours = round(_hours(retention, "--retention"))
+        done = compaction.compact(_store(uri), hours, typer.echo)
+    typer.echo(
+        f"{done.files_before} files ({_size(done.bytes_before)}) became {done.files_after} "
+        f"({_size(done.bytes_after)}); {done.removed} files of earlier versions were removed."
+    )
+
+
+@app.command()
+def prune(
+    uri: UriArgument = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(help="Remove steps whose newest span is older, as 30d or 12h.", metavar="TIME"),
+    ] = None,
+    runs: Annotated[
+        str | None, typer.Option(help="Remove runs: ids, comma separated.", metavar="IDS")
+    ] = None,
+    max_size: Annotated[
+        str | None,
+        typer.Option(help="Remove the oldest steps until the rest fits, as 10GB or 500MB.", metavar="SIZE"),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it. Without, only show what would go.")] = False,
+    retention: RetentionOption = "24h",
+) -> None:
+    """Remove whole training steps: by age, by run, or until the rest is small enough.
+
+    Without `--yes` nothing is removed. Removed rows stay on disk for the retention, and then go with the next
+    `prune` or `compact`.
+    """
+    with errors_reported():
+        from otel_rollout.table import pruning
+
+        hours = round(_hours(retention, "--retention"))
+        choice = _choice(older_than, runs, max_size)
+        store = _store(uri)
+        if yes:
+            gone = pruning.prune(store, choice, hours)
+            _show(gone)
+            typer.echo(f"Removed {_counts(gone)} from {store.location.uri}.")
+            return
+        gone, left = pruning.preview(store, choice)
+        _show(gone)
+        if gone:
+            typer.echo(f"Would remove {_counts(gone)}, and leave {_counts(left)}. Add --yes to remove them.")
+        else:
+            typer.echo(f"Nothing to remove: {store.location.uri} has {_counts(left)}.")
+
+
+def _store(uri: str | None) -> Store:
+    """Return the named table."""
+    from otel_rollout.cli.sources import store_at, table_address
+    from otel_rollout.table.errors import TableError
+    from otel_rollout.table.location import DEFAULT_URI
+
+    address = uri or table_address(None)
+    if address is None:
+        raise TableError(f"There is no table at {DEFAULT_URI}: name the table.")
+    return store_at(address)
+
+
+def _choice(older_than: str | None, runs: str | None, max_size: str | None) -> Choice:
+    """Return which steps the options choose."""
+    from otel_rollout.table import pruning
+    from otel_rollout.table.errors import TableError
+
+    if sum(option is not None for option in (older_than, runs, max_size)) != 1:
+        raise TableError("Name one of --older-than, --runs and --max-size.")
+    if older_than is not None:
+        age = _hours(older_than, "--older-than") * _HOUR
+        return pruning.older_than(time.time_ns() - round(age * 1e9))
+    if runs is not None:
+        named = [run.strip() for run in runs.split(",") if run.strip()]
+        if not named:
+            raise TableError("--runs names no run.")
+        return pruning.of_runs(named)
+    return pruning.beyond(_bytes(max_size or "", "--max-size"))
+
+
+def _hours(text: str, source: str) -> float:
+    """Return a duration such as ``12h``, ``30d`` or ``2w`` in hours."""
+    from otel_rollout.table.errors import TableError
+
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise TableError(f"{source} {text!r} cannot be read: write hours, days or weeks, as 12h, 30d or 2w.")
+    return float(match[1]) * _HOURS[match[2]]
+
+
+def _bytes(text: str, source: str) -> int:
+    """Return a size such as ``10GB`` or ``500MB`` in bytes."""
+    from otel_rollout.table.errors import TableError
+
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise TableError(f"{source} {text!r} cannot be read: write a number and a unit, as 10GB or 500MB.")
+    return int(float(match[1]) * _BYTES[match[2].lower()])
+
+
+def _show(shares: Shares) -> None:
+    """Print a row per run."""
+    rows: list[dict[str, Any]] = []
+    for run in sorted({share.unit.run_id or "" for share in shares}):
+        of_run = [share for share in shares if (share.unit.run_id or "") == run]
+        steps = {share.unit.step for share in of_run if share.unit.step is not None}
+        newest = max(share.newest_ns for share in of_run)
+        values = (
+            run,
+            min(steps, default=None),
+            max(steps, default=None),
+            len(steps),
+            sum(share.roots for share in of_run),
+            sum(share.rows for share in of_run),
+            f"{datetime.fromtimestamp(newest / 1e9, timezone.utc):%Y-%m-%d %H:%M}",
+            _size(sum(share.size for share in of_run)),
+        )
+        rows.append(dict(zip(_COLUMNS, values, strict=True)))
+    if rows:
+        print_table(rows, _COLUMNS, [])
+
+
+def _counts(shares: Shares) -> str:
+    roots, rows = sum(share.roots for share in shares), sum(share.rows for share in shares)
+    return f"{roots} trajectories ({rows} spans, {_size(sum(share.size for share in shares))})"
+
+
+def _size(size: float) -> str:
+    """Return bytes for a person."""
+    if size < 1000:
+        return f"{size:.0f} B"
+    power = min(4, int(math.log10(size) / 3))
+    return f"{size / 1000**power:.1f} {' kMGT'[power]}B"

@@ -1,0 +1,129 @@
+"""Merge small files of a table into sorted ones, and remove files and log entries that nobody needs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from otel_rollout.table.data_files import DIRECTORY, DataFile, FileReader, bins, files_of
+from otel_rollout.table.lease import Lease
+from otel_rollout.table.store import Store
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction
+
+RETENTION_HOURS: Final = 24
+"""Hours for which replaced files stay by default: whoever has opened the table before reads them."""
+_SMALL_BYTES: Final = 64 << 20
+"""Files of fewer bytes are merged."""
+_UNKNOWN_HOURS: Final = 7 * 24
+"""Hours after which a file that no version of the table has is removed: its writer was killed."""
+Announce = Callable[[str], None]
+"""Tells a person about progress."""
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What a compaction has done.
+
+    Attributes:
+        files_before: files of the table before.
+        files_after: files of the table afterwards.
+        bytes_before: their bytes before.
+        bytes_after: their bytes afterwards.
+        removed: files of earlier versions that were removed.
+    """
+
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    removed: int
+
+
+def compact(store: Store, retention_hours: int = RETENTION_HOURS, say: Announce = print) -> Compacted:
+    """Merge small files, sorted by run and step; then remove old files and log entries.
+
+    Forwarders may append meanwhile. Files that come meanwhile are left for the next compaction.
+
+    Args:
+        store: the table.
+        retention_hours: hours for which replaced files stay.
+        say: gets a line per step.
+
+    Raises:
+        LeaseHeldError: another process compacts or prunes.
+        LeaseLostError: another process has taken over, because this one paused for minutes.
+        TableError: the table cannot be read or written.
+    """
+    with leased(store) as lease:
+        table = store.open()
+        before = files_of(store, table)
+        _merge(store, table, lease, before, say)
+        removed = clean(store, retention_hours)
+        after = files_of(store, store.open())
+    return Compacted(len(before), len(after), _size(before), _size(after), removed)
+
+
+@contextmanager
+def leased(store: Store) -> Iterator[Lease]:
+    """Hold the table's lease, and release it in the end."""
+    lease = Lease.acquire(store)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def _merge(store: Store, table: DeltaTable, lease: Lease, files: list[DataFile], say: Announce) -> None:
+    """Merge small files until all of one run and of neighbouring steps are together."""
+    merged: set[str] = {file.path for file in files}
+    while True:
+        small = [file for file in files_of(store, table) if file.size < _SMALL_BYTES and file.path in merged]
+        chosen = [each for each in bins(small) if len(each) > 1]
+        if not chosen:
+            return
+        reader, merged = FileReader(store, table), set()
+        for each in chosen:
+            added = reader.rewritten(each)
+            lease.commit([file.removal(is_change=False) for file in each], added)
+            settle(store, added)
+            merged |= {action.path for action in added}
+            say(f"{len(each)} files became {len(added)}")
+        table = store.open()
+
+
+def _size(files: Iterable[DataFile]) -> int:
+    return sum(file.size for file in files)
+
+
+def settle(store: Store, added: list[AddAction]) -> None:
+    """Remove the logs beside new files of a table in a directory; in object stores :func:`clean` does it."""
+    if store.location.path is not None:
+        for action in added:
+            shutil.rmtree((store.location.path / action.path).parent / "_delta_log", ignore_errors=True)
+
+
+def clean(store: Store, retention_hours: int) -> int:
+    """Remove files that no version needs any more, and old entries of the log; return the number of files.
+
+    Args:
+        store: the table.
+        retention_hours: hours for which replaced files stay.
+    """
+    with store.describing():
+        table = store.open()
+        removed = table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False)
+        unknown = table.vacuum(_UNKNOWN_HOURS, dry_run=False, full=True)
+        table = store.open()
+        table.create_checkpoint()
+        table.cleanup_metadata()
+    if store.location.path is not None:
+        for directory in store.location.path.glob(f"{DIRECTORY}/*"):
+            with suppress(OSError):  # it has files
+                directory.rmdir()
+    return len(removed) + len(unknown)

@@ -1,0 +1,181 @@
+"""Let one process at a time replace files of a table.
+
+The lease is an application transaction in the table's own log. Its version is the time until which the lease
+is valid. So it works in every store that has Delta tables, and needs no lock beside the table.
+
+Two rules keep the rows exact, whatever clocks say and whoever dies:
+
+- A commit of the holder is written as the direct successor of a version that the holder has read. The store
+  refuses it if another commit has taken that place.
+- In the version that was read, the lease is the holder's, and each file to replace is still there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Final
+
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.store import Store
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+
+APPLICATION: Final = "otel-rollout-lease"
+"""Id of the application transaction that is the lease."""
+HOLDER: Final = "rollout.lease.holder"
+"""Key of the holder's name in the information that each of its commits has."""
+SECONDS: float = 300.0
+"""Seconds that a lease is valid after each commit of its holder."""
+_PATIENCE: Final = 120.0
+"""Maximum seconds for one commit beside the commits of forwarders."""
+_MAX_PAUSE: Final = 0.05
+"""Maximum seconds between two attempts; the pause is random."""
+_SEARCHED: Final = 200
+"""Commits in which the holder's name is looked for."""
+_MICROSECONDS: Final = 1_000_000
+
+
+class LeaseHeldError(TableError):
+    """Another process replaces files of the table."""
+
+
+class LeaseLostError(TableError):
+    """Another process has taken the lease, or has removed files that were to be replaced."""
+
+
+class Lease:
+    """The right to replace files of a table. :meth:`acquire` returns one.
+
+    Args:
+        store: the table.
+        until: the lease's version in the table's log; None if there never was one.
+    """
+
+    def __init__(self, store: Store, until: int | None) -> None:
+        self._store = store
+        self._until = until
+        self._holder = f"process {os.getpid()} on {socket.gethostname()}"
+
+    @classmethod
+    def acquire(cls, store: Store) -> Lease:
+        """Take the lease if nobody has it, or if its holder's time is over.
+
+        Raises:
+            LeaseHeldError: another process has it.
+            TableError: the table cannot be read or written.
+        """
+        while True:
+            table = store.open()
+            with store.describing():
+                until = table.transaction_version(APPLICATION)
+            if until is not None and until > _now():
+                raise LeaseHeldError(_held(store, table, until))
+            lease = cls(store, until)
+            try:
+                lease.commit()
+            except LeaseLostError:  # another process was faster
+                continue
+            return lease
+
+    def renew(self) -> None:
+        """Renew the lease if half of its time is over.
+
+        Raises:
+            LeaseLostError: another process has it.
+            TableError: the table cannot be written.
+        """
+        if self._until is not None and self._until - _now() < SECONDS * _MICROSECONDS / 2:
+            self.commit()
+
+    def release(self) -> None:
+        """Let others take the lease at once. If that fails, they take it when its time is over."""
+        try:
+            self._commit(_now(), (), ())
+        except TableError:
+            return
+
+    def commit(self, removed: Sequence[RemoveAction] = (), added: Sequence[AddAction] = ()) -> None:
+        """Replace files of the table, and renew the lease, in one commit.
+
+        Raises:
+            LeaseLostError: another process has the lease, or a file to remove is gone. Nothing is replaced.
+            TableError: the table cannot be written.
+        """
+        self._commit(_now() + int(SECONDS * _MICROSECONDS), removed, added)
+
+    def _commit(self, until: int, removed: Sequence[RemoveAction], added: Sequence[AddAction]) -> None:
+        from deltalake.exceptions import CommitFailedError
+
+        deadline = time.monotonic() + _PATIENCE
+        table = self._store.open()
+        while True:
+            with self._store.describing():
+                if self._is_in(table, until, removed):
+                    break
+                try:
+                    self._write(table, until, [*removed, *added])
+                    break
+                except CommitFailedError:  # another commit took the place; or the answer to this one is lost
+                    if time.monotonic() > deadline:
+                        raise
+                time.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311
+                table.update_incremental()
+        self._until = until
+
+    def _is_in(self, table: DeltaTable, until: int, removed: Sequence[RemoveAction]) -> bool:
+        """Return whether the version that was read has the commit; check that it may follow otherwise."""
+        found = table.transaction_version(APPLICATION)
+        if found == until:
+            return True
+        if found != self._until:
+            raise LeaseLostError(
+                f"Another process has taken over the table at {self._store.location.uri}: it does the rest."
+            )
+        if removed:
+            present = set(table.get_add_actions().column("path").to_pylist())
+            if not present.issuperset(action.path for action in removed):
+                raise LeaseLostError(
+                    f"Another program has replaced files of the table at {self._store.location.uri}: run the "
+                    "command again."
+                )
+        return False
+
+    def _write(self, table: DeltaTable, until: int, actions: list[AddAction | RemoveAction]) -> None:
+        """Write the commit as the successor of the version that was read, or not at all."""
+        from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+
+        table.create_write_transaction(
+            actions,
+            mode="append",
+            schema=table.schema(),
+            commit_properties=CommitProperties(
+                custom_metadata={HOLDER: self._holder},
+                app_transactions=[Transaction(app_id=APPLICATION, version=until)],
+                max_commit_retries=0,
+            ),
+            post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+        )
+
+
+def _held(store: Store, table: DeltaTable, until: int) -> str:
+    """Return the sentence that names the holder."""
+    with store.describing():
+        named = (entry.get(HOLDER) for entry in table.history(_SEARCHED))
+        holder = next((name for name in named if name), "another process")
+    end = datetime.fromtimestamp(until / _MICROSECONDS, timezone.utc)
+    return (
+        f"The table at {store.location.uri} is being compacted or pruned by {holder}, which has until "
+        f"{end:%H:%M:%S} UTC for its next step: try again later."
+    )
+
+
+def _now() -> int:
+    """Return the time in microseconds: no two leases have the same version."""
+    return time.time_ns() // 1000

@@ -1,0 +1,188 @@
+"""Remove whole training steps of runs from a table: by age, by run, or until the rest is small enough."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.table.compaction import clean, leased, settle
+from otel_rollout.table.data_files import DataFile, FileReader, bins, files_of
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.select import literal
+from otel_rollout.table.store import Store
+
+if TYPE_CHECKING:
+    from deltalake.transaction import AddAction
+
+_COUNTED: Final = (
+    "file, run_id, step, count(*) AS rows, max(start_ns) AS newest_ns, "
+    "sum(CASE WHEN is_root THEN 1 ELSE 0 END) AS roots"
+)
+
+
+class Unit(NamedTuple):
+    """What is kept or removed as a whole: one step of a run, with the scores that were given later.
+
+    Attributes:
+        run_id: the run; None for rows without.
+        step: the step; None for rows without.
+    """
+
+    run_id: str | None
+    step: int | None
+
+
+class Share(NamedTuple):
+    """The rows of a step in one file.
+
+    Attributes:
+        file: the file.
+        unit: the step.
+        rows: number of rows.
+        roots: number of trajectories whose root is among the rows.
+        newest_ns: start of the newest span, Unix time in nanoseconds.
+        size: estimated bytes: the rows' part of the file.
+    """
+
+    file: DataFile
+    unit: Unit
+    rows: int
+    roots: int
+    newest_ns: int
+    size: int
+
+
+Shares = list[Share]
+Choice = Callable[[Shares], set[Unit]]
+"""Chooses the steps to remove."""
+
+
+def older_than(time_ns: int) -> Choice:
+    """Choose the steps whose newest span began before a time."""
+    return lambda shares: {unit for unit, newest in _newest(shares).items() if newest < time_ns}
+
+
+def of_runs(runs: Iterable[str]) -> Choice:
+    """Choose the steps of runs."""
+    wanted = set(runs)
+
+    def choose(shares: Shares) -> set[Unit]:
+        known = {share.unit.run_id or "" for share in shares}
+        for run in sorted(wanted - known):
+            raise TableError(f"There is no run {run!r} in the table.{did_you_mean(run, known)}")
+        return {share.unit for share in shares if share.unit.run_id in wanted}
+
+    return choose
+
+
+def beyond(size: int) -> Choice:
+    """Choose the oldest steps, until the files of the rest have at most so many bytes."""
+
+    def choose(shares: Shares) -> set[Unit]:
+        sizes: dict[Unit, int] = defaultdict(int)
+        for share in shares:
+            sizes[share.unit] += share.size
+        left, chosen = sum(sizes.values()), set()
+        for unit, _ in sorted(_newest(shares).items(), key=lambda item: item[1]):
+            if left <= size:
+                break
+            left -= sizes[unit]
+            chosen.add(unit)
+        return chosen
+
+    return choose
+
+
+def preview(store: Store, choice: Choice) -> tuple[Shares, Shares]:
+    """Return what a pruning would remove, and what it would leave.
+
+    Raises:
+        TableError: the table cannot be read, or a run is not in it.
+    """
+    table = store.open()
+    shares = _shares(FileReader(store, table), files_of(store, table))
+    chosen = choice(shares)
+    return (
+        [share for share in shares if share.unit in chosen],
+        [share for share in shares if share.unit not in chosen],
+    )
+
+
+def prune(store: Store, choice: Choice, retention_hours: int) -> Shares:
+    """Remove steps in one commit; return what was removed. Files stay on disk for the retention.
+
+    Forwarders may append meanwhile.
+
+    Args:
+        store: the table.
+        choice: chooses the steps.
+        retention_hours: hours for which replaced files stay.
+
+    Raises:
+        LeaseHeldError: another process compacts or prunes.
+        LeaseLostError: another process has taken over, because this one paused for minutes.
+        TableError: the table cannot be read or written, or a run is not in it.
+    """
+    with leased(store) as lease:
+        table = store.open()
+        files, reader = files_of(store, table), FileReader(store, table)
+        shares = _shares(reader, files)
+        chosen = choice(shares)
+        gone = [share for share in shares if share.unit in chosen]
+        added: list[AddAction] = []
+        left = {share.file.path for share in shares if share.unit not in chosen}
+        for each in bins(file for file in _files(gone) if file.path in left):
+            added += reader.rewritten(each, f"({_condition(chosen)}) IS NOT TRUE")
+            lease.renew()
+        if gone:
+            lease.commit([file.removal(is_change=True) for file in _files(gone)], added)
+            settle(store, added)
+        clean(store, retention_hours)
+    return gone
+
+
+def _shares(reader: FileReader, files: Iterable[DataFile]) -> Shares:
+    """Count the rows of each step in each file."""
+    found: Shares = []
+    for each in bins(files):
+        counted = reader.select(each, _COUNTED, "run_id, step")
+        rows: Counter[int] = Counter()
+        for row in counted:
+            rows[row["file"]] += row["rows"]
+        for row in counted:
+            file, unit = each[row["file"]], Unit(row["run_id"], row["step"])
+            size = round(file.size * row["rows"] / rows[row["file"]])
+            found.append(Share(file, unit, row["rows"], row["roots"], row["newest_ns"], size))
+    return found
+
+
+def _newest(shares: Shares) -> Mapping[Unit, int]:
+    """Return the start of each step's newest span."""
+    newest: dict[Unit, int] = {}
+    for share in shares:
+        newest[share.unit] = max(share.newest_ns, newest.get(share.unit, 0))
+    return newest
+
+
+def _files(shares: Shares) -> list[DataFile]:
+    """Return the files of shares, each once."""
+    return list({share.file.path: share.file for share in shares}.values())
+
+
+def _condition(chosen: Iterable[Unit]) -> str:
+    """Return the SQL condition that a row is of a chosen step."""
+    steps: dict[str | None, set[int | None]] = defaultdict(set)
+    for unit in chosen:
+        steps[unit.run_id].add(unit.step)
+    return " OR ".join(
+        f"({'run_id IS NULL' if run is None else f'run_id = {literal(run)}'} AND ({_of_steps(numbers)}))"
+        for run, numbers in steps.items()
+    )
+
+
+def _of_steps(numbers: Iterable[int | None]) -> str:
+    listed = ", ".join(str(number) for number in numbers if number is not None)
+    conditions = [f"step IN ({listed})"] if listed else []
+    return " OR ".join([*conditions, *(["step IS NULL"] if None in numbers else [])])

@@ -1,0 +1,276 @@
+"""Compaction keeps every row exact, whoever dies, pauses or comes at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from otel_rollout.table import compaction
+from otel_rollout.table.data_files import FileReader
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.lease import Lease, LeaseHeldError, LeaseLostError
+from otel_rollout.table.location import location_of
+from otel_rollout.table.rows import batch_of
+from otel_rollout.table.store import Store
+from tests.table.programs.replace_files import POINTS
+from tests.table.tables import all_rows, appended_rows, asked, root, row, written
+from tests.waiting import wait_for
+
+_DEADLINE = 240
+
+
+class Program:
+    """A program of the tests in a process of its own, with its output in a file.
+
+    Args:
+        directory: for the file.
+        name: the program's name.
+        arguments: its arguments.
+    """
+
+    def __init__(self, directory: Path, name: str, *arguments: object) -> None:
+        command = [sys.executable, "-m", f"tests.table.programs.{name}", *map(str, arguments)]
+        descriptor, path = tempfile.mkstemp(dir=directory)
+        self._output = Path(path)
+        self.process = subprocess.Popen(command, stdout=descriptor, stderr=descriptor)
+        os.close(descriptor)
+
+    def ended(self) -> tuple[int, str]:
+        """Return how the program ended, and what it printed."""
+        try:
+            return self.process.wait(_DEADLINE), self._output.read_text()
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+def filled(path: Path, writers: Iterable[str], commits: int = 3) -> Store:
+    """Write a table with small commits of writers, each of which is a run."""
+    store = Store(location_of(str(path)))
+    for writer in writers:
+        append(store, writer, range(commits))
+    return store
+
+
+def append(store: Store, writers: str, commits: Iterable[int]) -> None:
+    """Append commits; each has rows of all writers, whose names are letters."""
+    for commit in commits:
+        rows = [each for writer in writers for each in appended_rows(writer, commit, 4)]
+        store.append([batch_of(rows)], writers, commit)
+
+
+def files_on_disk(path: Path) -> set[str]:
+    return {str(file.relative_to(path)) for file in path.rglob("*.parquet") if "_delta_log" not in file.parts}
+
+
+def live_files(path: Path) -> set[str]:
+    return set(DeltaTable(str(path)).get_add_actions().column("path").to_pylist())
+
+
+def test_small_files_become_one_with_the_same_rows(tmp_path: Path) -> None:
+    """Rows are sorted by run and step; the log has the bounds of their columns."""
+    path = tmp_path / "table"
+    store = filled(path, ("b", "a"))
+    before = all_rows(path)
+    done = compaction.compact(store, 0)
+    assert (done.files_before, done.files_after) == (6, 1)
+    assert all_rows(path) == before
+    table = DeltaTable(str(path))
+    least, most = (table.get_add_actions().column(name).to_pylist()[0] for name in ("min", "max"))
+    assert (least["run_id"], most["run_id"], least["step"], most["step"]) == ("run-a", "run-b", 0, 2)
+    assert least["start_time"] == min(each["start_time"] for each in before)
+    order = asked(store, "SELECT run_id, step FROM stored_rows")
+    assert [tuple(each.values()) for each in order] == sorted(tuple(each.values()) for each in order)
+
+
+def test_compaction_without_small_files_rewrites_nothing(tmp_path: Path) -> None:
+    """A file that is alone stays as it is."""
+    path = tmp_path / "table"
+    store = filled(path, "a")
+    compaction.compact(store, 0)
+    files = live_files(path)
+    compaction.compact(store, 0)
+    assert live_files(path) == files_on_disk(path) == files
+
+
+def test_replaced_files_stay_for_the_retention(tmp_path: Path) -> None:
+    """A reader that has opened the table before reads the rows as they were."""
+    path = tmp_path / "table"
+    store = filled(path, "a")
+    opened = store.open()
+    before = files_on_disk(path)
+    compaction.compact(store)
+    assert before < files_on_disk(path)
+    assert len(opened.file_uris()) == 3
+    assert {Path(uri).name for uri in opened.file_uris()} == before
+    append(store, "a", [3])
+    compaction.compact(store, 0)
+    assert files_on_disk(path) == live_files(path)
+
+
+def test_tables_log_stays_short(tmp_path: Path) -> None:
+    """Entries of the log that are older than its retention go; the writers' numbers stay."""
+    path = tmp_path / "table"
+    store = filled(path, "a", 6)
+    before = all_rows(path)
+    store.open().alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+    compaction.compact(store, 0)
+    append(store, "a", [6])
+    compaction.compact(store, 0)
+    assert len(list(path.glob("_delta_log/*.json"))) < 12
+    assert [each for each in all_rows(path) if each["step"] < 6] == before
+    assert store.committed("a") == 6
+
+
+def test_rows_of_an_older_version_get_nulls(tmp_path: Path) -> None:
+    """A file that lacks columns is merged with files that have them."""
+    path = tmp_path / "table"
+    from tests.delta.test_exactly_once import COLUMNS_OF_OLDER, begin_older
+
+    begin_older(path, COLUMNS_OF_OLDER)
+    store = Store(location_of(str(path)))
+    append(store, "a", [0, 1])
+    before = all_rows(path)
+    compaction.compact(store, 0)
+    assert all_rows(path) == before
+
+
+@pytest.mark.parametrize("runs", [(), ("run-a",)], ids=["compact", "prune"])
+def test_process_killed_at_every_point_leaves_the_rows_exact(tmp_path: Path, runs: tuple[str, ...]) -> None:
+    """The next process takes over when the lease's time is up; a pruning is done as a whole or not at all."""
+    path = tmp_path / "table"
+    store = filled(path, ["ab"])
+    for commit, point in enumerate(POINTS, 3):
+        append(store, "ab", [commit])
+        before = all_rows(path)
+        code, printed = Program(tmp_path, "replace_files", path, 1, point, *runs).ended()
+        assert code == -signal.SIGKILL, f"{point}: {printed}"
+        remaining = [each for each in before if each["run_id"] not in runs]
+        assert all_rows(path) in ([before, remaining] if runs else [before]), point
+    append(store, "ab", [commit + 1])
+    expected = [each for each in all_rows(path) if each["run_id"] not in runs]
+    assert Program(tmp_path, "replace_files", path, 1, "", *runs).ended()[0] == 0
+    assert all_rows(path) == expected
+    assert store.committed("ab") == commit + 1
+    if not runs:
+        assert len(live_files(path)) == 1
+
+
+def test_two_compactors_at_once_beside_eight_writers_keep_the_rows_exact(tmp_path: Path) -> None:
+    """Both compact again and again; a pruning of another run happens between them."""
+    path, stop = tmp_path / "table", tmp_path / "stop"
+    filled(path, ["gone"])
+    compactors = [Program(tmp_path, "replace_files", path, 60, f"until {stop}") for _ in range(2)]
+    writers = [Program(tmp_path, "append_rows", path, number, 12, 5) for number in range(8)]
+    pruner = Program(tmp_path, "replace_files", path, 60, "", "run-gone")
+    try:
+        assert [writer.ended()[0] for writer in writers] == [0] * 8
+        assert pruner.ended()[0] == 0
+    finally:
+        stop.touch()
+    results = [compactor.ended() for compactor in compactors]
+    assert [code for code, _ in results] == [0, 0], results
+    expected = [
+        each
+        for number in range(8)
+        for commit in range(12)
+        for each in appended_rows(str(number), commit, 5)
+    ]  # fmt: skip
+    assert_rows(all_rows(path), expected)
+    assert len(live_files(path)) < 96
+    assert sum("became" in printed for _, printed in results) == 2
+
+
+def assert_rows(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    """Check count, ids and values."""
+    assert len(found) == len(expected)
+    for each, wanted in zip(found, sorted(expected, key=lambda each: each["trace_id"]), strict=True):
+        assert {name: each[name] for name in wanted if name != "start_time"} == {
+            name: value for name, value in wanted.items() if name != "start_time"
+        }
+
+
+def test_process_that_lost_its_lease_commits_nothing(tmp_path: Path) -> None:
+    """A compactor pauses before its commit; another one takes the lease over, and then it goes on."""
+    path = tmp_path / "table"
+    store = filled(path, "a")
+    before = all_rows(path)
+    paused = Program(tmp_path, "replace_files", path, 1, "stop before the commit")
+    wait_for(lambda: is_stopped(paused.process.pid), _DEADLINE)
+    assert Program(tmp_path, "replace_files", path, 60, "").ended()[0] == 0
+    files = live_files(path)
+    paused.process.send_signal(signal.SIGCONT)
+    code, printed = paused.ended()
+    assert code == 1
+    assert printed == f"Another process has taken over the table at {path}: it does the rest.\n"
+    assert all_rows(path) == before
+    assert live_files(path) == files
+    assert Lease.acquire(store) is not None  # the paused one has not kept it from others
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_files_that_another_program_has_replaced_are_not_replaced_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program knows nothing of the lease: it compacts while rows are written."""
+    path = tmp_path / "table"
+    store = filled(path, "a")
+    before = all_rows(path)
+    rewritten = FileReader.rewritten
+
+    def beside_another(*arguments: Any) -> Any:
+        added = rewritten(*arguments)
+        DeltaTable(str(path)).optimize.compact()
+        return added
+
+    monkeypatch.setattr(FileReader, "rewritten", beside_another)
+    with pytest.raises(LeaseLostError, match="has replaced files of the table at"):
+        compaction.compact(store, 0)
+    assert all_rows(path) == before
+    monkeypatch.undo()
+    append(store, "a", [3])
+    assert compaction.compact(store, 0).files_after == 1
+
+
+def test_only_one_process_has_the_lease(tmp_path: Path) -> None:
+    """The refusal names the holder and the time; a released lease is free at once."""
+    store = filled(tmp_path / "table", "a")
+    lease = Lease.acquire(store)
+    with pytest.raises(LeaseHeldError, match=r"is being compacted or pruned by process \d+ on .+, which"):
+        compaction.compact(store)
+    lease.release()
+    assert compaction.compact(store, 0).files_after == 1
+
+
+def test_table_with_features_of_others_is_refused(tmp_path: Path) -> None:
+    """Rows may be deleted there without a change of their file."""
+    path = tmp_path / "table"
+    store = filled(path, "a")
+    log = max(path.glob("_delta_log/*.json"))
+    entry = '{"protocol":{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["deletionVectors"],'
+    entry += '"writerFeatures":["deletionVectors"]}}'
+    log.write_text(log.read_text().rstrip() + "\n" + entry)
+    with pytest.raises(TableError, match="use that program to compact or prune it"):
+        compaction.compact(store)
+
+
+def test_spans_without_run_and_step_are_compacted(tmp_path: Path) -> None:
+    """Their columns are null."""
+    path = tmp_path / "table"
+    columns = {"run_id": None, "step": None}
+    store = written(path, [root("1", **columns)], [row("2", "b", "a1", **columns)])
+    before = all_rows(path)
+    assert compaction.compact(store, 0).files_after == 1
+    assert all_rows(path) == before
