@@ -26,7 +26,6 @@ _SPAN_DIGITS: Final = 16
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 _CODES: Final = {code.value: code for code in StatusCode}
 _UNSET: Final = Status()
-_NO_VALUE: Final[Mapping[str, Any]] = {}
 MAX_DEPTH: Final = 24
 """Maximum levels read of a nested attribute. Protobuf allows 100, and counts three for each level."""
 TOO_DEEP: Final = "… (nested too deeply)"
@@ -221,7 +220,7 @@ def events_of(span: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 def _entries(entries: Sequence[Mapping[str, Any]], depth: int) -> dict[str, Any]:
     found = {}
     for entry in entries:
-        key, value = entry["key"], entry.get("value") or _NO_VALUE
+        key, value = entry["key"], entry.get("value") or {}
         if type(key) is not str:
             key = _text(key)
         # Most attributes are text, and a call takes longer than the rest of the loop.

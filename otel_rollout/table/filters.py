@@ -49,8 +49,9 @@ def _numbers(column: str, text: str, source: str) -> str:
 def equals(column: str, value: Value | Sequence[Value]) -> str:
     """Return the condition that a column has a value, or one of several."""
     if not isinstance(value, (str, int, float, type(None))):
-        if len(value) > 1 and all(type(each) in (str, int) for each in value):
-            return f"{column} IN ({', '.join(map(_literal, value))})"
+        literals = [_literal(each) for each in value if type(each) is str or type(each) is int]
+        if len(literals) == len(value) > 1:
+            return f"{column} IN ({', '.join(literals)})"
         return _any(equals(column, each) for each in value)
     if value is None:
         return f"{column} IS NULL"
