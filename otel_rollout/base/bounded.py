@@ -28,11 +28,11 @@ class BoundedDict(MutableMapping[Key, Value]):
         return self._entries[key][0]
 
     def __setitem__(self, key: Key, value: Value) -> None:
-        self.pop(key, None)
         size = 1 if self._size_of is None else self._size_of(value)
+        replaced = self._entries.pop(key, None)
         self._entries[key] = value, size
-        self._total += size
-        while self.size > self._limit:
+        self._total += size if replaced is None else size - replaced[1]
+        while self._total > self._limit:
             self._total -= self._entries.popitem(last=False)[1][1]
 
     def __delitem__(self, key: Key) -> None:
@@ -50,4 +50,4 @@ class BoundedDict(MutableMapping[Key, Value]):
     @property
     def size(self) -> int:
         """Number of entries; with ``size_of``, the sum of their sizes."""
-        return len(self._entries) if self._size_of is None else self._total
+        return self._total

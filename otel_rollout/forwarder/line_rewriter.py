@@ -15,6 +15,7 @@ and the answer that a root shows is read from the segment.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -42,6 +43,8 @@ _TRACE_SHARE: Final = 4
 _MAX_LOGGED_PROBLEMS: Final = 100
 _TOKENIZER = head_of(semconv.TOKENIZER)
 _TEXT_OF = head_of(semconv.TEXT_OF)
+_BOTH = os.path.commonprefix([_TOKENIZER, _TEXT_OF])
+"""One search for both: few lines have either."""
 _IDS = b'_ids\\"'
 _EVERYTHING = Contents(tokens=True, images=False)
 _IMAGE = b";base64,"
@@ -81,16 +84,19 @@ class LineRewriter:
     def rewrite(self, line: bytes) -> TraceLine:
         """Return the line that exporters get for a recorded line. Never raises."""
         is_foreign = foreign_spans.may_be_filled(line)
-        has_text = _TOKENIZER in line or _TEXT_OF in line
-        if not (is_foreign or has_text) and (self._turns == "whole" or not _may_repeat(line)):
+        has_text = _BOTH in line and (_TOKENIZER in line or _TEXT_OF in line)
+        # The search for one byte is faster by far.
+        contents = Contents(tokens=_IDS in line, images=b";" in line and _IMAGE in line)
+        if not (is_foreign or has_text) and (self._turns == "whole" or not _may_repeat(line, contents)):
             return TraceLine(line)
         try:
             parsed = parsed_line(line)
             changed = [is_foreign and self._fill(parsed)]
-            contents = Contents(tokens=_IDS in line, images=_IMAGE in line)
             # These may wait for files, so they are fetched before the lock is taken.
             sources = [
                 (span, self._detokenizer_of(span), self._answer_shown_by(span, parsed))
+                if has_text
+                else (span, None, None)
                 for span in spans_of_json(parsed)
             ]
             with self._lock:
@@ -180,6 +186,6 @@ class LineRewriter:
         return None
 
 
-def _may_repeat(line: bytes) -> bool:
+def _may_repeat(line: bytes, contents: Contents) -> bool:
     """Return whether a line may hold content that other spans hold too."""
-    return b'prompt_ids\\":[' in line or b'messages\\":[' in line or _IMAGE in line
+    return contents.images or b'messages\\":[' in line or (contents.tokens and b'prompt_ids\\":[' in line)

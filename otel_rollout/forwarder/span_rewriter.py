@@ -52,10 +52,11 @@ class TraceMemory:
 
     def measure(self) -> None:
         """Measure the memory, and set ``size``."""
-        turns = [self.messages, *self.tokens.values()]
-        pieces = sum(len(p.text) for t in turns for b in t.branches for p in b.pieces)
-        texts = sum(map(len, self.texts.values()))
-        self.size = sum(t.size for t in turns) + pieces + texts + _TRACE_BYTES * (1 + len(self.images))
+        self.size = _TRACE_BYTES * (1 + len(self.images))
+        for turns in (self.messages, *self.tokens.values()):
+            self.size += turns.size
+        if self.texts:
+            self.size += sum(map(len, self.texts.values()))
 
 
 class Contents(NamedTuple):
@@ -95,8 +96,9 @@ class SpanRewriter:
         self._id = span.span_id
         self._start, self._end = span.start_ns, span.end_ns
         self._input = self._json(semconv.INPUT_VALUE)
-        self._output = self._json(semconv.OUTPUT_VALUE)
+        self._output = self._json(semconv.OUTPUT_VALUE) if any(contents) or semconv.TEXT_OF in span else None
         self._changed = False
+        """Whether the input or output has changed."""
 
     def rewrite(self) -> bool:
         """Rewrite the span; return False if it stays as recorded."""
@@ -110,7 +112,6 @@ class SpanRewriter:
             self._input = self._without_repeated(self._input, _MAX_DEPTH)
             self._output = self._without_repeated(self._output, _MAX_DEPTH)
         self._show_answer_of_another()
-        self._changed |= turn is not None
         if self._changed:
             self._put(semconv.INPUT_VALUE, self._input)
             self._put(semconv.OUTPUT_VALUE, self._output)
@@ -118,7 +119,7 @@ class SpanRewriter:
             turn is not None
         ):  # after the last look at an attribute, which costs more once the list has changed
             self._note_turn(turn)
-        return self._changed
+        return self._changed or turn is not None
 
     def _json(self, key: str) -> Any:
         mime_type = semconv.INPUT_MIME_TYPE if key == semconv.INPUT_VALUE else semconv.OUTPUT_MIME_TYPE
@@ -221,6 +222,7 @@ class SpanRewriter:
             return None
         if self._turns == "all":
             holder["messages"] = messages[shared.length :]
+            self._changed = True
         return _Turn(shared, len(messages))
 
     def _is_model_call(self) -> bool:
