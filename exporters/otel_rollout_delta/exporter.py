@@ -121,7 +121,7 @@ def _batches(spans: Iterable[ReadableSpan]) -> Iterator[RecordBatch]:
     """Yield the rows of spans as Arrow batches."""
     for group in chunks(spans, _ROWS_AT_ONCE):
         with rejecting():
-            batch = rows.batch_of([rows.row_of(span) for span in group])
+            batch = rows.batch_of(rows.rows_of(group))
         yield batch
 
 

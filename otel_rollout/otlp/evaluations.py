@@ -75,8 +75,10 @@ def newest(evaluations: Iterable[Evaluation]) -> dict[str, Evaluation]:
 def recorded_in(attributes: Mapping[str, Any], start_ns: int) -> Evaluation | None:
     """Read the score that an evaluation span records; None for any other span."""
     name = attributes.get(semconv.GEN_AI_EVALUATION_NAME)
+    if not isinstance(name, str) or not name:
+        return None
     value = _recorded_value(attributes)
-    if not isinstance(name, str) or not name or value is None:
+    if value is None:
         return None
     comment = attributes.get(semconv.GEN_AI_EVALUATION_EXPLANATION)
     origin = attributes.get(semconv.SCORE_ORIGIN)

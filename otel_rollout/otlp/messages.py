@@ -165,10 +165,11 @@ def roles_in(conversation: Any) -> Iterator[str]:
         yield from (message.role for message in messages_in(conversation, "user"))
         return
     for entry in conversation:
-        if not isinstance(entry, Mapping) or not _is_message(entry):
+        if not isinstance(entry, dict) or not _is_message(entry):
             return
-        if isinstance(entry.get("content"), str) and isinstance(entry.get("role"), str):
-            yield entry["role"]
+        role = entry.get("role")
+        if isinstance(role, str) and isinstance(entry.get("content"), str):
+            yield role
         else:
             yield from (message.role for message in _message(entry, "user"))
 
@@ -346,6 +347,8 @@ def spoken(text: str, role: str) -> tuple[Message, ...]:
 
 def without_end(text: str) -> str:
     """Remove the tokens that end a message, and the blanks around them."""
+    if "<|" not in text:
+        return text.strip()
     return _MESSAGE_END.sub("", _MESSAGE_END.sub("", text)).strip()
 
 

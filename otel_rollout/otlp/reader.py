@@ -25,6 +25,8 @@ _TRACE_DIGITS: Final = 32
 _SPAN_DIGITS: Final = 16
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 _CODES: Final = {code.value: code for code in StatusCode}
+_UNSET: Final = Status()
+_NO_VALUE: Final[Mapping[str, Any]] = {}
 MAX_DEPTH: Final = 24
 """Maximum levels read of a nested attribute. Protobuf allows 100, and counts three for each level."""
 TOO_DEEP: Final = "… (nested too deeply)"
@@ -162,7 +164,7 @@ def _span(span: Mapping[str, Any], resource: Resource, scope: InstrumentationSco
     state = _state(span)
     trace_id = _id(span["traceId"], _TRACE_DIGITS)
     parent = _parent_id(span)
-    status = span.get("status") or {}
+    status = span.get("status")
     return DecodedSpan(
         name=_text(span.get("name")),
         context=_context(trace_id, _id(span["spanId"], _SPAN_DIGITS), flags, state, is_remote=False),
@@ -173,7 +175,7 @@ def _span(span: Mapping[str, Any], resource: Resource, scope: InstrumentationSco
         links=[_link(link) for link in span.get("links", ())],
         kind=_KINDS.get(_integer(span.get("kind", 1), 0, 1 << 31), SpanKind.INTERNAL),
         instrumentation_scope=scope,
-        status=_status(status),
+        status=_status(status) if status else _UNSET,
         start_time=_time(span["startTimeUnixNano"]),
         end_time=_time(span["endTimeUnixNano"]),
     )
@@ -217,7 +219,15 @@ def events_of(span: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _entries(entries: Sequence[Mapping[str, Any]], depth: int) -> dict[str, Any]:
-    return {_text(entry["key"]): _value(entry.get("value") or {}, depth) for entry in entries}
+    found = {}
+    for entry in entries:
+        key, value = entry["key"], entry.get("value") or _NO_VALUE
+        if type(key) is not str:
+            key = _text(key)
+        # Most attributes are text, and a call takes longer than the rest of the loop.
+        text = value.get("stringValue") if len(value) == 1 and depth <= MAX_DEPTH else None
+        found[key] = text if type(text) is str else _value(value, depth)
+    return found
 
 
 def _value(value: Mapping[str, Any], depth: int) -> Any:
@@ -254,9 +264,10 @@ def _of_type(type_: type[Any], value: Any) -> Any:
 
 def _integer(value: Any, least: int, beyond: int) -> int:
     """Parse an integer, which OTLP/JSON writes as text or as a number."""
-    if isinstance(value, bool) or not least <= int(value) < beyond or (type(value) is float and value % 1):
+    number = int(value)
+    if isinstance(value, bool) or not least <= number < beyond or (type(value) is float and value % 1):
         raise ValueError(f"an integer from {least} to {beyond - 1} expected")
-    return int(value)
+    return number
 
 
 def _time(value: Any) -> int:
@@ -269,9 +280,11 @@ def _id(value: Any, digits: int, least: int = 1) -> int:
     An id of zeros is invalid (W3C Trace Context). Only a link may have such an id, so that its attributes are
     not lost.
     """
-    if not _HEX.fullmatch(_of_type(str, value)) or not least <= int(value, 16) < 1 << 4 * digits:
+    is_hex = _HEX.fullmatch(_of_type(str, value))
+    number = int(value, 16) if is_hex else -1
+    if not least <= number < 1 << 4 * digits:
         raise ValueError(f"an id is not {digits} hex digits, or is out of range")
-    return int(value, 16)
+    return number
 
 
 def _parent_id(span: Mapping[str, Any]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -104,6 +103,10 @@ def _decoded(row: Mapping[str, Any], attributes: Mapping[str, Any], column: str,
 
 def _role_counts(conversation: Any) -> dict[str, int]:
     """Count a conversation's messages by role; return nothing if none has a known role."""
-    columns = (_ROLES.get(role) for role in messages.roles_in(conversation))
-    counts = Counter(column for column in columns if column)
-    return {column: counts[column] for column in _ROLE_COLUMNS} if counts else {}
+    counts = dict.fromkeys(_ROLE_COLUMNS, 0)
+    is_known = False
+    for role in messages.roles_in(conversation):
+        if role in _ROLES:
+            counts[_ROLES[role]] += 1
+            is_known = True
+    return counts if is_known else {}

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import Link, StatusCode
 
@@ -83,15 +84,40 @@ def row_of(span: ReadableSpan) -> Row:
     Raises:
         ValueError: the span has no context.
     """
-    try:
-        return _row_of(span)
-    except UnicodeEncodeError:  # half a surrogate pair: from an application's own SDK, never recorded
-        return _row_of(encodable(span))
+    return rows_of([span])[0]
 
 
-def _row_of(span: ReadableSpan) -> Row:
+def rows_of(spans: Sequence[ReadableSpan]) -> list[Row]:
+    """Return the rows of spans; a resource that spans share is read once.
+
+    Raises:
+        ValueError: a span has no context.
+    """
+    resources: dict[int, Row] = {}
+    rows = []
+    for span in spans:
+        try:
+            of_resource = resources.get(id(span.resource))
+            if of_resource is None:
+                of_resource = resources[id(span.resource)] = _of_resource(span.resource)
+            rows.append(_row_of(span, of_resource))
+        except UnicodeEncodeError:  # half a surrogate pair: from an application's own SDK, never recorded
+            span = encodable(span)
+            rows.append(_row_of(span, _of_resource(span.resource)))
+    return rows
+
+
+def _of_resource(resource: Resource) -> Row:
+    """Return the columns of a resource."""
+    row: Row = {}
+    others = _without_held(row, resource.attributes, OF_RESOURCE)
+    row["resource"] = as_json(others) if others else None
+    return row
+
+
+def _row_of(span: ReadableSpan, of_resource: Row) -> Row:
     attributes: Mapping[str, Any] = span.attributes or {}
-    row = _of_fields(span)
+    row = _of_fields(span) | of_resource
     others = _without_held(row, attributes, OF_SPAN)
     _add_sample_index(row, others)
     _add_content_types(row, others)
@@ -101,9 +127,7 @@ def _row_of(span: ReadableSpan) -> Row:
         _add_root_scores(row, others, attributes, span.end_time or 0)
     call_columns.add(row, span)
     _add_error(row, others, span)
-    others_of_resource = _without_held(row, span.resource.attributes, OF_RESOURCE)
     row["attributes"] = as_json(others) if others else None
-    row["resource"] = as_json(others_of_resource) if others_of_resource else None
     return row
 
 
@@ -146,7 +170,7 @@ def _without_held(row: Row, attributes: Mapping[str, Any], held: Mapping[str, He
     others = {}
     for name, value in attributes.items():
         column, type_ = held.get(name, _NOWHERE)
-        if type(value) is type_ and _fits(value):
+        if type(value) is type_ and ((type_ is str and value.isascii()) or _fits(value)):
             row[column] = value
         else:
             others[name] = value
@@ -245,14 +269,14 @@ def _is_finite(value: Any) -> bool:
 
 def _add_error(row: Row, others: dict[str, Any], span: ReadableSpan) -> None:
     """Add class and message of the error that ended the span."""
-    raised: Mapping[str, Any] = next(
-        (event.attributes or {} for event in reversed(span.events) if event.name == "exception"), {}
-    )
     type_ = others.get(semconv.ERROR_TYPE)
     if type(type_) is str:
         row["error_type"] = _utf8(type_)
         del others[semconv.ERROR_TYPE]
     if span.status.status_code is StatusCode.ERROR:
+        raised: Mapping[str, Any] = next(
+            (event.attributes or {} for event in reversed(span.events) if event.name == "exception"), {}
+        )
         row.setdefault("error_type", _text(raised.get(semconv.EXCEPTION_TYPE)))
         row["error_message"] = _text(span.status.description or raised.get(semconv.EXCEPTION_MESSAGE))
 
@@ -265,14 +289,18 @@ def batch_of(rows: Sequence[Row]) -> RecordBatch:
     """Return rows as an Arrow batch with all columns of the table."""
     from arro3.core import RecordBatch
 
-    arrays: dict[str, Any] = {column.name: _array(rows, column) for column in schema.COLUMNS}
+    given = set().union(*rows)
+    arrays: dict[str, Any] = {}
+    for column in schema.COLUMNS:
+        name = column.name
+        values = [row.get(name) for row in rows] if name in given else [None] * len(rows)
+        arrays[name] = _array(values, column)
     return RecordBatch.from_pydict(arrays, schema=schema.arrow_schema())
 
 
-def _array(rows: Sequence[Row], column: schema.Column) -> Array:
+def _array(values: Sequence[Any], column: schema.Column) -> Array:
     from arro3.core import Array, DataType
 
-    values = [row.get(column.name) for row in rows]
     if column.type_ == "scores":
         return _array_of_scores(values)
     type_ = schema.data_type(column.type_)
@@ -285,7 +313,7 @@ def _array_of_scores(values: Sequence[Sequence[Row] | None]) -> Array:
     from arro3.core import Array, DataType, list_array, struct_array
 
     entries = [entry for value in values for entry in value or ()]
-    offsets = [0, *itertools.accumulate(len(value or ()) for value in values)]
+    offsets = [0, *itertools.accumulate(len(value) if value else 0 for value in values)]
     fields = [
         Array([entry[name] for entry in entries], schema.data_type(type_))
         for name, type_ in schema.SCORE_FIELDS

@@ -7,7 +7,7 @@ new column does not change ``SCHEMA_VERSION``. A change of a column's type or me
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -133,14 +133,15 @@ def score_fields() -> list[Field]:
     return [_field(name, data_type(type_)) for name, type_ in SCORE_FIELDS]
 
 
-def arrow_schema(columns: Iterable[Column] = COLUMNS) -> Schema:
+@cache
+def arrow_schema() -> Schema:
     """Return the columns as an Arrow schema, with their meanings as metadata."""
     from arro3.core import Schema
 
     return Schema(
         [
             _field(column.name, data_type(column.type_)).with_metadata({COMMENT: column.meaning})
-            for column in columns
+            for column in COLUMNS
         ]
     )
 

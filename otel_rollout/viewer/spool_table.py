@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from otel_rollout.exporting.batching import chunks
 from otel_rollout.table.location import location_of
-from otel_rollout.table.rows import batch_of, row_of
+from otel_rollout.table.rows import batch_of, rows_of
 from otel_rollout.table.store import Store
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.spool_source import SpoolSource
@@ -35,9 +35,7 @@ def table_of(source: SpoolSource) -> Iterator[Store]:
 
 def fill(store: Store, source: SpoolSource) -> int:
     """Append the spans of a spool to a table; return the number of commits."""
-    rows = (row_of(span) for span in source.every_span())
     number = 0
-    while batch := list(itertools.islice(rows, _ROWS)):
-        store.append([batch_of(batch)], "spool", number)
-        number += 1
+    for number, spans in enumerate(chunks(source.every_span(), _ROWS), start=1):
+        store.append([batch_of(rows_of(spans))], "spool", number)
     return number
