@@ -83,7 +83,9 @@ class Turns:
         best: tuple[int, int, int, str] | None = None
         for branch in self.branches:
             common = _common_prefix(items, branch.data, self._width)
-            for mark in branch.marks:
+            for mark in reversed(branch.marks):  # the longest prefix is mostly that of the last turn
+                if best is not None and mark.length < best[0]:
+                    continue
                 # Strictly before: else each of two turns could be exported as continuing the other.
                 if mark.can_be_continued and mark.end < start and mark.turn != turn:
                     # Prefer the longest prefix, then the shortest turn, then the one that ended last.

@@ -217,7 +217,8 @@ class SpanRewriter:
         messages = holder["messages"]
         encoded = context_diff.messages(messages)
         shared = self._trace.messages.shared(self._id, encoded, self._start)
-        self._trace.messages.add(self._id, encoded, self._end, self._is_model_call())
+        if self._is_model_call():  # no turn continues another span
+            self._trace.messages.add(self._id, encoded, self._end)
         if shared is None:
             return None
         if self._turns == "all":

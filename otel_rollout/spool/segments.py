@@ -14,6 +14,8 @@ from otel_rollout.spool.private_files import ForeignFileError, open_private
 
 READ_BYTES = 1 << 20
 """Bytes read at once in the search for a newline."""
+_BUFFER_BYTES = 1 << 16
+"""Bytes read at once of lines in order."""
 MAX_LINE_BYTES = 128 << 20
 """Maximum bytes read of one line. No span is that large, but a damaged file may have no newline."""
 
@@ -154,7 +156,7 @@ def complete_lines(path: Path, position: int, limit: int) -> Iterator[tuple[byte
     a newline.
     """
     try:
-        file = open(path, "rb", opener=open_private)  # noqa: SIM115
+        file = open(path, "rb", _BUFFER_BYTES, opener=open_private)  # noqa: SIM115
     except FileNotFoundError:  # removed after use
         return
     with file:

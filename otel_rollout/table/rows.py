@@ -137,11 +137,11 @@ def _of_fields(span: ReadableSpan) -> Row:
     if context is None:
         raise ValueError(f"span {span.name!r} has no context")
     start = min(span.start_time or 0, MAX_INT)
-    scope = span.instrumentation_scope
+    parent, scope = span.parent, span.instrumentation_scope
     return {
         "trace_id": f"{context.trace_id:032x}",
         "span_id": f"{context.span_id:016x}",
-        "parent_span_id": None if span.parent is None else f"{span.parent.span_id:016x}",
+        "parent_span_id": None if parent is None else f"{parent.span_id:016x}",
         "name": _utf8(span.name),
         "scope": None if scope is None else _utf8(scope.name),
         "start_time": start // 1000,
