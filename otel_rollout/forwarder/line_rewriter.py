@@ -42,6 +42,8 @@ _TRACE_SHARE: Final = 4
 _MAX_LOGGED_PROBLEMS: Final = 100
 _TOKENIZER = head_of(semconv.TOKENIZER)
 _TEXT_OF = head_of(semconv.TEXT_OF)
+_TEXT_ATTRIBUTES = b'"rollout.t'
+"""Bytes in both: few lines have either, and one search finds that out."""
 _IDS = b'_ids\\"'
 _EVERYTHING = Contents(tokens=True, images=False)
 _IMAGE = b";base64,"
@@ -81,7 +83,7 @@ class LineRewriter:
     def rewrite(self, line: bytes) -> TraceLine:
         """Return the line that exporters get for a recorded line. Never raises."""
         is_foreign = foreign_spans.may_be_filled(line)
-        has_text = _TOKENIZER in line or _TEXT_OF in line
+        has_text = _TEXT_ATTRIBUTES in line and (_TOKENIZER in line or _TEXT_OF in line)
         # The search for one byte is faster by far.
         contents = Contents(tokens=_IDS in line, images=b";" in line and _IMAGE in line)
         if not (is_foreign or has_text) and (self._turns == "whole" or not _may_repeat(line, contents)):

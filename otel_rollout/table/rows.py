@@ -172,7 +172,8 @@ def _without_held(row: Row, attributes: Mapping[str, Any], held: Mapping[str, He
     others = {}
     for name, value in attributes.items():
         column, type_ = held.get(name, _NOWHERE)
-        if type(value) is type_ and ((type_ is str and value.isascii()) or _fits(value)):
+        is_ascii = type(value) is str and value.isascii()
+        if type(value) is type_ and (is_ascii or _fits(value)):
             row[column] = value
         else:
             others[name] = value

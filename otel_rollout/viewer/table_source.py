@@ -26,14 +26,12 @@ from otel_rollout.viewer.summary import VALIDATION, Score, Summary, Tokens, path
 MAX_LISTED: Final = 100
 """Maximum trajectories of a list."""
 _TRACE_DIGITS: Final = 32
-_ROOT_COLUMNS: Final = (
-    "trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, name, status, start_ns, "
-    "duration_ns"
+_NAMED: Final = (
+    "trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, name, start_time"
 )
-_LISTED: Final = (
-    "trace_id, run_id, project, experiment, step, sample_index, rollout_n, validate, name, state, "
-    "start_time, seconds, tokens_in, tokens_out, tokens_cached, reward"
-)
+_ROOT_COLUMNS: Final = f"{_NAMED}, duration_ns / 1e9 AS seconds"
+_STATE: Final = "CASE WHEN status = 'error' THEN 'error' ELSE 'ok' END AS state"
+_LISTED: Final = f"{_NAMED}, state, seconds, tokens_in, tokens_out, tokens_cached, reward"
 _IN_ORDER: Final = (
     " ORDER BY validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, "
     "rollout_n, start_time"
@@ -95,10 +93,11 @@ class TableSource:
         """Return the trajectories that a reference matches, without scores and tokens."""
         conditions = _conditions(reference)
         if is_ended:
-            rows = self._rows(views.RECORDED, _ROOT_COLUMNS, ["is_root", "validate IS NOT NULL", *conditions])
+            ended = ["is_root", "validate IS NOT NULL", *conditions]
+            rows = self._rows(views.RECORDED, f"{_ROOT_COLUMNS}, {_STATE}", ended)
         else:
-            rows = self._rows("roots", _ROOT_COLUMNS.replace("status", "state AS status"), conditions)
-        found = {row["trace_id"]: _summary_of_root(row) for row in rows}
+            rows = self._rows("roots", f"{_ROOT_COLUMNS}, state", conditions)
+        found = {row["trace_id"]: _summary(row) for row in rows}
         return [summary for summary in found.values() if reference.matches(summary)]
 
     def _listed(
@@ -160,22 +159,9 @@ def _identity(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _summary_of_root(row: Mapping[str, Any]) -> Summary:
-    status, duration = row["status"], row["duration_ns"]
-    return Summary(
-        trace_id=row["trace_id"],
-        run=row["run_id"] or "",
-        project=row["project"] or "",
-        experiment=row["experiment"] or "",
-        path=path_of(_identity(row)),
-        name=row["name"] or "",
-        state=status if status in ("error", "running") else "ok",
-        start_ns=row["start_ns"],
-        seconds=None if duration is None else duration / 1e9,
-    )
-
-
 def _summary(row: Mapping[str, Any]) -> Summary:
+    """Return a trajectory's summary; scores and tokens if the row has them."""
+    reward = row.get("reward")
     return Summary(
         trace_id=row["trace_id"],
         run=row["run_id"] or "",
@@ -186,8 +172,8 @@ def _summary(row: Mapping[str, Any]) -> Summary:
         state=row["state"],
         start_ns=int(row["start_time"].timestamp() * 1e6) * 1000,
         seconds=row["seconds"],
-        scores=() if row["reward"] is None else (Score("reward", row["reward"]),),
-        tokens=Tokens(row["tokens_in"], row["tokens_out"], row["tokens_cached"]),
+        scores=() if reward is None else (Score("reward", reward),),
+        tokens=Tokens(row.get("tokens_in"), row.get("tokens_out"), row.get("tokens_cached")),
     )
 
 
