@@ -2,8 +2,8 @@
 
     python -m benchmarks.instrumented_calls [--quick] [--python PYTHON]
 
-PYTHON's environment has openai, its instrumentor, and opentelemetry-exporter-otlp-proto-http, which
-``constraints-agents.txt`` does not name. The call is of the real `openai` client; its transport answers in
+PYTHON's environment has openai, its instrumentor, and opentelemetry-exporter-otlp-proto-http; by default it
+is that of ``make agents``. The call is of the real `openai` client; its transport answers in
 this process, so that no server is measured. The instrumentor is OpenInference's. Two processes take turns:
 one with otel-rollout; one with OpenTelemetry's SDK, whose batch processor sends OTLP to a server on 127.0.0.1
 that stores nothing. In each round, a process makes calls without the instrumentor, then with it; the figures

@@ -137,7 +137,9 @@ JSON_MIME_TYPE: Final = "application/json"
 TEXT_MIME_TYPE: Final = "text/plain"
 RECORDED_SUFFIX: Final = ".recorded"
 """``input.value.recorded``, ``output.value.recorded`` (ours): on another library's exported span, the value
-that the forwarder replaced by the call's messages."""
+that the forwarder replaced by the call's messages, or by the tool's arguments or result."""
+RECORDED_NAME: Final = "span.name" + RECORDED_SUFFIX
+"""On another library's exported span of a tool (ours): the name that the tool's own name replaced."""
 
 KIND_AGENT: Final = "AGENT"
 KIND_CHAIN: Final = "CHAIN"

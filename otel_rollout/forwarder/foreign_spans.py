@@ -3,8 +3,9 @@
 A model call's span gets kind, model, token counts and finish reasons by OpenTelemetry's names, and its
 messages as input and output. Spans of tools, agents and other operations get their input and output.
 Recorded attributes stay, with the exceptions that docs/operations.md names. Above all, where no target would
-find the messages in a model call's input or output, the messages replace it; its recorded value is then in
-``input.value.recorded`` or ``output.value.recorded``.
+find the messages in a model call's input or output, the messages replace it; so do a tool's arguments and
+result where the library's own fields are around them. The recorded value is then in ``input.value.recorded``
+or ``output.value.recorded``.
 """
 
 from __future__ import annotations
@@ -12,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
 from otel_rollout.base import semconv
 from otel_rollout.otlp import model_calls, scan
-from otel_rollout.otlp.chat_messages import ChatMessage, Event
+from otel_rollout.otlp.chat_messages import ChatMessage, Event, as_json
 from otel_rollout.otlp.json_span import JsonSpan, spans_of_json
 from otel_rollout.otlp.model_calls import structured
 from otel_rollout.otlp.reader import TraceLine, attributes_of, events_of, parsed_line
@@ -31,6 +30,8 @@ _MIME_TYPES: Final = {
     semconv.OUTPUT_VALUE: semconv.OUTPUT_MIME_TYPE,
 }
 _CHAT: Final = "chat"
+_DUMPED_REPLY: Final = "raw"
+"""Field of smolagents' message that holds the client's reply as Python prints it."""
 
 
 def may_be_filled(line: bytes) -> bool:
@@ -93,6 +94,7 @@ class _Filled:
         changes: name → new value.
         dropped: names of attributes that are only removed.
         kept_as: name of a replaced content → name of the attribute with its recorded value.
+        name: the span's new name; empty if the recorded one stays.
     """
 
     def __init__(self, span: JsonSpan) -> None:
@@ -101,13 +103,23 @@ class _Filled:
         self.changes: dict[str, Any] = {}
         self.dropped: set[str] = set()
         self.kept_as: dict[str, str] = {}
+        self.name = ""
 
     def apply(self) -> bool:
         """Change the span; return False if there is nothing to change."""
         replaced = self.dropped.union(self.changes)
         if replaced:
             self._span.replace(replaced, self.changes, self.kept_as)
+        if self.name:
+            self._span.fields["name"] = self.name
         return bool(replaced)
+
+    def rename(self, name: str) -> None:
+        """Name the span after its tool, unless its name says the tool; keep the recorded name."""
+        recorded = self._span.fields.get("name", "")
+        if name and name not in recorded:
+            self.name = name
+            self.changes[semconv.RECORDED_NAME] = recorded
 
     def add(self, name: str, value: Any) -> None:
         """Add an attribute, unless the span has it or ``value`` is empty."""
@@ -122,16 +134,15 @@ class _Filled:
     def add_content(self, name: str, value: Any) -> None:
         """Add an input or output that the span lacks; None adds nothing."""
         if self.recorded.get(name) in (None, "") and value is not None:
-            is_text = isinstance(value, str)
-            self.changes[name] = value if is_text else orjson.dumps(value).decode()
-            self.changes[_MIME_TYPES[name]] = semconv.TEXT_MIME_TYPE if is_text else semconv.JSON_MIME_TYPE
+            self.replace_content(name, value)
 
     def replace_content(self, name: str, value: Any) -> None:
         """Replace an input or output; keep the recorded value beside it."""
         if self.recorded.get(name) not in (None, ""):
             self.kept_as[name] = name + semconv.RECORDED_SUFFIX
-        self.changes[name] = orjson.dumps(value).decode()
-        self.changes[_MIME_TYPES[name]] = semconv.JSON_MIME_TYPE
+        is_text = isinstance(value, str)
+        self.changes[name] = as_json(value)
+        self.changes[_MIME_TYPES[name]] = semconv.TEXT_MIME_TYPE if is_text else semconv.JSON_MIME_TYPE
 
     def add_mime_types(self) -> None:
         """Say of an input or output that it is JSON, if it is and nothing says so."""
@@ -168,14 +179,16 @@ def _fill_tool(filled: _Filled) -> None:
     found = model_calls.read_tool(filled.recorded)
     filled.add(semconv.GEN_AI_TOOL_NAME, found.name)
     filled.add(semconv.GEN_AI_TOOL_CALL_ID, found.call_id)
-    for name, content in (
-        (semconv.GEN_AI_TOOL_CALL_ARGUMENTS, found.arguments),
-        (semconv.GEN_AI_TOOL_CALL_RESULT, found.result),
+    filled.rename(found.name or "")
+    for name, shown_as, content in (
+        (semconv.GEN_AI_TOOL_CALL_ARGUMENTS, semconv.INPUT_VALUE, found.arguments),
+        (semconv.GEN_AI_TOOL_CALL_RESULT, semconv.OUTPUT_VALUE, found.result),
     ):
         if content is not None:
-            filled.add(name, content if isinstance(content, str) else orjson.dumps(content).decode())
-    filled.add_content(semconv.INPUT_VALUE, found.arguments)
-    filled.add_content(semconv.OUTPUT_VALUE, found.result)
+            filled.add(name, as_json(content))
+            shown = filled.recorded.get(shown_as)
+            if shown is None or as_json(structured(shown)) != as_json(content):
+                filled.replace_content(shown_as, content)
 
 
 def _has_request(value: Any) -> bool:
@@ -200,5 +213,7 @@ def _says_more(replies: Sequence[ChatMessage], recorded: Any) -> bool:
 def _has_reply(value: Any) -> bool:
     """Return whether an output is text, or a reply as a client returns it."""
     if isinstance(value, Mapping):
+        if _DUMPED_REPLY in value:
+            return False
         return "role" in value or isinstance(value.get("choices", value.get("output")), list)
     return isinstance(value, str) and value != ""

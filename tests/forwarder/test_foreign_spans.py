@@ -92,7 +92,7 @@ def test_nothing_recorded_is_lost(library: str) -> None:
                     continue
                 assert kept == value, name
             assert (before.name, before.start_time, before.end_time) == (
-                after.name,
+                found.get(semconv.RECORDED_NAME, after.name),
                 after.start_time,
                 after.end_time,
             )
@@ -193,6 +193,88 @@ def test_tool_calls_have_our_attributes(library: str) -> None:
     assert attributes[semconv.GEN_AI_TOOL_CALL_ID] == "call_weather"
     assert json.loads(str(attributes[semconv.INPUT_VALUE])) == ARGUMENTS
     assert "21" in str(attributes[semconv.OUTPUT_VALUE])
+
+
+def exported_tool(name: str, attributes: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return name and attributes of a tool's exported span."""
+    parsed = orjson.loads(line({semconv.SPAN_KIND: "TOOL", **attributes}))
+    parsed["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["name"] = name
+    (span,) = LineRewriter(Path()).rewrite(orjson.dumps(parsed) + b"\n").spans
+    return span.name, dict(span.attributes or {})
+
+
+SMOLAGENTS_INPUT = '{"args": [], "sanitize_inputs_outputs": true, "kwargs": {"item": "pears"}}'
+LANGCHAIN_OUTPUT = (
+    '{"type": "tool", "data": {"content": "13", "type": "tool", "name": "price", "tool_call_id": "call_2"}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("part", "recorded", "shown", "mime_type"),
+    [
+        (semconv.INPUT_VALUE, SMOLAGENTS_INPUT, '{"item":"pears"}', semconv.JSON_MIME_TYPE),
+        (semconv.OUTPUT_VALUE, LANGCHAIN_OUTPUT, "13", semconv.TEXT_MIME_TYPE),
+    ],
+    ids=["smolagents", "LangChain"],
+)
+def test_tool_shows_its_arguments_and_result_alone(
+    part: str, recorded: str, shown: str, mime_type: str
+) -> None:
+    """The library's own fields around a tool's arguments or result are kept beside."""
+    _, attributes = exported_tool("price", {part: recorded, "tool.name": "price"})
+    assert attributes[part] == shown
+    assert attributes[part.replace("value", "mime_type")] == mime_type
+    assert attributes[part + semconv.RECORDED_SUFFIX] == recorded
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {semconv.INPUT_VALUE: "pears", semconv.OUTPUT_VALUE: "null"},
+        {semconv.INPUT_VALUE: '{"item": "pears"}', semconv.GEN_AI_TOOL_CALL_ARGUMENTS: '{"item":"pears"}'},
+        {semconv.INPUT_VALUE: "", semconv.OUTPUT_VALUE: ""},
+    ],
+    ids=["text", "same JSON", "empty"],
+)
+def test_tool_without_other_fields_shows_what_was_recorded(attributes: dict[str, str]) -> None:
+    """Arguments and a result that stand alone stay as recorded, and nothing is kept beside."""
+    _, found = exported_tool("price", {"tool.name": "price", **attributes})
+    assert not [name for name in found if name.endswith(semconv.RECORDED_SUFFIX)]
+    assert {name: found[name] for name in attributes} == attributes
+
+
+def test_tool_has_content_of_convention_alone() -> None:
+    """GenAI's arguments and result become input and output, also text that looks like another value."""
+    told = {semconv.GEN_AI_TOOL_CALL_ARGUMENTS: '{"item":"pears"}', semconv.GEN_AI_TOOL_CALL_RESULT: "null"}
+    _, found = exported_tool("price", told)
+    assert (found[semconv.INPUT_VALUE], found[semconv.OUTPUT_VALUE]) == ('{"item":"pears"}', "null")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "tool", "exported"),
+    [
+        ("SimpleTool", "price", "price"),
+        ("running tool", "price", "price"),
+        ("execute_tool price", "price", "execute_tool price"),
+        ("price.tool", "price", "price.tool"),
+        ("SimpleTool", "", "SimpleTool"),
+    ],
+)
+def test_tool_is_called_by_its_own_name(recorded: str, tool: str, exported: str) -> None:
+    """A span whose name does not say the tool is named after it; the recorded name is kept beside."""
+    name, attributes = exported_tool(recorded, {"tool.name": tool, semconv.INPUT_VALUE: "pears"})
+    assert name == exported
+    assert attributes.get(semconv.RECORDED_NAME, exported) == recorded
+
+
+def test_smolagents_reply_is_chat_message() -> None:
+    """The dump of smolagents' message, with the client's reply as printed, gives way to the message."""
+    for span in calls_in(exported("openinference_smolagents")):
+        attributes = span.attributes or {}
+        (choice,) = json.loads(str(attributes[semconv.OUTPUT_VALUE]))["choices"]
+        assert choice["message"]["role"] == "assistant"
+        assert choice["message"].get("tool_calls") or choice["message"]["content"]
+        assert '"raw"' in str(attributes[semconv.OUTPUT_VALUE + semconv.RECORDED_SUFFIX])
 
 
 @pytest.mark.parametrize("library", WITH_CONTENT)
