@@ -346,7 +346,7 @@ class Settings:
         "OTEL_ROLLOUT_INSTRUMENT",
         "Libraries whose instrumentors `instrument()` switches on, here and in Ray workers: names of entry "
         "points or of distributions, comma separated (`openai,langchain`), or `all` except HTTP clients. "
-        "Empty: only those that the application switches on itself. See docs/instrumentation.md.",
+        "Empty or `none`: only those that the application switches on itself. See docs/instrumentation.md.",
         setting_parsers.text,
         "",
     )

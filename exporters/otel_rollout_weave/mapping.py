@@ -25,6 +25,8 @@ MAX_OP_NAME_CHARS: Final = 128
 """Maximum characters of an operation's name in Weave; a longer name is cut."""
 MAX_DISPLAY_NAME_CHARS: Final = 1024
 """Maximum characters of a call's displayed name, and of a thread's id; longer ones are cut."""
+_FIRST_END_NS: Final = 1000
+"""Earliest end of a call, Unix time in ns. In Weave's tables, an end at 0 µs means that a call has not ended."""
 _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+), in (.+)(?:\n    (.+))?', re.MULTILINE)
 
 
@@ -77,7 +79,7 @@ def to_call(
     attributes = attributes_of(span)
     frame = _started(span, project_id, wb_run_id)
     frame |= {
-        "ended_at": iso_time(span.end_time or span.start_time or 0),
+        "ended_at": iso_time(max(span.end_time or span.start_time or 0, _FIRST_END_NS)),
         "exception": exception_of(span),
         "summary": summary_of(span),
         "wb_run_step_end": None,

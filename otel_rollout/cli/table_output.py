@@ -24,6 +24,9 @@ FORMATS: Final = get_args(Format)
 _MAX_CELL: Final = 200
 """Maximum characters of a value in a table."""
 _DIGITS: Final = 6
+_SECONDS: Final = "seconds"
+"""Word in the names of columns that hold durations."""
+_SECONDS_DIGITS: Final = 3
 _NO_LIMIT: Final = 10_000
 """Columns of the console in which a table's natural width is measured."""
 _NUMBERS: Final = (int, float)
@@ -43,7 +46,7 @@ def print_table(rows: Sequence[dict[str, Any]], columns: Sequence[str], notes: I
         is_number = any(isinstance(row[name], _NUMBERS) for row in rows)
         table.add_column(Text(in_one_line(name)), justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(text := _cell(row[name]), _STATES.get(text, "")) for name in columns))
+        table.add_row(*(Text(text := _cell(name, row[name]), _STATES.get(text, "")) for name in columns))
     # Like the list of `show`: a name that is cut or wrapped cannot be pasted.
     unbounded = console.options.update_width(_NO_LIMIT)
     console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
@@ -122,9 +125,11 @@ def _in_json(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _cell(value: Any) -> str:
+def _cell(column: str, value: Any) -> str:
     if value is None:
         return ""
+    if _SECONDS in column.split("_") and type(value) in _NUMBERS:
+        return f"{value:.{_SECONDS_DIGITS}f}"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -25,6 +25,8 @@ OWN_GROUP: Final = "otel_rollout_instrumentor"
 """Group of :data:`_OWN`. It is no entry-point group: other projects publish in :data:`GROUPS`."""
 ALL: Final = "all"
 """The setting's word for every installed instrumentor, except those of HTTP clients."""
+NONE: Final = frozenset({"none", "off", "false", "0"})
+"""The setting's words for no instrumentor."""
 HTTP_CLIENTS: Final = frozenset({"aiohttp-client", "httpx", "httpx2", "requests", "urllib", "urllib3"})
 """Names of instrumentors that add ``traceparent`` to requests to any host, also public ones.
 
@@ -109,10 +111,12 @@ def choose(setting: str, found: Sequence[Instrumentor]) -> Choice:
     name may also be a distribution's, which chooses that distribution's.
 
     Args:
-        setting: ``all``, or names, comma separated.
+        setting: ``all``, ``none``, or names, comma separated.
         found: the installed instrumentors.
     """
     names = [name for name in map(normalized, setting.split(",")) if name]
+    if NONE.issuperset(names):
+        return Choice([], [])
     if ALL in names:
         usable = [each for each in found if not each.problem and each.key not in HTTP_CLIENTS]
         known = {ALL} | {name for each in found for name in (each.key, normalized(each.distribution))}

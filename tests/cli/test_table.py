@@ -50,6 +50,16 @@ def test_list_filters_and_sorts(table: Path) -> None:
     assert f"from {table}" in printed
 
 
+def test_list_rounds_seconds(table: Path) -> None:
+    """A duration has three digits below the point in a printed table, and all of them in CSV."""
+    seconds = [each[4] for each in rows(run("list", "--from", table, "--limit", 20).output)]
+    assert all(len(each.partition(".")[2]) == 3 for each in seconds)
+    listed = run("list", "--from", table, "--limit", 20, "--format", "csv").output
+    exact = [each["seconds"] for each in csv.DictReader(io.StringIO(listed))]
+    assert [f"{float(each):.3f}" for each in exact] == seconds
+    assert exact != seconds
+
+
 def test_list_prints_a_page(table: Path) -> None:
     """Fifty rows, unless told otherwise."""
     assert len(rows(run("list", "--from", table).output)) == 50

@@ -243,6 +243,26 @@ def test_nothing_is_switched_on_unasked(site, recorded):
     assert process.instrumentors == {}
 
 
+@pytest.mark.parametrize("word", ["none", "None", "off", "false", "0", " none, "])
+def test_word_for_none_switches_nothing_on_without_a_warning(site, tracing, caplog, word):
+    """Only the application's own instrumentors count, as with an empty setting."""
+    add_library(site, "liba")
+    add_instrumentor(site, "opentelemetry-instrumentation-liba", "liba")
+    instrument(word)
+    assert process.instrumentors == {}
+    assert caplog.text == ""
+
+
+def test_word_for_none_beside_a_name_is_told(site, recorded, caplog):
+    """A setting that contradicts itself switches on what it names, and one line says so."""
+    add_library(site, "liba")
+    add_instrumentor(site, "opentelemetry-instrumentation-liba", "liba")
+    instrument("none,liba")
+    call("liba")
+    assert scopes(recorded()) == ["opentelemetry_instrumentation_liba"]
+    assert "no installed instrumentor is called 'none'" in caplog.text
+
+
 def test_nothing_is_imported_or_patched_while_tracing_is_off(site):
     """Neither an instrumentor, nor what joins and switches on, nor the SDK; the API stays as it was."""
     add_library(site, "liba")
