@@ -90,6 +90,12 @@ class LocalWeave:
         answer: dict[str, Any] = self._request("/calls/query_stats", {"project_id": f"{ENTITY}/{project}"})
         return int(answer["count"])
 
+    def usage(self, project: str, call_ids: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
+        """Usage by model of these calls and all below each, as the server sums it up."""
+        asked = {"project_id": f"{ENTITY}/{project}", "call_ids": call_ids}
+        found: dict[str, dict[str, dict[str, Any]]] = self._request("/calls/usage", asked)["call_usage"]
+        return found
+
     def children(self, project: str, call_id: str) -> list[dict[str, Any]]:
         """What ``call.children()`` returns."""
         return self.ask({"project": f"{ENTITY}/{project}", "children_of": call_id})

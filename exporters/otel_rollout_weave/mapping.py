@@ -26,7 +26,7 @@ MAX_OP_NAME_CHARS: Final = 128
 MAX_DISPLAY_NAME_CHARS: Final = 1024
 """Maximum characters of a call's displayed name, and of a thread's id; longer ones are cut."""
 _FIRST_END_NS: Final = 1000
-"""Earliest end of a call, Unix time in ns. In Weave's tables, an end at 0 µs means that a call has not ended."""
+"""Earliest end of a call, Unix time in ns; in Weave's tables, a call with an end at 0 µs has not ended."""
 _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+), in (.+)(?:\n    (.+))?', re.MULTILINE)
 
 

@@ -25,6 +25,7 @@ from otel_rollout.base.errors import internal_errors, warn_once
 from otel_rollout.base.interrupts import pass_on
 from otel_rollout.otlp import writer as otlp_json
 from otel_rollout.recording import content, doubles, previews
+from otel_rollout.recording.entered import present_context
 from otel_rollout.recording.identity import NO_IDENTITY, Identity, identity_in
 from otel_rollout.recording.joined_span import TOKEN_COUNTS, is_model_call
 from otel_rollout.recording.runtime_context import TRAJECTORY, span_above
@@ -260,6 +261,8 @@ class SpoolSpanProcessor(IdentityProcessor):
             return
         writer = active.writer
         try:
+            if not open_span.is_ours:
+                present_context()  # a stream that was closed has restored the context of its trajectory
             end_ns = otlp_json.valid_time(span.end_time, time.time_ns())
             status = span.status
             has_message = open_span.is_ours or open_span.limits.mode == "full"

@@ -66,7 +66,7 @@ def test_lines_say_what_was_lost(said: tuple[Path, str]) -> None:
 
 @pytest.mark.parametrize("name", ["mlflow", "weave", "delta", "otlp", "otlp_proto_http"])
 def test_backend_has_every_odd_span(said: tuple[Path, str], adapters: dict[str, Adapter], name: str) -> None:
-    """None is rejected, each of the backend's trajectories has the spans that were recorded, each with an end."""
+    """None is rejected; each of the backend's trajectories has the recorded spans, each with an end."""
     assert not list(said[0].rglob("rejected.*")), said[1][-3000:]
     recorded = Counter(span.span.trace_id.hex() for span in read_directory(said[0]))
     operations = adapters[name].read("odd")

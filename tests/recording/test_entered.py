@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 
 from otel_rollout import rollout_trace_attr, rollout_trace_op, score
 from tests.spool_reader import Recorded
@@ -117,6 +119,34 @@ def test_whatever_begins_first_after_a_stream_is_closed_stays_here(
         begin()
     in_library("outside")
     assert set(names_of(recorded())) == {1, 2}
+
+
+@pytest.mark.parametrize("is_collected", [False, True], ids=["closed", "collected"])
+def test_span_of_the_sdk_after_a_stream_is_closed_stays_here(
+    is_collected: bool, recorded: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the application's own provider, the end of the stream's span returns to this trajectory."""
+    provider = TracerProvider()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(sys.modules[__name__], "LIBRARY", provider.get_tracer("library"))
+    with rollout_trace_attr(sample_index=1):
+        events = stream()
+        next(events)
+    with rollout_trace_attr(sample_index=2):
+        if is_collected:
+            del events
+        else:
+            events.close()
+        in_library("first")
+        in_library("second")
+    spans = recorded()
+    assert names_of(spans) == {1: ["stream"], 2: ["first", "second"]}
+    (root,) = [
+        each
+        for each in spans
+        if each.attributes["rollout.sample_index"] == 2 and each.name == "rollout_trace"
+    ]
+    assert {each.span.trace_id for each in spans if each.name in ("first", "second")} == {root.span.trace_id}
 
 
 def test_trajectory_in_a_trajectory_returns_to_the_outer_one(recorded: Read) -> None:

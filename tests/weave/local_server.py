@@ -292,6 +292,7 @@ class LocalServer:
             ("/call/update", tsi.CallUpdateReq, "call_update"),
             ("/calls/delete", tsi.CallsDeleteReq, "calls_delete"),
             ("/calls/query_stats", tsi.CallsQueryStatsReq, "calls_query_stats"),
+            ("/calls/usage", tsi.CallsUsageReq, "calls_usage"),
             ("/feedback/query", tsi.FeedbackQueryReq, "feedback_query"),
             ("/feedback/purge", tsi.FeedbackPurgeReq, "feedback_purge"),
             ("/obj/read", tsi.ObjReadReq, "obj_read"),

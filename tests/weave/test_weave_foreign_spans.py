@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from otel_rollout.base import semconv
 from otel_rollout_weave.ids import call_id_of
 from tests.otlp.foreign_spans import QUESTION
 from tests.otlp.model_server import ANSWER
@@ -29,3 +30,17 @@ def test_foreign_calls_are_shown_as_ours(weave, project, exporter):
             assert call["thread_id"] == call["trace_id"]
         assert QUESTION in json.dumps(calls[0]["inputs"])
         assert ANSWER in json.dumps(calls[1]["output"], ensure_ascii=False)
+
+
+def test_trajectory_has_the_usage_of_its_calls_once(weave, project, exporter):
+    """Weave's server adds up what is below a root, so a root has no usage of its own."""
+    of_libraries = {library: exported(library, project) for library in WITH_CONTENT}
+
+    deliver(exporter, [span for spans in of_libraries.values() for span in spans])
+
+    roots = {library: call_id_of(spans[-1].context) for library, spans in of_libraries.items()}
+    summed = weave.usage(project, list(roots.values()))
+    for library, spans in of_libraries.items():
+        counted = [span.attributes[semconv.GEN_AI_USAGE_INPUT_TOKENS] for span in calls_in(spans)]
+        told = sum(model["prompt_tokens"] for model in summed[roots[library]].values())
+        assert told == sum(counted), library
