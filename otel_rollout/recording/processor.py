@@ -204,10 +204,7 @@ def _keep(keep: Callable[..., None], *arguments: Any) -> None:
 
 
 class IdentityProcessor(SpanProcessor):
-    """Sets a trajectory's identity on the application's spans inside.
-
-    It records none of them.
-    """
+    """Sets a trajectory's identity on the application's spans inside; records none of them."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Set the identity of the current trajectory on the span."""
