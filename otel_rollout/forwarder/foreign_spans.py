@@ -3,9 +3,10 @@
 A model call's span gets kind, model, token counts and finish reasons by OpenTelemetry's names, and its
 messages as input and output. Spans of tools, agents and other operations get their input and output.
 Recorded attributes stay, with the exceptions that docs/operations.md names. Above all, where no target would
-find the messages in a model call's input or output, the messages replace it; so do a tool's arguments and
-result where the library's own fields are around them. The recorded value is then in ``input.value.recorded``
-or ``output.value.recorded``.
+find the messages in a model call's input or output, the messages replace it. A tool's arguments and result
+replace an input and output with the library's own fields around them, and messages in OpenAI's form replace
+those that LangChain has serialized. The recorded value is then in ``input.value.recorded`` or
+``output.value.recorded``.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def _completed(span: JsonSpan) -> _Filled:
     elif kind == semconv.KIND_TOOL:
         _fill_tool(filled)
     else:
-        filled.add_content(semconv.INPUT_VALUE, model_calls.read_input(recorded, events))
-        filled.add_content(semconv.OUTPUT_VALUE, model_calls.read_output(recorded, events))
+        filled.add_messages(semconv.INPUT_VALUE, model_calls.read_input(recorded, events))
+        filled.add_messages(semconv.OUTPUT_VALUE, model_calls.read_output(recorded, events))
     if kind:
         filled.add(semconv.SPAN_KIND, kind)
         filled.add_mime_types()
@@ -131,9 +132,11 @@ class _Filled:
         if value:
             self.changes[name] = value
 
-    def add_content(self, name: str, value: Any) -> None:
-        """Add an input or output that the span lacks; None adds nothing."""
-        if self.recorded.get(name) in (None, "") and value is not None:
+    def add_messages(self, name: str, value: Any) -> None:
+        """Add an input or output that the span lacks, unless it is None; convert LangChain's messages."""
+        if self.recorded.get(name) not in (None, ""):
+            value = model_calls.without_dumps(structured(self.recorded[name]))
+        if value is not None:
             self.replace_content(name, value)
 
     def replace_content(self, name: str, value: Any) -> None:

@@ -238,6 +238,42 @@ def _result(part: Mapping[str, Any]) -> ChatMessage:
     return {**made, "tool_call_id": str(call_id)} if call_id else made
 
 
+# --- LangChain ---------------------------------------------------------------------------------------------
+
+_LANGCHAIN_ROLES: Final = {
+    "human": "user",
+    "HumanMessageChunk": "user",
+    "ai": "assistant",
+    "AIMessageChunk": "assistant",
+    "system": "system",
+    "tool": "tool",
+}
+
+
+def langchain_fields(message: Any) -> Mapping[str, Any]:
+    """Return the fields of a message that LangChain has serialized; empty for any other value."""
+    fields = message.get("data", message.get("kwargs")) if isinstance(message, Mapping) else None
+    return fields if isinstance(fields, Mapping) and "content" in fields else {}
+
+
+def of_langchain(messages: Any) -> list[ChatMessage]:
+    """Return the messages of a list that LangChain has serialized; empty if any is of another form."""
+    listed = [langchain_fields(message) for message in messages] if isinstance(messages, list) else []
+    if not all(str(fields.get("type")) in _LANGCHAIN_ROLES for fields in listed):
+        return []
+    return [_of_langchain(fields) for fields in listed]
+
+
+def _of_langchain(fields: Mapping[str, Any]) -> ChatMessage:
+    given = fields.get("tool_calls")
+    calls = [
+        _call(call.get("id"), call.get("name"), call.get("args"))
+        for call in (given if isinstance(given, list) else ())
+        if isinstance(call, Mapping)
+    ]
+    return _message({**fields, "role": _LANGCHAIN_ROLES[fields["type"]]}, "", fields["content"], calls)
+
+
 # --- GenAI's events, one per message ------------------------------------------------------------------------
 
 _ROLES: Final = {

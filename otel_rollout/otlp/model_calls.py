@@ -282,10 +282,9 @@ def _arguments(given: Any) -> Any:
 def _result(made: Any) -> tuple[Any, Any]:
     """Return a tool's result, and the call's id that LangChain's result names."""
     message = made.get("output") if isinstance(made, Mapping) and "kwargs" in made else made
-    if isinstance(message, Mapping):
-        fields = message.get("data", message.get("kwargs"))
-        if isinstance(fields, Mapping) and fields.get("type") == "tool" and "content" in fields:
-            return fields["content"], fields.get("tool_call_id")
+    fields = chat_messages.langchain_fields(message)
+    if fields.get("type") == "tool":
+        return fields["content"], fields.get("tool_call_id")
     return made, None
 
 
@@ -319,6 +318,12 @@ def read_output(attributes: Mapping[str, Any], events: Iterable[Event] = ()) -> 
     if replies:
         return {"messages": replies}
     return _first(attributes, "final_result", "traceloop.entity.output", "gen_ai.task.output")
+
+
+def without_dumps(value: Any) -> Any:
+    """Return a recorded input or output with LangChain's messages in OpenAI's form; None if it has none."""
+    messages = chat_messages.of_langchain(value.get("messages")) if isinstance(value, Mapping) else []
+    return {**value, "messages": messages} if messages else None
 
 
 def _with_details(attributes: Mapping[str, Any], events: Iterable[Event]) -> Mapping[str, Any]:

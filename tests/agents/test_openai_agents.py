@@ -123,7 +123,7 @@ def test_tool_has_arguments_and_result(recorded: Read) -> None:
     """The arguments are those of the model."""
     run()
     first = next(span for span in recorded() if span.name == "price")
-    assert (first.input, first.output) == ('{"item": "apples"}', 2)
+    assert (first.input, first.output) == ({"item": "apples"}, 2)
     assert first.attributes["openinference.span.kind"] == "TOOL"
 
 

@@ -267,6 +267,58 @@ def test_tool_is_called_by_its_own_name(recorded: str, tool: str, exported: str)
     assert attributes.get(semconv.RECORDED_NAME, exported) == recorded
 
 
+HUMAN = {"type": "human", "data": {"content": "3+4?", "type": "human", "name": None}}
+CALL = {"name": "add", "args": {"a": 3}, "id": "call_0", "type": "tool_call"}
+AI = {"lc": 1, "kwargs": {"content": "", "type": "ai", "tool_calls": [CALL], "name": None}}
+RESULT = {"type": "tool", "data": {"content": "7", "type": "tool", "tool_call_id": "call_0", "name": "add"}}
+
+
+def test_langchain_messages_of_a_step_are_chat_messages() -> None:
+    """A node's messages are shown in OpenAI's form, beside its other state; what was recorded is kept."""
+    recorded = json.dumps({"messages": [HUMAN, AI, RESULT], "step": 1})
+    (span,) = (
+        LineRewriter(Path()).rewrite(line({semconv.SPAN_KIND: "CHAIN", semconv.INPUT_VALUE: recorded})).spans
+    )
+    attributes = span.attributes or {}
+    assert attributes[semconv.INPUT_VALUE + semconv.RECORDED_SUFFIX] == recorded
+    assert json.loads(str(attributes[semconv.INPUT_VALUE])) == {
+        "messages": [
+            {"role": "user", "content": "3+4?"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "call_0",
+                        "type": "function",
+                        "function": {"name": "add", "arguments": '{"a":3}'},
+                    }
+                ],
+            },
+            {"role": "tool", "content": "7", "tool_call_id": "call_0", "name": "add"},
+        ],
+        "step": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [HUMAN, {"role": "user", "content": "more"}],
+        [["user", "3+4?"]],
+        [{"type": "human", "data": {"type": [], "content": 1}}],
+        [],
+        "text",
+    ],
+)
+def test_messages_of_another_form_stay(messages: Any) -> None:
+    """A list that LangChain did not serialize as a whole is exported as recorded."""
+    recorded = json.dumps({"messages": messages})
+    attributes = {semconv.SPAN_KIND: "CHAIN", semconv.OUTPUT_VALUE: recorded}
+    (span,) = LineRewriter(Path()).rewrite(line(attributes)).spans
+    assert (span.attributes or {})[semconv.OUTPUT_VALUE] == recorded
+
+
 def test_smolagents_reply_is_chat_message() -> None:
     """The dump of smolagents' message, with the client's reply as printed, gives way to the message."""
     for span in calls_in(exported("openinference_smolagents")):

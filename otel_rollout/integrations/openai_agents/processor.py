@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -103,8 +104,17 @@ def _agent(span: Span, data: Any) -> None:
 
 def _function(span: Span, data: Any) -> None:
     set_attributes(span, {semconv.GEN_AI_TOOL_NAME: data.name})
-    put_value(span, semconv.INPUT_VALUE, data.input)
+    put_value(span, semconv.INPUT_VALUE, _arguments(data.input))
     put_value(span, semconv.OUTPUT_VALUE, data.output)
+
+
+def _arguments(given: Any) -> Any:
+    """Return a tool's arguments, which the SDK has as JSON text."""
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        return given
+    return found if isinstance(found, dict) else given
 
 
 def _generation(span: Span, data: Any) -> None:
