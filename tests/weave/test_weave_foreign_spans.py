@@ -41,6 +41,6 @@ def test_trajectory_has_the_usage_of_its_calls_once(weave, project, exporter):
     roots = {library: call_id_of(spans[-1].context) for library, spans in of_libraries.items()}
     summed = weave.usage(project, list(roots.values()))
     for library, spans in of_libraries.items():
-        counted = [span.attributes[semconv.GEN_AI_USAGE_INPUT_TOKENS] for span in calls_in(spans)]
+        counted = [(span.attributes or {}).get(semconv.GEN_AI_USAGE_INPUT_TOKENS, 0) for span in spans]
         told = sum(model["prompt_tokens"] for model in summed[roots[library]].values())
-        assert told == sum(counted), library
+        assert told == sum(counted) > 0, library
