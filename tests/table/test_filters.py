@@ -39,7 +39,8 @@ def test_values_become_literals() -> None:
     assert filters.equals("name", "it's") == "name = 'it''s'"
     assert filters.equals("name", ["a", None]) == "(name = 'a' OR name IS NULL)"
     assert filters.equals("validate", False) == "NOT validate"
-    assert filters.equals("step", range(2)) == "(step = 0 OR step = 1)"
+    assert filters.equals("step", range(2)) == "step IN (0, 1)"
+    assert filters.equals("name", ["a'", "b"]) == "name IN ('a''', 'b')"
     assert filters.equals("step", []) == "(false)"
 
 
