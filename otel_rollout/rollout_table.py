@@ -227,10 +227,11 @@ class RolloutTable:
         import pyarrow
         import ray
 
-        schema = pyarrow.schema(self._delta.schema().to_arrow())
-        return ray.data.read_parquet(
-            self.files(), columns=list(columns) or schema.names, schema=schema, **options
-        )
+        schema = pyarrow.schema(
+            self._delta.schema().to_arrow()
+        )  # a file of an older forwarder may lack columns
+        rows = ray.data.read_parquet(self.files(), schema=schema, **options)
+        return rows.select_columns(list(columns)) if columns else rows
 
     def duckdb(self, connection: Any = None) -> Any:
         """Return a connection of DuckDB that has the views; needs duckdb.

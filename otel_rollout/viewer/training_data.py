@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -69,13 +68,13 @@ def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Exa
     Of equal rewards the first rollout counts. The prompt is what both conversations begin with, up to the
     first reply.
     """
-    columns = (*_GROUP, "rollout_n", "trace_id", "path", "reward")
-    ranked = trajectories.where("reward IS NOT NULL").sort(*_GROUP, "rollout_n").select(*columns).dicts()
-    groups = itertools.groupby(ranked, key=lambda row: [row[name] for name in _GROUP])
-    chosen = (
-        (max(siblings, key=_reward), min(siblings, key=_reward))
-        for siblings in (list(each) for _, each in groups)
-    )
+    groups: dict[tuple[Any, ...], list[Example]] = {}
+    for row in trajectories.select(*_GROUP, "rollout_n", "trace_id", "path", "reward").dicts():
+        if row["reward"] is not None:
+            groups.setdefault(tuple(row[name] for name in _GROUP), []).append(row)
+    for siblings in groups.values():
+        siblings.sort(key=lambda row: row["rollout_n"] or 0)
+    chosen = ((max(each, key=_reward), min(each, key=_reward)) for each in groups.values())
     differing = ((best, worst) for best, worst in chosen if _reward(best) - _reward(worst) > min_spread)
     for part in chunks(differing, _TRACES_AT_ONCE // 2):
         chats = _chats(engine, [row["trace_id"] for pair in part for row in pair])

@@ -40,6 +40,7 @@ def test_values_become_literals() -> None:
     assert filters.equals("name", ["a", None]) == "(name = 'a' OR name IS NULL)"
     assert filters.equals("validate", False) == "NOT validate"
     assert filters.equals("step", range(2)) == "step IN (0, 1)"
+    assert filters.equals("name", ["a'", "b"]) == "name IN ('a''', 'b')"
     assert filters.equals("step", []) == "(false)"
 
 

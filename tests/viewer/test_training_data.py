@@ -71,6 +71,9 @@ def test_pairs_are_the_best_and_the_worst_of_each_group(table: RolloutTable) -> 
         assert [message["role"] for message in pair["prompt"]] == ["system", "user"]
         assert pair["chosen"][0]["role"] == pair["rejected"][0]["role"] == "assistant"
         assert pair["chosen"] != pair["rejected"]
+    few = table.trajectories.filter(path=["1/29/1", "1/29/3", "1/7/0"]).sort("-reward").limit(3)
+    (pair,) = table.preference_pairs(few)
+    assert (pair["chosen_path"], pair["rejected_path"]) == ("1/29/3", "1/29/1")
     wide = list(table.preference_pairs(min_spread=0.95))
     assert {pair["path"] for pair in wide} == {p for p, g in spread.items() if g["reward_spread"] > 0.95}
 
