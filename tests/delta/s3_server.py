@@ -2,8 +2,8 @@
 
     python -m tests.delta.s3_server
 
-Prints the path of the server. Looks in this order: a ``versitygw`` on the PATH; the one that was built before.
-Else it is built with Go, which takes minutes, once.
+Prints the path of the server: a ``versitygw`` on the PATH, or the one that was built before. Without them it is
+built with Go, which takes minutes, once.
 """
 
 from __future__ import annotations

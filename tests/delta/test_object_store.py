@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from otel_rollout.exporting.api import FailureKind
+from otel_rollout.table import compaction
+from otel_rollout.table.location import location_of
+from otel_rollout.table.store import Store
 from otel_rollout_delta import DeltaSpanExporter
 from tests.delta import s3_server
+from tests.delta.losing_proxy import losing_answers
 from tests.delta.reading import counted, expected_rows, rows_in
 from tests.delta.test_exactly_once import start_forwarder
 from tests.delta.test_problems import export
@@ -107,6 +111,26 @@ def test_two_compactors_at_once_beside_writers_keep_the_rows_exact(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("objects")
+def test_lost_answers_to_commits_change_no_row(
+    written: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store writes each entry of the log, and the connection ends before its first answer."""
+    uri = written["OTEL_ROLLOUT_DELTA_URI"] = f"{BUCKET}/lost"
+    node_dir = node_directory(written)
+    recorded = record_and_die(written, node_dir, count=20)
+    with losing_answers(written["AWS_ENDPOINT_URL"]) as (url, lost):
+        report = forward({**written, "AWS_ENDPOINT_URL": url}, node_dir)
+        commits = len(lost)
+        with monkeypatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", url)
+            assert compaction.compact(Store(location_of(uri)), 0).files_after == 1
+    assert commits >= len(recorded) / 7
+    assert len(lost) > commits
+    assert (report.exporters["delta"].delivered, report.lost) == (len(recorded), 0)
+    assert_exact(uri, tmp_path / "spool", len(recorded))
+
+
+@pytest.mark.usefixtures("objects")
 @pytest.mark.parametrize(
     ("variables", "bucket", "sentence", "kind"),
     [
@@ -135,7 +159,7 @@ def test_store_that_refuses_is_named(
     """A bucket that is not there, and keys that are wrong; versitygw has a code of its own for the last."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    failure = export(DeltaSpanExporter(uri=f"s3://{bucket}/table"))
+    failure = export(DeltaSpanExporter(uri=f"{bucket}/table"))
     assert failure is not None
     assert sentence in failure.message
     assert "<" not in failure.message

@@ -2,9 +2,9 @@
 
     replace_files URI DIRECTORY SECONDS POINT [RUN …]
 
-With runs, the program prunes them. It waits for another holder of the lease, whose commits renew it for
-``SECONDS``. ``DIRECTORY`` is where the store keeps the table's files. ``POINT`` is empty, a point of ``POINTS``,
-``stop before the commit``, or ``until FILE``: compact again and again until the file exists.
+With runs, the program prunes them. It waits for another holder of the lease. Its own commits renew the lease
+for ``SECONDS``. ``DIRECTORY`` is where the store keeps the table's files. ``POINT`` is empty, a point of
+``POINTS``, ``stop before the commit``, or ``until FILE``: compact again and again until the file exists.
 """
 
 from __future__ import annotations
