@@ -9,6 +9,8 @@ from otel_rollout.table.location import Location
 
 _ESCAPES: Final = re.compile("\x1b\\[[0-9;]*m")
 _BACKTRACE: Final = re.compile(r"\n +0: .*\Z", re.DOTALL)
+_ANSWER: Final = re.compile(r"<Error>.*<Message>(?P<message>[^<]+)</Message>", re.DOTALL)
+"""Answer of an S3 server to a request that it refuses."""
 _MAX_WORDS: Final = 300
 """Maximum characters of deltalake's own words in a message."""
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
@@ -90,6 +92,8 @@ def _has(words: str, signs: tuple[str, ...]) -> bool:
 
 def _reason(words: str) -> str:
     """Return the last and most specific part of a message, in one line."""
+    if answer := _ANSWER.search(words):
+        words = answer["message"]
     parts = [" ".join(part.split()) for part in words.replace("Error: ", "\n↳").split("↳")]
     parts = [part for part in parts if part]
     reason = parts[-1] if parts else "no reason given"

@@ -33,6 +33,11 @@ class Unit(NamedTuple):
     run_id: str | None
     step: int | None
 
+    @property
+    def order(self) -> tuple[str, int]:
+        """Key that sorts steps; rows without come first."""
+        return self.run_id or "", -1 if self.step is None else self.step
+
 
 class Share(NamedTuple):
     """The rows of a step in one file.
@@ -85,7 +90,7 @@ def beyond(size: int) -> Choice:
         for share in shares:
             sizes[share.unit] += share.size
         left, chosen = sum(sizes.values()), set()
-        for unit, _ in sorted(_newest(shares).items(), key=lambda item: item[1]):
+        for unit, _ in sorted(_newest(shares).items(), key=lambda item: (item[1], item[0].order)):
             if left <= size:
                 break
             left -= sizes[unit]
@@ -155,7 +160,7 @@ def _shares(reader: FileReader, files: Iterable[DataFile]) -> Shares:
             file, unit = each[row["file"]], Unit(row["run_id"], row["step"])
             size = round(file.size * row["rows"] / rows[row["file"]])
             found.append(Share(file, unit, row["rows"], row["roots"], row["newest_ns"], size))
-    return found
+    return sorted(found, key=lambda share: (share.file.path, share.unit.order))
 
 
 def _newest(shares: Shares) -> Mapping[Unit, int]:

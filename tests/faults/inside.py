@@ -7,6 +7,7 @@ Variables:
     OTEL_TEST_HASTE   factor by which forwarders' pauses are shorter
     OTEL_TEST_CLOCK   file with the seconds by which the clock is ahead; its content may change at any time
     OTEL_TEST_BATCH   spans of a batch that the exporter of tables commits
+    OTEL_TEST_TABLE   directory in which an object store keeps the table
     OTEL_TEST_DEATHS  directory with a file for each point at which a forwarder dies; the forwarder removes it
 """
 
@@ -176,7 +177,7 @@ def _die_committing(deaths: _Deaths) -> None:
 
     def watched(self: store.Store, *arguments: Any) -> None:
         is_over = threading.Event()
-        directory = Path(self.location.uri)
+        directory = Path(os.environ.get("OTEL_TEST_TABLE", self.location.uri))
         watch = threading.Thread(target=_watch, args=(deaths, directory, is_over), daemon=True)
         watch.start()
         try:

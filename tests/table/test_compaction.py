@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,61 +14,22 @@ from otel_rollout.table.data_files import FileReader
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import Lease, LeaseHeldError, LeaseLostError
 from otel_rollout.table.location import location_of
-from otel_rollout.table.rows import batch_of
 from otel_rollout.table.store import Store
-from tests.table.programs.replace_files import POINTS
-from tests.table.tables import all_rows, appended_rows, asked, root, row, written
+from tests.table.exactness import (
+    DEADLINE,
+    Program,
+    append,
+    compact_beside_writers,
+    filled,
+    kill_at_every_point,
+    live_files,
+)
+from tests.table.tables import all_rows, asked, root, row, written
 from tests.waiting import wait_for
-
-_DEADLINE = 240
-
-
-class Program:
-    """A program of the tests in a process of its own, with its output in a file.
-
-    Args:
-        directory: for the file.
-        name: the program's name.
-        arguments: its arguments.
-    """
-
-    def __init__(self, directory: Path, name: str, *arguments: object) -> None:
-        command = [sys.executable, "-m", f"tests.table.programs.{name}", *map(str, arguments)]
-        descriptor, path = tempfile.mkstemp(dir=directory)
-        self._output = Path(path)
-        self.process = subprocess.Popen(command, stdout=descriptor, stderr=descriptor)
-        os.close(descriptor)
-
-    def ended(self) -> tuple[int, str]:
-        """Return how the program ended, and what it printed."""
-        try:
-            return self.process.wait(_DEADLINE), self._output.read_text()
-        finally:
-            self.process.kill()
-            self.process.wait()
-
-
-def filled(path: Path, writers: Iterable[str], commits: int = 3) -> Store:
-    """Write a table with small commits of writers, each of which is a run."""
-    store = Store(location_of(str(path)))
-    for writer in writers:
-        append(store, writer, range(commits))
-    return store
-
-
-def append(store: Store, writers: str, commits: Iterable[int]) -> None:
-    """Append commits; each has rows of all writers, whose names are letters."""
-    for commit in commits:
-        rows = [each for writer in writers for each in appended_rows(writer, commit, 4)]
-        store.append([batch_of(rows)], writers, commit)
 
 
 def files_on_disk(path: Path) -> set[str]:
     return {str(file.relative_to(path)) for file in path.rglob("*.parquet") if "_delta_log" not in file.parts}
-
-
-def live_files(path: Path) -> set[str]:
-    return set(DeltaTable(str(path)).get_add_actions().column("path").to_pylist())
 
 
 def test_small_files_become_one_with_the_same_rows(tmp_path: Path) -> None:
@@ -147,56 +103,12 @@ def test_rows_of_an_older_version_get_nulls(tmp_path: Path) -> None:
 @pytest.mark.parametrize("runs", [(), ("run-a",)], ids=["compact", "prune"])
 def test_process_killed_at_every_point_leaves_the_rows_exact(tmp_path: Path, runs: tuple[str, ...]) -> None:
     """The next process takes over when the lease's time is up; a pruning is done as a whole or not at all."""
-    path = tmp_path / "table"
-    store = filled(path, ["ab"])
-    for commit, point in enumerate(POINTS, 3):
-        append(store, "ab", [commit])
-        before = all_rows(path)
-        code, printed = Program(tmp_path, "replace_files", path, 1, point, *runs).ended()
-        assert code == -signal.SIGKILL, f"{point}: {printed}"
-        remaining = [each for each in before if each["run_id"] not in runs]
-        assert all_rows(path) in ([before, remaining] if runs else [before]), point
-    append(store, "ab", [commit + 1])
-    expected = [each for each in all_rows(path) if each["run_id"] not in runs]
-    assert Program(tmp_path, "replace_files", path, 1, "", *runs).ended()[0] == 0
-    assert all_rows(path) == expected
-    assert store.committed("ab") == commit + 1
-    if not runs:
-        assert len(live_files(path)) == 1
+    kill_at_every_point(str(tmp_path / "table"), tmp_path / "table", tmp_path, runs)
 
 
 def test_two_compactors_at_once_beside_eight_writers_keep_the_rows_exact(tmp_path: Path) -> None:
     """Both compact again and again; a pruning of another run happens between them."""
-    path, stop = tmp_path / "table", tmp_path / "stop"
-    filled(path, ["gone"])
-    compactors = [Program(tmp_path, "replace_files", path, 60, f"until {stop}") for _ in range(2)]
-    writers = [Program(tmp_path, "append_rows", path, number, 12, 5) for number in range(8)]
-    pruner = Program(tmp_path, "replace_files", path, 60, "", "run-gone")
-    try:
-        assert [writer.ended()[0] for writer in writers] == [0] * 8
-        assert pruner.ended()[0] == 0
-    finally:
-        stop.touch()
-    results = [compactor.ended() for compactor in compactors]
-    assert [code for code, _ in results] == [0, 0], results
-    expected = [
-        each
-        for number in range(8)
-        for commit in range(12)
-        for each in appended_rows(str(number), commit, 5)
-    ]  # fmt: skip
-    assert_rows(all_rows(path), expected)
-    assert len(live_files(path)) < 96
-    assert sum("became" in printed for _, printed in results) == 2
-
-
-def assert_rows(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    """Check count, ids and values."""
-    assert len(found) == len(expected)
-    for each, wanted in zip(found, sorted(expected, key=lambda each: each["trace_id"]), strict=True):
-        assert {name: each[name] for name in wanted if name != "start_time"} == {
-            name: value for name, value in wanted.items() if name != "start_time"
-        }
+    compact_beside_writers(str(tmp_path / "table"), tmp_path, writers=8, commits=12)
 
 
 def test_process_that_lost_its_lease_commits_nothing(tmp_path: Path) -> None:
@@ -204,9 +116,9 @@ def test_process_that_lost_its_lease_commits_nothing(tmp_path: Path) -> None:
     path = tmp_path / "table"
     store = filled(path, "a")
     before = all_rows(path)
-    paused = Program(tmp_path, "replace_files", path, 1, "stop before the commit")
-    wait_for(lambda: is_stopped(paused.process.pid), _DEADLINE)
-    assert Program(tmp_path, "replace_files", path, 60, "").ended()[0] == 0
+    paused = Program(tmp_path, "replace_files", path, path, 1, "stop before the commit")
+    wait_for(lambda: is_stopped(paused.process.pid), DEADLINE)
+    assert Program(tmp_path, "replace_files", path, path, 60, "").ended()[0] == 0
     files = live_files(path)
     paused.process.send_signal(signal.SIGCONT)
     code, printed = paused.ended()

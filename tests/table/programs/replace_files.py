@@ -1,6 +1,9 @@
-"""Compact or prune a table, and die or stop at a point: ``replace_files URI SECONDS POINT [RUN …]``.
+"""Compact or prune a table, and die or stop at a point.
 
-With runs, the program prunes them. It waits for another holder of the lease. ``POINT`` is empty, a point of
+    replace_files URI DIRECTORY SECONDS POINT [RUN …]
+
+With runs, the program prunes them. It waits for another holder of the lease. Its own commits renew the lease
+for ``SECONDS``. ``DIRECTORY`` is where the store keeps the table's files. ``POINT`` is empty, a point of
 ``POINTS``, ``stop before the commit``, or ``until FILE``: compact again and again until the file exists.
 """
 
@@ -34,7 +37,7 @@ POINTS = (
     "after the checkpoint",
     "before the release",
 )
-"""Points at which the program can die; the watched ones need a table in a directory."""
+"""Points at which the program can die."""
 _WATCHED = {"writing the rows": "compacted/*/*", "in the log": "_delta_log/*.json"}
 _DEADLINE = 120.0
 
@@ -119,7 +122,7 @@ def replace(store: Store, runs: tuple[str, ...]) -> None:
             time.sleep(0.1)
 
 
-def main(uri: str, seconds: str, point: str, *runs: str) -> None:
+def main(uri: str, directory: str, seconds: str, point: str, *runs: str) -> None:
     """Do what the arguments say."""
     lease.SECONDS = float(seconds)
     store = Store(location_of(uri))
@@ -128,7 +131,7 @@ def main(uri: str, seconds: str, point: str, *runs: str) -> None:
         while not end.exists():
             replace(store, runs)
         return
-    arrange(point, Path(uri))
+    arrange(point, Path(directory))
     replace(store, runs)
 
 
