@@ -227,9 +227,8 @@ class RolloutTable:
         import pyarrow
         import ray
 
-        schema = pyarrow.schema(
-            self._delta.schema().to_arrow()
-        )  # a file of an older forwarder may lack columns
+        # Given, because a file of an older forwarder may lack columns.
+        schema = pyarrow.schema(self._delta.schema().to_arrow())
         rows = ray.data.read_parquet(self.files(), schema=schema, **options)
         return rows.select_columns(list(columns)) if columns else rows
 
