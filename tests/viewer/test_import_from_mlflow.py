@@ -31,7 +31,10 @@ def test_trajectories_of_mlflow_are_those_of_the_spool(
     assert ours.trajectories.sort("path").select(*COLUMNS).dicts() == (
         theirs.trajectories.sort("path").select(*COLUMNS).dicts()
     )
-    for trace_id in rollout.ids.values():
+    for path, trace_id in rollout.ids.items():
         name = trace_id.split("-")[1]
-        assert ours.trajectory(name).chat == theirs.trajectory(name).chat
+        if path.startswith("2/"):  # the text of token ids is in MLflow, and not in the spool
+            assert ours.trajectory(name).chat[0] == {"role": "user", "content": "Count."}
+        else:
+            assert ours.trajectory(name).chat == theirs.trajectory(name).chat
         assert ours.trajectory(name).scores == theirs.trajectory(name).scores
