@@ -80,9 +80,14 @@ def node_dir(fresh_process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     otel_rollout.configure({"console": {}}, run_id="run", node="node", spool_dir=str(tmp_path / "spool"))
     for number in range(10):
         rollout_trace_op(name=f"op {number}")(lambda: None)()
+    wait_for(lambda: operations_in(found) == 10, 30)
     otel_rollout.shutdown(0)
     yield found
     lock.close()
+
+
+def operations_in(node_dir: Path) -> int:
+    return sum((node_dir / name.file).read_bytes().count(b'"op ') for name in layout.segments(node_dir))
 
 
 NAMES = [f"op {number}" for number in range(10)]
