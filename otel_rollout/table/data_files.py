@@ -116,25 +116,28 @@ class FileReader:
             files: the files.
             condition: SQL condition of the rows to write.
         """
-        from deltalake import DeltaTable, write_deltalake
-
         with self._store.describing():
             columns, rows = self._rows(files)
             order = ", ".join(f"{name} NULLS FIRST" for name in _ORDER if name in columns)
             query = f"SELECT {', '.join(columns)} FROM ({rows}) WHERE {condition} ORDER BY {order}"  # noqa: S608
-            directory = f"{DIRECTORY}/{secrets.token_hex(16)}"
-            address = f"{self._store.location.uri}/{directory}"
-            # A table of its own for a moment: deltalake writes its files, and knows their sizes and bounds.
-            write_deltalake(
-                address,
-                self._builder.execute(query),
-                mode="error",
-                configuration={schema.STATISTICS_PROPERTY: self._statistics} if self._statistics else None,
-                storage_options=self._store.options,
-                writer_properties=writer_properties(_GROUP_ROWS),
-            )
-            written = DeltaTable(address, storage_options=self._store.options)
-            return list(_additions(written.get_add_actions(), directory))
+            return self._written(query)
+
+    def _written(self, query: str) -> list[AddAction]:
+        """Write a query's rows as a table of its own: so deltalake says the files' sizes and bounds."""
+        from deltalake import DeltaTable, write_deltalake
+
+        directory = f"{DIRECTORY}/{secrets.token_hex(16)}"
+        address = f"{self._store.location.uri}/{directory}"
+        write_deltalake(
+            address,
+            self._builder.execute(query),
+            mode="error",
+            configuration={schema.STATISTICS_PROPERTY: self._statistics} if self._statistics else None,
+            storage_options=self._store.options,
+            writer_properties=writer_properties(_GROUP_ROWS),
+        )
+        written = DeltaTable(address, storage_options=self._store.options)
+        return list(_additions(written.get_add_actions(), directory))
 
     def select(self, files: Sequence[DataFile], columns: str, groups: str) -> list[dict[str, Any]]:
         """Run ``SELECT columns … GROUP BY file, groups``; column ``file`` is the file's index."""

@@ -6,11 +6,11 @@ import http.client
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-_ENTRY = re.compile(r"/(?!compacted/)[^/]+/_delta_log/\d+\.json")
+_ENTRY = re.compile(r"^/[^/]+/[^/]+/_delta_log/\d+\.json")
 
 
 class _Proxy(BaseHTTPRequestHandler):
@@ -42,7 +42,8 @@ class _Proxy(BaseHTTPRequestHandler):
         if size is not None:
             self.send_header("Content-Length", str(size))
         self.end_headers()
-        self.wfile.write(content)
+        with suppress(BrokenPipeError):  # the client has what it wanted
+            self.wfile.write(content)
 
     do_GET = do_HEAD = do_POST = do_DELETE = do_PUT
 
