@@ -162,7 +162,7 @@ def publish_run(**runs: str) -> None:
     _trackers.publish_run(runs)
 
 
-def open_table(uri: str) -> RolloutTable:
+def open_table(uri: str | _os.PathLike[str]) -> RolloutTable:
     """Open a rollout table to read it: its views as DataFrames, SQL, and single trajectories.
 
     Args:

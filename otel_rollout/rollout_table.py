@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from otel_rollout.viewer.table_source import TableSource
 
 
-def open_table(uri: str) -> RolloutTable:
+def open_table(uri: str | os.PathLike[str]) -> RolloutTable:
     """Open a rollout table, as it is now.
 
     Args:
@@ -51,9 +52,9 @@ class RolloutTable:
         uri: see :func:`open_table`.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str | os.PathLike[str]) -> None:
         try:
-            self._store = Store(location_of(uri))
+            self._store = Store(location_of(_address(uri)))
         except ValueError as error:
             raise TableError(str(error)) from error
         self.uri = self._store.location.uri
@@ -136,7 +137,7 @@ class RolloutTable:
         Args:
             step: the training step; or a name as ``otel-rollout show`` takes it, or a trace id.
             sample: the dataset row.
-            rollout: index in the group.
+            rollout: index in the group; by default 0, or the only trajectory of the row.
             validate: whether the trajectory is of a validation.
 
         Raises:
@@ -148,8 +149,10 @@ class RolloutTable:
 
         name = str(step) if sample is None else "/".join(str(part) for part in (step, sample, rollout or 0))
         try:
-            wanted = reference.parse(f"{VALIDATION}/{name}" if validate else name)
             source = self._source
+            wanted = reference.parse(f"{VALIDATION}/{name}" if validate else name)
+            if sample is not None and rollout is None and not source.find(wanted):
+                wanted = reference.parse(wanted.path.rpartition("/")[0])
             chosen = reference.choose(wanted, source.find(wanted), self.uri)
             spans = source.spans(chosen.trace_id)
             return Trajectory(self, chosen.trace_id, conversation.conversation_of(spans, wanted.span))
@@ -178,7 +181,7 @@ class RolloutTable:
 
         Args:
             trajectories: rows of :attr:`trajectories`; by default those of training.
-            min_spread: groups whose rewards differ by no more than this have no pair.
+            min_spread: groups whose rewards differ by less have no pair; nor have equal rewards.
         """
         from otel_rollout.viewer import training_data
 
@@ -261,6 +264,18 @@ class RolloutTable:
         from otel_rollout.viewer.table_source import TableSource
 
         return TableSource(self._store)
+
+
+def _address(uri: str | os.PathLike[str]) -> str:
+    """Return the address of a table as text.
+
+    Raises:
+        ValueError: it is neither text nor a path, or empty.
+    """
+    address = os.fspath(uri) if isinstance(uri, (str, os.PathLike)) else None
+    if not isinstance(address, str) or not address:
+        raise ValueError(f"the table's address is {uri!r}; expected a directory, or s3://BUCKET/PATH.")
+    return address
 
 
 class Trajectory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas
 import polars
@@ -32,6 +33,54 @@ def test_rows_are_filtered_sorted_and_cut(table: RolloutTable) -> None:
     assert len(found) == 3
     assert len(every) == 32
     assert found.select("path").columns == ["path"]
+
+
+def test_what_follows_a_limit_applies_to_the_first_rows(table: RolloutTable) -> None:
+    """The three best are sorted and filtered, not cut again from all rows."""
+    best = table.trajectories.sort("-reward", "trace_id").limit(3)
+    wanted = best.dicts()
+    assert best.sort("reward", "-trace_id").dicts() == wanted[::-1]
+    assert best.filter(trace_id=wanted[1]["trace_id"]).dicts() == [wanted[1]]
+    assert best.where("rollout_n >= 0").select("path").dicts() == [{"path": each["path"]} for each in wanted]
+    assert best.limit(5).dicts() == wanted
+    assert best.limit(2).dicts() == wanted[:2]
+    assert best.select("path").limit(1).filter(validate=False).columns == ["path"]
+    assert [each["a"] for each in table.sql("SELECT 1 AS a UNION ALL SELECT 1").limit(1).where("a = 1")] == [
+        1
+    ]
+
+
+def test_values_are_compared_in_the_columns_type(table: RolloutTable) -> None:
+    """A row of the dataset is a text in the table, whatever the program calls it."""
+    expected = len(table.trajectories.filter(sample_index="1"))
+    assert expected
+    assert len(table.trajectories.filter(sample_index=1)) == expected
+    frame = table.trajectories.limit(1).pandas()
+    assert len(table.trajectories.filter(step=frame.step[0], rollout_n=frame.rollout_n[0])) == 2
+    with pytest.raises(QueryError, match="reward=nan cannot be compared with a column of type Float64"):
+        table.trajectories.filter(reward=float("nan"))
+
+
+def test_row_with_one_trajectory_needs_no_rollout(tmp_path: Path) -> None:
+    """Rollouts are numbered only where a row has several."""
+    written(tmp_path / "table", [root("1", rollout_n=None), root("2", sample_index="8", rollout_n=0)])
+    table = otel_rollout.open_table(tmp_path / "table")
+    assert table.trajectory(1, 7).trace_id.endswith("1")
+    assert table.trajectory(1, 8).trace_id.endswith("2")
+
+
+def test_interval_is_refused_before_it_is_read(table: RolloutTable) -> None:
+    """Arrow's library has no Python value for it."""
+    rows = table.sql("SELECT INTERVAL '1 day' AS waited")
+    with pytest.raises(QueryError, match=r"^Column 'waited' is an interval: write CAST"):
+        rows.dicts()
+
+
+@pytest.mark.parametrize("uri", [None, 3, "", b"x"])
+def test_address_of_another_type_is_named(uri: Any) -> None:
+    """A mistake is no AttributeError inside the package."""
+    with pytest.raises(TableError, match=r"^the table's address is .*; expected a directory"):
+        otel_rollout.open_table(uri)
 
 
 def test_every_view_is_an_attribute(table: RolloutTable) -> None:
@@ -104,6 +153,8 @@ def test_mistakes_are_named(table: RolloutTable, tmp_path: Path) -> None:
         table.sql("DROP TABLE spans")
     with pytest.raises(TableError, match="There is no trajectory 1/7/99"):
         table.trajectory(1, 7, 99)
+    with pytest.raises(QueryError, match="There is no column '3'"):
+        table.trajectories.sort(3)  # type: ignore[arg-type]
     with pytest.raises(TableError, match="There is no table at"):
         otel_rollout.open_table(str(tmp_path / "nothing"))
 

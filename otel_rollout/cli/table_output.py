@@ -10,7 +10,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, get_args
 
@@ -30,6 +31,8 @@ _SECONDS_DIGITS: Final = 3
 _NO_LIMIT: Final = 10_000
 """Columns of the console in which a table's natural width is measured."""
 _NUMBERS: Final = (int, float)
+_IN_TEXT: Final = (date, time, timedelta, Decimal, bytes)
+"""Types of values that CSV and JSON have as text; a ``datetime`` is a ``date``."""
 _STATES: Final = {"error": "bold red", "running": "yellow"}
 
 
@@ -104,9 +107,9 @@ def _write_csv(rows: Sequence[dict[str, Any]], columns: Sequence[str], file: IO[
 
 
 def _in_csv(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return json.dumps(value) if isinstance(value, (list, dict)) else value
+    if isinstance(value, (list, dict)):
+        return json.dumps(_in_json(value))
+    return _as_text(value) if isinstance(value, _IN_TEXT) else value
 
 
 def _write_json(rows: Sequence[dict[str, Any]], columns: Sequence[str], file: IO[str]) -> None:
@@ -115,14 +118,20 @@ def _write_json(rows: Sequence[dict[str, Any]], columns: Sequence[str], file: IO
 
 
 def _in_json(value: Any) -> Any:
-    """Return a value that JSON has: times as text, infinities and NaN as text."""
-    if isinstance(value, datetime):
-        return value.isoformat()
+    """Return a value that JSON has: times, exact decimals, bytes, infinities and NaN as text."""
+    if isinstance(value, _IN_TEXT):
+        return _as_text(value)
     if isinstance(value, dict):
         return {name: _in_json(entry) for name, entry in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_in_json(entry) for entry in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if isinstance(value, (date, time)) else str(value)
 
 
 def _cell(column: str, value: Any) -> str:
@@ -136,5 +145,5 @@ def _cell(column: str, value: Any) -> str:
         return f"{value:.1f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.{_DIGITS}g}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
-    text = in_one_line(str(value))
+    text = in_one_line(value.hex() if isinstance(value, bytes) else str(value))
     return text if len(text) <= _MAX_CELL else text[:_MAX_CELL] + "…"

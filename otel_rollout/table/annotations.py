@@ -26,6 +26,7 @@ from otel_rollout.table.store import Store
 _TRACE_ID: Final = "trace_id"
 _TRACES_AT_ONCE: Final = 500
 """Trajectories that are looked up with one query."""
+_MAX_NAME: Final = semconv.MAX_SCORE_NAME_CHARS
 _ROWS_AT_ONCE: Final = 5_000
 _IDENTITY: Final = {
     semconv.PROJECT_NAME: "project",
@@ -66,6 +67,9 @@ def scores_in(frame: Any, names: Sequence[str], comment: str | None) -> list[Giv
     for name in (_TRACE_ID, *names, *([comment] if comment else [])) if rows else ():
         if name not in known:
             raise TableError(f"The frame has no column {name!r}.{did_you_mean(name, known)}")
+    for name in names:
+        if not 0 < len(name) <= _MAX_NAME:
+            raise TableError(f"Column {name[:20]!r} is no score: a name has 1 to {_MAX_NAME} characters.")
     return [
         GivenScore(str(row[_TRACE_ID]), name, _score(name, row[name]), _comment(row, comment))
         for row in rows

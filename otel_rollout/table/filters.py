@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from decimal import Decimal
+from typing import Any, Final
 
 from otel_rollout.base.suggest import did_you_mean
 from otel_rollout.table.select import QueryError, expression, literal
 
-_NUMBER: Final = r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
+_NUMBER: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _COMPARED: Final = re.compile(rf"(?P<operator><=|>=|!=|<>|==|=|<|>)\s*(?P<number>{_NUMBER})")
 _RANGE: Final = re.compile(rf"(?P<first>{_NUMBER})\s*(?:-|\.\.)\s*(?P<last>{_NUMBER})")
 _SINGLE: Final = re.compile(_NUMBER)
 _OPERATORS: Final = {"==": "=", "!=": "<>"}
+_TEXTS: Final = ("Utf8", "LargeUtf8")
+_NUMBERS: Final = ("Int", "UInt", "Float", "Decimal")
+_TRUTH: Final = "Boolean"
+"""Beginnings of Arrow's types of texts, numbers and bools."""
 _FORMS: Final = "a number (3), a range (1-3), a comparison (<0.1), or several of them with commas"
 
 Value = str | int | float | bool | None
@@ -37,13 +44,80 @@ def numbers(column: str, text: str, source: str) -> str:
 
 def _numbers(column: str, text: str, source: str) -> str:
     if match := _COMPARED.fullmatch(text):
-        operator = _OPERATORS.get(match["operator"], match["operator"])
-        return f"{column} {operator} {match['number']}"
+        sign = _OPERATORS.get(match["operator"], match["operator"])
+        return f"{column} {sign} {_in_sql(match['number'])}"
     if match := _RANGE.fullmatch(text):
-        return f"{column} BETWEEN {match['first']} AND {match['last']}"
+        if Decimal(match["first"]) > Decimal(match["last"]):
+            raise QueryError(f"{source} {text!r} ends before it begins: write the smaller number first.")
+        return f"{column} BETWEEN {_in_sql(match['first'])} AND {_in_sql(match['last'])}"
     if _SINGLE.fullmatch(text):
-        return f"{column} = {text}"
+        return f"{column} = {_in_sql(text)}"
     raise QueryError(f"{source} {text!r} cannot be read: write {_FORMS}.")
+
+
+def _in_sql(number: str) -> str:
+    """Return a number that a person has typed, such as ``+1`` or ``.5``, as SQL."""
+    digits = number.lstrip("+-")
+    return f"{'-' if number.startswith('-') else ''}{'0' if digits.startswith('.') else ''}{digits}"
+
+
+def matching(column: str, type_: str, value: Any) -> str:
+    """Return the condition that a column has a value that a program gives, or one of several.
+
+    Args:
+        column: the column's name.
+        type_: the column's Arrow type.
+        value: a value of the column's type, or several; for a column of numbers also a text such as ``1-3``.
+
+    Raises:
+        QueryError: a value cannot be compared with the column.
+    """
+    value = _plain(value)
+    if isinstance(value, (list, tuple, set, frozenset, range)):
+        values = [_plain(each) for each in value]
+        if not any(isinstance(each, str) for each in values) or type_.startswith(_TEXTS):
+            return equals(column, [_comparable(column, type_, each) for each in values])
+        return _any(matching(column, type_, each) for each in values)
+    if isinstance(value, str) and type_.startswith(_NUMBERS):
+        return numbers(column, value, f"{column}=")
+    return equals(column, _comparable(column, type_, value))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of numpy or pandas as a builtin value."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _comparable(column: str, type_: str, value: Any) -> Value:
+    """Return the value as the column's type has it: a row ``7`` of the dataset is the text ``7``."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        if type_ == _TRUTH:
+            return value
+    elif type_.startswith(_TEXTS) and isinstance(value, (str, int)):
+        return str(value)
+    elif type_.startswith(_NUMBERS) and isinstance(value, (int, float)) and math.isfinite(value):
+        return value
+    raise QueryError(
+        f"{column}={value!r} cannot be compared with a column of type {type_}; a condition in SQL can: "
+        "where(…)."
+    )
+
+
+def row_count(number: Any) -> int:
+    """Return a number of rows.
+
+    Raises:
+        QueryError: it is no integer, or negative.
+    """
+    try:
+        found = operator.index(number)
+    except TypeError:
+        found = -1
+    if found < 0:
+        raise QueryError(f"The limit is {number!r}; expected a number of rows.")
+    return found
 
 
 def equals(column: str, value: Value | Sequence[Value]) -> str:
@@ -76,6 +150,8 @@ def where(text: str) -> str:
     Raises:
         QueryError: the text is no single expression.
     """
+    if not isinstance(text, str):
+        raise QueryError(f"The condition is {text!r}; expected SQL as text, such as 'reward < 0.1'.")
     return expression(text)
 
 
@@ -85,11 +161,11 @@ def order(text: str, columns: Sequence[str]) -> str:
     Raises:
         QueryError: there is no such column.
     """
-    name = text.removeprefix("-")
+    name = str(text).removeprefix("-")
     if name not in columns:
         known = ", ".join(columns)
         raise QueryError(f"There is no column {name!r}.{did_you_mean(name, columns)} Columns: {known}.")
-    return f"{name} {'DESC' if text.startswith('-') else 'ASC'} NULLS LAST"
+    return f"{name} {'DESC' if str(text).startswith('-') else 'ASC'} NULLS LAST"
 
 
 def _any(conditions: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ DEFAULT_URI: Final = "./rollouts"
 _S3: Final = ("s3", "s3a")
 _REMOTE: Final = (*_S3, "gs", "az", "azure", "abfs", "abfss", "adl")
 """Schemes of object stores that deltalake can write to."""
+_ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
+"""Part of a path that deltalake writes as it is and reads as another character."""
 _DEFAULT_REGION: Final = "us-east-1"
 _REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -65,14 +68,14 @@ def location_of(uri: str, source: str = "the table's address") -> Location:
         source: origin of the address, for the error.
 
     Raises:
-        ValueError: the address has an unknown scheme or no path.
+        ValueError: the address has an unknown scheme or no path, or one that deltalake cannot read again.
     """
     scheme, separator, _ = uri.partition("://")
     if not separator:
-        return _local(Path(os.path.expanduser(uri)))
+        return _local(Path(os.path.expanduser(uri)), source)
     parts = urlsplit(uri)
     if scheme == "file" and not parts.netloc and parts.path:
-        return _local(Path(unquote(parts.path)))
+        return _local(Path(unquote(parts.path)), source)
     if (
         scheme not in _REMOTE
         or not parts.netloc
@@ -86,6 +89,11 @@ def location_of(uri: str, source: str = "the table's address") -> Location:
     return Location(uri.rstrip("/"), None)
 
 
-def _local(path: Path) -> Location:
+def _local(path: Path, source: str) -> Location:
     absolute = Path(os.path.abspath(path))
+    if escape := _ESCAPE.search(str(absolute)):
+        raise ValueError(
+            f"{source} is {str(absolute)!r}; deltalake cannot read a directory with {escape[0]!r} in its "
+            "path: name another one."
+        )
     return Location(str(absolute), absolute)

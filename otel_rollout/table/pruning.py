@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _COUNTED: Final = (
     "file, run_id, step, count(*) AS rows, max(start_ns) AS newest_ns, "
-    "sum(CASE WHEN is_root THEN 1 ELSE 0 END) AS roots"
+    "sum(CASE WHEN is_root AND validate IS NOT NULL THEN 1 ELSE 0 END) AS roots"
 )
 
 

@@ -28,6 +28,7 @@ _NO_COLUMN: Final = re.compile(r"No field named (?P<name>\S+?)\.?(?:\s+(?:Valid|
 _VALID: Final = re.compile(r"Valid fields are (?P<names>.*)", re.DOTALL)
 _PARSER: Final = re.compile(r'(?:ParserError|TokenizerError)\("')
 _LINE: Final = re.compile(r" at Line: (?P<line>\d+), Column: (?P<column>\d+)")
+_NO_FILE: Final = re.compile(r"Object at location (?P<path>.+?) not found")
 _PREFIX: Final = re.compile(
     r"^(?:\w+\ncaused by\n)*(?:(?:Error during planning|Schema error|Execution error|Arrow error|SQL error|"
     r"This feature is not implemented|External error|Optimizer rule '[^']*' failed|type_coercion|"
@@ -159,6 +160,11 @@ def _first_rows(reader: RecordBatchReader, limit: int) -> Table:
 
 def _in_words(message: str) -> str:
     """Turn an error of the engine into one sentence."""
+    if match := _NO_FILE.search(message):
+        return (
+            f"A file of the table is missing: {match['path']}. If the table was compacted or pruned "
+            "meanwhile, open it again."
+        )
     if match := _NO_TABLE.search(message):
         name = match["name"]
         return f"There is no view {name!r}.{did_you_mean(name, views.NAMES)} Views: {', '.join(views.NAMES)}."

@@ -19,7 +19,8 @@ _MAX_SHOWN: Final = 20
 """Maximum rows of a notebook's display."""
 _MAX_CELL: Final = 120
 """Maximum characters of a value in a notebook's display."""
-_TEXT: Final = ("Utf8", "Binary")
+_NOT_SHOWN: Final = "Interval"
+"""Arrow type without a Python value; arro3 panics on it."""
 
 
 @dataclass(frozen=True)
@@ -77,24 +78,27 @@ class Rows:
         conditions = []
         for name, value in values.items():
             self._check_column(name)
-            if isinstance(value, str) and not types[name].startswith(_TEXT):
-                conditions.append(filters.numbers(name, value, f"{name}="))
-            else:
-                conditions.append(filters.equals(name, value))
-        return self._with(conditions=(*self._selection.conditions, *conditions))
+            conditions.append(filters.matching(name, types[name], value))
+        return self._narrowed(*conditions)
 
     def where(self, condition: str) -> Rows:
         """Keep rows by a SQL condition: ``where("reward < 0.1 AND tool_errors > 0")``."""
-        return self._with(conditions=(*self._selection.conditions, filters.where(condition)))
+        return self._narrowed(filters.where(condition))
 
     def sort(self, *columns: str) -> Rows:
         """Sort by columns; ``-reward`` is descending."""
         known = list(self._column_types())
-        return self._with(order=tuple(filters.order(column, known) for column in columns))
+        return self._limited()._with(order=tuple(filters.order(column, known) for column in columns))
 
     def limit(self, number: int) -> Rows:
-        """Keep the first rows."""
-        return self._with(limit=int(number))
+        """Keep the first rows; what is called afterwards applies to them alone.
+
+        Raises:
+            QueryError: the number is no integer, or negative.
+        """
+        wanted = filters.row_count(number)
+        present = self._selection.limit
+        return self._with(limit=wanted if present is None else min(wanted, present))
 
     def select(self, *columns: str) -> Rows:
         """Keep columns."""
@@ -179,7 +183,8 @@ class Rows:
             whole = Rows(self._engine, self._source)
             first = self._engine.run(replace_limit(whole.statement(), self._is_query))
             self._types = {
-                name: str(first.schema.field(name).type).partition("<")[2] for name in first.column_names
+                name: str(first.schema.field(name).type).strip().partition("<")[2].removesuffix(">")
+                for name in first.column_names
             }
         return self._types
 
@@ -188,6 +193,20 @@ class Rows:
         if name not in known:
             listed = ", ".join(known)
             raise QueryError(f"There is no column {name!r}.{did_you_mean(name, known)} Columns: {listed}.")
+
+    def _narrowed(self, *conditions: str) -> Rows:
+        limited = self._limited()
+        return limited._with(conditions=(*limited._selection.conditions, *conditions))
+
+    def _limited(self) -> Rows:
+        """Return the same rows as a query of their own if they have a limit, which comes first then."""
+        chosen = self._selection
+        if chosen.limit is None:
+            return self
+        first = self._with(columns=()).statement()
+        limited = Rows(self._engine, first, Selection(order=chosen.order, columns=chosen.columns))
+        limited._types = self._types
+        return limited
 
     def _with(self, **changes: Any) -> Rows:
         changed = Rows(self._engine, self._source, replace(self._selection, **changes))
@@ -211,8 +230,15 @@ def of_query(engine: Engine, sql: str) -> Rows:
 
 
 def dicts_of(table: Table) -> list[dict[str, Any]]:
-    """Return the rows of an Arrow table as dicts."""
+    """Return the rows of an Arrow table as dicts.
+
+    Raises:
+        QueryError: a column has a type without a Python value.
+    """
     names: Sequence[str] = table.column_names
+    for field in map(table.schema.field, names):
+        if _NOT_SHOWN in str(field.type):
+            raise QueryError(f"Column {field.name!r} is an interval: write CAST(… AS VARCHAR) to show it.")
     columns = [column.to_pylist() for column in table.columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 

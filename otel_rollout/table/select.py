@@ -22,6 +22,8 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 _QUERIES: Final = ("select", "with", "values")
+_AFTER: Final = re.compile(r";(?:[\s;]|--[^\n'\"]*(?:\n|\Z))*\Z")
+"""A semicolon after a statement, and comments after it."""
 _MAX_SHOWN: Final = 40
 
 
@@ -30,12 +32,12 @@ class QueryError(TableError):
 
 
 def query(sql: str) -> str:
-    """Return a user's query without the semicolon after it.
+    """Return a user's query without the semicolon after it, and comments after that.
 
     Raises:
         QueryError: the text is empty, several statements, or a statement other than a query.
     """
-    text = sql.strip().rstrip(";").rstrip()
+    text = _AFTER.sub("", sql).strip()
     words = _checked(text, "query")
     first = words[0].lower() if words else ""
     if first not in _QUERIES:

@@ -162,8 +162,8 @@ class Store:
         others = [entry for entry in os.listdir(path) if _PARQUET_SUFFIX not in entry]
         if others:
             raise TableError(
-                f"{path} holds {sorted(others)[0]!r} and no table: name an empty directory, or one that does "
-                "not exist."
+                f"{path} holds {sorted(others)[0]!r} and no table: name a table's directory; a new table "
+                "needs one that is empty or missing."
             )
         raise NoTableError(f"There is no table at {path}.")
 

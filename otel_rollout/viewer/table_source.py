@@ -68,7 +68,7 @@ class TableSource:
         found = self._matching(reference, is_ended=True) or self._matching(reference, is_ended=False)
         newest = max(found, key=lambda summary: summary.start_ns, default=None)
         found = [summary for summary in found if newest and summary.run == newest.run]
-        if any(reference.is_name_of(summary) for summary in found) or len(found) <= 1 or reference.trace:
+        if not found or reference.trace or any(reference.is_name_of(summary) for summary in found):
             return found
         return self._listed(
             [equals("run_id", found[0].run or None), *_conditions(reference)], reference, len(found)

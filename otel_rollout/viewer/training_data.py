@@ -75,7 +75,8 @@ def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Exa
     for siblings in groups.values():
         siblings.sort(key=lambda row: row["rollout_n"] or 0)
     chosen = ((max(each, key=_reward), min(each, key=_reward)) for each in groups.values())
-    differing = ((best, worst) for best, worst in chosen if _reward(best) - _reward(worst) > min_spread)
+    spreads = ((best, worst, _reward(best) - _reward(worst)) for best, worst in chosen)
+    differing = ((best, worst) for best, worst, spread in spreads if spread > 0 and spread >= min_spread)
     for part in chunks(differing, _TRACES_AT_ONCE // 2):
         chats = _chats(engine, [row["trace_id"] for pair in part for row in pair])
         for best, worst in part:

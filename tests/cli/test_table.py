@@ -116,6 +116,33 @@ def test_formats_hold_the_same_rows(table: Path, tmp_path: Path, command: list[s
     assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
 
 
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("date '2026-01-02'", "2026-01-02"),
+        ("time '10:00'", "10:00:00"),
+        ("CAST('1.50' AS DECIMAL(10, 2))", "1.50"),
+        ("x'00ff'", "00ff"),
+        ("make_array(date '2026-01-02')", ["2026-01-02"]),
+        ("CAST('NaN' AS DOUBLE)", "nan"),
+    ],
+)
+def test_value_that_json_lacks_is_text(table: Path, value: str, written: object) -> None:
+    """CSV, and the table on a terminal, show the same."""
+    command = ["query", f"SELECT {value} AS a", "--from", table]
+    assert json.loads(run(*command, "--format", "json").stdout) == [{"a": written}]
+    (found,) = csv.DictReader(io.StringIO(run(*command, "--format", "csv").stdout, newline=""))
+    assert found["a"] == (written if isinstance(written, str) else json.dumps(written))
+    assert "2026-01-02" in str(written) or rows(run(*command).stdout) == [[written]]
+
+
+@pytest.mark.parametrize("format_", ["table", "csv", "json"])
+def test_interval_is_one_line(table: Path, format_: str) -> None:
+    """Not a panic of Arrow's library."""
+    ran = run("query", "SELECT INTERVAL '1 day' AS a", "--from", table, "--format", format_, code=2)
+    assert ran.stderr == "Column 'a' is an interval: write CAST(… AS VARCHAR) to show it.\n"
+
+
 def test_spool_is_asked_like_a_table(tmp_path: Path) -> None:
     """Its spans become a table for the time of the command."""
     file = tmp_path / "spans.jsonl"

@@ -10,7 +10,7 @@ import pytest
 from otel_rollout.table import compaction, pruning
 from otel_rollout.table.errors import TableError
 from otel_rollout.table.store import Store
-from tests.table.tables import START_NS, all_rows, root, row, score, written
+from tests.table.tables import START_NS, all_rows, asked, root, row, score, written
 
 _HOUR_NS = 3600 * 10**9
 
@@ -76,6 +76,14 @@ def test_oldest_steps_go_until_the_rest_fits(store: Store) -> None:
     _, left = pruning.preview(store, pruning.beyond(total - 1))
     assert sum(share.size for share in left) < total
     assert pruned(store, pruning.beyond(total - 1)) == {1, 2, 3, 4, 9}
+
+
+def test_operation_outside_any_trajectory_is_no_trajectory(store: Store) -> None:
+    """Pruning counts the trajectories that the views have."""
+    written(Path(store.location.uri), [root("6", validate=None, start_ns=at(1))])
+    shares, _ = pruning.preview(store, pruning.beyond(0))
+    (counted,) = asked(store, "SELECT count(*) AS number FROM trajectories")
+    assert sum(share.roots for share in shares) == counted["number"]
 
 
 def test_unknown_run_is_named(store: Store) -> None:

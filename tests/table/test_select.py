@@ -132,6 +132,10 @@ def test_order_of_a_query_is_kept(store: Store) -> None:
 def test_semicolon_at_the_end_is_removed() -> None:
     """People end statements with it."""
     assert query(" SELECT 1 ; ") == "SELECT 1"
+    assert query("SELECT 1;; -- the end") == "SELECT 1"
+    assert query("SELECT ';'") == "SELECT ';'"
+    with pytest.raises(QueryError, match="several statements"):
+        query("SELECT 1; -- one\nSELECT 2")
 
 
 def _files(store: Store) -> list[str]:

@@ -74,6 +74,9 @@ def test_pairs_are_the_best_and_the_worst_of_each_group(table: RolloutTable) -> 
     few = table.trajectories.filter(path=["1/29/1", "1/29/3", "1/7/0"]).sort("-reward").limit(3)
     (pair,) = table.preference_pairs(few)
     assert (pair["chosen_path"], pair["rejected_path"]) == ("1/29/3", "1/29/1")
+    least = max(float(group["reward_spread"]) for group in spread.values())
+    widest = {path for path, group in spread.items() if group["reward_spread"] == least}
+    assert {pair["path"] for pair in table.preference_pairs(min_spread=least)} == widest
     wide = list(table.preference_pairs(min_spread=0.95))
     assert {pair["path"] for pair in wide} == {p for p, g in spread.items() if g["reward_spread"] > 0.95}
 
