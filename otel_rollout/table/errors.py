@@ -9,7 +9,7 @@ from otel_rollout.table.location import Location
 
 _ESCAPES: Final = re.compile("\x1b\\[[0-9;]*m")
 _BACKTRACE: Final = re.compile(r"\n +0: .*\Z", re.DOTALL)
-_ANSWER: Final = re.compile(r"<Error>.*<Message>(?P<message>[^<]+)</Message>", re.DOTALL)
+_ANSWER: Final = re.compile(r"<Message>(?P<message>[^<]+)</Message>")
 """Answer of an S3 server to a request that it refuses."""
 _MAX_WORDS: Final = 300
 """Maximum characters of deltalake's own words in a message."""

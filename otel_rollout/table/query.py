@@ -28,7 +28,7 @@ _NO_COLUMN: Final = re.compile(r"No field named (?P<name>\S+?)\.?(?:\s+(?:Valid|
 _VALID: Final = re.compile(r"Valid fields are (?P<names>.*)", re.DOTALL)
 _PARSER: Final = re.compile(r'(?:ParserError|TokenizerError)\("')
 _LINE: Final = re.compile(r" at Line: (?P<line>\d+), Column: (?P<column>\d+)")
-_NO_FILE: Final = re.compile(r"Object at location (?P<path>.+?) not found")
+_NO_FILE: Final = re.compile(r"Object at location (?P<path>\S+) not found")
 _PREFIX: Final = re.compile(
     r"^(?:\w+\ncaused by\n)*(?:(?:Error during planning|Schema error|Execution error|Arrow error|SQL error|"
     r"This feature is not implemented|External error|Optimizer rule '[^']*' failed|type_coercion|"

@@ -22,8 +22,6 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 _QUERIES: Final = ("select", "with", "values")
-_AFTER: Final = re.compile(r";(?:[\s;]|--[^\n'\"]*(?:\n|\Z))*\Z")
-"""A semicolon after a statement, and comments after it."""
 _MAX_SHOWN: Final = 40
 
 
@@ -37,7 +35,7 @@ def query(sql: str) -> str:
     Raises:
         QueryError: the text is empty, several statements, or a statement other than a query.
     """
-    text = _AFTER.sub("", sql).strip()
+    text = _without_end(sql).strip()
     words = _checked(text, "query")
     first = words[0].lower() if words else ""
     if first not in _QUERIES:
@@ -45,6 +43,19 @@ def query(sql: str) -> str:
     if "into" in map(str.lower, words):
         raise QueryError("Only a SELECT without INTO can be run: nothing was done.")
     return text
+
+
+def _without_end(sql: str) -> str:
+    """Return a text without the semicolon after it, and comments after that."""
+    end, after = len(sql), 0
+    for token in _TOKEN.finditer(sql):
+        is_over = token.lastgroup == "end" or (token.lastgroup == "comment" and end < len(sql))
+        if not is_over or sql[after : token.start()].strip():
+            end = len(sql)
+        if token.lastgroup == "end":
+            end = min(end, token.start())
+        after = token.end()
+    return sql if sql[after:].strip() else sql[:end]
 
 
 def in_parentheses(checked: str) -> str:
