@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -64,6 +63,7 @@ class RolloutTable:
         """Read the newest version of the table from now on."""
         self._delta = self._store.open()
         self._engine = Engine(self._delta, keep=True)
+        self._source: TableSource | None = None
         return self
 
     @property
@@ -149,7 +149,7 @@ class RolloutTable:
 
         name = str(step) if sample is None else "/".join(str(part) for part in (step, sample, rollout or 0))
         try:
-            source = self._source
+            source = self._opened_source()
             wanted = reference.parse(f"{VALIDATION}/{name}" if validate else name)
             if sample is not None and rollout is None and not source.find(wanted):
                 wanted = reference.parse(wanted.path.rpartition("/")[0])
@@ -170,7 +170,9 @@ class RolloutTable:
         """
         from otel_rollout.viewer import training_data
 
-        return training_data.examples(self._engine, trajectories or self.trajectories)
+        return training_data.examples(
+            self._engine, self.trajectories if trajectories is None else trajectories
+        )
 
     def preference_pairs(
         self, trajectories: Rows | None = None, *, min_spread: float = 0.0
@@ -185,7 +187,7 @@ class RolloutTable:
         """
         from otel_rollout.viewer import training_data
 
-        chosen = trajectories or self.trajectories.filter(validate=False)
+        chosen = self.trajectories.filter(validate=False) if trajectories is None else trajectories
         return training_data.pairs(self._engine, chosen, min_spread)
 
     def annotate(self, frame: Any, *scores: str, comment: str | None = None) -> int:
@@ -259,11 +261,13 @@ class RolloutTable:
         """Return the table's runs as HTML, for notebooks."""
         return self.runs._repr_html_()
 
-    @functools.cached_property
-    def _source(self) -> TableSource:
+    def _opened_source(self) -> TableSource:
+        """Return what reads single trajectories of the version that the views read."""
         from otel_rollout.viewer.table_source import TableSource
 
-        return TableSource(self._store)
+        if self._source is None:
+            self._source = TableSource(self._store, self._delta)
+        return self._source
 
 
 def _address(uri: str | os.PathLike[str]) -> str:

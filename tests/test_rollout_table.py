@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pandas
 import polars
 import pytest
@@ -141,6 +142,32 @@ def test_new_rows_appear_after_a_refresh(tmp_path: Path) -> None:
     assert store.open().version() > table.version
     assert len(table.trajectories) == 1
     assert len(table.refresh().trajectories) == 2
+
+
+def test_single_trajectories_are_of_the_opened_version(tmp_path: Path) -> None:
+    """As the views are, until a refresh."""
+    written(tmp_path / "table", [root("1")])
+    table = otel_rollout.open_table(str(tmp_path / "table"))
+    written(tmp_path / "table", [root("2", rollout_n=1)])
+    with pytest.raises(TableError, match="There is no trajectory 1/7/1"):
+        table.trajectory(1, 7, 1)
+    assert table.refresh().trajectory(1, 7, 1).trace_id.endswith("2")
+
+
+def test_values_of_other_libraries_filter(tmp_path: Path) -> None:
+    """Columns of a frame, and a number for a column of text, which ``07`` is not."""
+    rows = [root("1"), root("2", sample_index="07"), root("3", sample_index="a/b", step=2)]
+    written(tmp_path / "table", rows)
+    trajectories = otel_rollout.open_table(str(tmp_path / "table")).trajectories
+    assert len(trajectories.filter(step=numpy.int64(1), validate=numpy.bool_(False))) == 2
+    assert len(trajectories.filter(seconds=numpy.float64(1))) == 3
+    assert len(trajectories.filter(step=numpy.array([1, 2]))) == 3
+    assert len(trajectories.filter(step=pandas.Series([2]))) == 1
+    assert len(trajectories.filter(sample_index=7)) == 1
+    assert len(trajectories.filter(sample_index=[7, "a/b"])) == 2
+    for value in (float("nan"), b"7", {"a": 1}, numpy.array([numpy.inf])):
+        with pytest.raises(QueryError, match="cannot be compared"):
+            trajectories.filter(step=value)
 
 
 def test_mistakes_are_named(table: RolloutTable, tmp_path: Path) -> None:

@@ -29,6 +29,12 @@ _MESSAGE_HEADER: Final = re.compile(
 _MESSAGE_END: Final = re.compile(
     r"(?:<\|im_end\|>|<\|eot_id\|>|<\|endoftext\|>)\s*$|^\s*(?:<\|im_end\|>|<\|eot_id\|>)"
 )
+_CUT: Final = re.compile(r"… \(\d+ more (?:characters|items)\)$")
+"""Pattern of the end of a value that was too large to record."""
+_ASKING_PARTS: Final = ("tool_use", "tool_call")
+_RESULT_PARTS: Final = ("tool_result", "tool_call_response")
+_CALL_PARTS: Final = _ASKING_PARTS + _RESULT_PARTS
+"""Types of message parts that hold tool calls or their results."""
 _TOOL_RESPONSE: Final = re.compile(r"<tool_response>(.*?)(?:</tool_response>|\Z)", re.DOTALL)
 """Pattern of a tool's result in a rendered prompt; the end is missing if a limit cut the text."""
 
@@ -59,6 +65,8 @@ class Message:
     text: str = ""
     calls: tuple[Call, ...] = ()
     call_id: str = ""
+    has_all_content: bool = True
+    """Whether ``text`` is the whole content: parts such as images have none, and large values are cut."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +203,10 @@ def reply_of(value: Any, further: Any = None) -> Reply:
     text = "\n\n".join(filter(None, (message.text for message in found)))
     calls = tuple(call for message in found for call in message.calls)
     role = found[0].role if len({message.role for message in found}) == 1 else "assistant"
-    return Reply(Message(role, text, calls), reply_ids(value), _finish_reason(value))
+    is_whole = all(message.has_all_content for message in found)
+    return Reply(
+        Message(role, text, calls, has_all_content=is_whole), reply_ids(value), _finish_reason(value)
+    )
 
 
 def reply_ids(value: Any) -> tuple[int, ...]:
@@ -219,7 +230,7 @@ def messages_in(value: Any, role: str) -> Iterator[Message]:
     """
     if isinstance(value, str):
         if value:
-            yield Message(role, value)
+            yield Message(role, value, has_all_content=not _CUT.search(value))
     elif isinstance(value, list):
         if ids_in(value):
             return
@@ -229,7 +240,7 @@ def messages_in(value: Any, role: str) -> Iterator[Message]:
         elif value and all(isinstance(entry, str) for entry in value):
             yield from (Message(role, entry) for entry in value)
         elif value:
-            yield Message(role, as_text(value))
+            yield Message(role, as_text(value), has_all_content=False)
     elif isinstance(value, Mapping):
         yield from _in_mapping(value, role)
     elif value is not None:
@@ -281,16 +292,17 @@ def _message(entry: Mapping[str, Any], default_role: str) -> Iterator[Message]:
         texts.append(f"<think>\n{reasoning}\n</think>")
     for part in content if isinstance(content, list) else [content]:
         type_ = part.get("type") if isinstance(part, Mapping) else None
-        if type_ in ("tool_use", "tool_call"):
+        if type_ in _ASKING_PARTS:
             calls.append(_call(part))
-        elif type_ in ("tool_result", "tool_call_response"):
+        elif type_ in _RESULT_PARTS:
             result = as_text(_joined(part.get("content", part.get("response", part.get("result")))))
             results.append(Message("tool", result, call_id=_call_id(part)))
         else:
             texts.append(_part_text(part))
     text = "\n".join(filter(None, texts))
     if text or calls or not results:
-        yield Message(role, text, tuple(calls), str(entry.get("tool_call_id") or ""))
+        is_whole = not _CUT.search(text) and not any(map(_lacks_text, _list(content)))
+        yield Message(role, text, tuple(calls), str(entry.get("tool_call_id") or ""), is_whole)
     yield from results
 
 
@@ -314,6 +326,12 @@ def _part_text(part: Any) -> str:
                 return str(part[name])
         return f"[{part['type']}]" if isinstance(part.get("type"), str) else as_text(dict(part))
     return as_text(part)
+
+
+def _lacks_text(part: Any) -> bool:
+    """Return whether a part's text stands for other content; tool calls and results are read elsewhere."""
+    is_typed = isinstance(part, Mapping) and isinstance(part.get("type"), str)
+    return is_typed and part["type"] not in _CALL_PARTS and _part_text(part) == f"[{part['type']}]"
 
 
 def _call(call: Mapping[str, Any]) -> Call:

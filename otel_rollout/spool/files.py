@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,9 +12,11 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from otel_rollout.spool import layout
+from otel_rollout.spool import layout, zstd_frames
 from otel_rollout.spool.private_files import open_beside
 from otel_rollout.spool.segments import MAX_LINE_BYTES
+
+_logger = logging.getLogger(__name__)
 
 MAX_WINDOW_BYTES: Final = 128 << 20
 """Maximum bytes of the decompression window. Our archives need that much; it is also zstd's default limit."""
@@ -93,6 +96,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         try:
             with decompressor.stream_reader(file, read_across_frames=True) as plain:
                 yield io.BufferedReader(_BoundedReader(plain, path, limit), 1 << 20)
+            if zstd_frames.is_cut_off(path):
+                _logger.warning("%s is cut off: its end is missing, and only what precedes it is read", path)
         except zstandard.ZstdError as error:
             raise ValueError(f"{path} cannot be decompressed: {error}") from error
 

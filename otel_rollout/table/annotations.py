@@ -26,8 +26,9 @@ from otel_rollout.table.store import Store
 _TRACE_ID: Final = "trace_id"
 _TRACES_AT_ONCE: Final = 500
 """Trajectories that are looked up with one query."""
-_MAX_NAME: Final = semconv.MAX_SCORE_NAME_CHARS
 _ROWS_AT_ONCE: Final = 5_000
+_SHOWN_CHARS: Final = 40
+"""Maximum characters of a name in an error."""
 _IDENTITY: Final = {
     semconv.PROJECT_NAME: "project",
     semconv.EXPERIMENT_NAME: "experiment",
@@ -62,20 +63,25 @@ def scores_in(frame: Any, names: Sequence[str], comment: str | None) -> list[Giv
         TableError: a column is missing, or a value is no score.
     """
     rows = _rows(frame)
-    known = list(rows[0]) if rows else []
+    known = list(dict.fromkeys(name for row in rows for name in row))
     names = names or [name for name in known if name not in (_TRACE_ID, comment)]
     for name in (_TRACE_ID, *names, *([comment] if comment else [])) if rows else ():
         if name not in known:
             raise TableError(f"The frame has no column {name!r}.{did_you_mean(name, known)}")
     for name in names:
-        if not 0 < len(name) <= _MAX_NAME:
-            raise TableError(f"Column {name[:20]!r} is no score: a name has 1 to {_MAX_NAME} characters.")
-    return [
-        GivenScore(str(row[_TRACE_ID]), name, _score(name, row[name]), _comment(row, comment))
+        if not isinstance(name, str) or not 0 < len(name) <= semconv.MAX_SCORE_NAME_CHARS:
+            raise TableError(
+                f"Column {str(name)[:_SHOWN_CHARS]!r} is no score: a name has 1 to "
+                f"{semconv.MAX_SCORE_NAME_CHARS} characters."
+            )
+    scores = [
+        GivenScore(str(row.get(_TRACE_ID)), name, _score(name, row[name]), _comment(row, comment))
         for row in rows
         for name in names
-        if row[name] is not None
+        if row.get(name) is not None
     ]
+    _check_repeated(scores)
+    return scores
 
 
 def append(store: Store, engine: Engine, scores: Sequence[GivenScore]) -> int:
@@ -99,14 +105,38 @@ def append(store: Store, engine: Engine, scores: Sequence[GivenScore]) -> int:
 
 
 def _rows(frame: Any) -> list[dict[str, Any]]:
-    if hasattr(frame, "__arrow_c_stream__"):
-        from arro3.core import Table
+    """Return the rows of a frame.
 
-        return dicts_of(Table.from_arrow(frame))
-    return [dict(row) for row in frame]
+    Raises:
+        TableError: it has none, or Arrow has no type for one of its columns.
+    """
+    try:
+        if hasattr(frame, "__arrow_c_stream__"):
+            from arro3.core import Table
+
+            return dicts_of(Table.from_arrow(frame))
+        if not isinstance(frame, (str, Mapping)):
+            return [dict(row) for row in frame]
+    except (TypeError, ValueError) as error:  # of Arrow: pyarrow's are ValueErrors
+        raise TableError(f"The {type(frame).__name__} cannot be read as rows: {error}") from error
+    raise TableError(f"A {type(frame).__name__} has no rows: give a DataFrame or a list of dicts.")
+
+
+def _check_repeated(scores: Sequence[GivenScore]) -> None:
+    """Raise TableError if a trajectory has two scores of one name: none of them would be the newest."""
+    seen: set[tuple[str, str]] = set()
+    for score in scores:
+        key = score.trace_id, score.name
+        if key in seen:
+            raise TableError(
+                f"The frame has several scores {score.name!r} of trajectory {score.trace_id!r}; give one."
+            )
+        seen.add(key)
 
 
 def _score(name: str, value: Any) -> evaluations.Value:
+    if not isinstance(value, (bool, int, float, str)) and hasattr(value, "item"):
+        value = value.item()  # a scalar of numpy
     if not isinstance(value, (bool, int, float, str)):
         raise TableError(
             f"Column {name!r} of the frame holds {type(value).__name__}: a score is a number, a bool or text."
@@ -115,7 +145,7 @@ def _score(name: str, value: Any) -> evaluations.Value:
 
 
 def _comment(row: Mapping[str, Any], column: str | None) -> str | None:
-    value = row[column] if column else None
+    value = row.get(column) if column else None
     return None if value is None else str(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -76,6 +77,8 @@ OF_SCORE: Final = {
 """Text attribute of an evaluation span → its column. ``score_value`` holds the number."""
 
 
+_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}")
+"""Text that is also the text of an integer; ``01`` is another text."""
 _NOWHERE: Final = Held("", type(NotImplemented))
 """Holds no attribute."""
 
@@ -122,6 +125,7 @@ def _row_of(span: ReadableSpan, of_resource: Row) -> Row:
     row = _of_fields(span) | of_resource
     others = _without_held(row, attributes, OF_SPAN)
     _add_sample_index(row, others)
+    _add_numbers_in_text(row, others)
     _add_content_types(row, others)
     _add_score(row, others, attributes)
     is_root = row["is_root"] = span.parent is None and "score_name" not in row
@@ -210,6 +214,14 @@ def _add_sample_index(row: Row, others: dict[str, Any]) -> None:
         row["sample_index"] = _utf8(index)
         if not index.removeprefix("-").isdecimal():
             del others[semconv.SAMPLE_INDEX]
+
+
+def _add_numbers_in_text(row: Row, others: Mapping[str, Any]) -> None:
+    """Add a step or rollout that is an integer in digits; the text stays an attribute."""
+    for name in (semconv.STEP, semconv.ROLLOUT_N):
+        text = others.get(name)
+        if type(text) is str and _INTEGER.fullmatch(text) and _fits(int(text)):
+            row[OF_SPAN[name].column] = int(text)
 
 
 def _add_content_types(row: Row, others: dict[str, Any]) -> None:

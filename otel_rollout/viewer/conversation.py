@@ -34,12 +34,14 @@ class Conversation:
         summary: the trajectory's identity, state and scores.
         turns: each message and call once.
         longest: the messages and the reply of the trajectory's model call with the longest context, of equal
-            ones the last; empty without any.
+            ones the last; empty without any. A failed call counts only if all have, an evaluator's never.
+        is_longest_known: whether these are what was said, as a whole.
     """
 
     summary: Summary
     turns: Sequence[Turn]
     longest: Sequence[Message] = ()
+    is_longest_known: bool = False
 
     @property
     def model_calls(self) -> int:
@@ -86,7 +88,7 @@ def conversation_of(
     turns = builder.turns
     if not any(turn.is_model_call for turn in turns) and root is not None:
         turns = [*root_turns(tree.spans[root]), *turns]
-    return Conversation(gathering.summary(), turns, builder.longest())
+    return Conversation(gathering.summary(), turns, builder.longest(), builder.is_longest_known())
 
 
 class _TurnBuilder:
@@ -130,7 +132,23 @@ class _TurnBuilder:
             return ()
         if not call.request.messages:
             return messages.spoken(call.text, "")
-        return (*call.request.messages, replace(call.reply.message, role=MODEL, text=call.turn.text))
+        if call.has_failed and not call.turn.text:
+            return call.request.messages
+        said = call.reply.message.text
+        text = said if said and "<|" not in said else call.turn.text
+        return (*call.request.messages, replace(call.reply.message, role=MODEL, text=text))
+
+    def is_longest_known(self) -> bool:
+        """Return whether :meth:`longest` is what was said: nothing is cut, and the reply is text or calls."""
+        call = self._longest
+        if call is None or call.has_failed or not all(each.has_all_content for each in self.longest()):
+            return False
+        reply = call.reply
+        return not call.request.messages or not (
+            reply.token_ids
+            and not reply.message.calls
+            and call.turn.text == _without_text(len(reply.token_ids))
+        )
 
     def _append(self, span: ReadableSpan, added: Turn) -> None:
         path = summary.path_of(span.attributes or {})
@@ -158,8 +176,14 @@ class _TurnBuilder:
         (added or [answer])[0].note = note
         self._append(span, answer)
         call.turn = answer
-        if not answer.sub_trajectory and (self._longest is None or call.length >= self._longest.length):
+        if answer.sub_trajectory or self._is_judging(span):
+            return
+        if self._longest is None or call.rank >= self._longest.rank:
             self._longest = call
+
+    def _is_judging(self, span: ReadableSpan) -> bool:
+        """Return whether a model call is part of an evaluator, not of the conversation."""
+        return any(kind_of(ancestor) == semconv.KIND_EVALUATOR for ancestor in self._tree.ancestors(span))
 
     def _restored(self, request: Request) -> Request:
         """Complete a request whose span has only the new part after a shared prefix."""

@@ -44,6 +44,16 @@ class ModelCall:
         """The tokens of request and reply."""
         return self.request.prompt_ids + self.reply.token_ids
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the call ended with an error."""
+        return bool(self.turn.error)
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """The call with the greatest rank has the whole conversation."""
+        return not self.has_failed, self.length
+
     def answer(self, spans: Sequence[ReadableSpan]) -> Turn:
         """Return the reply as a turn; ``spans`` are the call's, the outermost first."""
         reply, counted = self.reply, _counted_tokens(spans)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext
@@ -22,6 +22,9 @@ from otel_rollout.table.store import Store
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.reference import Reference
 from otel_rollout.viewer.summary import VALIDATION, Score, Summary, Tokens, path_of
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 MAX_LISTED: Final = 100
 """Maximum trajectories of a list."""
@@ -45,14 +48,15 @@ class TableSource:
 
     Args:
         store: the table.
+        opened: the version of the table to read; by default the newest.
 
     Raises:
         ViewerError: the table cannot be read.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, opened: DeltaTable | None = None) -> None:
         try:
-            self._engine = Engine(store.open())
+            self._engine = Engine(store.open() if opened is None else opened)
         except TableError as error:
             raise ViewerError(str(error)) from error
         self.location = store.location.uri

@@ -34,7 +34,8 @@ def chat_of(conversation: Conversation) -> list[dict[str, Any]]:
     They are those of the model call with the longest context, and its reply.
     """
     said = conversation.longest
-    return [_chat_message(message) for message in said] if all(m.role in _ROLES for m in said) else []
+    is_known = conversation.is_longest_known and all(message.role in _ROLES for message in said)
+    return [_chat_message(message) for message in said] if is_known else []
 
 
 def chat_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -65,37 +66,44 @@ def examples(engine: Engine, trajectories: Rows) -> Iterator[Example]:
 def pairs(engine: Engine, trajectories: Rows, min_spread: float) -> Iterator[Example]:
     """Yield the best and worst trajectory of each group whose rewards differ.
 
-    Of equal rewards the first rollout counts. The prompt is what both conversations begin with, up to the
-    first reply.
+    Of equal rewards the first rollout counts. The prompt is all that precedes the first reply. A group whose
+    two conversations are unknown, equal, or begin with different prompts has no pair; one line of the log
+    counts them. A trajectory without dataset row is in no group.
     """
     groups: dict[tuple[Any, ...], list[Example]] = {}
     for row in trajectories.select(*_GROUP, "rollout_n", "trace_id", "path", "reward").dicts():
-        if row["reward"] is not None:
+        if row["reward"] is not None and row["sample_index"] is not None:
             groups.setdefault(tuple(row[name] for name in _GROUP), []).append(row)
     for siblings in groups.values():
         siblings.sort(key=lambda row: row["rollout_n"] or 0)
     chosen = ((max(each, key=_reward), min(each, key=_reward)) for each in groups.values())
     spreads = ((best, worst, _reward(best) - _reward(worst)) for best, worst in chosen)
     differing = ((best, worst) for best, worst, spread in spreads if spread > 0 and spread >= min_spread)
+    without = 0
     for part in chunks(differing, _TRACES_AT_ONCE // 2):
         chats = _chats(engine, [row["trace_id"] for pair in part for row in pair])
         for best, worst in part:
             made = _pair(best, worst, chats.get(best["trace_id"]), chats.get(worst["trace_id"]))
+            without += made is None
             if made is not None:
                 yield made
+    if without:
+        _logger.warning(
+            "%d groups are left out: the messages of the best or the worst trajectory are unknown, equal, or "
+            "answer another prompt",
+            without,
+        )
 
 
 def _pair(
     best: Example, worst: Example, better: list[Example] | None, worse: list[Example] | None
 ) -> Example | None:
-    """Return a preference pair; None if a conversation is unknown, or both are equal."""
+    """Return a preference pair; None if a conversation is unknown, both are equal, or the prompts differ."""
     if not better or not worse or better == worse:
         return None
-    shared = 0
-    while shared < min(len(better), len(worse)) and better[shared] == worse[shared]:
-        if better[shared]["role"] == MODEL:
-            break
-        shared += 1
+    shared = _prompt_length(better)
+    if better[:shared] != worse[: _prompt_length(worse)]:
+        return None
     return {
         "path": best["path"].rpartition("/")[0],
         "prompt": better[:shared],
@@ -106,6 +114,11 @@ def _pair(
         "chosen_reward": best["reward"],
         "rejected_reward": worst["reward"],
     }
+
+
+def _prompt_length(chat: Sequence[Example]) -> int:
+    """Return the number of messages before the first reply."""
+    return next((index for index, message in enumerate(chat) if message["role"] == MODEL), len(chat))
 
 
 def _reward(row: Example) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pandas
 import polars
 import pyarrow
@@ -84,6 +86,7 @@ def test_frame_without_rows_writes_nothing(table: RolloutTable) -> None:
         ([{"trace_id": "1", "": 1}], (), "Column '' is no score: a name has 1 to 250 characters."),
         ([{"trace_id": "f" * 32, "good": 1}], (), "1 of the frame's trajectories are not in the table"),
         ([{"trace_id": None, "good": 1}], (), "1 of the frame's trajectories are not in the table"),
+        ([{"trace_id": "1", "n" * 251: 1}], (), "is no score: a name has 1 to 250"),
     ],
 )
 def test_mistake_in_a_frame_is_one_sentence(
@@ -100,3 +103,47 @@ def test_mistake_in_a_frame_is_one_sentence(
         )
     assert words in str(raised.value)
     assert table.refresh().version == version
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        ({"trace_id": ["1"], "good": [1]}, "A dict has no rows"),
+        ("scores.csv", "A str has no rows"),
+        (pandas.Series(["1"]), "The Series cannot be read as rows"),
+        (
+            pandas.DataFrame({"trace_id": ["1", "2"], "good": [1.0, "a"]}),
+            "The DataFrame cannot be read as rows",
+        ),
+    ],
+)
+def test_what_is_no_frame_is_one_sentence(table: RolloutTable, frame: Any, words: str) -> None:
+    """Nothing is written."""
+    version = table.version
+    with pytest.raises(TableError, match=words):
+        table.annotate(frame)
+    assert table.refresh().version == version
+
+
+def test_second_score_of_a_name_is_refused(table: RolloutTable) -> None:
+    """Both would have one time, so none would be the newest."""
+    first = traces(table)[0]
+    with pytest.raises(TableError, match=f"several scores 'good' of trajectory '{first}'"):
+        table.annotate([{"trace_id": first, "good": value} for value in (1, 0)])
+
+
+def test_rows_may_lack_a_score(table: RolloutTable) -> None:
+    """Values of numpy count as numbers."""
+    first, second, _ = traces(table)
+    rows = [{"trace_id": first}, {"trace_id": second, "good": numpy.float32(0.5), "many": numpy.int64(3)}]
+    assert table.annotate(rows) == 2
+    found = {each["name"]: each["value"] for each in table.scores.filter(trace_id=second)}
+    assert found == {"good": 0.5, "many": 3.0}
+
+
+def test_single_trajectory_has_its_new_scores(table: RolloutTable) -> None:
+    """Also one that was read before."""
+    first = traces(table)[0]
+    assert "good" not in table.trajectory(first).scores
+    table.annotate([{"trace_id": first, "good": 1}])
+    assert table.trajectory(first).scores["good"] == 1

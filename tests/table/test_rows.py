@@ -204,7 +204,8 @@ def test_batch_has_the_types_of_the_schema() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "column"),
     [
-        ("rollout.step", "3", "step"),
+        ("rollout.step", "03", "step"),
+        ("rollout.step", "warm-up", "step"),
         ("rollout.step", True, "step"),
         ("rollout.step", 3.0, "step"),
         ("rollout.validate", 1, "validate"),
@@ -491,3 +492,12 @@ def test_columns_are_documented() -> None:
     assert set(schema.STATISTICS) < set(schema.NAMES)
     described = schema.arrow_schema().field("step").metadata
     assert described == {b"comment": b"Training step of the trajectory."}
+
+
+@pytest.mark.parametrize(("name", "column"), [("rollout.step", "step"), ("rollout.rollout_n", "rollout_n")])
+def test_integer_in_text_is_in_the_column(name: str, column: str) -> None:
+    """A score that names step "3" fits step 3, as in the tags of other destinations; the text stays."""
+    row = row_of(span({name: "-3"}))
+    assert row[column] == -3
+    assert json.loads(row["attributes"])[name] == "-3"
+    assert (span_of(dict.fromkeys(schema.NAMES) | row).attributes or {})[name] == "-3"

@@ -124,3 +124,99 @@ def test_trajectory_without_known_messages_is_left_out(
         assert list(table.messages()) == []
     assert list(table.preference_pairs()) == []
     assert "2 trajectories are left out: the messages of their model calls are unknown" in caplog.text
+
+
+def test_no_chosen_trajectories_give_no_data(table: RolloutTable) -> None:
+    """A filter that nothing meets is not the same as no filter."""
+    none = table.trajectories.filter(reward=99)
+    assert list(table.messages(none)) == []
+    assert list(table.preference_pairs(none)) == []
+
+
+def chats(path: Path, *rows: dict[str, Any]) -> list[list[str]]:
+    """Return the contents of the messages of each trajectory in a table of these rows."""
+    written(path / "table", rows)
+    examples = otel_rollout.open_table(str(path / "table")).messages()
+    return [[message["content"] for message in example["messages"]] for example in examples]
+
+
+QUESTION = {"role": "user", "content": "6 * 7?"}
+RESENT = [QUESTION, {"role": "assistant", "content": "I think."}, QUESTION]
+
+
+def test_model_call_that_failed_is_no_reply(tmp_path: Path) -> None:
+    """The longest call that succeeded has the messages; without one they are unknown."""
+    found = chats(
+        tmp_path,
+        root("1"),
+        call("1", "b", {"messages": [QUESTION]}, "I think."),
+        call("1", "c", {"messages": RESENT}, "", output=None, status="error", error_type="TimeoutError"),
+        root("2", rollout_n=1),
+        call("2", "d", {"messages": [QUESTION]}, "", output=None, status="error", error_type="TimeoutError"),
+    )
+    assert found == [["6 * 7?", "I think."]]
+
+
+def test_judge_inside_an_evaluator_is_not_part_of_the_conversation(tmp_path: Path) -> None:
+    """However long its context is."""
+    judging = call("1", "d", {"messages": [*RESENT, QUESTION]}, "5 of 5", parent_span_id="c".rjust(16, "0"))
+    found = chats(
+        tmp_path,
+        root("1"),
+        call("1", "b", {"messages": [QUESTION]}, "42"),
+        row("1", "c", "a1", kind="EVALUATOR"),
+        judging,
+    )
+    assert found == [["6 * 7?", "42"]]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [
+            {"type": "text", "text": "See:"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}},
+        ],
+        [{"type": "input_audio", "input_audio": {"data": "A"}}],
+        "a long text… (12 more characters)",
+    ],
+)
+def test_message_that_is_more_than_its_text_is_unknown(tmp_path: Path, content: Any) -> None:
+    """Images and cut values would be words that nobody said."""
+    asked = {"messages": [{"role": "user", "content": content}]}
+    assert chats(tmp_path, root("1"), call("1", "b", asked, "A cat.")) == []
+
+
+def test_list_of_messages_that_was_cut_is_unknown(tmp_path: Path) -> None:
+    """What is left of it is no message."""
+    cut = {"messages": [QUESTION, "… (3 more items)"]}
+    assert chats(tmp_path, root("1"), call("1", "b", cut, "42")) == []
+
+
+def test_reply_of_token_ids_without_text_is_unknown(tmp_path: Path) -> None:
+    """Also if the request has messages."""
+    asked, answered = {"messages": [QUESTION]}, json.dumps({"token_ids": [1, 2]})
+    assert chats(tmp_path, root("1"), call("1", "b", asked, "", output=answered)) == []
+
+
+def test_reply_keeps_its_blanks(tmp_path: Path) -> None:
+    """The model wrote them, and a chat template counts them."""
+    found = chats(tmp_path, root("1"), call("1", "b", {"messages": [QUESTION]}, "\n\n  42\n"))
+    assert found == [["6 * 7?", "\n\n  42\n"]]
+
+
+def test_pair_has_one_prompt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Groups whose siblings answer other prompts, and trajectories without dataset row, have no pair."""
+    rows = []
+    for trace, columns in (("1", {"sample_index": "8"}), ("2", {"sample_index": None})):
+        for number, prompt in enumerate("ab"):
+            name = f"{trace}{number}"
+            rows += [
+                root(name, rollout_n=number, **columns),
+                call(name, f"b{name}", {"messages": [{"role": "user", "content": prompt}]}, f"to {prompt}"),
+                score(name, f"c{name}", float(number), rollout_n=number, **columns),
+            ]
+    written(tmp_path / "table", rows)
+    with caplog.at_level(logging.WARNING):
+        assert list(otel_rollout.open_table(str(tmp_path / "table")).preference_pairs()) == []
+    assert "1 groups are left out" in caplog.text
