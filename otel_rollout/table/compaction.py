@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_rollout.table.data_files import DIRECTORY, DataFile, FileReader, bins, files_of
+from otel_rollout.table.errors import TableError
 from otel_rollout.table.lease import Lease
 from otel_rollout.table.store import Store
 
@@ -115,6 +116,20 @@ def clean(store: Store, retention_hours: int) -> int:
         store: the table.
         retention_hours: hours for which replaced files stay.
     """
+    try:
+        removed = _remove(store, retention_hours)
+    except TableError as error:
+        if not error.is_temporary:
+            raise
+        removed = 0  # another commit came first, or an answer was lost: the next run removes them
+    if store.location.path is not None:
+        for directory in store.location.path.glob(f"{DIRECTORY}/*"):
+            with suppress(OSError):  # it has files
+                directory.rmdir()
+    return removed
+
+
+def _remove(store: Store, retention_hours: int) -> int:
     with store.describing():
         table = store.open()
         removed = table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False)
@@ -122,8 +137,4 @@ def clean(store: Store, retention_hours: int) -> int:
         table = store.open()
         table.create_checkpoint()
         table.cleanup_metadata()
-    if store.location.path is not None:
-        for directory in store.location.path.glob(f"{DIRECTORY}/*"):
-            with suppress(OSError):  # it has files
-                directory.rmdir()
     return len(removed) + len(unknown)

@@ -159,7 +159,7 @@ def test_store_that_refuses_is_named(
     """A bucket that is not there, and keys that are wrong; versitygw has a code of its own for the last."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    failure = export(DeltaSpanExporter(uri=f"{bucket}/table"))
+    failure = export(DeltaSpanExporter(uri=f"s3://{bucket}/table"))
     assert failure is not None
     assert sentence in failure.message
     assert "<" not in failure.message

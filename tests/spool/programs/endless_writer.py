@@ -13,7 +13,8 @@ def main(directory: str) -> None:
     number = 0
     while True:
         line = b"%d:" % number, b"z" * (number % 500), b"\n"
-        writer.write(b"".join(line) if number % 2 else line)
+        while not writer.write(b"".join(line) if number % 2 else line):
+            pass  # a busy machine: the journal was full for too long
         os.write(1, b"%d\n" % number)
         number += 1
 
