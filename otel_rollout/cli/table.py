@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -148,7 +149,8 @@ def query(
 
         with as_table(from_) as (store, location):
             engine = Engine(store.open())
-            _show(engine, engine.check(sql), (), chosen, limit, output, location)
+            with _ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
+                _show(engine, engine.check(sql), (), chosen, limit, output, location)
 
 
 def _show_view(
@@ -193,7 +195,8 @@ def _show_view(
             if wanted:  # one more than a table shows, to know whether there are more
                 sql += f" LIMIT {wanted + (chosen == 'table')}"
             limit = limit if chosen == "table" else None
-            _show(engine, engine.check(sql), _LISTED[view], chosen, limit, output, location)
+            with _ended_by_ctrl_c(store.location.uri == location and chosen != "parquet"):
+                _show(engine, engine.check(sql), _LISTED[view], chosen, limit, output, location)
 
 
 def _run_id(engine: Any, run: str) -> str | None:
@@ -239,6 +242,24 @@ def _show(
     more = [f"the first {len(rows)}; --limit 0 shows all"] if table.num_rows > len(rows) else []
     more += [] if rows else ["no rows"]
     print_table(rows, names, [*more, f"from {location}"])
+
+
+@contextmanager
+def _ended_by_ctrl_c(is_wanted: bool) -> Iterator[None]:
+    """Let Ctrl-C end the process at once: Python's handler would wait until the engine has ended the query.
+
+    Args:
+        is_wanted: whether Python has no private directory to remove then: a spool's table, a Parquet file.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if not is_wanted or usual is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def _format(text: str, output: Path | None) -> Format:

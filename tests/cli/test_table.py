@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
+import subprocess
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -13,9 +15,11 @@ from typer.testing import CliRunner, Result
 
 from otel_rollout.base import semconv
 from otel_rollout.cli import app
+from tests.cli.command import ON_A_TERMINAL
 from tests.table.generated_table import Shape
 from tests.table.tables import generated, root, row, score, written
 from tests.viewer.test_conversation import line
+from tests.waiting import wait_for
 
 
 def run(*arguments: object, code: int = 0) -> Result:
@@ -141,6 +145,29 @@ def test_interval_is_one_line(table: Path, format_: str) -> None:
     """Not a panic of Arrow's library."""
     ran = run("query", "SELECT INTERVAL '1 day' AS a", "--from", table, "--format", format_, code=2)
     assert ran.stderr == "Column 'a' is an interval: write CAST(… AS VARCHAR) to show it.\n"
+
+
+def catches_ctrl_c(pid: int) -> bool:
+    """Return whether the process has a handler of Ctrl-C."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) & 1 << signal.SIGINT - 1)
+
+
+def test_ctrl_c_ends_a_long_query(table: Path) -> None:
+    """The engine lets no handler of Python run before its query has ended."""
+    sql = "SELECT max(a.value + b.value) FROM range(1, 10000000) AS a CROSS JOIN range(1, 10000000) AS b"
+    process = subprocess.Popen(
+        [*ON_A_TERMINAL, "query", sql, "--from", str(table)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        wait_for(lambda: catches_ctrl_c(process.pid))
+        wait_for(lambda: not catches_ctrl_c(process.pid))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == -signal.SIGINT
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_spool_is_asked_like_a_table(tmp_path: Path) -> None:
