@@ -9,11 +9,12 @@ import sys
 import pytest
 from mlflow_support import stored
 from opentelemetry import trace as otel
-from opentelemetry.sdk.trace.export import SpanExportResult
 
 import otel_rollout
 from otel_rollout import rollout_trace_attr, score
-from otel_rollout.otlp.score_identity import TrajectoryIdentity, Unresolved, trajectory_of
+from otel_rollout.otlp.score_identity import Unresolved
+from tests import identity_scores
+from tests.identity_scores import resolve
 from tests.sdk_spans import Rollouts, deliver
 
 SECOND = 10**9
@@ -32,28 +33,9 @@ def root(rollouts, sample, rollout, **given):
     return rollouts.ended()[-1]
 
 
-def given(rollouts, value, at, sample, rollout, **more):
+def given(rollouts, value, at, *identity, **more):
     """Return a score by identity, and the identity."""
-    attributes = {
-        "rollout__sample_index": sample,
-        "rollout__rollout_n": rollout,
-        "gen_ai__evaluation__name": "reward",
-        "gen_ai__evaluation__score__value": value,
-        "rollout__score_origin": "identity",
-        **more,
-    }
-    rollouts.begin("score reward", START + at, **attributes).end(START + at)
-    span = rollouts.ended()[-1]
-    return span, TrajectoryIdentity.of(span.attributes, span.resource.attributes["rollout.run.id"])
-
-
-def resolve(exporter, *scores, has_own=True):
-    """Find the scores' trajectories and store the scores; return why some have none."""
-    found = exporter.find_trajectories([identity for _, identity in scores])
-    chosen = [(span, trajectory_of(identity, found, has_own=has_own)) for span, identity in scores]
-    resolved = [pair for pair in chosen if not isinstance(pair[1], Unresolved)]
-    assert exporter.export_scores(resolved) is SpanExportResult.SUCCESS, exporter.last_failure
-    return [one for _, one in chosen if isinstance(one, Unresolved)]
+    return identity_scores.given(rollouts, value, START + at, *identity, **more)
 
 
 def rewards(uri, project):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from opentelemetry.sdk.trace.export import SpanExportResult
 
-from otel_rollout.otlp.score_identity import TrajectoryIdentity, Unresolved, trajectory_of
+from otel_rollout.otlp.score_identity import Unresolved
+from tests.identity_scores import given, resolve
 from tests.sdk_spans import Rollouts, deliver
 
 SECOND = 10**9
@@ -29,30 +29,6 @@ def root(rollouts, start, sample, rollout, **given):
     attributes = {"rollout__sample_index": sample, "rollout__rollout_n": rollout, **given}
     rollouts.begin("Agent.run", start, **attributes).end(start + SECOND)
     return rollouts.ended()[-1]
-
-
-def given(rollouts, value, at, sample, rollout, **more):
-    """Return a score by identity, and the identity."""
-    attributes = {
-        "rollout__sample_index": sample,
-        "rollout__rollout_n": rollout,
-        "gen_ai__evaluation__name": "reward",
-        "gen_ai__evaluation__score__value": value,
-        "rollout__score_origin": "identity",
-        **more,
-    }
-    rollouts.begin("score reward", at, **attributes).end(at)
-    span = rollouts.ended()[-1]
-    return span, TrajectoryIdentity.of(span.attributes, span.resource.attributes["rollout.run.id"])
-
-
-def resolve(exporter, *scores, has_own=True):
-    """Find the scores' trajectories and store the scores; return why some have none."""
-    found = exporter.find_trajectories([identity for _, identity in scores])
-    chosen = [(span, trajectory_of(identity, found, has_own=has_own)) for span, identity in scores]
-    resolved = [pair for pair in chosen if not isinstance(pair[1], Unresolved)]
-    assert exporter.export_scores(resolved) is SpanExportResult.SUCCESS, exporter.last_failure
-    return [one for _, one in chosen if isinstance(one, Unresolved)]
 
 
 def rewards(weave, project):
