@@ -1,0 +1,1 @@
+"""Explain a training run from the views: report, groups, time and health."""

@@ -1,0 +1,73 @@
+"""Choose the run that a command explains."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.table import filters
+from otel_rollout.table.select import QueryError
+
+if TYPE_CHECKING:
+    from otel_rollout.table.query import Engine
+
+LATEST: Final = "latest"
+"""Reference of the run that began last."""
+_NAMED: Final = 10
+"""Runs that an error names at most."""
+
+
+class Run(NamedTuple):
+    """A run, in one project and experiment.
+
+    Attributes:
+        run_id: the run's id; None where none was recorded.
+        project: its project.
+        experiment: its experiment.
+    """
+
+    run_id: str | None
+    project: str | None
+    experiment: str | None
+
+    @property
+    def name(self) -> str:
+        """Experiment and id, for a person."""
+        return " · ".join(part for part in (self.experiment, self.run_id) if part) or "run without a name"
+
+    @property
+    def condition(self) -> str:
+        """The SQL condition that a row of a view is of this run."""
+        return " AND ".join(filters.equals(column, value) for column, value in self._asdict().items())
+
+
+def run_of(engine: Engine, reference: str | None = None) -> Run:
+    """Return a run that has trajectories.
+
+    Args:
+        engine: the table.
+        reference: a run's id or experiment; by default, and for ``latest``, the run that began last.
+
+    Raises:
+        QueryError: no run has this id or experiment, or the table has no trajectory.
+    """
+    found = runs_in(engine)
+    if not found:
+        raise QueryError("There is no trajectory yet, so there is no run to explain.")
+    if reference in (None, LATEST):
+        return found[0]
+    chosen = [run for run in found if reference in (run.run_id, run.experiment)]
+    if chosen:
+        return chosen[0]
+    names = list(dict.fromkeys(run.run_id for run in found if run.run_id))
+    known = f" Runs: {', '.join(names[:_NAMED])}." if names else ""
+    raise QueryError(f"There is no run {reference!r}.{did_you_mean(str(reference), names)}{known}")
+
+
+def runs_in(engine: Engine) -> list[Run]:
+    """Return the runs that have trajectories, the one that began last first."""
+    rows: Any = engine.run(
+        "SELECT run_id, project, experiment FROM roots GROUP BY run_id, project, experiment "
+        "ORDER BY min(start_ns) DESC"
+    )
+    return [Run(*values) for values in zip(*(rows[name].to_pylist() for name in Run._fields), strict=True)]

@@ -1,0 +1,1 @@
+"""Hold the HTML templates, the style and the charts of every page."""

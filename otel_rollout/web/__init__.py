@@ -1,0 +1,1 @@
+"""Serve the pages of a run on the loopback: ``otel-rollout view``."""
