@@ -37,16 +37,16 @@ FOREIGN := .venv-foreign
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
 OTHER_TESTS := verl verl-older agents foreign oldest-ray oldest-otel
-BUILT_FOR_TESTS = tailing-collector $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
+BUILT_FOR_TESTS = tailing-collector browser $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
 	$(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready
-# Tests in need of MLflow's and Weave's servers, and those that start Ray; the Collector's and verl's have
+# Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
-SERVERS := tests/mlflow tests/weave tests/conformance
+SERVERS := tests/mlflow tests/weave tests/conformance tests/web
 RAY := tests/demo tests/doctor tests/endings tests/propagation
 ELSEWHERE := tests/agents tests/collector tests/foreign tests/delta/test_object_store.py
 
-.PHONY: demo test test-all built-for-tests built-for-other-tests s3-server soak mutants bench bench-verl collector tailing-collector clean \
+.PHONY: demo test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench bench-verl collector tailing-collector clean \
 	$(TESTS) $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
@@ -125,6 +125,10 @@ agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and o
 
 object-store: s3-server  ## The rollout table on a server that speaks S3
 	$(call part,the table on S3,$(call pytest,$(VENV)) tests/delta/test_object_store.py)
+
+browser:  # Debian's Chromium and the driver that tests use
+	$(call part,a browser,command -v chromedriver > /dev/null || { apt-get -qq update && \
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium chromium-driver; } > /dev/null)
 
 s3-server: $(VENV)/.dev
 	$(call part,a server that speaks S3,$(BIN)/python -m tests.delta.s3_server)
