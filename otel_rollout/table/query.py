@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from otel_rollout.base.suggest import did_you_mean
@@ -10,7 +11,7 @@ from otel_rollout.table import schema, views
 from otel_rollout.table.select import QueryError, in_parentheses, literal, query
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from arro3.core import RecordBatchReader, Table
@@ -47,16 +48,22 @@ class Engine:
 
     Args:
         table: the opened table.
-        keep: whether to keep the rows of views that cost most, for many queries in one process.
+        keep: views whose rows are kept, for many queries in one process; see :mod:`otel_rollout.table.views`.
+        session: further settings of the engine, by their names in DataFusion.
     """
 
-    def __init__(self, table: DeltaTable, keep: bool = False) -> None:
+    def __init__(
+        self,
+        table: DeltaTable,
+        keep: frozenset[str] = frozenset(),
+        session: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         from deltalake import QueryBuilder
 
         self._table = table
-        self._kept = views.SMALL | views.SLOW if keep else views.SMALL
+        self._kept = views.SMALL | keep
         self._made: set[str] = set()
-        self._builder = QueryBuilder(_SESSION)
+        self._builder = QueryBuilder({**_SESSION, **session})
         self._builder.register(views.STORED_ROWS, table)
 
     def select(self, sql: str) -> Table:
@@ -89,8 +96,7 @@ class Engine:
         """
         try:
             self._make(sql)
-            reader = self._builder.execute(sql)
-            return _first_rows(reader, limit) if limit else reader.read_all()
+            return self._rows_of(sql, limit)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the engine is no Exception
@@ -114,6 +120,11 @@ class Engine:
         if limit:
             raise QueryError("A Parquet file gets all rows: write LIMIT in the SELECT, not --limit.")
         self.run(f"COPY (\n{self.check(sql)}\n) TO {literal(str(path.absolute()))} STORED AS PARQUET")
+
+    def _rows_of(self, sql: str, limit: int | None) -> Table:
+        """Return the rows of a statement whose views are made."""
+        reader = self._builder.execute(sql)
+        return _first_rows(reader, limit) if limit else reader.read_all()
 
     def _make(self, sql: str) -> None:
         """Make the views that a query reads."""
