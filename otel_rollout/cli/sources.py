@@ -12,6 +12,7 @@ from otel_rollout import settings_reader
 
 if TYPE_CHECKING:
     from otel_rollout.table.store import Store
+    from otel_rollout.viewer.spool_source import SpoolSource
 
 _URI_VARIABLE: Final = "OTEL_ROLLOUT_DELTA_URI"
 _LOG: Final = "_delta_log"
@@ -69,9 +70,21 @@ def as_table(from_: str | None) -> Iterator[tuple[Store, str]]:
         store = store_at(address)
         yield store, store.location.uri
         return
+    from otel_rollout.viewer.spool_table import table_of
+
+    source = spool_source(from_)
+    with table_of(source) as store:
+        yield store, source.location
+
+
+def spool_source(from_: str | None) -> SpoolSource:
+    """Return the spool or file that is meant, where no table is.
+
+    Raises:
+        ViewerError: it cannot be read.
+    """
     from otel_rollout.viewer.errors import ViewerError
     from otel_rollout.viewer.spool_source import SpoolSource
-    from otel_rollout.viewer.spool_table import table_of
 
     if from_ is not None and from_.partition(":")[0] == "mlflow":
         raise ViewerError(
@@ -79,9 +92,7 @@ def as_table(from_: str | None) -> Iterator[tuple[Store, str]]:
             f"--from {from_}` lists what MLflow has."
         )
     configured, _ = settings_reader.from_environment(os.environ)
-    source = SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)
-    with table_of(source) as store:
-        yield store, source.location
+    return SpoolSource(Path(from_)) if from_ else SpoolSource(configured.spool_dir, is_named=False)
 
 
 def _is_table(path: str) -> bool:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class Links:
     """Addresses for the links of a page; None prints the text without a link.
 
     This class is for a page that stands alone. The server of ``otel-rollout view`` has a subclass.
+
+    Attributes:
+        places: text and address of the pages that every page leads to; empty for no line with them.
+        status: when the page's data was read.
+        problem: why newer data could not be read; empty without a problem.
+        refresh_seconds: time after which a browser loads the page again; None for never.
+        refresh_switch: text and address of this page with or without loading it again.
     """
+
+    places: Sequence[tuple[str, str]] = ()
+    status = ""
+    problem = ""
+    refresh_seconds: int | None = None
+    refresh_switch: tuple[str, str] | None = None
 
     def run(self, run_id: str | None) -> str | None:
         """Return the address of a run's page."""

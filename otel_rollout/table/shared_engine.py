@@ -24,8 +24,9 @@ _SESSION: Final = {"datafusion.optimizer.repartition_file_scans": "false"}
 class SharedEngine(Engine):
     """An engine that several threads may use at once.
 
-    A thread that reads rows from the engine holds Python's lock while the engine computes them; no other thread
-    runs then. A statement that makes a table does not. So each query makes a table, whose rows are read at once.
+    A thread that reads rows from the engine holds Python's lock while the engine computes them, so no other
+    thread runs. A statement that makes a table does not hold it. So each query makes a table, and its rows are
+    read at once.
 
     Args:
         table: the opened table.

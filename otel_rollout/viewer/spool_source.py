@@ -74,7 +74,7 @@ class SpoolSource:
     @cached_property
     def _scores_by_identity(self) -> Mapping[str, Sequence[ReadableSpan]]:
         """Scores by identity of all runs, by the trace ids of their trajectories."""
-        paths = [path for run in self._runs for path in run.paths]
+        paths = self.files()
         scores = [line for line in _lines(paths) if may_be_by_identity(line)]
         if not scores:
             return {}
@@ -87,10 +87,15 @@ class SpoolSource:
             for line in _lines(run.paths):
                 yield from _decoded(line)
 
+    def files(self) -> list[Path]:
+        """Return the files that are read."""
+        return [path for run in self._runs for path in run.paths]
+
     def decoder(self, name: str) -> Detokenizer | None:
         """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""
-        paths = [path for run in self._runs for path in run.paths]
-        directories = dict.fromkeys(parent for path in paths for parent in (path.parent, path.parent.parent))
+        directories = dict.fromkeys(
+            parent for path in self.files() for parent in (path.parent, path.parent.parent)
+        )
         try:
             found = (Detokenizer.stored(directory, name) for directory in directories)
             return next(filter(None, found), None)

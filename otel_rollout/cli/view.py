@@ -1,0 +1,90 @@
+"""Implement the command ``otel-rollout view``: serve the pages of runs on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from otel_rollout.cli.table import FromOption, errors_reported
+
+if TYPE_CHECKING:
+    from otel_rollout.web.live import Live
+    from otel_rollout.web.origin import Origin
+
+_PORT: Final = 8642
+_PACKAGES: Final = ("starlette", "uvicorn", "anyio", "deltalake", "arro3")
+"""Modules of the extra ``view``."""
+
+
+def view(
+    from_: FromOption = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the newest run]")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="Port of 127.0.0.1; 0 for a free one.")] = _PORT,
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = False,
+) -> None:
+    """Serve a run's pages to a browser on this machine: steps, groups, trajectories, time and health."""
+    with errors_reported():
+        try:
+            from otel_rollout.web import live, server
+        except ModuleNotFoundError as error:
+            if error.name not in _PACKAGES:
+                raise
+            typer.echo("The pages need Starlette and uvicorn: pip install 'otel-rollout[view]'", err=True)
+            raise typer.Exit(2) from error
+        followed = live.Live(_origin(from_))
+        try:
+            listening = server.bound(port)
+            followed.start()
+            address = f"http://{server.HOST}:{listening.getsockname()[1]}{_first_page(followed, run)}"
+            typer.echo(f"{followed.origin.location} at {address}\nEnd with Ctrl-C.")
+            if followed.problem:
+                typer.echo(f"{followed.problem} Its pages appear once there is one.", err=True)
+            if open_:
+                _open(address)
+            server.serve(followed, listening, run)
+        except server.PortError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt:
+            typer.echo("The server has ended.")
+        finally:
+            followed.stop()
+
+
+def _origin(from_: str | None) -> Origin:
+    """Return the table or spool that the option ``--from`` names."""
+    from otel_rollout.cli import sources
+    from otel_rollout.web.origin import SpoolOrigin, TableOrigin
+
+    address = sources.table_address(from_)
+    if address is not None:
+        return TableOrigin(sources.store_at(address))
+    location = sources.spool_source(from_).location
+    return SpoolOrigin(location, lambda: sources.spool_source(from_))
+
+
+def _first_page(followed: Live, run: str | None) -> str:
+    """Return the path of the page to open: a run's if one is named.
+
+    Raises:
+        QueryError: there is no such run.
+    """
+    from otel_rollout.web.links import ALL_RUNS, ServedLinks
+    from otel_rollout.web.live import NotReadyError
+
+    if run is None:
+        return ALL_RUNS
+    try:
+        with followed.snapshot() as snapshot:
+            return ServedLinks().of_run(snapshot.row_named(run).run)
+    except NotReadyError:
+        return ALL_RUNS
+
+
+def _open(address: str) -> None:
+    import webbrowser
+
+    webbrowser.open(address)
