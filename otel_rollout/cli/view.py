@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     from otel_rollout.web.origin import Origin
 
 _PORT: Final = 8642
-_PACKAGES: Final = ("starlette", "uvicorn", "anyio", "deltalake", "arro3")
-"""Modules of the extra ``view``."""
+_PACKAGES: Final = ("starlette", "uvicorn", "deltalake")
+"""Packages of the extra ``view``."""
 
 
 def view(
@@ -26,14 +27,13 @@ def view(
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = False,
 ) -> None:
     """Serve a run's pages to a browser on this machine: steps, groups, trajectories, time and health."""
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        typer.echo(f"The pages need {' and '.join(missing)}: pip install 'otel-rollout[view]'", err=True)
+        raise typer.Exit(2)
     with errors_reported():
-        try:
-            from otel_rollout.web import live, server
-        except ModuleNotFoundError as error:
-            if error.name not in _PACKAGES:
-                raise
-            typer.echo("The pages need Starlette and uvicorn: pip install 'otel-rollout[view]'", err=True)
-            raise typer.Exit(2) from error
+        from otel_rollout.web import live, server
+
         followed = live.Live(_origin(from_))
         try:
             listening = server.bound(port)

@@ -25,7 +25,7 @@ class SharedEngine(Engine):
     """An engine that several threads may use at once.
 
     A thread that reads rows from the engine holds Python's lock while the engine computes them, so no other
-    thread runs. A statement that makes a table does not hold it. So each query makes a table, and its rows are
+    thread runs. A statement that makes a table does not hold it. So each query makes a table, whose rows are
     read at once.
 
     Args:

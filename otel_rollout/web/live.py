@@ -18,7 +18,7 @@ from otel_rollout.web.snapshot import Snapshot
 PERIOD: Final = 3.0
 """Minimum seconds between two looks for a newer version."""
 _IDLE_RATIO: Final = 2.0
-"""Minimum ratio of the time between two preparations to the time of one: it limits the CPU time that they take."""
+"""Minimum ratio of the time between two preparations to the time of one. It limits their CPU time."""
 _logger = logging.getLogger("otel_rollout.web")
 
 

@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 from otel_rollout.analysis.run_choice import Run
 from otel_rollout.table.select import QueryError
-from otel_rollout.web.live import utc
 from otel_rollout.web.links import NO_STEP
+from otel_rollout.web.live import utc
 
 if TYPE_CHECKING:
     from otel_rollout.web.answers import Answer, Answers, Make

@@ -38,9 +38,8 @@ def bound(port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         found.close()
         reason = getattr(error, "strerror", None) or error
-        raise PortError(
-            f"Port {port} of {HOST} cannot be used: {reason}. Name another one with --port, or 0 for a free one."
-        ) from error
+        advice = "Name another one with --port, or 0 for a free one."
+        raise PortError(f"Port {port} of {HOST} cannot be used: {reason}. {advice}") from error
     return found
 
 

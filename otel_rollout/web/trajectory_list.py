@@ -35,8 +35,14 @@ PAGE_ROWS: Final = 100
 MAX_PAGES: Final = 100_000
 MAX_TEXT: Final = 100
 """Maximum characters of a field: a thousand alternatives would exhaust the engine's stack."""
-_ORDER: Final = "validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, rollout_n, trace_id"
-_COLUMNS: Final = "trace_id, path, state, reward, turns, tool_calls, tool_errors, tokens_out, seconds, start_time, error_type"
+_ORDER: Final = (
+    "validate, step NULLS LAST, TRY_CAST(sample_index AS BIGINT) NULLS LAST, sample_index, rollout_n, "
+    "trace_id"
+)
+_COLUMNS: Final = (
+    "trace_id, path, state, reward, turns, tool_calls, tool_errors, tokens_out, seconds, start_time, "
+    "error_type"
+)
 
 
 class Filters:
@@ -86,9 +92,8 @@ class Filters:
             QueryError: the list cannot be sorted like that.
         """
         sort = self._one_of("sort", SORTS)
-        return (
-            f"{filters.order(sort, [name.removeprefix('-') for name in SORTS])}, {_ORDER}" if sort else _ORDER
-        )
+        columns = [name.removeprefix("-") for name in SORTS]
+        return f"{filters.order(sort, columns)}, {_ORDER}" if sort else _ORDER
 
     def _short(self, field: str) -> str:
         text = self.text(field).strip()
@@ -105,10 +110,8 @@ class Filters:
         return text
 
 
-def page_of_trajectories(
-    snapshot: Snapshot, run: Run, given: Filters, links: ServedLinks
-) -> tuple[str, bool]:
-    """Return the page of a run's trajectories, and whether the form could be read."""
+def page_of_trajectories(snapshot: Snapshot, run: Run, given: Filters, links: ServedLinks) -> str:
+    """Return the page of a run's trajectories; a form that cannot be read is a sentence on it."""
     problem, rows, count = "", [], 0
     try:
         conditions = filters.all_of([run.condition, *given.conditions()])
@@ -118,7 +121,7 @@ def page_of_trajectories(
     else:
         rows, count = _rows(snapshot, conditions, order, given.page)
     is_last = given.page * PAGE_ROWS >= count
-    page = render(
+    return render(
         "trajectories.html",
         links,
         name=run.name,
@@ -135,7 +138,6 @@ def page_of_trajectories(
         earlier=_beside(links, given, -1) if given.page > 1 else None,
         later=None if is_last else _beside(links, given, 1),
     )
-    return page, not problem
 
 
 def _rows(snapshot: Snapshot, conditions: str, order: str, page: int) -> tuple[list[dict[str, Any]], int]:
