@@ -49,7 +49,7 @@ def view(
             typer.echo(str(error), err=True)
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
-            typer.echo("The server has ended.")
+            typer.echo("\nThe server has ended.")
         finally:
             followed.stop()
 

@@ -8,7 +8,7 @@ from otel_rollout.viewer.comparison import compare
 from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.table_source import traces_of
 from otel_rollout.web.request import Asked
-from otel_rollout.web.trajectory_choice import row_of, siblings_of
+from otel_rollout.web.trajectory_choice import Row, row_of, siblings_of
 from otel_rollout.web.trajectory_list import Filters, page_of_trajectories
 
 _RUNNING = "running"
@@ -24,19 +24,22 @@ def trajectory(asked: Asked) -> str:
     """Return the page of a trajectory, turn by turn."""
     row, root_id = row_of(asked.snapshot, asked.run, asked.name("name"))
     asked.refreshed(is_changing=asked.is_live and row["state"] == _RUNNING)
-    found = _conversation(asked, row["trace_id"], root_id)
+    found = _conversations(asked, (row, root_id))[0]
     return page.of_conversation(found, asked.links, siblings_of(asked.snapshot, asked.run, row))
 
 
 def comparison(asked: Asked) -> str:
     """Return the page of two trajectories side by side."""
-    pair = [row_of(asked.snapshot, asked.run, asked.name(side)) for side in ("left", "right")]
-    left, right = (_conversation(asked, row["trace_id"], root_id) for row, root_id in pair)
+    left, right = _conversations(
+        asked, *(row_of(asked.snapshot, asked.run, asked.name(side)) for side in ("left", "right"))
+    )
     return page.of_comparison(compare(left, right), asked.links)
 
 
-def _conversation(asked: Asked, trace_id: str, root_id: int | None) -> Conversation:
-    spans = traces_of(asked.snapshot.engine, [trace_id])[trace_id]
-    if not spans:
-        raise QueryError(f"None of the spans of {trace_id} is in the table yet.")
-    return conversation.conversation_of(spans, root_id)
+def _conversations(asked: Asked, *chosen: tuple[Row, int | None]) -> list[Conversation]:
+    """Read trajectories at once; see :func:`row_of`."""
+    traces = traces_of(asked.snapshot.engine, [row["trace_id"] for row, _ in chosen])
+    for trace_id, spans in traces.items():
+        if not spans:
+            raise QueryError(f"None of the spans of {trace_id} is in the table yet.")
+    return [conversation.conversation_of(traces[row["trace_id"]], root_id) for row, root_id in chosen]

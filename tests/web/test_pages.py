@@ -1,0 +1,147 @@
+"""The pages of a run lead to each other, and say what a person asks for."""
+
+from __future__ import annotations
+
+import threading
+from html import unescape
+from re import findall
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.web.rows import ROLLOUTS, SAMPLES, STEPS
+from tests.web.served import Answer, Served
+
+RUN = urlencode({"run": "run-1", "project": "project", "experiment": "first"})
+
+
+def hrefs(answer: Answer) -> list[str]:
+    """Return the addresses of a page's links."""
+    return [unescape(href) for href in findall(r'href="([^"]*)"', answer.body)]
+
+
+def listed(served: Served, **fields: str) -> list[str]:
+    """Return the names of the listed trajectories."""
+    answer = served.get(f"/trajectories?{RUN}&{urlencode(fields)}")
+    assert answer.status == 200
+    return [unescape(name) for name in findall(r'<td><a href="/trajectory[^"]*">([^<]*)</a>', answer.body)]
+
+
+def test_all_runs_are_listed(served: Served) -> None:
+    """The newest run comes first; a run without a name is there too."""
+    answer = served.get("/")
+    assert "first · run-1 project" in answer.text
+    assert "run without a name" in answer.text
+    assert answer.text.index("first · run-1") < answer.text.index("run without a name")
+    assert "1–3" in answer.text
+
+
+def test_every_trajectory_of_a_run_is_listed(served: Served) -> None:
+    """Training comes first, a missing step last, then validation."""
+    names = listed(served)
+    assert len(names) == STEPS * SAMPLES * ROLLOUTS + 2
+    assert names[:5] == ["1/0/0", "1/0/1", "1/0/2", "1/0/3", "1/1/0"]
+    assert names[-2:] == ["-/0/0", "validation/1/0/0"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"step": "2", "reward": "<0.3"}, ["2/0/0", "2/0/1", "2/1/0", "2/1/1"]),
+        ({"step": "3", "running": "true"}, ["3/1/0"]),
+        ({"step": "3", "failed": "true"}, ["3/0/3", "3/1/3"]),
+        ({"step": "3", "failed": "true", "running": "true"}, ["3/0/3", "3/1/0", "3/1/3"]),
+        ({"step": "1", "tool_error": "true", "kind": "training"}, ["1/0/3", "1/1/3"]),
+        ({"kind": "validation"}, ["validation/1/0/0"]),
+        ({"step": "2", "sort": "-reward", "reward": ">0.6"}, ["2/0/3", "2/1/3"]),
+        ({"step": "1-2", "turns": "2"}, []),
+        ({"seconds": ">5"}, []),
+    ],
+)
+def test_fields_filter_and_sort(served: Served, fields: dict[str, str], names: list[str]) -> None:
+    """Fields of the form are those of ``otel-rollout list``."""
+    assert listed(served, **fields) == names
+
+
+def test_field_that_cannot_be_read_is_explained(served: Served) -> None:
+    """The page has the sentence, and the field as it was typed."""
+    answer = served.get(f"/trajectories?{RUN}&reward=good")
+    assert "reward 'good' cannot be read: write a number (3), a range (1-3)" in answer.text
+    assert 'value="good"' in answer.body
+
+
+def test_trajectory_shows_its_conversation(served: Served) -> None:
+    """The page is that of ``show --html``, with links around it."""
+    answer = served.get(f"/trajectory?{RUN}&name=2/1/3")
+    assert answer.status == 200
+    assert "What is it?" in answer.text
+    assert "The answer is 3." in answer.text
+    assert "TimeoutError" in answer.text
+    assert f"/trajectories?{RUN}" in hrefs(answer)
+
+
+def test_two_trajectories_are_compared(served: Served) -> None:
+    """The page says where they part."""
+    answer = served.get(f"/compare?{RUN}&left=2/1/0&right=2/1/1")
+    assert "They part at turn 2 (assistant), character 15 of it (“0.” and “1.”)." in answer.text
+
+
+def test_trajectory_without_a_step_has_a_page(served: Served) -> None:
+    """A step that was not recorded is a dash."""
+    assert "-/0/0 ok" in served.get(f"/trajectory?{RUN}&name=-/0/0").text
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [
+        (f"/trajectory?{RUN}&name=9/9/9", "There is no trajectory 9/9/9 in first · run-1."),
+        (f"/trajectory?{RUN}&name=nope", "'nope' does not name a trajectory: write STEP/SAMPLE/ROLLOUT"),
+        (f"/trajectory?{RUN}", "The address has no name."),
+        ("/trajectories?run=run-2", "There is no run with run 'run-2'."),
+        ("/nothing/here", "/nothing/here is no page of this server."),
+        ("/mlflow?trace=" + "a" * 32, "This is no trajectory in MLflow."),
+    ],
+)
+def test_missing_page_is_one_sentence(served: Served, page: str, sentence: str) -> None:
+    """What is not there is said, with status 404."""
+    answer = served.get(page)
+    assert answer.status == 404
+    assert sentence in answer.text
+
+
+def test_ambiguous_name_is_a_choice(served: Served) -> None:
+    """The first digits of several trace ids lead to each of them."""
+    answer = served.get(f"/trajectory?{RUN}&name={'0' * 28}")
+    assert answer.status == 300
+    assert len([href for href in hrefs(answer) if href.startswith("/trajectory?")]) > 20
+
+
+def test_pages_of_an_ended_run_are_not_loaded_again(served: Served) -> None:
+    """A browser loads a page again only while its run is written: here the table was just written."""
+    assert '<meta http-equiv="refresh"' not in served.get(f"/trajectory?{RUN}&name=1/0/0").body
+    assert '<meta http-equiv="refresh"' in served.get("/").body
+
+
+def test_twenty_threads_get_whole_pages(served: Served) -> None:
+    """Many requests at once get the pages that one after another get."""
+    pages = [
+        "/",
+        *(f"/trajectories?{RUN}&step={step}&sort=-reward" for step in (1, 2, 3)),
+        *(f"/trajectory?{RUN}&name={step}/1/{rollout}" for step in (1, 2) for rollout in range(ROLLOUTS)),
+        f"/compare?{RUN}&left=1/1/0&right=1/1/1",
+    ]
+    expected = {page: served.get(page).text for page in pages}
+    found: list[tuple[str, str]] = []
+
+    def ask(first: int) -> None:
+        for index in range(len(pages)):
+            page = pages[(first + index) % len(pages)]
+            found.append((page, served.get(page).text))
+
+    threads = [threading.Thread(target=ask, args=(first,)) for first in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20 * len(pages)
+    assert set(found) == set(expected.items())
