@@ -33,6 +33,12 @@ class Answer(NamedTuple):
         return " ".join(unescape(_TAG.sub(" ", self.body)).split())
 
 
+def hrefs(answer: Answer, beginning: str = "") -> list[str]:
+    """Return the addresses of a page's links that begin in a way."""
+    found = (unescape(href) for href in re.findall(r'href="([^"]*)"', answer.body))
+    return [href for href in found if href.startswith(beginning)]
+
+
 class Served:
     """A running server.
 

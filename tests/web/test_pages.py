@@ -10,14 +10,9 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.web.rows import ROLLOUTS, SAMPLES, STEPS
-from tests.web.served import Answer, Served
+from tests.web.served import Served, hrefs
 
 RUN = urlencode({"run": "run-1", "project": "project", "experiment": "first"})
-
-
-def hrefs(answer: Answer) -> list[str]:
-    """Return the addresses of a page's links."""
-    return [unescape(href) for href in findall(r'href="([^"]*)"', answer.body)]
 
 
 def listed(served: Served, **fields: str) -> list[str]:
@@ -30,7 +25,7 @@ def listed(served: Served, **fields: str) -> list[str]:
 def test_all_runs_are_listed(served: Served) -> None:
     """The newest run comes first; a run without a name is there too."""
     answer = served.get("/")
-    assert "first · run-1 project" in answer.text
+    assert "first · run-1 live project" in answer.text
     assert "run without a name" in answer.text
     assert answer.text.index("first · run-1") < answer.text.index("run without a name")
     assert "1–3" in answer.text
@@ -113,7 +108,7 @@ def test_ambiguous_name_is_a_choice(served: Served) -> None:
     """The first digits of several trace ids lead to each of them."""
     answer = served.get(f"/trajectory?{RUN}&name={'0' * 28}")
     assert answer.status == 300
-    assert len([href for href in hrefs(answer) if href.startswith("/trajectory?")]) > 20
+    assert len(hrefs(answer, "/trajectory?")) > 20
 
 
 def test_pages_of_an_ended_run_are_not_loaded_again(served: Served) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import socket
+from contextlib import suppress
 from urllib.parse import urlencode
 
 import pytest
 
 from otel_rollout.web.security import HEADERS, MAX_QUERY_BYTES
 from tests.web.rows import HOSTILE
-from tests.web.served import Served
-from tests.web.test_pages import RUN, hrefs
+from tests.web.served import Served, hrefs
+from tests.web.test_pages import RUN
 
 PAGES = ["/", f"/trajectories?{RUN}", f"/trajectory?{RUN}&name=1/0/0", "/nothing", "/trajectories?run=none"]
 
@@ -82,7 +83,7 @@ def test_field_is_never_sql(served: Served, parameters: dict[str, str]) -> None:
     assert answer.status in (200, 404)
     assert "<script>" not in answer.body
     assert "Traceback" not in answer.body
-    assert served.get(f"/trajectories?{RUN}").text.count("1/0/") == 4
+    assert served.get(f"/trajectories?{RUN}").text.count(" 1/0/") == 4
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,11 @@ def test_hostile_name_is_not_found(served: Served, name: str) -> None:
 
 
 def test_huge_address_is_refused(served: Served) -> None:
-    """An address beyond the limit is refused, a longer one by the server's parser."""
+    """An address beyond the limit is refused; at a longer one the connection ends before it is read."""
     assert served.get(f"/?{'a' * MAX_QUERY_BYTES}").status == 414
-    assert served.get(f"/?{'a' * 200_000}").status == 400
+    with suppress(ConnectionError):
+        assert served.get(f"/?{'a' * 200_000}").status == 400
+    assert served.get("/").status == 200
 
 
 def test_broken_requests_leave_the_server_working(served: Served) -> None:
@@ -121,7 +124,7 @@ def test_hostile_names_are_shown_and_linked(served: Served) -> None:
     listed = served.get(address.replace("/run?", "/trajectories?"))
     assert "␛[2J<script>alert(1)</script>" in listed.text
     assert "<script>" not in listed.body
-    found = next(href for href in hrefs(listed) if href.startswith("/trajectory?"))
+    found = hrefs(listed, "/trajectory?")[0]
     shown = served.get(found)
     assert shown.status == 200
     assert "<script>" not in shown.body

@@ -1,0 +1,83 @@
+"""An engine for several threads gives the rows that any engine gives, in their order."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from otel_rollout.table import views
+from otel_rollout.table.query import Engine
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.table.select import QueryError
+from otel_rollout.table.shared_engine import SharedEngine
+from otel_rollout.table.store import Store
+from tests.table.generated_table import Shape
+from tests.table.tables import generated
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return generated(tmp_path_factory.mktemp("tables") / "table", Shape(2000, per_step=100), rows_each=10_000)
+
+
+@pytest.mark.parametrize("view", views.NAMES)
+def test_views_have_the_rows_of_any_engine(store: Store, view: str) -> None:
+    """Kept rows change no view."""
+    sql = f"SELECT * FROM {view} ORDER BY ALL LIMIT 200" if view != "spans" else "SELECT count(*) FROM spans"
+    assert dicts_of(SharedEngine(store.open()).run(sql)) == dicts_of(Engine(store.open()).run(sql))
+
+
+def test_sorted_rows_keep_their_order(store: Store) -> None:
+    """A result of many batches is in the query's order."""
+    found = SharedEngine(store.open()).run("SELECT start_ns FROM spans ORDER BY start_ns DESC")
+    starts = found["start_ns"].to_pylist()
+    assert len(starts) == 40_000
+    assert starts == sorted(starts, reverse=True)
+
+
+def test_threads_ask_one_engine(store: Store) -> None:
+    """Twenty threads that begin at once make each view once, and get their own rows."""
+    engine = SharedEngine(store.open())
+    found: dict[int, int] = {}
+
+    def ask(step: int) -> None:
+        rows = engine.run(f"SELECT count(*) AS number FROM trajectories WHERE step = {step}")
+        found[step] = rows["number"][0].as_py()
+
+    threads = [threading.Thread(target=ask, args=(step,)) for step in range(1, 21)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys(range(1, 21), 100)
+
+
+def test_other_threads_run_during_a_query(store: Store) -> None:
+    """The engine computes without Python's lock."""
+    engine = SharedEngine(store.open())
+    engine.run("SELECT 1 FROM roots")
+    heavy = "SELECT count(*) AS n FROM (SELECT a.value FROM range(3000) AS a, range(20000) AS b)"
+    ended = threading.Event()
+
+    def ask() -> None:
+        engine.run(heavy)
+        ended.set()
+
+    thread = threading.Thread(target=ask)
+    ticks, began = 0, time.monotonic()
+    thread.start()
+    while not ended.wait(0.001):
+        ticks += 1
+    seconds = time.monotonic() - began
+    thread.join()
+    assert ticks > seconds * 20  # with the lock held, a thread gets its turn once in a query
+
+
+def test_wrong_query_leaves_nothing_behind(store: Store) -> None:
+    """After an error the next query is answered."""
+    engine = SharedEngine(store.open())
+    with pytest.raises(QueryError, match="There is no column 'rewrd'"):
+        engine.run("SELECT rewrd FROM trajectories")
+    assert engine.run("SELECT trace_id FROM trajectories", 3).num_rows == 3

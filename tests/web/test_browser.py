@@ -1,0 +1,94 @@
+"""A real browser shows the pages: Debian's Chromium, driven by selenium."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+from tests.web.served import Served
+
+_BROWSER = Path("/usr/bin/chromium")
+_DRIVER = Path("/usr/bin/chromedriver")
+_ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--window-size=1280,1000",
+)
+_SHOTS = os.environ.get("OTEL_ROLLOUT_TEST_SHOTS")
+"""Directory for the screenshots, for a person."""
+
+pytestmark = pytest.mark.skipif(
+    not (_BROWSER.exists() and _DRIVER.exists()), reason="needs Debian's chromium and chromium-driver"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    """Start the browser with a profile of its own."""
+    options = ChromeOptions()
+    options.binary_location = str(_BROWSER)
+    for argument in (*_ARGUMENTS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = Chrome(options=options, service=Service(executable_path=str(_DRIVER)))
+    yield started
+    started.quit()
+
+
+def shown(browser: Chrome, name: str) -> None:
+    """Check that the page has more than one colour, and that the browser has nothing to complain about."""
+    png = browser.get_screenshot_as_png()
+    if _SHOTS:
+        (Path(_SHOTS) / f"{name}.png").write_bytes(png)
+    colours = Image.open(io.BytesIO(png)).convert("RGB").getcolors(1 << 24)
+    assert colours is not None
+    assert len(colours) > 10
+    assert browser.get_log("browser") == []
+
+
+def test_clicks_lead_from_all_runs_to_two_trajectories(browser: Chrome, demo: Served) -> None:
+    """A person who knows no address finds a trajectory with a low reward, and one to compare it with."""
+    browser.get(f"{demo.address}/")
+    shown(browser, "runs")
+    browser.find_element(By.CSS_SELECTOR, "table.rows a").click()
+    shown(browser, "run")
+    browser.find_element(By.LINK_TEXT, "trajectories").click()
+    shown(browser, "trajectories")
+    browser.find_element(By.NAME, "reward").send_keys("<0.5")
+    Select(browser.find_element(By.NAME, "sort")).select_by_visible_text("most turns")
+    browser.find_element(By.CSS_SELECTOR, "form button").click()
+    assert "reward=%3C0.5" in browser.current_url
+    shown(browser, "filtered")
+    name = browser.find_element(By.CSS_SELECTOR, "table.rows a")
+    chosen = name.text
+    name.click()
+    assert chosen in browser.find_element(By.TAG_NAME, "h1").text
+    shown(browser, "trajectory")
+    browser.find_element(By.PARTIAL_LINK_TEXT, "compare with").click()
+    assert "part at" in browser.find_element(By.CSS_SELECTOR, ".divergence").text
+    shown(browser, "comparison")
+
+
+def test_page_of_a_live_run_loads_itself_again(browser: Chrome, demo: Served) -> None:
+    """The browser follows the address of the page; a link ends that."""
+    browser.get(f"{demo.address}/trajectories?refresh=on")
+    first = browser.execute_script("return performance.timeOrigin")
+    WebDriverWait(browser, 30).until(
+        lambda driver: driver.execute_script("return performance.timeOrigin") != first
+    )
+    browser.find_element(By.LINK_TEXT, "stop loading again").click()
+    assert not browser.find_elements(By.CSS_SELECTOR, "meta[http-equiv=refresh]")
+    assert browser.get_log("browser") == []
