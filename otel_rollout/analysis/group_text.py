@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from otel_rollout.analysis.group_tree import Branch, GroupTree, reward_of
+from otel_rollout.analysis.group_tree import Branch, GroupTree
 from otel_rollout.analysis.siblings import Sibling
 from otel_rollout.base.printable import in_one_line
 from otel_rollout.viewer import excerpt, formatting
 from otel_rollout.viewer.comparison import at_word
 from otel_rollout.viewer.conversation import common_length
+from otel_rollout.viewer.navigation import reward_of
 from otel_rollout.viewer.turn import Turn
 
 _STATES: Final = {"error": "failed", "running": "running"}
@@ -28,16 +29,13 @@ class Line(NamedTuple):
         number: the turn's place in its conversation, from 1.
         turn: the turn.
         parts: the line's text before the word in which branches differ, this word, and the rest.
+        is_cut: whether the line lacks a part of the turn.
     """
 
     number: int
     turn: Turn
     parts: tuple[str, str, str]
-
-    @property
-    def text(self) -> str:
-        """The whole line."""
-        return "".join(self.parts)
+    is_cut: bool
 
 
 class Gap(NamedTuple):
@@ -66,7 +64,8 @@ def facts(tree: GroupTree) -> Iterator[tuple[str, str]]:
     yield "siblings", ", ".join([f"{first}{group.number}", *marked])
     yield "reward", _rewards(root)
     yield "different", f"{formatting.counted(len(tree.leaves), 'conversation')}"
-    yield "alike", f"the first {formatting.counted(root.end, 'turn')}" if root.parts else "all turns"
+    shared = f"the first {formatting.counted(root.end, 'turn')}" if root.end else "no turn"
+    yield "alike", shared if root.parts else "all turns"
 
 
 def _rewards(root: Branch) -> str:
@@ -108,10 +107,42 @@ def heading(branch: Branch) -> str:
 
 def marks(sibling: Sibling) -> str:
     """Say a sibling's reward and whether it failed or still runs."""
-    value = reward_of(sibling)
+    return " · ".join(filter(None, (rewarded(sibling), state(sibling))))
+
+
+def rewarded(sibling: Sibling) -> str:
+    """Say a sibling's reward."""
+    value = reward_of(sibling.summary)
     given = formatting.reward(sibling.summary) if value is None else number(value)
-    reward = f"reward {given}" if given else "no reward"
-    return " · ".join(filter(None, (reward, _STATES.get(sibling.summary.state, ""))))
+    return f"reward {given}" if given else "no reward"
+
+
+def state(sibling: Sibling) -> str:
+    """Say whether a sibling failed or still runs; empty for one that ended well."""
+    return _STATES.get(sibling.summary.state, "")
+
+
+def best_of(tree: GroupTree) -> Sibling | None:
+    """Return the first sibling with the highest reward; None if no two siblings have rewards."""
+    rated = [(reward, each) for each in tree.group.found if (reward := reward_of(each.summary)) is not None]
+    return max(rated, key=lambda pair: pair[0])[1] if len(rated) > 1 else None
+
+
+def width(tree: GroupTree, branch: Branch) -> int | None:
+    """Return a branch's mean reward as percent of the way from the group's least to its greatest reward."""
+    low, high = min(tree.root.rewards, default=0.0), max(tree.root.rewards, default=0.0)
+    if branch.reward_mean is None or low == high:
+        return None
+    return round(100 * (branch.reward_mean - low) / (high - low))
+
+
+def ending(branch: Branch) -> str:
+    """Say that the siblings of a leaf have no turns of their own; empty for any other branch."""
+    if branch.parts or branch.turns:
+        return ""
+    running = [each for each in branch.siblings if each.summary.state == "running"]
+    word = "no more turns yet" if len(running) == len(branch.siblings) else "no more turns"
+    return f"({word})" if branch.start else "(no turns)"
 
 
 def parting(branch: Branch) -> str:
@@ -148,11 +179,7 @@ def lines_of(branch: Branch, parted_at: int | None, limit: int, length: int) -> 
     if count > limit:
         indices = [*range(limit - _LAST), *range(count - _LAST, count)]
     lines: list[Line | Gap] = [
-        Line(
-            branch.start + index + 1,
-            branch.turns[index],
-            _in_line(branch.turns[index], None if index else parted_at, length),
-        )
+        _line(branch.start + index + 1, branch.turns[index], None if index else parted_at, length)
         for index in indices
     ]
     if count > limit:
@@ -171,14 +198,15 @@ def parted_at(branch: Branch) -> int | None:
     return min(common_length(text, other) for other in others)
 
 
-def _in_line(turn: Turn, at: int | None, length: int) -> tuple[str, str, str]:
+def _line(number: int, turn: Turn, at: int | None, length: int) -> Line:
     text = excerpt.line_of(turn)
     start = max(0, at - _BEFORE) if at is not None and at + _BEFORE > length else 0
     piece = text[start : start + length]
-    end = excerpt.CUT if start + length < len(text) else ""
     parts = (piece, "", "") if at is None else at_word(piece, min(at - start, len(piece)))
     before, changed, after = (in_one_line(part.replace("\n", " ")) for part in parts)
-    return (excerpt.CUT if start else "") + before, changed, after + end
+    is_ended = start + length >= len(text)
+    begin, end = excerpt.CUT if start else "", "" if is_ended else excerpt.CUT
+    return Line(number, turn, (begin + before, changed, after + end), bool(begin or end))
 
 
 def number(value: float | None) -> str:

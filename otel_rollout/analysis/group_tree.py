@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from otel_rollout.analysis.siblings import Sibling, Siblings
 from otel_rollout.viewer.comparison import Comparison, Divergence, classes_of, compare, divergence_of
+from otel_rollout.viewer.navigation import reward_of
 from otel_rollout.viewer.turn import Turn
-
-REWARD = "reward"
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Branch:
     @property
     def rewards(self) -> list[float]:
         """The rewards of the siblings that have one."""
-        return [reward for sibling in self.siblings if (reward := reward_of(sibling)) is not None]
+        return [reward for sibling in self.siblings if (reward := reward_of(sibling.summary)) is not None]
 
     @property
     def reward_mean(self) -> float | None:
@@ -105,14 +104,6 @@ def tree_of(group: Siblings) -> GroupTree:
     return GroupTree(group, root, _contrast(root))
 
 
-def reward_of(sibling: Sibling) -> float | None:
-    """Return a sibling's reward as a number; None without one."""
-    values = (score.value for score in sibling.summary.scores if score.name == REWARD)
-    value = next(values, None)
-    is_number = isinstance(value, (bool, int, float)) and math.isfinite(value)
-    return float(value) if is_number and value is not None else None
-
-
 def _branch(siblings: tuple[Sibling, ...], start: int) -> Branch:
     """Return the branch of siblings that are equal up to a turn."""
     end = start
@@ -165,8 +156,8 @@ def _difference(better: Branch, worse: Branch) -> float:
 
 
 def _rewarded(branch: Branch) -> list[Sibling]:
-    return [sibling for sibling in branch.siblings if reward_of(sibling) is not None]
+    return [sibling for sibling in branch.siblings if reward_of(sibling.summary) is not None]
 
 
 def _reward(sibling: Sibling) -> float:
-    return reward_of(sibling) or 0.0
+    return reward_of(sibling.summary) or 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -20,6 +19,7 @@ from otel_rollout.table.row_set import dicts_of
 from otel_rollout.viewer import reference
 from otel_rollout.viewer.conversation import Conversation, Decoders, conversation_of
 from otel_rollout.viewer.errors import ViewerError
+from otel_rollout.viewer.navigation import group_of, references
 from otel_rollout.viewer.summary import VALIDATION, Summary
 from otel_rollout.viewer.table_source import traces_of
 
@@ -180,20 +180,6 @@ def in_source(source: Source, text: str) -> Siblings:
         if found:
             return Siblings(name.path, found, max(len(ids), len(found)), source.location, source.notes)
     raise ViewerError(_not_found(text, f" in {source.location}"))
-
-
-def group_of(summary: Summary) -> str:
-    """Return the name of a trajectory's group; empty for a trace that is no trajectory."""
-    return summary.path.rpartition("/")[0]
-
-
-def references(summaries: Sequence[Summary]) -> dict[str, str]:
-    """Return what names each trajectory: its path, or its trace id if several have this path."""
-    paths = Counter(summary.path for summary in summaries)
-    return {
-        summary.trace_id: summary.path if paths[summary.path] == 1 else summary.trace_id
-        for summary in summaries
-    }
 
 
 def _newest_run(engine: Engine, name: GroupName) -> Run | None:

@@ -60,6 +60,8 @@ def _tree(branch: Branch, parted_at: int | None, depth: int) -> Tree:
     lines = group_text.lines_of(branch, parted_at, _MAX_TURNS, _MAX_LINE)
     label = [_leaf(branch) if not branch.parts else text_of(group_text.heading(branch), "bold")]
     label += [_line(line) for line in lines]
+    if ending := group_text.ending(branch):
+        label.append(text_of(ending, "dim"))
     if branch.parts:
         label.append(text_of(group_text.parting(branch), "red"))
     node = Tree(Group(*label), guide_style="dim")
