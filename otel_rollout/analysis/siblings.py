@@ -21,7 +21,7 @@ from otel_rollout.viewer.conversation import Conversation, Decoders, conversatio
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.viewer.navigation import group_of, references
 from otel_rollout.viewer.summary import VALIDATION, Summary
-from otel_rollout.viewer.table_source import traces_of
+from otel_rollout.viewer.table_source import summaries_of, traces_of
 
 if TYPE_CHECKING:
     from otel_rollout.table.query import Engine
@@ -98,14 +98,18 @@ class GroupName:
         return "/".join([*([VALIDATION] if self.validate else []), self.step, self.sample])
 
     @property
-    def conditions(self) -> list[str]:
-        """SQL conditions that a span's identity is in the group; a step that is text has no column."""
+    def identity(self) -> list[str]:
+        """SQL conditions that a row's identity is in the group; a step that is text has no column."""
         return [
             equals("validate", self.validate),
             equals("step", int(self.step) if _INTEGER.fullmatch(self.step) else None),
             equals("sample_index", None if self.sample == _MISSING else self.sample),
-            _OF_TRAJECTORY,
         ]
+
+    @property
+    def conditions(self) -> list[str]:
+        """SQL conditions that a span is of a trajectory in the group."""
+        return [*self.identity, _OF_TRAJECTORY]
 
     def has(self, summary: Summary) -> bool:
         """Return whether a trajectory is in the group, and not only a part of the trajectory."""
@@ -160,6 +164,21 @@ def in_table(engine: Engine, text: str, run: Run | None = None, location: str = 
             return Siblings(name.path, found, max(number if number > len(ids) else 0, len(found)), location)
     of_run = f" in {run.name}" if run else f" in {location}" if location else ""
     raise ViewerError(_not_found(text, of_run))
+
+
+def summaries(engine: Engine, path: str, run: Run) -> list[Summary]:
+    """Return a group's siblings with state and reward, without their turns: for links between them.
+
+    Args:
+        engine: the table.
+        path: the group's name, as the views have it.
+        run: the run.
+
+    Raises:
+        ViewerError: the text names no group.
+        TableError: the table cannot be read.
+    """
+    return summaries_of(engine, [run.condition, *names_in(path)[0].identity], MAX_SIBLINGS)
 
 
 def in_source(source: Source, text: str) -> Siblings:

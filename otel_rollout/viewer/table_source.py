@@ -132,6 +132,16 @@ class TableSource:
             raise ViewerError(str(error)) from error
 
 
+def summaries_of(engine: Engine, conditions: Sequence[str], limit: int) -> list[Summary]:
+    """Return the first trajectories that meet SQL conditions, in the order of their names.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    rows = engine.run(f"SELECT {_LISTED} FROM trajectories{all_of(conditions)}{_IN_ORDER} LIMIT {limit}")  # noqa: S608
+    return [_summary(row) for row in dicts_of(rows)]
+
+
 def traces_of(engine: Engine, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:
     """Return all spans of each trace, by its id, and the scores that name its trajectory by identity.
 
