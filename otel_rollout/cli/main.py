@@ -23,6 +23,7 @@ from otel_rollout.account import node_report
 from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
+from otel_rollout.cli import group as group_commands
 from otel_rollout.cli import importing, maintenance, report_output, runs
 from otel_rollout.cli import show as show_commands
 from otel_rollout.cli import table as table_commands
@@ -88,6 +89,7 @@ app.command(context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.show)
 app.command(context_settings=show_commands.CONTEXT_SETTINGS)(show_commands.compare)
 app.command("list")(table_commands.list_)
 app.command()(table_commands.groups)
+app.command(context_settings=show_commands.CONTEXT_SETTINGS)(group_commands.group)
 app.command()(table_commands.steps)
 app.command()(table_commands.query)
 app.command()(view_commands.view)

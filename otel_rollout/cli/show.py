@@ -61,10 +61,10 @@ def show(
     from otel_rollout.viewer import page, reference, terminal
     from otel_rollout.viewer.errors import ViewerError
 
-    _refuse_options(context, trajectory)
+    refuse_options(context, trajectory)
     with _viewer_errors_reported():
         wanted = reference.parse(trajectory) if trajectory is not None else None
-        source = _source(from_)
+        source = source_of(from_)
         found = source.find(wanted)
         if wanted is None or _is_list(wanted, found):
             if not found:
@@ -75,7 +75,7 @@ def show(
             return
         conversation = _conversation(source, wanted, found)
         if html:
-            _write(html, page.of_conversation(conversation))
+            write_page(html, page.of_conversation(conversation))
         else:
             terminal.show(conversation, Console(highlight=False), source.location, source.notes)
 
@@ -92,19 +92,19 @@ def compare(
     """Show two trajectories side by side, and where they begin to differ."""
     from otel_rollout.viewer import comparison, page, reference, terminal
 
-    _refuse_options(context, left, right)
+    refuse_options(context, left, right)
     with _viewer_errors_reported():
         wanted = [reference.parse(text) for text in (left, right)]
-        source = _source(from_)
+        source = source_of(from_)
         pair = [_conversation(source, each, source.find(each)) for each in wanted]
         compared = comparison.compare(*pair)
         if html:
-            _write(html, page.of_comparison(compared))
+            write_page(html, page.of_comparison(compared))
         else:
             terminal.compare(compared, Console(highlight=False))
 
 
-def _refuse_options(context: typer.Context, *names: str | None) -> None:
+def refuse_options(context: typer.Context, *names: str | None) -> None:
     """End the command with an error for an unknown option.
 
     The parser accepts unknown options, because the name of a trajectory without a step (``-/7/0``) starts
@@ -117,10 +117,10 @@ def _refuse_options(context: typer.Context, *names: str | None) -> None:
         advice = f"Did you mean {near[0]}?" if near else _FILTERING_ADVICE
         context.fail(f"There is no option {unknown[0]}. {advice}")
     if context.args:
-        context.fail(f"{' '.join(context.args)}: one trajectory too many, or a name that needs quotes.")
+        context.fail(f"{' '.join(context.args)}: one name too many, or a name that needs quotes.")
 
 
-def _source(from_: str | None) -> Source:
+def source_of(from_: str | None) -> Source:
     """Open the source that the option ``--from`` names."""
     from otel_rollout.viewer.errors import ViewerError
 
@@ -171,7 +171,12 @@ def _conversation(source: Source, wanted: Reference, found: list[Summary]) -> Co
     return conversation.conversation_of(spans, wanted.span, source.decoder)
 
 
-def _write(path: Path, page: str) -> None:
+def write_page(path: Path, page: str) -> None:
+    """Write a page to a file and say so; - is standard output.
+
+    Raises:
+        ViewerError: the file cannot be written.
+    """
     from otel_rollout.viewer.errors import ViewerError
 
     if str(path) == "-":

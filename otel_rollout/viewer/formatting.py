@@ -38,9 +38,11 @@ def duration(seconds: float | None) -> str:
 
 def score(given: Score | None) -> str:
     """Format a score's value; empty without a score."""
-    if given is None:
-        return ""
-    value = given.value
+    return "" if given is None else score_value(given.value)
+
+
+def score_value(value: float | bool | str) -> str:
+    """Format the value of a score."""
     if isinstance(value, float):
         is_whole = value.is_integer() and abs(value) < 1e15
         return f"{value:.1f}" if is_whole else f"{value:.6g}"
@@ -122,7 +124,12 @@ def run(summary: Summary) -> str:
 
 def name(summary: Summary) -> str:
     """Format a trajectory's path so that it can be pasted into a shell."""
-    shown = in_one_line(summary.path)
+    return quoted(summary.path)
+
+
+def quoted(reference: str) -> str:
+    """Format what names a trajectory so that it can be pasted into a shell."""
+    shown = in_one_line(reference)
     return shlex.quote(shown) if _NEEDS_QUOTES.search(shown) else shown
 
 

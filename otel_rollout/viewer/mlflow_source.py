@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -66,6 +66,10 @@ class MlflowSource:
         with _as_viewer_errors():
             line = self._traces.line_of(trace_id)
             return spans_of(line) if line else []
+
+    def traces(self, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:
+        """Return all spans of each trace, by its id; a request for each."""
+        return {trace_id: self.spans(trace_id) for trace_id in trace_ids}
 
     def every_line(self) -> Iterator[bytes]:
         """Yield each trajectory as a line of OTLP/JSON, with its scores as evaluation spans."""

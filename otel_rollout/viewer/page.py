@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from otel_rollout.pages.links import Links
 from otel_rollout.pages.rendering import render
 from otel_rollout.viewer import formatting
 from otel_rollout.viewer.comparison import Comparison
 from otel_rollout.viewer.conversation import Conversation
+from otel_rollout.viewer.navigation import trail_of_comparison, trail_of_conversation
+from otel_rollout.viewer.summary import Summary
 
 
-def of_conversation(conversation: Conversation) -> str:
-    """Return the page of a conversation, turn by turn."""
-    return render("conversation.html", formatting=formatting, conversation=conversation)
+def of_conversation(
+    conversation: Conversation, links: Links | None = None, siblings: Sequence[Summary] = ()
+) -> str:
+    """Return the page of a conversation, turn by turn.
+
+    Args:
+        conversation: the trajectory.
+        links: addresses of other pages; by default the page stands alone.
+        siblings: the trajectories of its group in their order, with it, for links to them.
+    """
+    trail = trail_of_conversation(conversation.summary, links or Links(), siblings)
+    return render("conversation.html", links, formatting=formatting, conversation=conversation, trail=trail)
 
 
-def of_comparison(comparison: Comparison) -> str:
-    """Return the page of two conversations side by side."""
-    return render("comparison.html", formatting=formatting, comparison=comparison)
+def of_comparison(comparison: Comparison, links: Links | None = None) -> str:
+    """Return the page of two conversations side by side.
+
+    Args:
+        comparison: the two trajectories.
+        links: addresses of other pages; by default the page stands alone.
+    """
+    trail = trail_of_comparison(comparison, links or Links())
+    return render("comparison.html", links, formatting=formatting, comparison=comparison, trail=trail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -30,6 +31,9 @@ class Source(Protocol):
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
         """Return all spans of a trace."""
+
+    def traces(self, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:
+        """Return all spans of each trace, by its id."""
 
     def decoder(self, name: str) -> Detokenizer | None:
         """Return the decoder of the tokenizer that a run calls ``name``; None if missing."""

@@ -62,14 +62,19 @@ class SpoolSource:
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
         """Return a trace's spans from all runs; a later run may have added scores."""
-        spans = [
-            span
-            for run in self._runs
-            for line in _lines_with(run.paths, [trace_id])
-            for span in _decoded(line)
-            if _trace_id(span) == trace_id
-        ]
-        return [*spans, *self._scores_by_identity.get(trace_id, ())]
+        return self.traces([trace_id])[trace_id]
+
+    def traces(self, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:
+        """Return all spans of each trace, by its id; the files are read once."""
+        found: dict[str, list[ReadableSpan]] = {trace_id: [] for trace_id in trace_ids}
+        for run in self._runs:
+            for line in _lines_with(run.paths, trace_ids):
+                for span in _decoded(line):
+                    if (trace_id := _trace_id(span)) in found:
+                        found[trace_id].append(span)
+        for trace_id, spans in found.items():
+            spans += self._scores_by_identity.get(trace_id, ())
+        return found
 
     @cached_property
     def _scores_by_identity(self) -> Mapping[str, Sequence[ReadableSpan]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -80,8 +80,14 @@ class TableSource:
 
     def spans(self, trace_id: str) -> list[ReadableSpan]:
         """Return all spans of a trace, and the scores that name its trajectory by identity."""
-        found = [span_of(row) for row in self._rows(views.RECORDED, "*", [equals("trace_id", trace_id)])]
-        return found + self._scores_by_identity(trace_id, found)
+        return self.traces([trace_id])[trace_id]
+
+    def traces(self, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:
+        """Return all spans of each trace, by its id; see :func:`traces_of`."""
+        try:
+            return traces_of(self._engine, trace_ids)
+        except TableError as error:
+            raise ViewerError(str(error)) from error
 
     def decoder(self, name: str) -> Detokenizer | None:
         """Return None: spans in the table have the text of their token ids."""
@@ -118,22 +124,61 @@ class TableSource:
             self.notes = (f"The first {len(found)} of {count}; `otel-rollout list` filters and sorts.",)
         return found
 
-    def _scores_by_identity(self, trace_id: str, spans: list[ReadableSpan]) -> list[ReadableSpan]:
-        root = next((span for span in spans if span.parent is None), None)
-        attributes: Mapping[str, Any] = (root.attributes if root else None) or {}
-        step = attributes.get(semconv.STEP)
-        named = ["score_by = 'identity'", equals("step", step if isinstance(step, int) else None)]
-        if root is None or not self._rows(views.RECORDED, "span_id", named, " LIMIT 1"):
-            return []
-        given = self._rows("newest_scores", "*", [equals("trace_id", trace_id), "source = 'identity'"])
-        return [_evaluation_span(row, number, root) for number, row in enumerate(given, start=1)]
-
     def _rows(self, source: str, columns: str, conditions: list[str], end: str = "") -> list[dict[str, Any]]:
         sql = f"SELECT {columns} FROM {source}{all_of(conditions)}{end}"  # noqa: S608
         try:
             return dicts_of(self._engine.run(sql))
         except TableError as error:
             raise ViewerError(str(error)) from error
+
+
+def summaries_of(engine: Engine, conditions: Sequence[str], limit: int) -> list[Summary]:
+    """Return the first trajectories that meet SQL conditions, in the order of their names.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    rows = engine.run(f"SELECT {_LISTED} FROM trajectories{all_of(conditions)}{_IN_ORDER} LIMIT {limit}")  # noqa: S608
+    return [_summary(row) for row in dicts_of(rows)]
+
+
+def traces_of(engine: Engine, trace_ids: Sequence[str]) -> dict[str, list[ReadableSpan]]:
+    """Return all spans of each trace, by its id, and the scores that name its trajectory by identity.
+
+    Raises:
+        TableError: the table cannot be read.
+    """
+    found: dict[str, list[ReadableSpan]] = {trace_id: [] for trace_id in trace_ids}
+    if not found:
+        return found
+    of_traces = equals("trace_id", list(found))
+    for row in dicts_of(engine.run(f"SELECT * FROM {views.RECORDED} WHERE {of_traces}")):  # noqa: S608
+        found[row["trace_id"]].append(span_of(row))
+    for trace_id, scores in _scores_by_identity(engine, found).items():
+        found[trace_id] += scores
+    return found
+
+
+def _scores_by_identity(
+    engine: Engine, traces: Mapping[str, Sequence[ReadableSpan]]
+) -> dict[str, list[ReadableSpan]]:
+    """Return the scores by identity of ended trajectories as evaluation spans, by trace id."""
+    roots = {
+        trace_id: root
+        for trace_id, spans in traces.items()
+        if (root := next((span for span in spans if span.parent is None), None))
+    }
+    steps = {(root.attributes or {}).get(semconv.STEP) for root in roots.values()}
+    named = equals("step", [step if isinstance(step, int) else None for step in steps])
+    sql = f"SELECT span_id FROM {views.RECORDED} WHERE score_by = 'identity' AND {named} LIMIT 1"  # noqa: S608
+    if not roots or not engine.run(sql).num_rows:
+        return {}
+    sql = f"SELECT * FROM newest_scores WHERE source = 'identity' AND {equals('trace_id', list(roots))}"  # noqa: S608
+    found: dict[str, list[ReadableSpan]] = {}
+    for row in dicts_of(engine.run(sql)):
+        given = found.setdefault(row["trace_id"], [])
+        given.append(_evaluation_span(row, len(given) + 1, roots[row["trace_id"]]))
+    return found
 
 
 def _conditions(reference: Reference) -> list[str]:

@@ -21,7 +21,7 @@ from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.summary import Summary
 from otel_rollout.viewer.turn import EVALUATOR, FAILURE, MODEL, TOOL, Turn
 
-_STYLES: Final = {
+STYLES: Final = {
     "system": "blue",
     "user": "cyan",
     MODEL: "green",
@@ -29,9 +29,12 @@ _STYLES: Final = {
     EVALUATOR: "magenta",
     FAILURE: "red",
 }
-_STATES: Final = {"ok": "green", "error": "bold red", "running": "yellow"}
+"""Style of each role."""
+STATES: Final = {"ok": "green", "error": "bold red", "running": "yellow"}
+"""Style of each state of a trajectory."""
 _FAILED: Final = "bold red"
-_CHANGED: Final = "reverse"
+CHANGED: Final = "reverse"
+"""Style of the word in which conversations differ."""
 _INDENT: Final = (0, 0, 1, 2)
 _NO_LIMIT: Final = 10_000
 """Columns of the console in which a table's natural width is measured; no table is wider."""
@@ -52,11 +55,11 @@ def list_trajectories(
     for summary in sorted(summaries, key=attrgetter("order")):
         tokens = summary.tokens
         table.add_row(
-            _text(formatting.name(summary)),
-            _text(summary.trace_id[:digits]),
-            _text(formatting.reward(summary)),
-            _text(summary.state, _STATES.get(summary.state, "")),
-            _text(formatting.duration(summary.seconds)),
+            text_of(formatting.name(summary)),
+            text_of(summary.trace_id[:digits]),
+            text_of(formatting.reward(summary)),
+            text_of(summary.state, STATES.get(summary.state, "")),
+            text_of(formatting.duration(summary.seconds)),
             *("" if count is None else str(count) for count in (tokens.input, tokens.output)),
         )
     # A name that is cut or wrapped cannot be pasted, so the table may be wider than the terminal.
@@ -64,7 +67,7 @@ def list_trajectories(
     console.width = max(console.width, Measurement.get(console, unbounded, table).maximum)
     console.print(table)
     for line in (*formatting.runs(summaries), f"from {location}", *notes):
-        console.print(_text(line), soft_wrap=True)
+        console.print(text_of(line), soft_wrap=True)
 
 
 def _unique_digits(summaries: Sequence[Summary]) -> int:
@@ -76,8 +79,8 @@ def _unique_digits(summaries: Sequence[Summary]) -> int:
 def show(conversation: Conversation, console: Console, location: str = "", notes: Sequence[str] = ()) -> None:
     """Print a conversation turn by turn, with its source."""
     summary = conversation.summary
-    title = _text(summary.path or summary.name, "bold")
-    title.append(f"  {printable(summary.state)}", _STATES.get(summary.state, ""))
+    title = text_of(summary.path or summary.name, "bold")
+    title.append(f"  {printable(summary.state)}", STATES.get(summary.state, ""))
     console.print(title)
     console.print(_facts(conversation, location, notes))
     for number, turn in enumerate(conversation.turns, start=1):
@@ -91,10 +94,10 @@ def _facts(conversation: Conversation, location: str, notes: Sequence[str]) -> R
     table.add_column(overflow="fold")
     for name, value in (*formatting.facts(conversation), ("from", location), ("note", "\n".join(notes))):
         if value:
-            table.add_row(_text(name), _text(value))
+            table.add_row(text_of(name), text_of(value))
     error = conversation.summary.error
     if error:
-        table.add_row(_text("error"), _text(error, _FAILED))
+        table.add_row(text_of("error"), text_of(error, _FAILED))
     return Padding(table, (0, 0, 1, 0))
 
 
@@ -106,13 +109,13 @@ def _heading(turn: Turn, number: int) -> RenderableType:
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(ratio=1, overflow="fold")
     line.add_column(justify="right", style="dim", no_wrap=False)
-    line.add_row(_role(turn, number), _text(formatting.details(turn)))
+    line.add_row(_role(turn, number), text_of(formatting.details(turn)))
     return line
 
 
 def _role(turn: Turn, number: int) -> Text:
     failed = ("  failed", _FAILED) if turn.error else ""
-    role = _text(formatting.role(turn), f"bold {_STYLES.get(turn.role, '')}")
+    role = text_of(formatting.role(turn), f"bold {STYLES.get(turn.role, '')}")
     return Text.assemble((f"{number:>2} ", "dim"), role, failed)
 
 
@@ -124,16 +127,16 @@ def _body(turn: Turn, parts: tuple[str, str, str] | None = None) -> Iterator[Tex
         parts: its text in three parts, of which the middle one is highlighted.
     """
     if turn.note:
-        yield _text(f"({turn.note})", "dim italic")
+        yield text_of(f"({turn.note})", "dim italic")
     if turn.shows_arguments:
-        yield _text(f"({formatting.arguments(turn.arguments)})", "yellow" if turn.role == TOOL else "dim")
+        yield text_of(f"({formatting.arguments(turn.arguments)})", "yellow" if turn.role == TOOL else "dim")
     if turn.text:
         before, changed, after = parts or (turn.text, "", "")
-        yield Text.assemble(_text(before), _text(changed, _CHANGED), _text(after))
+        yield Text.assemble(text_of(before), text_of(changed, CHANGED), text_of(after))
     for call in turn.calls_outside_text:
-        yield _text(f"→ {formatting.call(call)}", "yellow")
+        yield text_of(f"→ {formatting.call(call)}", "yellow")
     if formatting.error(turn):
-        yield _text(formatting.error(turn), "red")
+        yield text_of(formatting.error(turn), "red")
 
 
 def _scores(conversation: Conversation) -> RenderableType:
@@ -142,7 +145,7 @@ def _scores(conversation: Conversation) -> RenderableType:
     table.add_column(justify="right")
     table.add_column(style="dim", overflow="fold")
     for given in conversation.summary.scores:
-        table.add_row(_text(given.name), _text(formatting.score(given)), _text(given.comment))
+        table.add_row(text_of(given.name), text_of(formatting.score(given)), text_of(given.comment))
     return (
         Group(Rule("scores", style="dim", align="left"), table)
         if conversation.summary.scores
@@ -155,20 +158,21 @@ def compare(comparison: Comparison, console: Console) -> None:
     table = Table(box=None, padding=(0, 2), pad_edge=False)
     table.add_column("", style="dim")
     for conversation in (comparison.left, comparison.right):
-        table.add_column(_text(formatting.title(conversation.summary)), overflow="fold")
+        table.add_column(text_of(formatting.title(conversation.summary)), overflow="fold")
     for name, left, right in formatting.side_by_side(comparison):
         style = "" if left == right else "bold"
-        table.add_row(_text(name), _text(left, style), _text(right, style))
+        table.add_row(text_of(name), text_of(left, style), text_of(right, style))
     console.print(table)
     console.print()
     for number, turn in enumerate(comparison.shared, start=1):
         console.print(_turn(turn, number))
     colour = "red" if comparison.divergence else "green"
-    console.print(Panel(_text(formatting.divergence(comparison), "bold"), style=colour))
-    console.print(_columns(comparison))
+    console.print(Panel(text_of(formatting.divergence(comparison), "bold"), style=colour))
+    console.print(continuations(comparison))
 
 
-def _columns(comparison: Comparison) -> RenderableType:
+def continuations(comparison: Comparison) -> RenderableType:
+    """Return the turns from the divergence on, side by side."""
     table = Table.grid(expand=True, padding=(0, 1))
     for _ in range(2):
         table.add_column(ratio=1, overflow="fold")
@@ -183,12 +187,12 @@ def _cell(turn: Turn | None, number: int, diverging: Comparison | None) -> Rende
     if turn is None:
         return Text("–", "dim")
     parts = diverging.changed(turn) if diverging else None
-    details = _text(formatting.details(turn), "dim")
+    details = text_of(formatting.details(turn), "dim")
     return Group(
         _role(turn, number), Padding(Group(*([details] if details else []), *_body(turn, parts)), _INDENT)
     )
 
 
-def _text(text: str, style: str = "") -> Text:
+def text_of(text: str, style: str = "") -> Text:
     """Return text without effective markup or control characters."""
     return Text(printable(text), style)

@@ -179,7 +179,7 @@ def test_older_run_is_shown_with_a_note(tmp_path: Path) -> None:
         (["compare", "/", "//"], "`otel-rollout show` lists the trajectories. Write STEP/SAMPLE/ROLLOUT"),
         (["show", "--form", "here"], "There is no option --form. Did you mean --from?"),
         (["show", "1/7/0", "-v"], "There is no option -v."),
-        (["show", "1/a", "b/0"], "b/0: one trajectory too many, or a name that needs quotes."),
+        (["show", "1/a", "b/0"], "b/0: one name too many, or a name that needs quotes."),
         (["compare", "1/7/0", "1/7/1", "--failed"], "There is no option --failed."),
     ],
 )

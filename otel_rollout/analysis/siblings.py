@@ -1,0 +1,263 @@
+"""Find and read the siblings of a group, in a table, a spool or MLflow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.analysis.run_choice import Run
+from otel_rollout.base.printable import in_one_line
+from otel_rollout.exporting.batching import chunks
+from otel_rollout.table import views
+from otel_rollout.table.filters import all_of, equals
+from otel_rollout.table.row_set import dicts_of
+from otel_rollout.viewer import reference
+from otel_rollout.viewer.conversation import Conversation, Decoders, conversation_of
+from otel_rollout.viewer.errors import ViewerError
+from otel_rollout.viewer.navigation import group_of, references
+from otel_rollout.viewer.summary import VALIDATION, Summary
+from otel_rollout.viewer.table_source import summaries_of, traces_of
+
+if TYPE_CHECKING:
+    from otel_rollout.table.query import Engine
+    from otel_rollout.viewer.source import Source
+
+MAX_SIBLINGS: Final = 128
+"""Maximum siblings that are read of a group; a run without dataset rows is one large group."""
+_TRACES_AT_ONCE: Final = 16
+"""Trajectories whose spans are in memory at a time."""
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
+_MISSING: Final = "-"
+"""Part of a name that was not recorded."""
+_FORMS: Final = "STEP/SAMPLE, such as 12/7 or validation/12/7; `-` stands for a part that was not recorded"
+_OF_TRAJECTORY: Final = "coalesce(score_by, '') <> 'identity'"
+"""SQL condition that a span is part of a trajectory: a score by identity is a trace of its own."""
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """One trajectory of a group.
+
+    Attributes:
+        name: its path; with the beginning of its trace id if several trajectories have this path.
+        reference: what ``otel-rollout show`` takes: its path, or its trace id if several have this path.
+        conversation: the trajectory, turn by turn.
+    """
+
+    name: str
+    reference: str
+    conversation: Conversation
+
+    @property
+    def summary(self) -> Summary:
+        """Identity, state and scores."""
+        return self.conversation.summary
+
+
+@dataclass(frozen=True)
+class Siblings:
+    """The trajectories of a group, in the order of their names.
+
+    Attributes:
+        path: the group's name, such as ``12/7``.
+        found: the trajectories that were read.
+        number: the trajectories of the group, more than were read if the group is large.
+        location: the table, spool or server, for a person.
+        notes: remarks, such as that an older run is shown.
+    """
+
+    path: str
+    found: tuple[Sibling, ...]
+    number: int
+    location: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupName:
+    """Name of a group, as a person typed it.
+
+    Attributes:
+        validate: whether the group is of a validation.
+        step: its step; ``-`` if none was recorded.
+        sample: its dataset row; ``-`` if none was recorded.
+    """
+
+    validate: bool
+    step: str
+    sample: str
+
+    @property
+    def path(self) -> str:
+        """The name as the views have it."""
+        return "/".join([*([VALIDATION] if self.validate else []), self.step, self.sample])
+
+    @property
+    def identity(self) -> list[str]:
+        """SQL conditions that a row's identity is in the group; a step that is text has no column."""
+        return [
+            equals("validate", self.validate),
+            equals("step", int(self.step) if _INTEGER.fullmatch(self.step) else None),
+            equals("sample_index", None if self.sample == _MISSING else self.sample),
+        ]
+
+    @property
+    def conditions(self) -> list[str]:
+        """SQL conditions that a span is of a trajectory in the group."""
+        return [*self.identity, _OF_TRAJECTORY]
+
+    def has(self, summary: Summary) -> bool:
+        """Return whether a trajectory is in the group, and not only a part of the trajectory."""
+        path = in_one_line(group_of(summary))
+        if path == in_one_line(self.path):
+            return True
+        *validation, step, sample = path.split("/", 2 if self.validate else 1) if "/" in path else ("", path)
+        is_text = not _INTEGER.fullmatch(step)
+        return is_text and "/".join([*validation, _MISSING, sample]) == in_one_line(self.path)
+
+
+def names_in(text: str) -> list[GroupName]:
+    """Return the groups that a text may name: the group itself, or the group of a trajectory.
+
+    Raises:
+        ViewerError: the text names no group.
+    """
+    parts = text.strip().split("/")
+    validate = parts[0] == VALIDATION and len(parts) > 1
+    step, *rest = parts[1:] if validate else parts
+    if rest and step and not any(rest):
+        listing = f"{step} --validation" if validate else step
+        raise ViewerError(
+            f"{text} names a step, not a group: `otel-rollout groups --step {listing}` lists its groups."
+        )
+    if not step or not any(rest):
+        raise ViewerError(f"{text!r} does not name a group: write {_FORMS}.")
+    samples = ["/".join(rest)]
+    if len(rest) > 1 and (_INTEGER.fullmatch(rest[-1]) or rest[-1] == _MISSING):
+        samples.append("/".join(rest[:-1]))
+    return [GroupName(validate, step, sample.rstrip("/")) for sample in samples]
+
+
+def in_table(engine: Engine, text: str, run: Run | None = None, location: str = "") -> Siblings:
+    """Read a group's siblings from a table.
+
+    Args:
+        engine: the table.
+        text: the group's name, or the name of one of its trajectories.
+        run: the run; by default the run of the newest trajectory that has this name.
+        location: name of the table, for a person.
+
+    Raises:
+        ViewerError: the text names no group, or there is none of this name.
+        TableError: the table cannot be read.
+    """
+    for name in names_in(text):
+        chosen = run or _newest_run(engine, name)
+        ids, number = _trace_ids(engine, name, chosen) if chosen else ([], 0)
+        found = _read(lambda some: traces_of(engine, some), ids, name)
+        if found:
+            return Siblings(name.path, found, max(number if number > len(ids) else 0, len(found)), location)
+    of_run = f" in {run.name}" if run else f" in {location}" if location else ""
+    raise ViewerError(_not_found(text, of_run))
+
+
+def summaries(engine: Engine, path: str, run: Run) -> list[Summary]:
+    """Return a group's siblings with state and reward, without their turns: for links between them.
+
+    Args:
+        engine: the table.
+        path: the group's name, as the views have it.
+        run: the run.
+
+    Raises:
+        ViewerError: the text names no group.
+        TableError: the table cannot be read.
+    """
+    return summaries_of(engine, [run.condition, *names_in(path)[0].identity], MAX_SIBLINGS)
+
+
+def in_source(source: Source, text: str) -> Siblings:
+    """Read a group's siblings as ``otel-rollout show`` reads trajectories: of the newest run that has them.
+
+    Args:
+        source: a spool or MLflow.
+        text: the group's name, or the name of one of its trajectories.
+
+    Raises:
+        ViewerError: the text names no group, there is none of this name, or the source cannot be read.
+    """
+    for name in names_in(text):
+        matching = source.find(reference.parse(name.path))
+        wanted = sorted(filter(name.has, matching), key=attrgetter("order"))
+        ids = list(dict.fromkeys(summary.trace_id for summary in wanted))
+        found = _read(source.traces, ids[:MAX_SIBLINGS], name, source.decoder)
+        if found:
+            return Siblings(name.path, found, max(len(ids), len(found)), source.location, source.notes)
+    raise ViewerError(_not_found(text, f" in {source.location}"))
+
+
+def _newest_run(engine: Engine, name: GroupName) -> Run | None:
+    rows = engine.run(
+        f"SELECT run_id, project, experiment FROM {views.RECORDED}{all_of(name.conditions)} "  # noqa: S608
+        "GROUP BY run_id, project, experiment ORDER BY max(start_ns) DESC LIMIT 1"
+    )
+    return next((Run(**row) for row in dicts_of(rows)), None)
+
+
+def _trace_ids(engine: Engine, name: GroupName, run: Run) -> tuple[list[str], int]:
+    """Return the trace ids of a group's first siblings, and the number of all."""
+    of_group = f"FROM {views.RECORDED}{all_of([run.condition, *name.conditions])}"
+    rows = dicts_of(
+        engine.run(
+            f"SELECT trace_id, min(rollout_n) AS rollout, min(start_ns) AS start {of_group} "
+            f"GROUP BY trace_id ORDER BY rollout, start, trace_id LIMIT {MAX_SIBLINGS + 1}"
+        )
+    )
+    ids = [row["trace_id"] for row in rows[:MAX_SIBLINGS]]
+    if len(rows) <= MAX_SIBLINGS:
+        return ids, len(rows)
+    counted = dicts_of(engine.run(f"SELECT count(DISTINCT trace_id) AS number {of_group}"))
+    return ids, int(counted[0]["number"])
+
+
+def _read(
+    read: Callable[[Sequence[str]], dict[str, list[ReadableSpan]]],
+    trace_ids: Sequence[str],
+    name: GroupName,
+    decoders: Decoders = lambda name: None,
+) -> tuple[Sibling, ...]:
+    """Read traces as conversations, a few at a time; keep those whose trajectory is in the group."""
+    conversations = [
+        conversation
+        for some in chunks(trace_ids, _TRACES_AT_ONCE)
+        for conversation in _conversations(read(some), decoders)
+        if name.has(conversation.summary)
+    ]
+    conversations.sort(key=lambda each: each.summary.order)
+    named = references([each.summary for each in conversations])
+    return tuple(
+        Sibling(_name(each.summary, named[each.summary.trace_id]), named[each.summary.trace_id], each)
+        for each in conversations
+    )
+
+
+def _conversations(traces: dict[str, list[ReadableSpan]], decoders: Decoders) -> Iterator[Conversation]:
+    for spans in traces.values():
+        if spans:
+            yield conversation_of(spans, decoders=decoders)
+
+
+def _name(summary: Summary, named: str) -> str:
+    return summary.path if named == summary.path else f"{summary.path} ({summary.trace_id[:8]})"
+
+
+def _not_found(text: str, where: str) -> str:
+    return (
+        f"There is no group {text}{where}. `otel-rollout groups` lists the groups; those of a validation are "
+        f"called {VALIDATION}/…"
+    )

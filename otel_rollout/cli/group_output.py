@@ -1,0 +1,129 @@
+"""Print a group as a tree on the terminal."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from otel_rollout.analysis import group_text
+from otel_rollout.analysis.group_text import Gap, Line
+from otel_rollout.analysis.group_tree import Branch, Contrast, GroupTree
+from otel_rollout.base.printable import in_one_line
+from otel_rollout.viewer import excerpt, formatting
+from otel_rollout.viewer.terminal import CHANGED, STATES, STYLES, continuations, text_of
+
+_MAX_TURNS: Final = 6
+"""Turns of a branch that are printed."""
+_MAX_LINE: Final = 200
+"""Characters of a turn that are printed in the tree, if the terminal is as wide."""
+_MAX_DEPTH: Final = 8
+"""Branch points on the way to a leaf that are printed; further ones would leave no columns for text."""
+_MAX_NAMES: Final = 12
+"""Siblings that are named at one place."""
+_CONTINUED: Final = 4
+"""Turns of two branches that are printed side by side."""
+_MAX_TEXT: Final = 700
+"""Characters of a text that are printed side by side."""
+
+
+def show_group(tree: GroupTree, console: Console) -> None:
+    """Print a group's facts, its tree, and what the good branch did differently."""
+    console.print(text_of(f"group {tree.group.path}", "bold"))
+    console.print(_facts(tree))
+    console.print(_tree(tree.root, None, 0))
+    console.print()
+    found = tree.contrast
+    console.print(Panel(text_of(group_text.verdict(tree), "bold"), style="cyan" if found else "dim"))
+    if found:
+        console.print(_contrast(found))
+
+
+def _facts(tree: GroupTree) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    further = (("from", tree.group.location), ("note", "\n".join(tree.group.notes)))
+    for name, value in (*group_text.facts(tree), *further):
+        if value:
+            table.add_row(text_of(name), text_of(value))
+    return Padding(table, (0, 0, 1, 0))
+
+
+def _tree(branch: Branch, parted_at: int | None, depth: int) -> Tree:
+    """Return a branch with its turns as a node, and its parts below."""
+    lines = group_text.lines_of(branch, parted_at, _MAX_TURNS, _MAX_LINE)
+    label = [_leaf(branch) if not branch.parts else text_of(group_text.heading(branch), "bold")]
+    label += [_line(line) for line in lines]
+    if ending := group_text.ending(branch):
+        label.append(text_of(ending, "dim"))
+    if branch.parts:
+        label.append(text_of(group_text.parting(branch), "red"))
+    node = Tree(Group(*label), guide_style="dim")
+    if branch.parts and depth >= _MAX_DEPTH:
+        node.add(text_of(group_text.named(branch.siblings, _MAX_NAMES)))
+        return node
+    parts_at = group_text.parted_at(branch)
+    for part in branch.parts:
+        node.add(_tree(part, parts_at, depth + 1))
+    return node
+
+
+def _leaf(branch: Branch) -> Text:
+    names = []
+    for sibling in branch.siblings[:_MAX_NAMES]:
+        state = sibling.summary.state
+        style = "" if state == "ok" else STATES.get(state, "")
+        names.append(
+            Text.assemble(
+                text_of(in_one_line(sibling.name), "bold"), " ", text_of(group_text.marks(sibling), style)
+            )
+        )
+    if len(branch.siblings) > _MAX_NAMES:
+        names.append(text_of(f"and {len(branch.siblings) - _MAX_NAMES} more"))
+    return Text(", ").join(names)
+
+
+def _line(line: Line | Gap) -> Text:
+    if isinstance(line, Gap):
+        shown = text_of(f"   {line.text}", "dim")
+    else:
+        before, changed, after = line.parts
+        turn = line.turn
+        shown = Text.assemble(
+            (f"{line.number:>2} ", "dim"),
+            text_of(in_one_line(formatting.role(turn)), STYLES.get(turn.role, "")),
+            ("  failed" if turn.error else "", STATES["error"]),
+            "  ",
+            text_of(before),
+            text_of(changed, CHANGED),
+            text_of(after),
+        )
+    shown.no_wrap, shown.overflow = True, "ellipsis"
+    return shown
+
+
+def _contrast(found: Contrast) -> RenderableType:
+    """Return the two continuations side by side, the better one left."""
+    shown = excerpt.beginning(found.comparison, _CONTINUED, _MAX_TEXT)
+    names = Table.grid(expand=True, padding=(0, 1))
+    for _ in range(2):
+        names.add_column(ratio=1, overflow="fold")
+    names.add_row(
+        *(
+            text_of(f"{in_one_line(each.name)} · {group_text.marks(each)}", "bold")
+            for each in (found.left, found.right)
+        )
+    )
+    where = text_of(formatting.divergence(found.comparison), "red")
+    hint = text_of(
+        f"All turns: otel-rollout compare {formatting.quoted(found.left.reference)} "
+        f"{formatting.quoted(found.right.reference)}",
+        "dim",
+    )
+    return Group(where, names, continuations(shown), hint)
