@@ -23,9 +23,7 @@ UNPARSED_CALL: Final = (
 
 A parser that takes a broken call for plain text, without an error or a log record, leaves no such span.
 """
-TRUNCATED: Final = (
-    "(lower(finish_reason) LIKE '%length%' OR lower(finish_reason) LIKE '%max%token%')"
-)
+TRUNCATED: Final = "(lower(finish_reason) LIKE '%length%' OR lower(finish_reason) LIKE '%max%token%')"
 """Condition that a model call's reply was cut: ``length``, ``max_tokens``, ``MAX_TOKENS``, ``model_length``."""
 _GREATEST: Final = 1e300
 """Magnitude of a reward that counts as infinite."""
@@ -51,8 +49,8 @@ WITH replies AS (
   SELECT trace_id, count(*) AS unparsed FROM spans WHERE {UNPARSED_CALL} AND {{run}} GROUP BY trace_id
 )
 SELECT
-  of_run.trace_id, of_run.step, of_run.sample_index, of_run.rollout_n, of_run.validate, of_run.path, of_run.state,
-  of_run.error_type, of_run.start_time, of_run.seconds, of_run.turns, of_run.tool_calls, of_run.tool_errors,
+  of_run.trace_id, of_run.step, of_run.sample_index, of_run.rollout_n, of_run.validate, of_run.path,
+  of_run.state, of_run.error_type, of_run.start_time, of_run.seconds, of_run.turns, of_run.tool_calls, of_run.tool_errors,
   of_run.tokens_in, of_run.tokens_out,
   CASE WHEN NOT isnan(of_run.reward) AND abs(of_run.reward) <= {_GREATEST} THEN of_run.reward END AS reward,
   coalesce(isnan(of_run.reward) OR abs(of_run.reward) > {_GREATEST}, false) AS has_odd_reward,
