@@ -85,7 +85,8 @@ def _with_groups(rows: str) -> str:
       SELECT each.*, coalesce(of_group.spread = 0, false) AS has_group_without_spread
       FROM {rows} AS each LEFT JOIN (
         SELECT
-          validate, step, sample_index, CASE WHEN count(reward) > 1 THEN max(reward) - min(reward) END AS spread
+          validate, step, sample_index,
+          CASE WHEN count(reward) > 1 THEN max(reward) - min(reward) END AS spread
         FROM {rows} GROUP BY validate, step, sample_index
       ) AS of_group
         ON each.validate = of_group.validate AND each.step = of_group.step

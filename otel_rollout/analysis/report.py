@@ -321,8 +321,8 @@ ORDER BY failed DESC, error_type
 _TOOLS = """
 SELECT
   row.validate, row.step, call.tool_name,
-  CASE WHEN call.status = 'error' THEN coalesce(call.error_type, 'error') END AS error_type, count(*) AS calls,
-  count(call.duration_ns) AS timed, sum(call.duration_ns / 1e9) AS seconds
+  CASE WHEN call.status = 'error' THEN coalesce(call.error_type, 'error') END AS error_type,
+  count(*) AS calls, count(call.duration_ns) AS timed, sum(call.duration_ns / 1e9) AS seconds
 FROM spans AS call JOIN {rows} ON call.trace_id = row.trace_id
 WHERE call.kind = 'TOOL'
 GROUP BY 1, 2, 3, 4

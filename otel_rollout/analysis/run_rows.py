@@ -24,7 +24,7 @@ UNPARSED_CALL: Final = (
 A parser that takes a broken call for plain text, without an error or a log record, leaves no such span.
 """
 TRUNCATED: Final = "(lower(finish_reason) LIKE '%length%' OR lower(finish_reason) LIKE '%max%token%')"
-"""Condition that a model call's reply was cut: ``length``, ``max_tokens``, ``MAX_TOKENS``, ``model_length``."""
+"""Condition that a reply was cut: ``length``, ``max_tokens``, ``MAX_TOKENS``, ``model_length``."""
 _GREATEST: Final = 1e300
 """Magnitude of a reward that counts as infinite."""
 
@@ -44,15 +44,17 @@ def rows_of(engine: Engine, run: Run) -> str:
 _ROWS: Final = f"""
 WITH replies AS (
   SELECT trace_id, count(*) AS replies_ended, count(*) FILTER (WHERE {TRUNCATED}) AS truncated
-  FROM turns WHERE finish_reason IS NOT NULL AND {{run}} GROUP BY trace_id
+  FROM turns WHERE finish_reason IS NOT NULL GROUP BY trace_id
 ), parsed AS (
-  SELECT trace_id, count(*) AS unparsed FROM spans WHERE {UNPARSED_CALL} AND {{run}} GROUP BY trace_id
+  SELECT trace_id, count(*) AS unparsed FROM spans WHERE {UNPARSED_CALL} GROUP BY trace_id
 )
 SELECT
   of_run.trace_id, of_run.step, of_run.sample_index, of_run.rollout_n, of_run.validate, of_run.path,
-  of_run.state, of_run.error_type, of_run.start_time, of_run.seconds, of_run.turns, of_run.tool_calls, of_run.tool_errors,
-  of_run.tokens_in, of_run.tokens_out,
-  CASE WHEN NOT isnan(of_run.reward) AND abs(of_run.reward) <= {_GREATEST} THEN of_run.reward END AS reward,
+  of_run.state, of_run.error_type, of_run.start_time, of_run.seconds, of_run.turns, of_run.tool_calls,
+  of_run.tool_errors, of_run.tokens_in, of_run.tokens_out,
+  CASE
+    WHEN NOT isnan(of_run.reward) AND abs(of_run.reward) <= {_GREATEST} THEN of_run.reward
+  END AS reward,
   coalesce(isnan(of_run.reward) OR abs(of_run.reward) > {_GREATEST}, false) AS has_odd_reward,
   CASE WHEN NOT of_run.validate THEN of_run.step - of_run.policy_version_min END AS policy_lag,
   of_run.policy_version_max > of_run.policy_version_min AS has_several_policies,
