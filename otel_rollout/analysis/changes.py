@@ -150,6 +150,17 @@ def compare(engine: Engine, before: Side, after: Side, history: Sequence[Sequenc
     return Comparison(before, after, changes, others)
 
 
+def sides_of_runs(
+    before: tuple[Run, Sequence[StepReport]], after: tuple[Run, Sequence[StepReport]]
+) -> tuple[Side, Side]:
+    """Return the steps that two runs share by their numbers, or all steps if they share none."""
+    shared = {step.step for step in before[1]} & {step.step for step in after[1]}
+    return (
+        Side(before[0], tuple(step for step in before[1] if not shared or step.step in shared)),
+        Side(after[0], tuple(step for step in after[1] if not shared or step.step in shared)),
+    )
+
+
 def _is_told(measure: Measure, found: Sequence[tuple[Change, Measure]]) -> bool:
     """Whether the changes of single tools say what a change of all tools says."""
     return any(other.tool and other.name.partition(":")[0] == measure.name for _, other in found)

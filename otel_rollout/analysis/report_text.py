@@ -19,7 +19,9 @@ UNKNOWN: Final = "–"
 
 def number(value: float | None) -> str:
     """Return a number, or a dash for one that is not known."""
-    return UNKNOWN if value is None else short_number(value)
+    if value is None:
+        return UNKNOWN
+    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else short_number(value)
 
 
 def seconds(value: float | None) -> str:
@@ -56,38 +58,56 @@ def parts(given: Change) -> Iterator[str]:
 
 FIGURES: Final = (
     "step", "trajectories", "failed", "reward", "p10", "p50", "p90", "no spread", "turns", "tokens in",
-    "tokens out", "cut", "tool calls", "tool errors", "unparsed", "p50 time", "p95 time", "longest", "lag",
+    "tokens out", "cut", "tool calls", "tool errors", "unparsed", "lag",
 )  # fmt: skip
-"""Headings of a step's row."""
+"""Headings of a step's figures."""
+TIMES: Final = (
+    "step",
+    "p50",
+    "p95",
+    "longest",
+    "generate",
+    "tool",
+    "reward",
+    "waiting",
+    "longest trajectory",
+)
+"""Headings of a step's durations; the parts are means of a trajectory."""
 
 
 def figures(step: StepReport) -> tuple[str, ...]:
     """Return a step's row, in the order of the headings."""
-    reward, times = step.reward, step.seconds
+    reward = step.reward
     spread = "" if reward.std is None else f" ± {number(reward.std)}"
-    ended = f"{step.trajectories}" + (f" ({step.running} running)" if step.running else "")
-    compared = f"{step.groups_without_spread}/{step.groups_compared}" if step.groups_compared else UNKNOWN
+    trajectories = f"{step.trajectories}" + (f" ({step.running} running)" if step.running else "")
     return (
         step.name,
-        ended,
+        trajectories,
         str(step.failed),
         f"{number(reward.mean)}{spread}",
         *map(number, (reward.p10, reward.p50, reward.p90)),
-        compared,
+        f"{step.groups_without_spread} of {step.groups_compared}" if step.groups_compared else UNKNOWN,
         number(step.turns_mean),
         *map(number, (step.tokens_in, step.tokens_out)),
         share(step.replies_truncated, step.replies_ended),
         str(step.tool_calls),
         share(step.tool_errors, step.tool_calls),
         str(step.parse_failures),
-        *map(seconds, (times.p50, times.p95, times.max)),
         number(step.policy_lag.mean),
     )
+
+
+def times(step: StepReport) -> tuple[str, ...]:
+    """Return a step's durations, in the order of the headings."""
+    known = step.seconds
+    parts = (known.p50, known.p95, known.max, known.generate, known.tool, known.reward, known.waiting)
+    return (step.name, *map(seconds, parts), known.slowest or UNKNOWN)
 
 
 def facts(step: StepReport) -> Iterator[tuple[str, str]]:
     """Yield what a step's page says below its heading, as names and values."""
     yield from zip(FIGURES[1:], figures(step)[1:], strict=True)
+    yield from zip((f"time, {name}" for name in TIMES[1:-1]), times(step)[1:-1], strict=True)
     if step.reward.missing:
         yield "without a reward", str(step.reward.missing)
     if step.reward.odd:
