@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 from otel_rollout.cli import sources
-from otel_rollout.cli.show import FromOption, HtmlOption, refuse_options, source_of, write_page
+from otel_rollout.cli.page_output import HtmlOption, write_page
+from otel_rollout.cli.show import FromOption, refuse_options, source_of
 from otel_rollout.cli.table import errors_reported
 
 if TYPE_CHECKING:

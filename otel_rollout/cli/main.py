@@ -25,6 +25,7 @@ from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import group as group_commands
 from otel_rollout.cli import importing, maintenance, report_output, runs
+from otel_rollout.cli import report as report_commands
 from otel_rollout.cli import show as show_commands
 from otel_rollout.cli import table as table_commands
 from otel_rollout.cli import view as view_commands
@@ -93,6 +94,7 @@ app.command(context_settings=show_commands.CONTEXT_SETTINGS)(group_commands.grou
 app.command()(table_commands.steps)
 app.command()(table_commands.query)
 app.command()(view_commands.view)
+app.command()(report_commands.report)
 app.command("import")(importing.import_)
 app.add_typer(maintenance.app, name="table")
 

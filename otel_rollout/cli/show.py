@@ -15,6 +15,7 @@ from rich.console import Console
 from otel_rollout import settings_reader
 from otel_rollout.base.suggest import closest
 from otel_rollout.cli import sources
+from otel_rollout.cli.page_output import HtmlOption, write_page
 
 if TYPE_CHECKING:
     from otel_rollout.viewer.conversation import Conversation
@@ -38,10 +39,6 @@ FromOption = Annotated[
         "Lines, `mlflow` or mlflow:URI. \\[default: OTEL_ROLLOUT_DELTA_URI, a table at ./rollouts, "
         "or the spool]",
     ),
-]
-HtmlOption = Annotated[
-    Path | None,
-    typer.Option("--html", help="Write an HTML page to this file instead; - is standard output."),
 ]
 
 
@@ -169,24 +166,6 @@ def _conversation(source: Source, wanted: Reference, found: list[Summary]) -> Co
     if not spans:
         raise ViewerError(f"{wanted.text} has started, but none of its spans is in {source.location} yet.")
     return conversation.conversation_of(spans, wanted.span, source.decoder)
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page to a file and say so; - is standard output.
-
-    Raises:
-        ViewerError: the file cannot be written.
-    """
-    from otel_rollout.viewer.errors import ViewerError
-
-    if str(path) == "-":
-        typer.echo(page.encode(), nl=False)
-        return
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ViewerError(f"The page cannot be written: {error}") from error
-    typer.echo(f"Written to {path}")
 
 
 @contextmanager

@@ -102,6 +102,20 @@ class Engine:
         except BaseException as error:  # a panic of the engine is no Exception
             raise QueryError(_in_words(str(error))) from error
 
+    def keep(self, name: str, sql: str) -> None:
+        """Keep the rows of a query that this package has made, for further queries of this engine.
+
+        Args:
+            name: name of the table that has the rows; no view has it.
+            sql: the query.
+
+        Raises:
+            QueryError: the query is wrong, or the table cannot be read.
+        """
+        if name not in self._made:
+            self.run(f"CREATE OR REPLACE TABLE {name} AS {sql}")
+            self._made.add(name)
+
     def columns_of(self, view: str) -> list[str]:
         """Return the names of a view's columns."""
         return list(self.run(f"SELECT * FROM {view} LIMIT 0").column_names)  # noqa: S608

@@ -32,6 +32,7 @@ PUBLIC: Final = (
     View("unresolved_scores", "A row per score by identity that belongs to no trajectory, with the reason."),
     View("groups", "A row per group: the trajectories of one dataset row in one step."),
     View("steps", "A row per training or validation step of a run."),
+    View("phases", "A row per trajectory: seconds of model calls, tools, rewards and waiting."),
     View("runs", "A row per run."),
     View("spans", "Each span once, with the columns of the table."),
 )
@@ -57,6 +58,7 @@ ORDER: Final = (
     "turns",
     "tool_calls",
     "trajectories",
+    "phases",
     "groups",
     "steps",
     "runs",

@@ -1,0 +1,169 @@
+"""Implement the command ``otel-rollout report``: a run's figures per step, and what changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from otel_rollout.cli.page_output import HtmlOption, write_page
+from otel_rollout.cli.table import FromOption, StepOption, errors_reported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from otel_rollout.analysis.changes import Comparison, Side
+    from otel_rollout.analysis.report import RunReport, StepReport
+    from otel_rollout.analysis.run_choice import Run
+    from otel_rollout.table.query import Engine
+
+_STEPS: Final = re.compile(
+    r"\s*(?P<first>\d+)(?:\s*-\s*(?P<last>\d+))?\s*\.\.\s*(?P<first_after>\d+)(?:\s*-\s*(?P<last_after>\d+))?\s*"
+)
+"""Two steps ``40..60``, or two ranges ``30-40..50-60``."""
+RunOption = Annotated[
+    str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the run that began last]")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")]
+
+
+def report(
+    from_: FromOption = None,
+    run: RunOption = None,
+    step: StepOption = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            "--compare",
+            help="What changed between two steps (40..60) or ranges (30-40..50-60), or since another run "
+            "(its id or experiment).",
+            metavar="STEPS or RUN",
+        ),
+    ] = None,
+    validation: Annotated[
+        bool, typer.Option("--validation", help="With --compare: validation steps instead of training steps.")
+    ] = False,
+    html: HtmlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show a run's figures per step: rewards, groups, replies, tools, tokens, durations; or what changed."""
+    with errors_reported(), _opened(from_) as (engine, location):
+        from otel_rollout.analysis.run_choice import run_of
+
+        chosen = run_of(engine, run)
+        if compare is None:
+            _show_report(_report(engine, chosen, step, location), location, html, json)
+        else:
+            _show_changes(_changes(engine, chosen, compare, step, validation), location, html, json)
+
+
+@contextmanager
+def _opened(from_: str | None) -> Iterator[tuple[Engine, str]]:
+    """Yield an engine on the table that is meant, and the name of its source."""
+    from otel_rollout.cli.sources import as_table
+    from otel_rollout.table.query import Engine
+
+    with as_table(from_) as (store, location):
+        yield Engine(store.open()), location
+
+
+def _report(engine: Engine, run: Run, step: str | None, location: str) -> RunReport:
+    from otel_rollout.analysis.report import report_of
+    from otel_rollout.table import filters
+    from otel_rollout.table.select import QueryError
+
+    condition = None if step is None else filters.numbers("step", step, "--step")
+    found = report_of(engine, run, condition)
+    if not found.steps:
+        raise QueryError(f"No step of {run.name} fits --step {step!r} in {location}.")
+    return found
+
+
+def _changes(engine: Engine, run: Run, compare: str, step: str | None, validation: bool) -> Comparison:
+    """Compare the steps, or the two runs, that ``--compare`` names.
+
+    Raises:
+        QueryError: there is no such run or step.
+    """
+    from otel_rollout.analysis import changes
+    from otel_rollout.analysis.report import report_of
+    from otel_rollout.analysis.run_choice import run_of
+    from otel_rollout.table.select import QueryError
+
+    if step is not None:
+        raise QueryError(
+            "--step and --compare exclude each other: write the steps as --compare 30-40..50-60."
+        )
+
+    def steps_of(of: Run) -> tuple[StepReport, ...]:
+        found = report_of(engine, of)
+        return found.validation if validation else found.training
+
+    steps = steps_of(run)
+    if match := _STEPS.fullmatch(compare):
+        before = _side(run, steps, match["first"], match["last"])
+        after = _side(run, steps, match["first_after"], match["last_after"])
+        return changes.compare(engine, before, after, [steps])
+    other = run_of(engine, compare)
+    if other == run:
+        raise QueryError(
+            f"--compare {compare!r} is the run itself: name another run, or steps such as 40..60."
+        )
+    older = steps_of(other)
+    sides = changes.sides_of_runs((other, older), (run, steps))
+    return changes.compare(engine, *sides, [older, steps])
+
+
+def _side(run: Run, steps: Sequence[StepReport], first: str, last: str | None) -> Side:
+    """Return the steps of a run from the first to the last that ``--compare`` names.
+
+    Raises:
+        QueryError: the run has none of them.
+    """
+    from otel_rollout.analysis.changes import Side
+    from otel_rollout.table.select import QueryError
+
+    least, most = int(first), int(last or first)
+    chosen = tuple(step for step in steps if step.step is not None and least <= step.step <= most)
+    if not chosen:
+        named = first if last is None else f"{first}-{last}"
+        numbers = [step.step for step in steps if step.step is not None]
+        known = f" It has steps {numbers[0]} to {numbers[-1]}." if numbers else ""
+        raise QueryError(f"--compare names step {named}, which {run.name} does not have.{known}")
+    return Side(run, chosen)
+
+
+def _show_report(report: RunReport, location: str, html: Path | None, json: bool) -> None:
+    if json:
+        _print_json(report.as_json())
+    if html is not None:
+        from otel_rollout.analysis.report_page import page_of_report
+
+        write_page(html, page_of_report(report))
+    if html is None and not json:
+        from otel_rollout.cli.run_report_output import show_report
+
+        show_report(report, location)
+
+
+def _show_changes(comparison: Comparison, location: str, html: Path | None, json: bool) -> None:
+    if json:
+        _print_json(comparison.as_json())
+    if html is not None:
+        from otel_rollout.analysis.changes_page import page_of_changes
+
+        write_page(html, page_of_changes(comparison))
+    if html is None and not json:
+        from otel_rollout.cli.run_report_output import show_changes
+
+        show_changes(comparison, location)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    from json import dumps
+
+    typer.echo(dumps(document, indent=2))

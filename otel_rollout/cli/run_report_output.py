@@ -1,0 +1,187 @@
+"""Print a run's report, and what changed, on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from otel_rollout.analysis import report_text
+from otel_rollout.base.printable import in_one_line, printable
+from otel_rollout.pages.scale import finite
+
+if TYPE_CHECKING:
+    from otel_rollout.analysis.changes import Change, Comparison
+    from otel_rollout.analysis.report import RunReport, StepReport
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_GAP: Final = " "
+_SPARK: Final = 48
+"""Characters of a sparkline at most; of more steps, each character is the mean of several."""
+_MAX_STEPS: Final = 30
+"""Steps that a table shows: the last."""
+_MAX_TOOLS: Final = 12
+"""Tools that are listed: those with the most calls."""
+_NO_LIMIT: Final = 10_000
+"""Columns of the console in which a table's natural width is measured."""
+_NOTHING: Final = {report_text.UNKNOWN, "0", "0 %", "0.00 ms"}
+"""Cells of a column that is not shown."""
+
+
+def show_report(report: RunReport, location: str) -> None:
+    """Print sparklines over steps, a row per step, and the tools."""
+    console = Console(highlight=False)
+    console.print(Text(printable(report.run.name), style="bold"))
+    for title, steps in (("training", report.training), ("validation", report.validation)):
+        if not steps:
+            continue
+        if report.validation:
+            console.print(Text(f"\n{title}", style="bold"))
+        if len(steps) > 1:
+            _print(console, _sparklines(steps))
+        shown = steps[-_MAX_STEPS:]
+        _print(console, _step_table(report_text.FIGURES, [report_text.figures(step) for step in shown]))
+        _print(console, _step_table(report_text.TIMES, [report_text.times(step) for step in shown]))
+        if len(steps) > _MAX_STEPS:
+            console.print(
+                f"the last {_MAX_STEPS} of {len(steps)} steps; --step 1-20 shows others", soft_wrap=True
+            )
+        if any(step.tools for step in steps):
+            _print(console, _tool_table(steps))
+    console.print(Text(printable(f"from {location}")), soft_wrap=True)
+
+
+def show_changes(comparison: Comparison, location: str) -> None:
+    """Print what changed, the most surprising first, with trajectories to open."""
+    console = Console(highlight=False)
+    before, after = comparison.before, comparison.after
+    title = f"{before.name} → {after.name}"
+    if before.run != after.run:
+        title = f"{before.run.name}, {before.name} → {after.run.name}, {after.name}"
+    console.print(Text(printable(title), style="bold"), soft_wrap=True)
+    for change in comparison.changes:
+        for line in _lines(change):
+            console.print(line, soft_wrap=True)
+    if not comparison.changes:
+        console.print("Nothing changed more than it does from step to step.", soft_wrap=True)
+    moved = [change for change in comparison.others if change.surprise]
+    if moved:
+        named = ", ".join(report_text.change(change) for change in moved[:3])
+        console.print(Text(printable(f"within the noise: {named}")), soft_wrap=True)
+    console.print(Text(printable(f"from {location}")), soft_wrap=True)
+
+
+def _lines(change: Change) -> Iterator[Text]:
+    style = {True: "bold red", False: "bold green", None: "bold"}[change.is_worse]
+    line = Text(f"{change.surprise:6.1f}×  ")
+    line.append(in_one_line(report_text.change(change)), style)
+    yield line
+    for part in report_text.parts(change):
+        yield Text(f"         {in_one_line(part)}")
+    if change.examples:
+        yield Text(f"         otel-rollout show {in_one_line('   '.join(change.examples))}", "dim")
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """Return a line of blocks for values; a missing one is a space."""
+    width = -(-len(values) // _SPARK)
+    means = [_mean(values[first : first + width]) for first in range(0, len(values), width)] if values else []
+    known = [value for value in means if value is not None]
+    if not known:
+        return _GAP * len(means)
+    low, high = min(known), max(known)
+    return "".join(_GAP if value is None else _block(value, low, high) for value in means)
+
+
+def _block(value: float, low: float, high: float) -> str:
+    share = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+    return _BLOCKS[min(len(_BLOCKS) - 1, int(share * len(_BLOCKS)))]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [each for value in values if (each := finite(value)) is not None]
+    return sum(each / len(known) for each in known) if known else None
+
+
+def _sparklines(steps: Sequence[StepReport]) -> Table:
+    """Return a row for each figure that is known and moves."""
+    share = lambda part, whole: part / whole if whole else None  # noqa: E731
+    number, seconds, percent = report_text.number, report_text.seconds, report_text.percent
+    rows = (
+        ("reward", number, [step.reward.mean for step in steps]),
+        (
+            "groups without spread",
+            percent,
+            [share(s.groups_without_spread, s.groups_compared) for s in steps],
+        ),
+        ("failed", percent, [share(step.failed, step.trajectories) for step in steps]),
+        ("turns", number, [step.turns_mean for step in steps]),
+        ("tokens of a reply", number, [share(step.tokens_out or 0, step.replies) for step in steps]),
+        ("cut replies", percent, [share(step.replies_truncated, step.replies_ended) for step in steps]),
+        ("tool errors", percent, [share(step.tool_errors, step.tool_calls) for step in steps]),
+        ("unparsed calls", number, [float(step.parse_failures) for step in steps]),
+        ("median time", seconds, [step.seconds.p50 for step in steps]),
+        ("longest time", seconds, [step.seconds.max for step in steps]),
+        ("policy lag", number, [step.policy_lag.mean for step in steps]),
+    )
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    for name, in_words, values in rows:
+        known = [value for value in values if value is not None]
+        if known and any(known):
+            table.add_row(
+                name, Text(sparkline(values), "cyan"), f"{in_words(known[0])} → {in_words(known[-1])}"
+            )
+    return table
+
+
+def _step_table(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
+    """Return a row per step, without the columns that have nothing."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    kept = [
+        index
+        for index, values in enumerate(zip(*rows, strict=True))
+        if index == 0 or not set(values) <= _NOTHING
+    ]
+    for index in kept:
+        table.add_column(headings[index], justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(in_one_line(row[index])) for index in kept))
+    return table
+
+
+def _tool_table(steps: Sequence[StepReport]) -> Table:
+    """Return a row per tool with its calls and errors in all steps."""
+    calls: dict[str, int] = {}
+    errors: dict[str, dict[str, int]] = {}
+    for step in steps:
+        for tool in step.tools:
+            name = tool.name or report_text.UNKNOWN
+            calls[name] = calls.get(name, 0) + tool.calls
+            counts = errors.setdefault(name, {})
+            for error, count in tool.error_types.items():
+                counts[error] = counts.get(error, 0) + count
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading, justify in (("tool", "left"), ("calls", "right"), ("errors", "right"), ("by type", "left")):
+        table.add_column(heading, justify=justify, no_wrap=heading != "by type")  # type: ignore[arg-type]
+    for name in sorted(calls, key=lambda each: (-calls[each], each))[:_MAX_TOOLS]:
+        counts = errors[name]
+        types = ", ".join(
+            f"{error} {count}" for error, count in sorted(counts.items(), key=lambda each: -each[1])[:4]
+        )
+        share = report_text.share(sum(counts.values()), calls[name])
+        table.add_row(Text(in_one_line(name)), str(calls[name]), share, Text(in_one_line(types)))
+    return table
+
+
+def _print(console: Console, table: Table) -> None:
+    """Print a table as wide as its contents: a name that is cut or wrapped cannot be pasted."""
+    usual = console.width
+    unbounded = console.options.update_width(_NO_LIMIT)
+    console.width = max(usual, Measurement.get(console, unbounded, table).maximum)
+    console.print(table)
+    console.width = usual
