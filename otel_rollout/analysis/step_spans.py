@@ -26,9 +26,9 @@ _MAX_TEXT: Final = 200
 _TRACE_DIGITS: Final = 8
 """Digits of a trace id that tell apart two trajectories with one path."""
 _COLUMNS: Final = (
-    "trace_id, span_id, parent_span_id, run_id, sample_index, rollout_n, validate, is_root, kind, model, "
-    f"left(name, {_MAX_TEXT}) AS name, left(tool_name, {_MAX_TEXT}) AS tool_name, start_ns, duration_ns, "
-    f"status, left(error_type, {_MAX_TEXT}) AS error_type, left(error_message, {_MAX_TEXT}) AS error_message, "
+    "trace_id, span_id, parent_span_id, run_id, sample_index, rollout_n, validate, is_root, kind, start_ns, "
+    f"duration_ns, left(name, {_MAX_TEXT}) AS name, left(tool_name, {_MAX_TEXT}) AS tool_name, status, "
+    f"left(error_type, {_MAX_TEXT}) AS error_type, left(error_message, {_MAX_TEXT}) AS error_message, "
     "tokens_in, tokens_out, resource"
 )
 IN_TIME: Final = (

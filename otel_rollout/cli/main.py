@@ -26,6 +26,7 @@ from otel_rollout.base.version import VERSION
 from otel_rollout.cli import importing, maintenance, report_output, runs
 from otel_rollout.cli import show as show_commands
 from otel_rollout.cli import table as table_commands
+from otel_rollout.cli import timeline as timeline_commands
 from otel_rollout.exporting import entry_points
 from otel_rollout_demo.cli import demo
 
@@ -89,6 +90,7 @@ app.command("list")(table_commands.list_)
 app.command()(table_commands.groups)
 app.command()(table_commands.steps)
 app.command()(table_commands.query)
+app.command()(timeline_commands.timeline)
 app.command("import")(importing.import_)
 app.add_typer(maintenance.app, name="table")
 
