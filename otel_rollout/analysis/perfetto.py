@@ -18,8 +18,8 @@ from typing import IO, Any, Final
 
 import orjson
 
+from otel_rollout.analysis.lanes import Lane, Span
 from otel_rollout.analysis.phases import OF_KIND
-from otel_rollout.analysis.step_spans import Lane, Span
 from otel_rollout.analysis.timeline import Timeline
 from otel_rollout.base.printable import in_one_line
 
@@ -74,7 +74,7 @@ def events_of(timeline: Timeline) -> Iterator[_Event]:
         placed = placed_in(lane)
         count = 1 + max(thread for _, thread in placed)
         for thread in range(count):
-            name = f"{lane.path}, parallel calls {thread}" if thread else lane.path
+            name = f"{lane.name.path}, parallel calls {thread}" if thread else lane.name.path
             yield _metadata("thread_name", pid, first + thread, name=in_one_line(name))
             yield _metadata("thread_sort_index", pid, first + thread, sort_index=first + thread)
         for span, thread in placed:
@@ -123,7 +123,7 @@ def _slice(span: Span, lane: Lane, pid: int, tid: int, origin: int) -> _Event:
     start, end = (span.start - origin) // 1000, (span.end - origin) // 1000
     category = OF_KIND.get(span.kind) or span.kind.lower() or "operation"
     known = {
-        "trajectory": lane.path,
+        "trajectory": lane.name.path,
         "kind": span.kind,
         "tokens_in": span.tokens_in,
         "tokens_out": span.tokens_out,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
 from otel_rollout.base import semconv
@@ -22,9 +20,7 @@ OF_KIND: Final[dict[str, Phase]] = {
     semconv.KIND_TOOL: TOOL,
     semconv.KIND_LLM: GENERATE,
 }
-"""Kind of a call → the phase of a trajectory during the call. Of calls that overlap, the kind that is named
-first counts: a judge's model call is part of the reward, a tool's model call is part of the tool."""
-_PRIORITY: Final = tuple(OF_KIND.values())
+"""Kind of a call → the phase of a trajectory during the call."""
 
 
 class Call(NamedTuple):
@@ -64,8 +60,9 @@ def segments_of(
 ) -> list[Segment]:
     """Return the segments of a trajectory, in order, without a gap between them.
 
-    Of several calls in one phase, the one that started first counts. Only the part of a call inside the
-    trajectory's time counts.
+    While several calls run, the one that began first counts, and of those the longest: a judge's model call
+    is part of the reward, a tool's model call is part of the tool. View ``phases`` has this rule too. Only
+    the part of a call inside the trajectory's time counts.
 
     Args:
         calls: calls of the trajectory, in any order.
@@ -74,15 +71,15 @@ def segments_of(
         recorded_until: end of the last span of a trajectory that still runs; what follows is unrecorded.
     """
     known_end = end if recorded_until is None else min(max(recorded_until, start), end)
-    inside = sorted(
-        Call(max(call.start, start), min(call.end, known_end), call.phase, call.name)
-        for call in calls
-        if call.start < known_end and call.end > start and call.end > call.start
-    )
-    parts = [*_swept(inside, start, known_end)]
-    if end > known_end:
-        parts.append(Segment(known_end, end, UNRECORDED))
-    return _joined(parts)
+    parts, until = [], start
+    for call in sorted(calls, key=lambda call: (call.start, -call.end, call.phase, call.name)):
+        begin, over = max(call.start, until), min(call.end, known_end)
+        if over <= begin:
+            continue
+        parts += [Segment(until, begin, WAITING), Segment(begin, over, call.phase, call.name)]
+        until = over
+    parts += [Segment(until, known_end, WAITING), Segment(known_end, end, UNRECORDED)]
+    return _joined(part for part in parts if part.end > part.start)
 
 
 def between(segments: Iterable[Segment], start: int, end: int) -> Iterator[Segment]:
@@ -90,25 +87,6 @@ def between(segments: Iterable[Segment], start: int, end: int) -> Iterator[Segme
     for segment in segments:
         if segment.start < end and segment.end > start:
             yield segment._replace(start=max(segment.start, start), end=min(segment.end, end))
-
-
-def _swept(calls: Sequence[Call], start: int, end: int) -> Iterator[Segment]:
-    """Yield the phase between every two boundaries of calls that are sorted by start."""
-    bounds = sorted({start, end, *(call.start for call in calls), *(call.end for call in calls)})
-    running: dict[Phase, list[Call]] = {phase: [] for phase in _PRIORITY}
-    following = 0
-    for left, right in pairwise(bounds):
-        while following < len(calls) and calls[following].start <= left:
-            heapq.heappush(running[calls[following].phase], calls[following])
-            following += 1
-        for heap in running.values():
-            while heap and heap[0].end <= left:
-                heapq.heappop(heap)
-        current = next((running[phase][0] for phase in _PRIORITY if running[phase]), None)
-        if current is None:
-            yield Segment(left, right, WAITING)
-        else:
-            yield Segment(left, right, current.phase, current.name)
 
 
 def _joined(segments: Iterable[Segment]) -> list[Segment]:

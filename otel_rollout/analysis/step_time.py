@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from otel_rollout.analysis.lanes import Lane
 from otel_rollout.analysis.phases import PHASES, TOOL, Phase, Segment
-from otel_rollout.analysis.step_spans import Lane
 
 MOMENTS: Final = 60
 """Parts of the wall time for which the number of running trajectories is known."""

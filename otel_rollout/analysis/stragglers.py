@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final
 
+from otel_rollout.analysis.lanes import RUNNING, Lane
 from otel_rollout.analysis.phases import Phase, Segment, between
-from otel_rollout.analysis.step_spans import Lane
 
 _MAX_SHARE: Final = 10
 """One in this many trajectories, rounded up, can be a straggler."""
@@ -77,7 +77,7 @@ def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:
     is_late = any(lane.start >= since for lane in slowest)
     if is_late or last - since < _MIN_SHARE * wall or last == since:
         return None
-    running = sum(lane.state == "running" for lane in slowest)
+    running = sum(lane.state == RUNNING for lane in slowest)
     return Stragglers(
         tuple(slowest), number, since, (last - since) / 1e9, _parts(slowest, since, last), running
     )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_rollout.analysis.step_spans import IN_TIME, RUNNING, Lane, lanes_of
+from otel_rollout.analysis.lanes import ERROR, RUNNING, Lane
+from otel_rollout.analysis.step_spans import IN_TIME, lanes_of
 from otel_rollout.analysis.step_time import (
     Moment,
     PhaseTime,
@@ -103,7 +104,7 @@ class Timeline:
     @property
     def failed(self) -> int:
         """Number of trajectories that ended with an error."""
-        return sum(lane.state == "error" for lane in self.lanes)
+        return sum(lane.state == ERROR for lane in self.lanes)
 
     @property
     def outside(self) -> int:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from otel_rollout.analysis import timeline_text
-from otel_rollout.analysis.step_spans import Lane
+from otel_rollout.analysis.lanes import Lane
 from otel_rollout.analysis.timeline import Timeline
 
 
@@ -44,7 +44,7 @@ def _stragglers(timeline: Timeline) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
-        "trajectories": [lane.reference for lane in found.lanes],
+        "trajectories": [lane.name.reference for lane in found.lanes],
         "of": found.of,
         "running": found.running,
         "since_seconds": (found.since - timeline.start) / 1e9,
@@ -59,7 +59,7 @@ def _lane(lane: Lane, timeline: Timeline) -> dict[str, Any]:
     for segment in lane.segments:
         phases[segment.phase] += (segment.end - segment.start) / 1e9
     return {
-        "path": lane.reference,
+        "path": lane.name.reference,
         "trace_id": lane.trace_id,
         "state": lane.state,
         "start_seconds": (lane.start - timeline.start) / 1e9,

@@ -194,7 +194,7 @@ def _stragglers(timeline: Timeline) -> Table:
     for lane in lanes[:_MAX_ROWS]:
         ended = "" if lane.state == "running" else duration((lane.end - timeline.start) / 1e9)
         process = timeline.worker_names[lane.worker] if lane.worker else ""
-        names = (Text(in_one_line(lane.path)), lane.state, ended, duration(lane.seconds))
+        names = (Text(in_one_line(lane.name.path)), lane.state, ended, duration(lane.seconds))
         table.add_row(*names, Text(in_one_line(process)))
     if len(lanes) > _MAX_ROWS:
         table.add_row(f"{len(lanes) - _MAX_ROWS} more", "", "", "", "")
