@@ -29,6 +29,7 @@ from otel_rollout.cli import report as report_commands
 from otel_rollout.cli import show as show_commands
 from otel_rollout.cli import table as table_commands
 from otel_rollout.cli import view as view_commands
+from otel_rollout.cli import timeline as timeline_commands
 from otel_rollout.exporting import entry_points
 from otel_rollout_demo.cli import demo
 
@@ -95,6 +96,7 @@ app.command()(table_commands.steps)
 app.command()(table_commands.query)
 app.command()(view_commands.view)
 app.command()(report_commands.report)
+app.command()(timeline_commands.timeline)
 app.command("import")(importing.import_)
 app.add_typer(maintenance.app, name="table")
 
