@@ -23,6 +23,7 @@ from otel_rollout.account import node_report
 from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
+from otel_rollout.cli import health as health_commands
 from otel_rollout.cli import importing, maintenance, report_output, runs
 from otel_rollout.cli import show as show_commands
 from otel_rollout.cli import table as table_commands
@@ -89,6 +90,7 @@ app.command("list")(table_commands.list_)
 app.command()(table_commands.groups)
 app.command()(table_commands.steps)
 app.command()(table_commands.query)
+app.command()(health_commands.health)
 app.command("import")(importing.import_)
 app.add_typer(maintenance.app, name="table")
 

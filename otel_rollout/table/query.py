@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from arro3.core import RecordBatchReader, Table
+    from arro3.core import RecordBatch, RecordBatchReader, Table
     from deltalake import DeltaTable
 
 _TYPES: Final = {
@@ -92,6 +92,20 @@ class Engine:
             reader = self._builder.execute(sql)
             return _first_rows(reader, limit) if limit else reader.read_all()
         except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the engine is no Exception
+            raise QueryError(_in_words(str(error))) from error
+
+    def batches(self, sql: str) -> Iterator[RecordBatch]:
+        """Yield the rows of a statement that this package has made, while the engine runs it.
+
+        Raises:
+            QueryError: the query is wrong, or the table cannot be read.
+        """
+        try:
+            self._make(sql)
+            yield from self._builder.execute(sql)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # a panic of the engine is no Exception
             raise QueryError(_in_words(str(error))) from error

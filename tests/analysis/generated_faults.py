@@ -37,6 +37,18 @@ SIX_CAUSES: Final = {
 }
 """Cause → the step of twenty at which it begins, in a run that has six of them."""
 KNOWN: Final = (*FAULTS, LENGTH_COLLAPSE, TEMPLATE_BUG)
+EXPECTED: Final = {
+    LENGTH_COLLAPSE: ("replies_empty",),
+    TEMPLATE_BUG: ("special_tokens_in_text", "context_edited"),
+}
+"""Fault → the checks that must find it; of a fault that is not here, the check with its name."""
+FOLLOWING: Final = {
+    "reward_constant": ("groups_without_spread", "reward_disagrees"),
+    "groups_without_spread": ("reward_disagrees",),
+    "replies_repetitive": ("replies_truncated",),
+    LENGTH_COLLAPSE: ("groups_without_spread",),
+}
+"""Fault → further checks that may find what follows from it: a reply in a loop ends at the length limit."""
 _USUAL_BEGIN: Final = 0.55
 """Part of a run's steps before a fault that is the only one."""
 _SHARES: Final = {
