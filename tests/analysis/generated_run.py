@@ -102,14 +102,16 @@ class _Run:
         for group in range(groups):
             sample = (step - 1) * groups + group
             is_copied = self._faults.hits("siblings_identical", step, self._random)
-            shared = {
-                "difficulty": self._random.betavariate(1.5, 1.2),
-                "group_reward": float(self._random.random() < 0.5),
-            }
+            difficulty = self._random.betavariate(1.5, 1.2)
+            group_reward = float(self._random.random() < 0.5)
             for number in range(shape.siblings):
                 source = number // 4 * 4 if is_copied else number
                 worker = (group * shape.siblings + number) % shape.workers
-                plans.append(self._plan(step, sample, number, worker, f"{sample}/{source}", **shared))
+                content = f"{sample}/{source}"
+                plan = self._plan(
+                    step, sample, number, worker, content, difficulty=difficulty, group_reward=group_reward
+                )
+                plans.append(plan)
         return plans
 
     def _validation(self, step: int) -> list[Plan]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,9 +24,11 @@ _NEVER: Final = 5
 def lag(scope: Scope) -> Finding:
     """Find trajectories of stale weights, and steps in which no new weights arrive."""
     rows = scope.rows(
-        "SELECT step, policy_version_min AS oldest, max(coalesce(policy_version_max, policy_version_min)) AS newest, "  # noqa: S608
+        "SELECT step, policy_version_min AS oldest, "  # noqa: S608
+        "max(coalesce(policy_version_max, policy_version_min)) AS newest, "
         f"count(*) AS number, min(trace_id) AS first, max(trace_id) AS last FROM {scope.trajectories} "
-        "WHERE policy_version_min IS NOT NULL AND step IS NOT NULL GROUP BY step, policy_version_min ORDER BY step"
+        "WHERE policy_version_min IS NOT NULL AND step IS NOT NULL "
+        "GROUP BY step, policy_version_min ORDER BY step"
     )
     if not rows:
         return unobserved("No trajectory has the version of the weights that made it.")
@@ -44,7 +47,7 @@ def lag(scope: Scope) -> Finding:
 def _stuck(newest: dict[int, int]) -> list[int]:
     """Return the steps of the longest row without a new version, if it is too long."""
     steps = sorted(newest)
-    rises = [newest[step] > newest[before] for before, step in zip(steps, steps[1:], strict=False)]
+    rises = [newest[step] > newest[before] for before, step in itertools.pairwise(steps)]
     if not any(rises):
         return steps if len(steps) >= _NEVER else []
     if sum(rises) * 2 < len(rises) and sum(rises[: len(rises) // 3 + 1]) * 2 < len(rises) // 3 + 1:

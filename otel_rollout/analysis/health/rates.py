@@ -14,10 +14,6 @@ from typing import Final, NamedTuple
 
 from otel_rollout.analysis.health.findings import MAX_EVIDENCE, Finding, unobserved
 
-_FACTOR: Final = 3.0
-"""A rise is at least this many times the usual share."""
-_SURPRISE: Final = 25.0
-"""Least surprise of a rise, in nats, if trajectories were independent. Siblings are not, so it is large."""
 _BASELINE: Final = 20
 """Earlier steps without a finding whose share is the usual one."""
 _MIN_BASELINE: Final = 2
@@ -34,10 +30,15 @@ class Limits(NamedTuple):
     Attributes:
         rise: least share that a rise must reach.
         always: share from which a step is unhealthy, whatever the other steps have.
+        factor: least ratio of a rise to the usual share.
+        surprise: least surprise of a rise, in nats, if what is counted were independent. Siblings are not, so
+            it is large.
     """
 
     rise: float
     always: float
+    factor: float = 3.0
+    surprise: float = 25.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def excess(counts: Iterable[Count], limits: Limits) -> Excess:
     for place, count in enumerate(ordered):
         before = calm[-_BASELINE:]
         is_high = _is_high(ordered[max(0, place - _POOLED + 1) : place + 1], limits.always)
-        if is_high or (len(before) >= _MIN_BASELINE and _is_rise(count, before, limits.rise)):
+        if is_high or (len(before) >= _MIN_BASELINE and _is_rise(count, before, limits)):
             usual = _share(before) if usual is None and len(before) >= _MIN_BASELINE else usual
             found.append(count)
         else:
@@ -99,12 +100,12 @@ def _is_high(pooled: Sequence[Count], limit: float) -> bool:
     return bad >= _MIN_BAD and pooled[-1].share >= limit and _share(pooled) >= limit
 
 
-def _is_rise(count: Count, before: Sequence[Count], least: float) -> bool:
+def _is_rise(count: Count, before: Sequence[Count], limits: Limits) -> bool:
     usual = _share(before)
-    if count.bad < _MIN_BAD or count.share < max(least, _FACTOR * usual):
+    if count.bad < _MIN_BAD or count.share < max(limits.rise, limits.factor * usual):
         return False
     smoothed = (sum(each.bad for each in before) + 1) / (sum(each.of for each in before) + 2)
-    return count.of * surprise(count.share, smoothed) >= _SURPRISE
+    return count.of * surprise(count.share, smoothed) >= limits.surprise
 
 
 def surprise(share: float, expected: float) -> float:

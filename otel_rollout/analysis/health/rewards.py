@@ -21,15 +21,20 @@ if TYPE_CHECKING:
     from otel_rollout.analysis.health.scope import Scope
 
 _MISSING: Final = Limits(rise=0.01, always=0.02)
-_NO_SPREAD: Final = Limits(rise=0.6, always=0.95)
+_NO_SPREAD: Final = Limits(rise=0.6, always=0.95, factor=1.5, surprise=12.0)
 _DISAGREEING: Final = Limits(rise=0.03, always=0.1)
 _NO_REWARD: Final = "No trajectory has a score named `reward`."
 _MIN_REWARDS: Final = 8
 """Rewards of a step without which a constant reward says nothing."""
 _SURPRISE: Final = 12.0
 """Least surprise, in nats, of equal rewards: their value is common, and groups may agree by chance."""
+_MAX_VALUES: Final = 1000
+"""Most frequent rewards that are known as common; the others are rare."""
+_MIN_VERDICTS: Final = 4
+"""Right answers, and wrong ones, without which nobody knows which reward is usual for them."""
 _VERDICT_NAMES: Final = (
-    "correct", "is_correct", "answer_correct", "acc", "accuracy", "passed", "pass", "success", "solved", "verified",
+    "correct", "is_correct", "answer_correct", "acc", "accuracy", "passed", "pass", "success", "solved",
+    "verified",
 )  # fmt: skip
 """Names of scores, and of values in a verifier's output, that say whether an answer is right."""
 _WRONG_WORDS: Final = r"\b(incorrect|wrong|not correct|failed|fails|mismatch|does not match|invalid)\b"
@@ -103,8 +108,8 @@ def _constant_steps(scope: Scope, steps: list[_Step]) -> list[_Step]:
     common = {
         row["reward"]: row["n"]
         for row in scope.rows(
-            f"SELECT reward, count(*) AS n FROM {scope.trajectories} WHERE reward IS NOT NULL GROUP BY reward "  # noqa: S608
-            "ORDER BY n DESC LIMIT 1000"
+            f"SELECT reward, count(*) AS n FROM {scope.trajectories} WHERE reward IS NOT NULL "  # noqa: S608
+            f"GROUP BY reward ORDER BY n DESC LIMIT {_MAX_VALUES}"
         )
     }
     total = sum(step.rewards for step in steps)
@@ -153,11 +158,12 @@ def disagrees(scope: Scope) -> Finding:
         return unobserved("No verdict of a verifier is recorded beside a reward.")
     right, wrong = (_median([row for row in rows if row["verdict"] is each]) for each in (True, False))
     if right is None or wrong is None:
-        return unobserved(f"Every verdict says that the answer is {'wrong' if right is None else 'right'}.")
+        word = "right" if wrong is None else "wrong"
+        return unobserved(f"Nearly every verdict says that the answer is {word}: nothing can be compared.")
     if right <= wrong:
         message = (
-            f"The usual reward is {right:g} if the verifier says that the answer is right, and {wrong:g} if it "
-            "says that the answer is wrong."
+            f"The usual reward is {right:g} if the verifier says that the answer is right, and {wrong:g} if "
+            "it says that the answer is wrong."
         )
         counts = _counts(rows, lambda row: True)
         return Finding("unhealthy", message, steps_of(counts), evidence_of(counts))
@@ -190,8 +196,10 @@ GROUP BY run.trace_id, run.step, run.reward HAVING bool_or(given.verdict) = bool
 
 
 def _median(rows: list[dict[str, Any]]) -> float | None:
-    """Return the median reward of rows that stand for several trajectories."""
+    """Return the median reward of rows that stand for several trajectories; None of too few."""
     left = sum(row["number"] for row in rows) / 2
+    if 2 * left < _MIN_VERDICTS:
+        return None
     for row in sorted(rows, key=lambda row: row["reward"]):
         left -= row["number"]
         if left <= 0:

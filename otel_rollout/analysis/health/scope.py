@@ -48,7 +48,8 @@ SELECT
   ) AS has_special
 FROM (
   SELECT call.*, CASE WHEN finish_reason IS NULL OR finish_reason = 'completed' THEN
-    TRY_CAST(regexp_match(call.attributes, '"gen_ai.request.max_tokens":([0-9]+)')[1] AS BIGINT) END AS max_tokens
+    TRY_CAST(regexp_match(call.attributes, '"gen_ai.request.max_tokens":([0-9]+)')[1] AS BIGINT)
+  END AS max_tokens
   FROM spans AS call LEFT JOIN inner_calls
     ON call.trace_id = inner_calls.trace_id AND call.span_id = inner_calls.span_id
   WHERE call.kind = 'LLM' AND inner_calls.span_id IS NULL

@@ -1,4 +1,4 @@
-"""Look at the texts of replies, batch after batch: loops of repeated text, tool calls that cannot be parsed."""
+"""Look at the texts of replies, batch after batch: loops of repeated text, tool calls that are no JSON."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _parse_errors(scope: Scope) -> str:
     return f"""
 SELECT trace_id, step, bool_or(
   status = 'error' AND (
-    (kind <> 'TOOL' AND (regexp_like(lower(name), '{_PARSERS}') OR regexp_like(lower(coalesce(error_type, '')), '{_PARSERS}')))
+    (kind <> 'TOOL' AND regexp_like(lower(name || ' ' || coalesce(error_type, '')), '{_PARSERS}'))
     OR coalesce(error_type, '') LIKE '%JSONDecodeError'
     OR regexp_like(lower(coalesce(error_message, '')), '{_PARSE_ERRORS}')
   )
@@ -93,8 +93,8 @@ def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
 def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
     """Return tool and error → a count of trajectories for each step, of those that call the tool."""
     error = (
-        "coalesce(error_type, left(regexp_replace(split_part(error_message, chr(10), 1), '[0-9]+', '#', 'g'), "
-        f"{_MAX_ERROR}), 'an error')"
+        "coalesce(error_type, left(regexp_replace(split_part(error_message, chr(10), 1), '[0-9]+', '#', "
+        f"'g'), {_MAX_ERROR}), 'an error')"
     )
     failed: Any = scope.rows(
         f"SELECT tool_name, step, {error} AS error, count(DISTINCT trace_id) AS bad, min(trace_id) AS first, "  # noqa: S608

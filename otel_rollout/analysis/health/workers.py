@@ -29,8 +29,10 @@ _SEGMENT: Final = "rollout.segment.id"
 _PROCESS: Final = ("service.instance.id", "process.pid")
 _HOSTS: Final = ("host.name", "k8s.pod.name", "host.id")
 _OPERATIONS: Final = """
-SELECT name, resource, step, count(*) AS calls, sum(ln(seconds)) AS total, sum(ln(seconds) * ln(seconds)) AS squares,
-  sum(ln(duration)) AS durations, min(trace_id) AS first, max(trace_id) AS last
+SELECT
+  name, resource, step, count(*) AS calls, sum(ln(seconds)) AS total,
+  sum(ln(seconds) * ln(seconds)) AS squares, sum(ln(duration)) AS durations, min(trace_id) AS first,
+  max(trace_id) AS last
 FROM (
   SELECT name, resource, step, trace_id, duration_ns / 1e9 AS duration,
     duration_ns / 1e9 / CASE WHEN kind = 'LLM' AND tokens_out > 0 THEN tokens_out ELSE 1 END AS seconds
@@ -43,7 +45,7 @@ GROUP BY name, resource, step"""
 
 @dataclass
 class _Timing:
-    """The times of one operation in one process and step, as logarithms: long ones do not outweigh the rest."""
+    """The times of an operation in a process and step, as logarithms, which long times do not outweigh."""
 
     calls: int = 0
     total: float = 0.0
@@ -101,8 +103,8 @@ def slow(scope: Scope) -> Finding:
     found.sort(key=lambda each: -each.factor)
     counts = [count for each in found for count in each.counts]
     message = " ".join(
-        f"Process {each.worker} takes {each.factor:.1f} times as long as the others for `{each.operation}` in "
-        f"{in_words(steps_of(each.counts))}."
+        f"Process {each.worker} takes {each.factor:.1f} times as long as the others for "
+        f"`{each.operation}` in {in_words(steps_of(each.counts))}."
         for each in found[:_NAMED]
     )
     more = f" And {len(found) - _NAMED} more." if len(found) > _NAMED else ""
