@@ -24,12 +24,13 @@ from otel_rollout.account.progress import clear_line, polled_progress
 from otel_rollout.account.report import Report
 from otel_rollout.base.version import VERSION
 from otel_rollout.cli import group as group_commands
+from otel_rollout.cli import health as health_commands
 from otel_rollout.cli import importing, maintenance, report_output, runs
 from otel_rollout.cli import report as report_commands
 from otel_rollout.cli import show as show_commands
 from otel_rollout.cli import table as table_commands
-from otel_rollout.cli import view as view_commands
 from otel_rollout.cli import timeline as timeline_commands
+from otel_rollout.cli import view as view_commands
 from otel_rollout.exporting import entry_points
 from otel_rollout_demo.cli import demo
 
@@ -97,6 +98,7 @@ app.command()(table_commands.query)
 app.command()(view_commands.view)
 app.command()(report_commands.report)
 app.command()(timeline_commands.timeline)
+app.command()(health_commands.health)
 app.command("import")(importing.import_)
 app.add_typer(maintenance.app, name="table")
 

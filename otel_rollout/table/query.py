@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from arro3.core import RecordBatchReader, Table
+    from arro3.core import RecordBatch, RecordBatchReader, Table
     from deltalake import DeltaTable
 
 _TYPES: Final = {
@@ -48,20 +48,20 @@ class Engine:
 
     Args:
         table: the opened table.
-        keep: views whose rows are kept, for many queries in one process; see :mod:`otel_rollout.table.views`.
+        keep: whether to keep the rows of views that cost most, for many queries in one process.
         session: further settings of the engine, by their names in DataFusion.
     """
 
     def __init__(
         self,
         table: DeltaTable,
-        keep: frozenset[str] = frozenset(),
+        keep: bool = False,
         session: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         from deltalake import QueryBuilder
 
         self._table = table
-        self._kept = views.SMALL | keep
+        self._kept = views.SMALL | views.SLOW if keep else views.SMALL
         self._made: set[str] = set()
         self._builder = QueryBuilder({**_SESSION, **session})
         self._builder.register(views.STORED_ROWS, table)
@@ -115,6 +115,20 @@ class Engine:
         if name not in self._made:
             self.run(f"CREATE OR REPLACE TABLE {name} AS {sql}")
             self._made.add(name)
+
+    def batches(self, sql: str) -> Iterator[RecordBatch]:
+        """Yield the rows of a statement that this package has made, while the engine runs it.
+
+        Raises:
+            QueryError: the query is wrong, or the table cannot be read.
+        """
+        try:
+            self._make(sql)
+            yield from self._builder.execute(sql)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # a panic of the engine is no Exception
+            raise QueryError(_in_words(str(error))) from error
 
     def columns_of(self, view: str) -> list[str]:
         """Return the names of a view's columns."""

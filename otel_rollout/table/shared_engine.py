@@ -20,6 +20,9 @@ _KEPT: Final = views.SLOW | {"roots", "trajectories"}
 _SESSION: Final = {"datafusion.optimizer.repartition_file_scans": "false"}
 """Rows of a table in memory are read by one thread, which keeps their order."""
 
+_CREATE: Final = "CREATE "
+"""Beginning of a statement that makes a table by itself."""
+
 
 class SharedEngine(Engine):
     """An engine that several threads may use at once.
@@ -33,11 +36,20 @@ class SharedEngine(Engine):
     """
 
     def __init__(self, table: DeltaTable) -> None:
-        super().__init__(table, _KEPT, _SESSION)
+        super().__init__(table, session=_SESSION)
+        self._kept = views.SMALL | _KEPT
         self._making = threading.RLock()
+        self._keeping = threading.Lock()
         self._numbers = itertools.count()
 
+    def keep(self, name: str, sql: str) -> None:
+        """Keep the rows of a query; see :meth:`Engine.keep`. Two threads do not compute them twice."""
+        with self._keeping:
+            super().keep(name, sql)
+
     def _rows_of(self, sql: str, limit: int | None) -> Table:
+        if sql.startswith(_CREATE):
+            return super()._rows_of(sql, limit)
         answer = f"answer_{next(self._numbers)}"
         self._execute(f"CREATE TABLE {answer} AS (\n{sql}\n)")
         try:
@@ -46,5 +58,7 @@ class SharedEngine(Engine):
             self._execute(f"DROP TABLE {answer}")
 
     def _make(self, sql: str) -> None:
+        if self._made.issuperset(views.needed_by(sql)):  # the usual case, also while a thread makes a view
+            return
         with self._making:
             super()._make(sql)

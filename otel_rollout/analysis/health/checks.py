@@ -1,0 +1,135 @@
+"""List the checks of a run, and run them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_rollout.analysis.health import (
+    context,
+    evidence,
+    own,
+    policy,
+    replies,
+    rewards,
+    siblings,
+    tools,
+    workers,
+)
+from otel_rollout.analysis.health.findings import MAX_EVIDENCE, Finding, Health, unobserved
+from otel_rollout.analysis.health.scope import Scope
+from otel_rollout.base.suggest import did_you_mean
+from otel_rollout.table.errors import TableError
+from otel_rollout.table.select import QueryError
+
+if TYPE_CHECKING:
+    from otel_rollout.analysis.run_choice import Run
+    from otel_rollout.table.query import Engine
+
+_logger = logging.getLogger(__name__)
+
+
+class Check(NamedTuple):
+    """A check.
+
+    Attributes:
+        name: its name, which ``--only`` and ``--skip`` take.
+        answer: returns its finding, or several.
+        is_own: whether a user has installed it.
+    """
+
+    name: str
+    answer: Callable[[Scope], Finding | Iterable[Finding]]
+    is_own: bool = False
+
+
+BUILT_IN: Final = (
+    Check("reward_missing", rewards.missing),
+    Check("reward_constant", rewards.constant),
+    Check("groups_without_spread", rewards.groups_without_spread),
+    Check("replies_truncated", replies.truncated),
+    Check("replies_repetitive", replies.repetitive),
+    Check("replies_empty", replies.empty),
+    Check("tool_calls_unparsable", tools.unparsable),
+    Check("tool_error_burst", tools.error_burst),
+    Check("siblings_identical", siblings.identical),
+    Check("special_tokens_in_text", replies.special_tokens),
+    Check("context_edited", context.edited),
+    Check("reward_disagrees", rewards.disagrees),
+    Check("policy_lag", policy.lag),
+    Check("slow_worker", workers.slow),
+)
+
+
+def chosen(only: Sequence[str] = (), skip: Sequence[str] = (), table: str = "") -> list[Check]:
+    """Return the checks to run: those of this package, then those that users have installed.
+
+    Args:
+        only: names of the checks to run; all by default.
+        skip: names of checks not to run.
+        table: address of the table, for checks in Python.
+
+    Raises:
+        QueryError: there is no check of a name.
+    """
+    checks = [*BUILT_IN, *(Check(name, answer, is_own=True) for name, answer in own.installed(table))]
+    names = [check.name for check in checks]
+    for name in (*only, *skip):
+        if name not in names:
+            raise QueryError(
+                f"There is no check {name!r}.{did_you_mean(name, names)} Checks: {', '.join(names)}."
+            )
+    return [check for check in checks if check.name not in skip and (not only or check.name in only)]
+
+
+def health_of(engine: Engine, run: Run, checks: Iterable[Check], steps: str | None = None) -> Health:
+    """Run checks.
+
+    Args:
+        engine: the table.
+        run: the run.
+        checks: the checks, from :func:`chosen`.
+        steps: SQL condition on the column ``step``; all steps without it.
+
+    Raises:
+        QueryError: the run has no trajectory in these steps, or the table cannot be read.
+    """
+    scope = Scope(engine, run, steps)
+    try:
+        if not scope.size:
+            raise QueryError(f"Run {run.name} has no trajectory in these steps.")
+        findings = [finding for check in checks for finding in _answers(check, scope)]
+        return Health(run, scope.size, tuple(evidence.with_names(scope, findings)))
+    finally:
+        scope.close()
+
+
+def _answers(check: Check, scope: Scope) -> Iterator[Finding]:
+    """Yield the findings of a check; a check that raises has observed nothing."""
+    try:
+        found = check.answer(scope)
+        listed = [found] if isinstance(found, Finding) else list(found)
+        for finding in listed or [Finding("healthy", "The check has found nothing.")]:
+            yield _complete(finding, check.name)
+    except Exception as error:
+        if isinstance(error, TableError) and not check.is_own:  # the table itself cannot be read
+            raise
+        _logger.debug("check %s has failed", check.name, exc_info=True)
+        message = " ".join(str(error).split()) or "no message"
+        failed = unobserved(f"The check has failed: {type(error).__name__}: {message}")
+        yield replace(failed, name=check.name)
+
+
+def _complete(finding: Finding, name: str) -> Finding:
+    if not isinstance(finding, Finding):
+        raise TypeError(f"expected a Finding, and got {type(finding).__name__}")
+    if finding.status not in ("healthy", "unhealthy", "unobserved"):
+        raise ValueError(f"the status is {finding.status!r}; expected healthy, unhealthy or unobserved")
+    return replace(
+        finding,
+        name=finding.name or name,
+        steps=tuple(sorted({int(step) for step in finding.steps})),
+        evidence=tuple(dict.fromkeys(map(str, finding.evidence)))[:MAX_EVIDENCE],
+    )

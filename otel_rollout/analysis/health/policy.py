@@ -1,0 +1,108 @@
+"""Check that trajectories come from weights that are new enough."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.analysis.health.findings import Finding, unobserved
+from otel_rollout.analysis.health.rates import Count, Limits, evidence_of, excess, in_words, percent, steps_of
+
+if TYPE_CHECKING:
+    from otel_rollout.analysis.health.scope import Scope
+
+_STALE: Final = Limits(rise=0.05, always=0.5)
+_ALLOWED: Final = 2
+"""Versions of lag, beyond twice the usual lag of the run, from which a trajectory is stale."""
+_STUCK: Final = 3
+"""Steps in a row without a new version that are a finding, if the run's versions rise with most steps."""
+_NEVER: Final = 5
+"""Steps of a run without which a version that never rises is no finding."""
+
+
+def lag(scope: Scope) -> Finding:
+    """Find trajectories of stale weights, and steps in which no new weights arrive."""
+    rows = scope.rows(
+        "SELECT step, policy_version_min AS oldest, "  # noqa: S608
+        "max(coalesce(policy_version_max, policy_version_min)) AS newest, "
+        f"count(*) AS number, min(trace_id) AS first, max(trace_id) AS last FROM {scope.trajectories} "
+        "WHERE policy_version_min IS NOT NULL AND step IS NOT NULL "
+        "GROUP BY step, policy_version_min ORDER BY step"
+    )
+    if not rows:
+        return unobserved("No trajectory has the version of the weights that made it.")
+    newest: dict[int, int] = {}
+    for row in rows:
+        newest[row["step"]] = max(newest.get(row["step"], row["newest"]), row["newest"])
+    stuck = _stuck(newest)
+    if stuck:
+        first = {row["step"]: row["first"] for row in rows}
+        counts = [Count(step, 1, 1, (first[step],)) for step in stuck]
+        message = f"No new weights arrive: the version stays {newest[stuck[0]]} in {in_words(stuck)}."
+        return Finding("unhealthy", message, tuple(stuck), evidence_of(counts))
+    return _stale(rows, newest)
+
+
+def _stuck(newest: dict[int, int]) -> list[int]:
+    """Return the steps of the longest row without a new version, if it is too long."""
+    steps = sorted(newest)
+    rises = [newest[step] > newest[before] for before, step in itertools.pairwise(steps)]
+    if not any(rises):
+        return steps if len(steps) >= _NEVER else []
+    if sum(rises) * 2 < len(rises) and sum(rises[: len(rises) // 3 + 1]) * 2 < len(rises) // 3 + 1:
+        return []  # versions that rise now and then, from the beginning
+    longest: list[int] = []
+    current: list[int] = []
+    for step, has_risen in zip(steps[1:], rises, strict=True):
+        current = [] if has_risen else [*current, step]
+        longest = max(longest, current, key=len)
+    return longest if len(longest) >= _STUCK else []
+
+
+def _stale(rows: list[dict[str, Any]], newest: dict[int, int]) -> Finding:
+    highest, so_far = {}, min(newest.values())
+    for step in sorted(newest):
+        so_far = highest[step] = max(so_far, newest[step])
+    lags: Counter[int] = Counter()
+    for row in rows:
+        lags[highest[row["step"]] - row["oldest"]] += row["number"]
+    usual = _median(lags)
+    limit = 2 * usual + _ALLOWED
+    found = excess(_counts(rows, highest, limit), _STALE)
+    total = sum(lags.values())
+    if not found.counts:
+        most = max(lags)
+        return Finding(
+            "healthy", f"{total:,} trajectories lag by {usual} versions, usually; at most by {most}."
+        )
+    steps = steps_of(found.counts)
+    share = sum(count.bad for count in found.counts) / sum(count.of for count in found.counts)
+    worst = max(highest[row["step"]] - row["oldest"] for row in rows if row["step"] in steps)
+    message = (
+        f"{percent(share)} of the trajectories of {in_words(steps)} come from weights that lag by more than "
+        f"{limit} versions, up to {worst}; usual is {usual}."
+    )
+    return Finding("unhealthy", message, steps, evidence_of(found.counts))
+
+
+def _median(lags: Counter[int]) -> int:
+    left = sum(lags.values()) / 2
+    for value in sorted(lags):
+        left -= lags[value]
+        if left <= 0:
+            return value
+    return 0
+
+
+def _counts(rows: list[dict[str, Any]], highest: dict[int, int], limit: int) -> list[Count]:
+    of: Counter[int] = Counter()
+    bad: Counter[int] = Counter()
+    evidence: dict[int, list[str]] = {}
+    for row in rows:
+        step = row["step"]
+        of[step] += row["number"]
+        if highest[step] - row["oldest"] > limit:
+            bad[step] += row["number"]
+            evidence.setdefault(step, []).extend((row["first"], row["last"]))
+    return [Count(step, bad[step], number, tuple(evidence.get(step, ()))) for step, number in of.items()]

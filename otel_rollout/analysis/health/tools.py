@@ -1,0 +1,124 @@
+"""Check the tool calls: those that cannot be parsed, and bursts of one error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_rollout.analysis.health.findings import Finding, unobserved
+from otel_rollout.analysis.health.rates import (
+    Count,
+    Limits,
+    evidence_of,
+    excess,
+    in_words,
+    judged,
+    percent,
+    steps_of,
+)
+
+if TYPE_CHECKING:
+    from otel_rollout.analysis.health.scope import Scope
+
+_UNPARSABLE: Final = Limits(rise=0.05, always=0.5)
+_BURST: Final = Limits(rise=0.1, always=0.9)
+_PARSERS: Final = "tool_?call|function_?call|tool_?parser|parse_?tool"
+"""Names of functions, and of their errors, that read tool calls from a text."""
+_PARSE_ERRORS: Final = (
+    "invalid json in arguments|tool call is not valid json|cannot be parsed|failed to (decode|parse)"
+)
+_NAMED: Final = 3
+"""Errors that a message names at most."""
+_MAX_ERROR: Final = 60
+"""Characters of an error's message that stand for an error without a class."""
+
+
+def unparsable(scope: Scope) -> Finding:
+    """Find steps in which the model writes tool calls that cannot be read."""
+    found: dict[int | None, Count] = {count.step: count for count in scope.looked.unparsable}
+    for count in scope.counts(_parse_errors(scope)):
+        known = found.get(count.step)
+        if known is None or count.bad > known.bad:
+            found[count.step] = count
+    words = f"have a tool call that cannot be parsed{scope.looked.note}"
+    return judged(list(found.values()), _UNPARSABLE, words, "No tool call was recorded.")
+
+
+def _parse_errors(scope: Scope) -> str:
+    """Return the trajectories with tool calls, and whether reading one ended with an error."""
+    return f"""
+SELECT trace_id, step, bool_or(
+  status = 'error' AND (
+    (kind <> 'TOOL' AND regexp_like(lower(name || ' ' || coalesce(error_type, '')), '{_PARSERS}'))
+    OR coalesce(error_type, '') LIKE '%JSONDecodeError'
+    OR regexp_like(lower(coalesce(error_message, '')), '{_PARSE_ERRORS}')
+  )
+) AS is_bad
+FROM spans WHERE (kind = 'TOOL' OR (status = 'error' AND kind = 'CHAIN')) AND {scope.condition}
+GROUP BY trace_id, step"""  # noqa: S608
+
+
+def error_burst(scope: Scope) -> Finding:
+    """Find a tool that suddenly fails with one error."""
+    series = _series(scope)
+    if not series:
+        return unobserved("No tool call was recorded.")
+    found = {error: excess(counts, _BURST) for error, counts in series.items()}
+    bursts = {error: each for error, each in found.items() if each.counts}
+    if not bursts:
+        return Finding("healthy", _steady(series))
+    worst = sorted(bursts, key=lambda error: -max(count.share for count in bursts[error].counts))
+    counts = [count for error in worst for count in bursts[error].counts]
+    message = " ".join(_burst(error, *bursts[error]) for error in worst[:_NAMED])
+    more = f" And {len(worst) - _NAMED} other errors." if len(worst) > _NAMED else ""
+    return Finding("unhealthy", message + more, steps_of(counts), evidence_of(counts))
+
+
+def _burst(error: tuple[str, str], counts: list[Count], usual: float | None) -> str:
+    tool, name = error
+    share = percent(sum(count.bad for count in counts) / sum(count.of for count in counts))
+    before = "" if usual is None else f"; before, {percent(usual)}"
+    where = in_words(steps_of(counts))
+    return f"Tool `{tool}` failed with {name} in {share} of the trajectories of {where} that call it{before}."
+
+
+def _steady(series: dict[tuple[str, str], list[Count]]) -> str:
+    failed = sum(count.bad for counts in series.values() for count in counts)
+    return (
+        f"No error of a tool comes in a burst; {failed:,} trajectories have a failed call."
+        if failed
+        else ("No tool call failed.")
+    )
+
+
+def _series(scope: Scope) -> dict[tuple[str, str], list[Count]]:
+    """Return tool and error → a count of trajectories for each step, of those that call the tool."""
+    error = (
+        "coalesce(error_type, left(regexp_replace(split_part(error_message, chr(10), 1), '[0-9]+', '#', "
+        f"'g'), {_MAX_ERROR}), 'an error')"
+    )
+    failed: Any = scope.rows(
+        f"SELECT tool_name, step, {error} AS error, count(DISTINCT trace_id) AS bad, min(trace_id) AS first, "  # noqa: S608
+        f"max(trace_id) AS last FROM spans WHERE kind = 'TOOL' AND status = 'error' AND {scope.condition} "
+        f"GROUP BY tool_name, step, {error}"
+    )
+    called = scope.rows(
+        "SELECT tool_name, step, count(DISTINCT trace_id) AS number FROM spans "  # noqa: S608
+        f"WHERE kind = 'TOOL' AND {scope.condition} GROUP BY tool_name, step"
+    )
+    steps: dict[Any, dict[Any, int]] = {}
+    for row in called:
+        steps.setdefault(row["tool_name"], {})[row["step"]] = row["number"]
+    bad: dict[tuple[str, str], dict[Any, Any]] = {}
+    for row in failed:
+        bad.setdefault((row["tool_name"], row["error"]), {})[row["step"]] = row
+    series = {
+        key: [_count(step, of, rows.get(step)) for step, of in steps[key[0]].items()]
+        for key, rows in bad.items()
+    }
+    return series or {
+        (str(tool), ""): [Count(step, 0, of) for step, of in each.items()] for tool, each in steps.items()
+    }
+
+
+def _count(step: int | None, of: int, row: Any) -> Count:
+    return Count(step, row["bad"], of, (row["first"], row["last"])) if row else Count(step, 0, of)

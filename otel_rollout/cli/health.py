@@ -1,0 +1,129 @@
+"""Implement the command ``otel-rollout health``."""
+
+from __future__ import annotations
+
+from json import dumps as to_json
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from otel_rollout.cli.page_output import HtmlOption, write_page
+from otel_rollout.cli.table import FromOption, StepOption, errors_reported
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from otel_rollout.analysis.health.findings import Finding, Health
+
+_MARKS: Final = {"healthy": ("✓", "green"), "unhealthy": ("✗", "bold red"), "unobserved": ("?", "yellow")}
+_ORDER: Final = ("healthy", "unobserved", "unhealthy")
+"""Order on the terminal, where a person looks at the last lines."""
+_SHOWN: Final = 5
+"""Trajectories of a finding that the terminal names."""
+_UNHEALTHY: Final = 1
+"""Exit status if a check has found something."""
+
+RunOption = Annotated[
+    str | None, typer.Option("--run", help="A run's id or experiment. \\[default: the newest run]")
+]
+OnlyOption = Annotated[
+    str | None, typer.Option("--only", help="Checks to run, with commas.", metavar="NAME,…")
+]
+SkipOption = Annotated[
+    str | None, typer.Option("--skip", help="Checks not to run, with commas.", metavar="NAME,…")
+]
+
+
+def health(
+    from_: FromOption = None,
+    run: RunOption = None,
+    step: StepOption = None,
+    only: OnlyOption = None,
+    skip: SkipOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: HtmlOption = None,
+) -> None:
+    """Check whether a run is to be trusted: rewards, replies, tools, siblings, contexts, weights, processes.
+
+    Each check is healthy, unhealthy, or unobserved: what was not recorded cannot be healthy. The exit status
+    is 1 if a check is unhealthy, else 0.
+    """
+    if html and json:
+        raise typer.BadParameter("--html and --json exclude each other.")
+    with errors_reported():
+        found, location = _checked(from_, run, step, _names(only, "--only"), _names(skip, "--skip"))
+        if html:
+            from otel_rollout.analysis.health_page import page_of_health
+
+            write_page(html, page_of_health(found))
+        elif json:
+            typer.echo(to_json(found.as_json(), indent=2))
+        else:
+            _show(found, location)
+    if found.is_unhealthy:
+        raise typer.Exit(_UNHEALTHY)
+
+
+def _names(text: str | None, option: str) -> list[str]:
+    """Return the names that an option has."""
+    if text is None:
+        return []
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise typer.BadParameter(f"{option} names no check")
+    return names
+
+
+def _checked(
+    from_: str | None, run: str | None, step: str | None, only: list[str], skip: list[str]
+) -> tuple[Health, str]:
+    """Run the checks; return their answers and the name of the source."""
+    from otel_rollout.analysis.health import checks
+    from otel_rollout.analysis.run_choice import run_of
+    from otel_rollout.cli.sources import as_table
+    from otel_rollout.table import filters
+    from otel_rollout.table.query import Engine
+
+    steps = None if step is None else filters.numbers("step", step, "--step")
+    with as_table(from_) as (store, location):
+        engine = Engine(store.open(), keep=True)
+        chosen = checks.chosen(only, skip, store.location.uri)
+        return checks.health_of(engine, run_of(engine, run), chosen, steps), location
+
+
+def _show(health: Health, location: str) -> None:
+    """Print the answers."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from otel_rollout.analysis.health_page import verdict_of
+    from otel_rollout.base.printable import in_one_line
+
+    console = Console(highlight=False)
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for finding in sorted(health.findings, key=lambda each: _ORDER.index(each.status)):
+        mark, style = _MARKS[finding.status]
+        grid.add_row(Text(mark, style), Text(in_one_line(finding.name)), _words(finding))
+    console.print(grid)
+    name = in_one_line(health.run.name)
+    console.print(
+        Text(f"\n{name}: {health.trajectories:,} trajectories, {verdict_of(health)}"), soft_wrap=True
+    )
+    console.print(Text(f"from {in_one_line(location)}", "dim"), soft_wrap=True)
+
+
+def _words(finding: Finding) -> Text:
+    from rich.text import Text
+
+    from otel_rollout.base.printable import in_one_line
+
+    words = Text(in_one_line(finding.message))
+    if finding.evidence:
+        words.append("\notel-rollout show ", "dim").append(in_one_line(finding.evidence[0]))
+        others = ", ".join(in_one_line(each) for each in finding.evidence[1:_SHOWN])
+        words.append(f"   (also {others})" if others else "", "dim")
+    return words
