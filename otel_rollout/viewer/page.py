@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from otel_rollout.pages.links import Links
 from otel_rollout.pages.rendering import render
@@ -14,7 +15,10 @@ from otel_rollout.viewer.summary import Summary
 
 
 def of_conversation(
-    conversation: Conversation, links: Links | None = None, siblings: Sequence[Summary] = ()
+    conversation: Conversation,
+    links: Links | None = None,
+    siblings: Sequence[Summary] = (),
+    time: Any = None,
 ) -> str:
     """Return the page of a conversation, turn by turn.
 
@@ -22,9 +26,12 @@ def of_conversation(
         conversation: the trajectory.
         links: addresses of other pages; by default the page stands alone.
         siblings: the trajectories of its group in their order, with it, for links to them.
+        time: what its time went into, as ``time_bar.html`` takes it; nothing by default.
     """
     trail = trail_of_conversation(conversation.summary, links or Links(), siblings)
-    return render("conversation.html", links, formatting=formatting, conversation=conversation, trail=trail)
+    return render(
+        "conversation.html", links, formatting=formatting, conversation=conversation, trail=trail, time=time
+    )
 
 
 def of_comparison(comparison: Comparison, links: Links | None = None) -> str:

@@ -23,6 +23,7 @@ from otel_rollout.table.filters import equals
 from otel_rollout.table.select import QueryError
 from otel_rollout.viewer.errors import ViewerError
 from otel_rollout.web import run_pages
+from otel_rollout.web.answers import Answers
 from otel_rollout.web.elsewhere import MLFLOW, Trackers
 from otel_rollout.web.links import ALL_RUNS, ServedLinks
 from otel_rollout.web.live import Live, NotReadyError, utc
@@ -52,8 +53,15 @@ class Site:
     def __init__(self, live: Live, run: str | None = None) -> None:
         self._live = live
         self._run = run
+        self._reports = Answers(live)
+        self._checks = Answers(live)
         self._trackers = Trackers()
         self._pages: dict[str, Page] = {
+            "/run": run_pages.run,
+            "/step": run_pages.step,
+            "/timeline": run_pages.timeline,
+            "/health": run_pages.health,
+            "/group": run_pages.group,
             "/trajectories": run_pages.trajectories,
             "/trajectory": run_pages.trajectory,
             "/compare": run_pages.comparison,
@@ -85,8 +93,8 @@ class Site:
             named = {name: given[name] for name in RUN_PARAMETERS if name in given}
             row = snapshot.row_of(named) if named else snapshot.row_named(self._run)
             links = self._links(snapshot, row.run)
-            path = request.url.path
-            asked = Asked(path, given, snapshot, row, links, snapshot.is_live(row, time.time()))
+            path, is_live = request.url.path, snapshot.is_live(row, time.time())
+            asked = Asked(path, given, snapshot, row, links, self._reports, self._checks, is_live)
             return self._pages[path](asked)
 
         return self._answered(request, page)

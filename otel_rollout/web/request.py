@@ -41,6 +41,8 @@ class Asked:
         snapshot: the version of the table.
         row: the run.
         links: addresses of other pages; its attributes say what the page shows at its top.
+        reports: reports of runs.
+        checks: results of runs' checks, which take longer.
         is_live: whether the run is being written.
     """
 
@@ -49,6 +51,8 @@ class Asked:
     snapshot: Snapshot
     row: RunRow
     links: ServedLinks
+    reports: Answers
+    checks: Answers
     is_live: bool
 
     @property

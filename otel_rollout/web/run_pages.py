@@ -2,16 +2,73 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+
+from otel_rollout.analysis.group_page import page_of_group
+from otel_rollout.analysis.group_tree import tree_of
+from otel_rollout.analysis.health import checks
+from otel_rollout.analysis.health_page import page_of_health
+from otel_rollout.analysis.report import report_of
+from otel_rollout.analysis.report_page import page_of_report, page_of_step
+from otel_rollout.analysis.siblings import in_table
+from otel_rollout.analysis.step import step_of
+from otel_rollout.analysis.time_bar import time_bar_of
+from otel_rollout.analysis.timeline import timeline as timeline_of
+from otel_rollout.analysis.timeline_page import page_of_timeline
 from otel_rollout.table.select import QueryError
 from otel_rollout.viewer import conversation, page
 from otel_rollout.viewer.comparison import compare
-from otel_rollout.viewer.conversation import Conversation
 from otel_rollout.viewer.table_source import traces_of
 from otel_rollout.web.request import Asked
 from otel_rollout.web.trajectory_choice import Row, row_of, siblings_of
 from otel_rollout.web.trajectory_list import Filters, page_of_trajectories
 
-_RUNNING = "running"
+_RUNNING: Final = "running"
+_PATIENCE: Final = 2.0
+"""Seconds for which a request waits for a result that takes long."""
+
+
+def run(asked: Asked) -> str:
+    """Return the page of a run: its curves over steps."""
+    found = asked.answered(
+        asked.reports, "report", lambda snapshot: report_of(snapshot.engine, asked.run), _PATIENCE
+    )
+    asked.refreshed()
+    return page_of_report(found, asked.links)
+
+
+def step(asked: Asked) -> str:
+    """Return the page of a step with its groups."""
+    asked.refreshed()
+    return page_of_step(step_of(asked.snapshot.engine, asked.run, asked.step, asked.validate), asked.links)
+
+
+def timeline(asked: Asked) -> str:
+    """Return the page of a step's time."""
+    asked.refreshed()
+    found = timeline_of(asked.snapshot.engine, asked.run, asked.step, asked.validate)
+    return page_of_timeline(found, asked.links)
+
+
+def health(asked: Asked) -> str:
+    """Return the page of a run's checks."""
+    found = asked.answered(
+        asked.checks,
+        "health",
+        lambda snapshot: checks.health_of(snapshot.engine, asked.run, checks.chosen(table=snapshot.address)),
+        _PATIENCE,
+    )
+    asked.refreshed()
+    return page_of_health(found, asked.links)
+
+
+def group(asked: Asked) -> str:
+    """Return the page of a group, its siblings merged into a tree."""
+    asked.refreshed()
+    siblings = in_table(asked.snapshot.engine, asked.name("name"), asked.run)
+    return page_of_group(tree_of(siblings), asked.links)
 
 
 def trajectories(asked: Asked) -> str:
@@ -24,22 +81,27 @@ def trajectory(asked: Asked) -> str:
     """Return the page of a trajectory, turn by turn."""
     row, root_id = row_of(asked.snapshot, asked.run, asked.name("name"))
     asked.refreshed(is_changing=asked.is_live and row["state"] == _RUNNING)
-    found = _conversations(asked, (row, root_id))[0]
-    return page.of_conversation(found, asked.links, siblings_of(asked.snapshot, asked.run, row))
+    spans = _spans(asked, row)[0]
+    found = conversation.conversation_of(spans, root_id)
+    siblings = siblings_of(asked.snapshot, asked.run, row)
+    return page.of_conversation(found, asked.links, siblings, time_bar_of(spans))
 
 
 def comparison(asked: Asked) -> str:
     """Return the page of two trajectories side by side."""
-    left, right = _conversations(
-        asked, *(row_of(asked.snapshot, asked.run, asked.name(side)) for side in ("left", "right"))
+    chosen = [row_of(asked.snapshot, asked.run, asked.name(side)) for side in ("left", "right")]
+    traces = _spans(asked, *(row for row, _ in chosen))
+    left, right = (
+        conversation.conversation_of(spans, root_id)
+        for spans, (_, root_id) in zip(traces, chosen, strict=True)
     )
     return page.of_comparison(compare(left, right), asked.links)
 
 
-def _conversations(asked: Asked, *chosen: tuple[Row, int | None]) -> list[Conversation]:
-    """Read trajectories at once; see :func:`row_of`."""
-    traces = traces_of(asked.snapshot.engine, [row["trace_id"] for row, _ in chosen])
+def _spans(asked: Asked, *rows: Row) -> list[list[ReadableSpan]]:
+    """Return the spans of trajectories, which are read at once."""
+    traces = traces_of(asked.snapshot.engine, [row["trace_id"] for row in rows])
     for trace_id, spans in traces.items():
         if not spans:
             raise QueryError(f"None of the spans of {trace_id} is in the table yet.")
-    return [conversation.conversation_of(traces[row["trace_id"]], root_id) for row, root_id in chosen]
+    return [traces[row["trace_id"]] for row in rows]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_rollout.analysis.run_choice import Run, run_of
+from otel_rollout.analysis.run_rows import rows_of
 from otel_rollout.table.row_set import dicts_of
 from otel_rollout.table.select import QueryError
 from otel_rollout.table.shared_engine import SharedEngine
@@ -43,6 +44,7 @@ class Snapshot:
         now: time of reading, in seconds of Unix time.
 
     Attributes:
+        address: address of the table.
         engine: asks this version.
         runs: the runs that have trajectories, the one that began last first.
 
@@ -56,8 +58,12 @@ class Snapshot:
         self.read_at = now
         self._resources = ExitStack()
         try:
-            self.engine = SharedEngine(self._resources.enter_context(origin.table()))
+            table = self._resources.enter_context(origin.table())
+            self.address = table.table_uri
+            self.engine = SharedEngine(table)
             self.runs = self._read_runs()
+            for row in self.runs[:1]:  # most people look at the newest run
+                rows_of(self.engine, row.run)
         except BaseException:
             self.close()
             raise
