@@ -81,13 +81,15 @@ def _drain_once(node_dir: Path, configured: Settings, deadline: float, show: Sho
 
 
 def _wait(node_dir: Path, configured: Settings, deadline: float, is_over: Callable[[], bool]) -> None:
-    """Wait until ``is_over()`` or the deadline, and keep a forwarder running."""
+    """Wait until ``is_over()`` or the deadline, and keep a forwarder running, also with no time to wait."""
     next_start = time.monotonic()
     waiting = WaitingProgram(node_dir)
-    while not is_over() and time.monotonic() < deadline:
+    while not is_over():
         if time.monotonic() >= next_start:
             launcher.ensure_forwarder(node_dir, configured)
             next_start = time.monotonic() + _START_INTERVAL
+        if time.monotonic() >= deadline:
+            return
         waiting.announce()
         time.sleep(_POLL_INTERVAL)
 

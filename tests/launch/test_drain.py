@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+import otel_rollout
 from otel_rollout.account.ledger import Ledger
 from otel_rollout.exporting.api import ExportFailure, FailureKind
 from otel_rollout.forwarder.crash_recovery import CrashRecovery
@@ -13,6 +15,7 @@ from otel_rollout.launch import drain, launcher
 from otel_rollout.recording.writer import SegmentWriter
 from otel_rollout.settings import Settings
 from otel_rollout.spool import layout
+from tests.waiting import wait_for
 
 SETTINGS = Settings(project_name="p", exporters={"otlp": {}})
 
@@ -51,3 +54,16 @@ def test_wait_goes_on_when_a_successor_has_just_taken_over(
 
     monkeypatch.setattr(launcher, "would_successor_help", successor_takes_over)
     assert not drain.is_settled(tmp_path, SETTINGS, target=1)
+
+
+def test_shutdown_that_does_not_wait_starts_the_forwarder_that_its_thread_had_no_time_to_start(
+    tracing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that is interrupted at its beginning is delivered all the same."""
+    monkeypatch.setattr(launcher.ForwarderSupervisor, "start", lambda self: None)
+    with otel_rollout.rollout_trace_attr(step=1):
+        pass
+
+    otel_rollout.shutdown(timeout=0)
+    delivered = Path(os.environ["OTEL_ROLLOUT_SPOOL_DIR"] + "-delivered.jsonl")
+    wait_for(lambda: len(delivered.read_text().splitlines()) == 1, what="delivery")
