@@ -36,18 +36,18 @@ FOREIGN := .venv-foreign
 # Two parts run at a time, the longest first. Nothing is built or installed beside them: a compiler keeps Ray's
 # nodes from starting in the 30 s that Ray gives them.
 TESTS := unit servers lint types ray-tests collector-tests
-OTHER_TESTS := verl verl-older agents foreign oldest-ray oldest-otel
+OTHER_TESTS := verl verl-older agents foreign oldest-ray object-store oldest-otel
 BUILT_FOR_TESTS = tailing-collector browser $(VENV)/.dev $(WEAVE)/.ready $(PHOENIX)/.ready
 BUILT_FOR_OTHER_TESTS = $(VERL)/.ready $(VERL_OLDER)/.ready $(AGENTS)/.ready $(FOREIGN)/.ready \
-	$(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready
+	$(OLDEST_RAY)/.ready $(OLDEST_OTEL)/.ready s3-server
 # Tests in need of MLflow's and Weave's servers or a browser, and those that start Ray; the Collector's and verl's have
 # environments of their own.
 SERVERS := tests/mlflow tests/weave tests/conformance tests/web
 RAY := tests/demo tests/doctor tests/endings tests/propagation
 ELSEWHERE := tests/agents tests/collector tests/foreign tests/delta/test_object_store.py
 
-.PHONY: demo test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench bench-verl collector tailing-collector clean \
-	$(TESTS) $(OTHER_TESTS)
+.PHONY: demo test test-all built-for-tests built-for-other-tests browser s3-server soak mutants bench bench-verl collector \
+	tailing-collector clean $(TESTS) $(OTHER_TESTS)
 
 demo: $(VENV)/.demo  ## A traced rollout on Ray, into mlflow.db in this folder
 	$(BIN)/otel-rollout demo $(ARGS)
@@ -59,7 +59,7 @@ test:  ## What the README promises: real Ray, MLflow, Weave and Collector
 	@echo "== systems and act as other users."
 	$(call part,make test,$(call in_pairs,built-for-tests) && $(call in_pairs,$(TESTS)))
 
-test-all:  ## What takes other environments: verl, agent libraries, older versions of verl, Ray and OpenTelemetry
+test-all:  ## The rest: verl, agent libraries, a table on S3, older versions of verl, Ray and OpenTelemetry
 	$(call part,make test-all,$(call in_pairs,built-for-other-tests) && $(call in_pairs,$(OTHER_TESTS)))
 
 built-for-tests: $(BUILT_FOR_TESTS)
@@ -123,7 +123,7 @@ verl-older: $(VERL_OLDER)/.ready  ## The same of one trajectory with an older ve
 agents: $(AGENTS)/.ready  # agent libraries with their instrumentors, here and on Ray
 	$(call part,agent libraries,$(call pytest,$(AGENTS)) tests/agents)
 
-object-store: s3-server  ## The rollout table on a server that speaks S3
+object-store: s3-server  # the rollout table on a server that speaks S3
 	$(call part,the table on S3,$(call pytest,$(VENV)) tests/delta/test_object_store.py)
 
 browser:  # Debian's Chromium and the driver that tests use
