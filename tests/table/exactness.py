@@ -106,9 +106,9 @@ def compact_beside_writers(uri: str, tmp_path: Path, writers: int, commits: int)
     """
     stop = tmp_path / "stop"
     filled(uri, "x")
-    compactors = [Program(tmp_path, "replace_files", uri, "-", 60, f"until {stop}") for _ in range(2)]
+    compactors = [Program(tmp_path, "replace_files", uri, "-", 600, f"until {stop}") for _ in range(2)]
     writing = [Program(tmp_path, "append_rows", uri, number, commits, 5) for number in range(writers)]
-    pruner = Program(tmp_path, "replace_files", uri, "-", 60, "", "run-x")
+    pruner = Program(tmp_path, "replace_files", uri, "-", 600, "", "run-x")
     try:
         results = [program.ended() for program in (*writing, pruner)]
     finally:
