@@ -114,11 +114,11 @@ class GroupName:
     def has(self, summary: Summary) -> bool:
         """Return whether a trajectory is in the group, and not only a part of the trajectory."""
         path = in_one_line(group_of(summary))
-        if path == in_one_line(self.path):
-            return True
-        *validation, step, sample = path.split("/", 2 if self.validate else 1) if "/" in path else ("", path)
-        is_text = not _INTEGER.fullmatch(step)
-        return is_text and "/".join([*validation, _MISSING, sample]) == in_one_line(self.path)
+        parts = path.split("/")
+        step = 1 if self.validate else 0
+        if len(parts) > step and not _INTEGER.fullmatch(parts[step]):
+            parts[step] = _MISSING
+        return in_one_line(self.path) in (path, "/".join(parts))
 
 
 def names_in(text: str) -> list[GroupName]:
@@ -161,7 +161,7 @@ def in_table(engine: Engine, text: str, run: Run | None = None, location: str = 
         ids, number = _trace_ids(engine, name, chosen) if chosen else ([], 0)
         found = _read(lambda some: traces_of(engine, some), ids, name)
         if found:
-            return Siblings(name.path, found, max(number if number > len(ids) else 0, len(found)), location)
+            return Siblings(name.path, found, number if number > len(ids) else len(found), location)
     of_run = f" in {run.name}" if run else f" in {location}" if location else ""
     raise ViewerError(_not_found(text, of_run))
 

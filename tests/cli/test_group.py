@@ -103,6 +103,7 @@ def test_page_and_json_are_written(table: Path, tmp_path: Path) -> None:
         (["7"], "'7' does not name a group: write STEP/SAMPLE"),
         (["1/"], "1/ names a step, not a group"),
         (["9/9"], "There is no group 9/9 in "),
+        (["-/9"], "There is no group -/9 in "),
         (["1/7", "--run", "run-9"], "There is no run 'run-9'. Did you mean"),
         (["9/9", "--run", "run-0"], "There is no group 9/9 in older · run-0."),
         (["1/7", "--html", "/nowhere/page.html"], "The page cannot be written"),
