@@ -29,7 +29,7 @@ _MAX_TOOLS: Final = 12
 """Tools that are listed: those with the most calls."""
 _NO_LIMIT: Final = 10_000
 """Columns of the console in which a table's natural width is measured."""
-_NOTHING: Final = {report_text.UNKNOWN, "0", "0 %", "0.00 ms"}
+_NOTHING: Final = {report_text.UNKNOWN, "0", "0 %", "0 s"}
 """Cells of a column that is not shown."""
 
 
