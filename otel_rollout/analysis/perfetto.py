@@ -170,7 +170,7 @@ def _metadata(name: str, pid: int, tid: int | None, /, **args: Any) -> _Event:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
     if str(path) == "-":
         yield sys.stdout.buffer
     elif path.suffix == _COMPRESSED:

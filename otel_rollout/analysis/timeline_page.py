@@ -51,7 +51,7 @@ class _DrawnLane(NamedTuple):
     y: int
     is_straggler: bool
     is_failed: bool
-    paths: list[tuple[str, str]]
+    paths: Sequence[tuple[str, str]]
 
 
 def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:

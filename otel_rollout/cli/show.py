@@ -75,7 +75,7 @@ def show(
             return
         conversation = _conversation(source, wanted, found)
         if html:
-            _write(html, page.of_conversation(conversation))
+            write_page(html, page.of_conversation(conversation))
         else:
             terminal.show(conversation, Console(highlight=False), source.location, source.notes)
 
@@ -99,7 +99,7 @@ def compare(
         pair = [_conversation(source, each, source.find(each)) for each in wanted]
         compared = comparison.compare(*pair)
         if html:
-            _write(html, page.of_comparison(compared))
+            write_page(html, page.of_comparison(compared))
         else:
             terminal.compare(compared, Console(highlight=False))
 
@@ -171,7 +171,12 @@ def _conversation(source: Source, wanted: Reference, found: list[Summary]) -> Co
     return conversation.conversation_of(spans, wanted.span, source.decoder)
 
 
-def _write(path: Path, page: str) -> None:
+def write_page(path: Path, page: str) -> None:
+    """Write a page to a file and say so; - is standard output.
+
+    Raises:
+        ViewerError: the file cannot be written.
+    """
     from otel_rollout.viewer.errors import ViewerError
 
     if str(path) == "-":

@@ -29,7 +29,7 @@ def test_bar_shows_phases_in_order(tmp_path):
         tmp_path, *trajectory(0, 0, 10, call("LLM", 1, 4, "generate"), call("TOOL", 5, 10, "web")), late
     )
     assert bar.parts == (
-        Part(0.0, 100.0, "waiting", "outside of any call: 1.00 s, after 0.00 ms"),
+        Part(0.0, 100.0, "waiting", "outside of any call: 1.00 s, at the start"),
         Part(100.0, 300.0, "generate", "generate generate: 3.00 s, after 1.00 s"),
         Part(400.0, 100.0, "waiting", "outside of any call: 1.00 s, after 4.00 s"),
         Part(500.0, 500.0, "tool", "tool web: 5.00 s, after 5.00 s"),

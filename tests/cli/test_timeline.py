@@ -12,6 +12,8 @@ from tests.cli.test_table import run
 from tests.table.tables import written
 from tests.viewer.test_conversation import line
 
+_RUN = "Run first · run-1"
+
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -34,7 +36,7 @@ def test_timeline_is_printed(table):
         ["generate", "44.00 s", "31.4%", "1.5", "13.3%"],
         ["tool", "29.00 s", "20.7%", "1.0", "96.7%"],
         ["browser␛", "29.00 s", "20.7%", "1.0", "96.7%"],
-        ["waiting", "1 min 7 s", "47.9%", "2.2", "33.3%"],
+        ["waiting", "1 min 7 s", "47.9%", "2.2", "20.0%"],
         ["12/1/3", "ok", "30.00 s", "30.00 s", "pid 1"],
         ["pid 1", "7", "10.00 s", "30.00 s"],
         ["pid 2", "5", "10.00 s", "10.00 s"],
@@ -67,32 +69,37 @@ def test_json_trace_and_page_are_written(table, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--step", "7"], "Run first · run-1 has no step 7 of training. It has steps 11 to 12."),
+        (["--step", "7"], f"{_RUN} has no step 7 of training. It has steps 11 to 12."),
         (["--step", "x"], "--step 'x' cannot be read: write one step, such as 12."),
         (["--step", "9" * 30], f"--step '{'9' * 30}' cannot be read: write one step, such as 12."),
-        (["--step", "-"], "Run first · run-1 has no trajectory without a step of training. It has steps 11 to 12."),
-        (["--validation"], "Run first · run-1 has no step of validation."),
+        (["--step", "-"], f"{_RUN} has no trajectory without a step of training. It has steps 11 to 12."),
+        (["--validation"], f"{_RUN} has no step of validation."),
         (["--run", "nobody"], "There is no run 'nobody'. Runs: run-1."),
         (["--html", "x", "--json"], "--html and --json are two outputs: name one of them."),
-        (["--perfetto", "-", "--json"], "--perfetto - and another output would mix in standard output: name a file."),
+        (
+            ["--perfetto", "-", "--json"],
+            "--perfetto - and another output would mix in standard output: name a file.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_options_are_one_line(table, options, message):
     """The exit status is 2."""
     assert run("timeline", "--from", table, *options, code=2).stderr == message + "\n"
 
 
-@pytest.mark.parametrize("option", ["--html", "--perfetto"])
-def test_output_that_cannot_be_written_is_one_line(table, tmp_path, option):
+@pytest.mark.parametrize(("option", "noun"), [("--html", "page"), ("--perfetto", "output")])
+def test_output_that_cannot_be_written_is_one_line(table, tmp_path, option, noun):
     """It names the file."""
     missing = tmp_path / "missing" / "file"
     failed = run("timeline", "--from", table, option, missing, code=2)
-    assert failed.stderr.startswith("The output cannot be written: ")
+    assert failed.stderr.startswith(f"The {noun} cannot be written: ")
     assert str(missing) in failed.stderr
     assert failed.stderr.count("\n") == 1
 
 
 def test_spool_has_a_timeline(tmp_path):
     """Spans in a file become a table for a moment."""
-    (tmp_path / "spans.jsonl").write_text(line())
+    (tmp_path / "spans.jsonl").write_bytes(
+        line(1, "a", "b", parent=0, kind="AGENT") + b"\n" + line(2, "a", "b")
+    )
     assert "One trajectory in" in run("timeline", "--from", tmp_path / "spans.jsonl").output
