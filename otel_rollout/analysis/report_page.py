@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _COLOURS: Final[tuple[Colour, ...]] = ("user", "tool", "assistant", "evaluator", "failure", "system")
 _PHASES: Final = (
-    Part("generate", "assistant"), Part("tool", "tool"), Part("reward", "evaluator"), Part("waiting", "system"),
+    Part("generate", "assistant"), Part("tool", "tool"), Part("reward", "evaluator"),
+    Part("waiting", "system"),
 )  # fmt: skip
 _MAX_TOOLS: Final = len(_COLOURS)
 """Tools with a line of their own: those with the most calls."""
@@ -118,7 +119,7 @@ def _charts(report: RunReport, links: Links) -> Iterator[Markup]:
     )  # fmt: skip
     yield from _lines(
         "Tokens of a reply", main, links, Axes(),
-        ("tokens", lambda step: _share(step.tokens_out, step.replies)),
+        ("mean", lambda step: _share(step.tokens_out, step.replies)),
     )  # fmt: skip
     seconds = Axes(number=report_text.seconds)
     yield from _lines(
@@ -142,7 +143,7 @@ def _lines(
     known = [(name, figure) for name, figure in named if any(figure(step) for step in steps)]
     if known:
         yield line_chart(
-            title,
+            title if len(known) > 1 else f"{title}: {known[0][0]}",
             [
                 Series(name, [_point(step, figure(step), links) for step in steps], _COLOURS[place])
                 for place, (name, figure) in enumerate(known)

@@ -26,7 +26,7 @@ def number(value: float | None) -> str:
 
 def seconds(value: float | None) -> str:
     """Return a duration, or a dash."""
-    return duration(value) or UNKNOWN
+    return "0 s" if value == 0 else duration(value) or UNKNOWN
 
 
 def share(part: int, whole: int) -> str:

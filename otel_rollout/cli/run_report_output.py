@@ -29,7 +29,7 @@ _MAX_TOOLS: Final = 12
 """Tools that are listed: those with the most calls."""
 _NO_LIMIT: Final = 10_000
 """Columns of the console in which a table's natural width is measured."""
-_NOTHING: Final = {report_text.UNKNOWN, "0", "0 %", "0.00 ms"}
+_NOTHING: Final = {report_text.UNKNOWN, "0", "0 %", "0 s"}
 """Cells of a column that is not shown."""
 
 
@@ -110,20 +110,19 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _sparklines(steps: Sequence[StepReport]) -> Table:
     """Return a row for each figure that is known and moves."""
-    share = lambda part, whole: part / whole if whole else None  # noqa: E731
     number, seconds, percent = report_text.number, report_text.seconds, report_text.percent
     rows = (
         ("reward", number, [step.reward.mean for step in steps]),
         (
             "groups without spread",
             percent,
-            [share(s.groups_without_spread, s.groups_compared) for s in steps],
+            [_share(s.groups_without_spread, s.groups_compared) for s in steps],
         ),
-        ("failed", percent, [share(step.failed, step.trajectories) for step in steps]),
+        ("failed", percent, [_share(step.failed, step.trajectories) for step in steps]),
         ("turns", number, [step.turns_mean for step in steps]),
-        ("tokens of a reply", number, [share(step.tokens_out or 0, step.replies) for step in steps]),
-        ("cut replies", percent, [share(step.replies_truncated, step.replies_ended) for step in steps]),
-        ("tool errors", percent, [share(step.tool_errors, step.tool_calls) for step in steps]),
+        ("tokens of a reply", number, [_share(step.tokens_out or 0, step.replies) for step in steps]),
+        ("cut replies", percent, [_share(step.replies_truncated, step.replies_ended) for step in steps]),
+        ("tool errors", percent, [_share(step.tool_errors, step.tool_calls) for step in steps]),
         ("unparsed calls", number, [float(step.parse_failures) for step in steps]),
         ("median time", seconds, [step.seconds.p50 for step in steps]),
         ("longest time", seconds, [step.seconds.max for step in steps]),
@@ -137,6 +136,10 @@ def _sparklines(steps: Sequence[StepReport]) -> Table:
                 name, Text(sparkline(values), "cyan"), f"{in_words(known[0])} → {in_words(known[-1])}"
             )
     return table
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
 
 
 def _step_table(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:

@@ -24,6 +24,7 @@ _KEYS = {
     "trajectories": "trace_id",
     "groups": "run_id, validate, step, sample_index",
     "steps": "run_id, validate, step",
+    "phases": "trace_id",
     "runs": "run_id",
 }
 
@@ -286,4 +287,30 @@ def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {name: round(value, 12) if isinstance(value, float) else value for name, value in each.items()}
         for each in rows
+    ]
+
+
+def test_phases_of_a_trajectory_add_up_to_its_duration(tmp_path: Path) -> None:
+    """Time that calls share counts once, for the one that began first; a later reward is no waiting."""
+    at = START_NS + 100 * SECOND
+    spans = [
+        root("1", start_ns=at, duration_ns=20 * SECOND),
+        row("1", "b", "a1", kind="LLM", start_ns=at + SECOND, duration_ns=4 * SECOND),
+        row("1", "c", "b", kind="LLM", start_ns=at + 2 * SECOND, duration_ns=2 * SECOND),
+        row("1", "d", "a1", kind="TOOL", start_ns=at + 4 * SECOND, duration_ns=4 * SECOND),
+        row("1", "e", "a1", kind="TOOL", start_ns=at + 5 * SECOND, duration_ns=5 * SECOND),
+        row("1", "f", "a1", kind="CHAIN", start_ns=at, duration_ns=20 * SECOND),
+        row("1", "10", "a1", kind="EVALUATOR", start_ns=at + 18 * SECOND, duration_ns=6 * SECOND),
+        row("2", "b2", "a2", kind="LLM", start_ns=at, duration_ns=3 * SECOND),
+        root("3", start_ns=at, duration_ns=2 * SECOND),
+    ]
+    found = asked(
+        written(tmp_path / "table", spans),
+        "SELECT seconds, generate_seconds, tool_seconds, reward_seconds, waiting_seconds FROM phases "
+        "ORDER BY trace_id",
+    )
+    assert [tuple(each.values()) for each in found] == [
+        (20.0, 4.0, 5.0, 6.0, 9.0),
+        (None, 3.0, 0.0, 0.0, None),
+        (2.0, 0.0, 0.0, 0.0, 2.0),
     ]

@@ -1,0 +1,134 @@
+"""`otel-rollout report` shows a run's figures and what changed, as text, JSON and a page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from otel_rollout.cli import app
+from otel_rollout.cli.run_report_output import sparkline
+from tests.analysis.runs_for_reports import failing_tool, trajectory
+from tests.table.tables import written
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    ran = CliRunner().invoke(app, ["report", *map(str, arguments)], env={"COLUMNS": "100"})
+    assert ran.exit_code == code, ran.output
+    return ran
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tables") / "table"
+    older = failing_tool("run-1", steps=8, first_bad=99)
+    written(
+        path,
+        older,
+        [*failing_tool("run-2"), *trajectory(3000, reward=1.0, step=8, run_id="run-2", validate=True)],
+    )
+    return path
+
+
+def test_terminal_has_curves_steps_and_tools(table: Path) -> None:
+    """The newest run has sparklines, a row per step with every figure, and its tools with their errors."""
+    printed = run("--from", table).output
+    assert re.search(r"tool errors +▁▁▁▁▁███ +0 % → 50 %", printed)
+    assert re.search(r"^ +5 +8 +0.5\d+ ± \S+ +0.5\d* .* 0 %", printed, re.MULTILINE)
+    assert re.search(r"^ +8 .* 50 %", printed, re.MULTILINE)
+    assert re.search(
+        r"^ +8 +10.00 s +10.00 s +10.00 s +4.00 s +2.00 s +1.00 s +3.00 s +8/1032/0", printed, re.MULTILINE
+    )
+    assert re.search(r"browser +64 +19 % +TimeoutError 12", printed)
+    assert re.search(r"^ validation/8 +1 +1 ", printed, re.MULTILINE)
+    assert f"from {table}" in printed
+
+
+def test_steps_and_run_are_chosen(table: Path) -> None:
+    """--step and --run limit the figures; --json has them all."""
+    document = json.loads(run("--from", table, "--run", "run-1", "--step", "2-3", "--json").output)
+    assert [document["run_id"], [step["step"] for step in document["training"]]] == ["run-1", [2, 3]]
+    assert document["training"][0]["tools"] == [
+        {"name": "browser", "calls": 8, "errors": 0, "error_types": {}, "seconds_mean": 2.0}
+    ]
+
+
+def test_page_loads_nothing(table: Path, tmp_path: Path) -> None:
+    """The page is one file with charts, without a script, a link or an address."""
+    page = tmp_path / "run.html"
+    assert run("--from", table, "--html", page).output == f"Written to {page}\n"
+    html = page.read_text()
+    assert html.count("<svg") == 6
+    assert not re.search(r"<script|<link|href=|src=|https?:", html)
+    assert run("--from", table, "--html", "-").output == html
+
+
+def test_comparison_names_cause_and_trajectories(table: Path, tmp_path: Path) -> None:
+    """Ranges of steps are compared in the terminal, as JSON and as a page."""
+    arguments = ("--from", table, "--compare", "1-5..6-8")
+    printed = run(*arguments).output
+    assert "steps 1-5 → steps 6-8" in printed
+    assert "tool browser: errors 0 % → 50 %" in printed
+    assert "TimeoutError 0 % → 50 %" in printed
+    assert re.search(r"otel-rollout show 6/1024/0 +6/1025/0", printed)
+    changes = json.loads(run(*arguments, "--json").output)
+    assert (changes["before"]["steps"], changes["after"]["steps"]) == ([1, 2, 3, 4, 5], [6, 7, 8])
+    assert {change["name"] for change in changes["changes"]} == {
+        "tool_errors:browser",
+        "reward_mean",
+        "reward_std",
+    }
+    page = tmp_path / "changes.html"
+    run(*arguments, "--html", page)
+    assert "6/1024/0" in page.read_text()
+
+
+def test_two_runs_are_compared(table: Path) -> None:
+    """--compare RUN says what changed from that run to the newest."""
+    printed = run("--from", table, "--compare", "run-1").output
+    assert "run-1, steps 1-8 → first · run-2, steps 1-8" in printed
+    assert "tool browser: errors 0 % → 19 %" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--run", "run-3"], "There is no run 'run-3'. Did you mean"),
+        (["--step", "1.."], "--step '1..' cannot be read"),
+        (["--step", "99"], "No step of first · run-2 fits --step '99'"),
+        (["--compare", "5..77"], "step 77, which first · run-2 does not have. It has steps 1 to 8."),
+        (["--compare", "run-2"], "--compare 'run-2' is the run itself"),
+        (["--compare", "1..2", "--step", "1"], "--step and --compare exclude each other"),
+        (["--compare", "1..8", "--validation"], "--compare names step 1, which first · run-2 does not have."),
+        (["--html", "/nowhere/page.html"], "The page cannot be written"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_one_line(table: Path, arguments: list[str], said: str) -> None:
+    """Wrong input ends with status 2 and one line that says what to do."""
+    printed = run("--from", table, *arguments, code=2).output
+    assert said in printed
+    assert printed.count("\n") == 1
+
+
+def test_empty_spool_is_one_line(tmp_path: Path) -> None:
+    """A spool without a trajectory has no report."""
+    assert run("--from", tmp_path, code=2).output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ([], ""),
+        ([None], " "),
+        ([1], "▅"),
+        ([0, None, 1], "▁ █"),
+        ([1e308, -1e308], "  "),
+        ([0.0] * 96, "▅" * 48),
+    ],
+)
+def test_sparkline_is_a_character_per_step(values: list[float | None], line: str) -> None:
+    """Missing and huge values are spaces; many steps share characters."""
+    assert sparkline(values) == line
