@@ -20,8 +20,12 @@ from otel_rollout.viewer.terminal import CHANGED, STATES, STYLES, continuations,
 
 _MAX_TURNS: Final = 6
 """Turns of a branch that are printed."""
-_MAX_LINE: Final = 200
-"""Characters of a turn that are printed in the tree, if the terminal is as wide."""
+_INDENT: Final = 4
+"""Columns by which a branch is indented."""
+_BESIDE: Final = 20
+"""Columns of a line for the turn's number and role."""
+_MIN_LINE: Final = 40
+"""Characters of a turn in the tree, however narrow the terminal is."""
 _MAX_DEPTH: Final = 8
 """Branch points on the way to a leaf that are printed; further ones would leave no columns for text."""
 _MAX_NAMES: Final = 12
@@ -36,7 +40,7 @@ def show_group(tree: GroupTree, console: Console) -> None:
     """Print a group's facts, its tree, and what the good branch did differently."""
     console.print(text_of(f"group {tree.group.path}", "bold"))
     console.print(_facts(tree))
-    console.print(_tree(tree.root, None, 0))
+    console.print(_tree(tree.root, None, console.width - _BESIDE))
     console.print()
     found = tree.contrast
     console.print(Panel(text_of(group_text.verdict(tree), "bold"), style="cyan" if found else "dim"))
@@ -55,10 +59,17 @@ def _facts(tree: GroupTree) -> RenderableType:
     return Padding(table, (0, 0, 1, 0))
 
 
-def _tree(branch: Branch, parted_at: int | None, depth: int) -> Tree:
-    """Return a branch with its turns as a node, and its parts below."""
-    lines = group_text.lines_of(branch, parted_at, _MAX_TURNS, _MAX_LINE)
-    label = [_leaf(branch) if not branch.parts else text_of(group_text.heading(branch), "bold")]
+def _tree(branch: Branch, parted_at: int | None, columns: int, depth: int = 0) -> Tree:
+    """Return a branch with its turns as a node, and its parts below.
+
+    Args:
+        branch: the branch.
+        parted_at: the character of the first turn's line at which the branch differs from its siblings.
+        columns: columns for the text of a turn.
+        depth: number of branch points before the branch.
+    """
+    lines = group_text.lines_of(branch, parted_at, _MAX_TURNS, max(columns, _MIN_LINE))
+    label = [text_of(group_text.heading(branch), "bold") if branch.parts else _leaf(branch)]
     label += [_line(line) for line in lines]
     if ending := group_text.ending(branch):
         label.append(text_of(ending, "dim"))
@@ -70,7 +81,7 @@ def _tree(branch: Branch, parted_at: int | None, depth: int) -> Tree:
         return node
     parts_at = group_text.parted_at(branch)
     for part in branch.parts:
-        node.add(_tree(part, parts_at, depth + 1))
+        node.add(_tree(part, parts_at, columns - _INDENT, depth + 1))
     return node
 
 
