@@ -18,6 +18,7 @@ from typing import IO, Any, Final
 
 import orjson
 
+from otel_rollout.analysis import timeline_text
 from otel_rollout.analysis.lanes import Lane, Span
 from otel_rollout.analysis.phases import OF_KIND
 from otel_rollout.analysis.timeline import Timeline
@@ -64,7 +65,7 @@ def events_of(timeline: Timeline) -> Iterator[_Event]:
     origin = min(min(span.start for span in lane.spans) for lane in timeline.lanes)
     workers = dict.fromkeys(lane.worker for lane in timeline.lanes if lane.worker)
     pids = {worker: pid for pid, worker in enumerate(workers, start=_STEP_PID + 1)}
-    yield from _process(_STEP_PID, "trajectories" if pids else "step")
+    yield from _process(_STEP_PID, timeline_text.title(timeline))
     for worker, pid in pids.items():
         yield from _process(pid, timeline.worker_names[worker])
     yield from _counters(timeline.lanes, origin)
@@ -169,7 +170,7 @@ def _metadata(name: str, pid: int, tid: int | None, /, **args: Any) -> _Event:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
     if str(path) == "-":
         yield sys.stdout.buffer
     elif path.suffix == _COMPRESSED:

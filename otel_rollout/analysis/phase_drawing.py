@@ -14,6 +14,7 @@ WIDTH: Final = 1000.0
 """Units of a drawing from the first time to the last."""
 _MAX_BOXES: Final = 250
 """Boxes of a trajectory; of more segments each box shows the phase that lasts longest in it."""
+_MINUTE: Final = 60
 _TICK_COUNT: Final = 8
 """Ticks of an axis, about."""
 
@@ -71,7 +72,13 @@ def ticks_of(nanoseconds: int) -> list[Tick]:
     power = 10.0 ** math.floor(math.log10(seconds / _TICK_COUNT))
     width = next(power * factor for factor in (1, 2, 5, 10) if power * factor * _TICK_COUNT >= seconds)
     times = [place * width for place in range(int(seconds / width) + 1)]
-    return [Tick(time / seconds * WIDTH, duration(time) if time else "0") for time in times]
+    return [Tick(time / seconds * WIDTH, _label(time)) for time in times]
+
+
+def _label(seconds: float) -> str:
+    if 1 <= seconds < _MINUTE:
+        return f"{seconds:g} s"
+    return duration(seconds) if seconds else "0"
 
 
 def _longest(segments: Sequence[Segment], start: int, end: int) -> Iterator[tuple[int, int, Phase]]:

@@ -16,8 +16,6 @@ _MAX_SHARE: Final = 10
 """One in this many trajectories, rounded up, can be a straggler."""
 _MAX_FEW: Final = 3
 """Stragglers that a step can have whatever its size, if they are at most a third of it."""
-_HELD_BY_THEM: Final = 0.8
-"""Part of the time that the last tenth held the step for which the stragglers account."""
 _MIN_SHARE: Final = 0.1
 """Part of the step's wall time from which stragglers are worth a sentence."""
 
@@ -61,9 +59,11 @@ class Stragglers:
 def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:
     """Return the stragglers of a step; None if its trajectories ended evenly.
 
-    The last tenth of the trajectories held the step from the moment when all others had ended. Stragglers are
-    the fewest of them, from the last one on, that account for 80 % of this time. They count only if they held
-    the step for at least 10 % of its wall time, and if each of them had started when all others had ended.
+    The last tenth of the trajectories, ``m``, held the step from the moment when all others had ended. With
+    ``held(k)`` as the time since all but the last ``k`` had ended, the stragglers are the last ``k`` of them
+    for which ``held(k) - k * held(m) / (m + 1)`` is greatest: one more would add less than the average. They
+    count only if they held the step for at least 10 % of its wall time, and if each of them had started when
+    all others had ended.
     """
     by_end = sorted(lanes, key=lambda lane: (lane.end, lane.trace_id), reverse=True)
     number = len(by_end)
@@ -71,8 +71,8 @@ def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:
     if number < 2:
         return None
     last, wall = by_end[0].end, by_end[0].end - min(lane.start for lane in lanes)
-    held_by_tenth = last - by_end[most].end
-    count = next(count for count in range(1, most + 1) if _is_most(last - by_end[count].end, held_by_tenth))
+    held = [last - lane.end for lane in by_end[: most + 1]]
+    count = max(range(1, most + 1), key=lambda k: held[k] * (most + 1) - k * held[most])
     slowest, since = by_end[:count], by_end[count].end
     is_late = any(lane.start >= since for lane in slowest)
     if is_late or last - since < _MIN_SHARE * wall or last == since:
@@ -81,10 +81,6 @@ def stragglers_of(lanes: Sequence[Lane]) -> Stragglers | None:
     return Stragglers(
         tuple(slowest), number, since, (last - since) / 1e9, _parts(slowest, since, last), running
     )
-
-
-def _is_most(held: int, of: int) -> bool:
-    return held >= _HELD_BY_THEM * of
 
 
 def _parts(lanes: Sequence[Lane], start: int, end: int) -> tuple[Part, ...]:

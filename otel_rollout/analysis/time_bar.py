@@ -105,4 +105,5 @@ def _title(phase: Phase, segment: Segment | None, start: int) -> str:
         return f"mostly {phase}"
     what = _ALONE.get(phase) or f"{phase} {segment.name}"
     took, before = (segment.end - segment.start) / 1e9, (segment.start - start) / 1e9
-    return f"{what}: {duration(took)}, after {duration(before)}"
+    when = f"after {duration(before)}" if before else "at the start"
+    return f"{what}: {duration(took)}, {when}"

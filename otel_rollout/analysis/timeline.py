@@ -183,6 +183,8 @@ def _no_step(run: Run, step: int | None, validate: bool, steps: Sequence[_Step])
     known = sorted(each.step for each in steps if each.validate == validate and each.step is not None)
     if not known:
         return message
+    if len(known) == 1:
+        return f"{message} It has step {known[0]}."
     if known == list(range(known[0], known[-1] + 1)):
         return f"{message} It has steps {known[0]} to {known[-1]}."
     shown = ", ".join(map(str, known[-_NAMED:]))

@@ -51,7 +51,7 @@ class _DrawnLane(NamedTuple):
     y: int
     is_straggler: bool
     is_failed: bool
-    paths: list[tuple[str, str]]
+    paths: Sequence[tuple[str, str]]
 
 
 def page_of_timeline(timeline: Timeline, links: Links | None = None) -> str:
@@ -126,10 +126,8 @@ def _concurrency(timeline: Timeline) -> Iterator[tuple[str, str]]:
             height = moment.phases[place] * scale
             below[index] += height
             if height > 0:
-                y = _CHART_HEIGHT - below[index]
-                columns.append(
-                    path_of([Box(index * width, width, phase, None)], round(y, 2), round(height, 2))
-                )
+                box = Box(index * width, width, phase, None)
+                columns.append(path_of([box], round(_CHART_HEIGHT - below[index], 2), round(height, 2)))
         if columns:
             yield phase, "".join(columns)
 
@@ -149,8 +147,8 @@ def _selection(timeline: Timeline, drawn: Sequence[Lane]) -> str:
     if len(drawn) == len(timeline.lanes):
         return order
     return (
-        f"{len(drawn)} of {len(timeline.lanes)}: the {_LAST_LANES} that ended last, and an even sample of the "
-        f"others. {order} --perfetto writes all."
+        f"{len(drawn)} of {len(timeline.lanes)}: the {_LAST_LANES} that ended last, and an even sample of "
+        f"the others. {order} `otel-rollout timeline --perfetto` writes all."
     )
 
 

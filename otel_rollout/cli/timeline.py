@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from otel_rollout.cli.page_output import HtmlOption, write_page
 from otel_rollout.cli.table import FromOption, errors_reported
 
 if TYPE_CHECKING:
@@ -40,10 +41,6 @@ PerfettoOption = Annotated[
         "--perfetto", help="Write a trace that ui.perfetto.dev opens to this file (.gz: compressed)."
     ),
 ]
-HtmlOption = Annotated[
-    Path | None,
-    typer.Option("--html", help="Write an HTML page to this file instead; - is standard output."),
-]
 
 
 def timeline(
@@ -67,7 +64,7 @@ def timeline(
         if html:
             from otel_rollout.analysis.timeline_page import page_of_timeline
 
-            _write(html, page_of_timeline(found))
+            write_page(html, page_of_timeline(found))
         elif json:
             from otel_rollout.analysis.timeline_json import as_json
 
@@ -84,7 +81,7 @@ def _refuse_two_outputs(perfetto: Path | None, html: Path | None, json: bool) ->
 
     if html and json:
         raise QueryError("--html and --json are two outputs: name one of them.")
-    if perfetto and str(perfetto) == _STDOUT and (json or str(html) == _STDOUT):
+    if str(perfetto) == _STDOUT and (html or json):
         raise QueryError("--perfetto - and another output would mix in standard output: name a file.")
 
 
@@ -230,15 +227,6 @@ def _as_text(values: dict[str, Any]) -> str:
     import json
 
     return json.dumps(values, indent=2)
-
-
-def _write(path: Path, page: str) -> None:
-    """Write a page to a file or standard output."""
-    if str(path) == _STDOUT:
-        typer.echo(page.encode(), nl=False)
-        return
-    path.write_text(page, encoding="utf-8")
-    _say_written(path)
 
 
 def _say_written(path: Path) -> None:

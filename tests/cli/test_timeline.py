@@ -1,0 +1,105 @@
+"""`otel-rollout timeline` prints, writes pages, traces and JSON, and reports bad input in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.steps import call, process, trajectory
+from tests.cli.test_table import run
+from tests.table.tables import written
+from tests.viewer.test_conversation import line
+
+_RUN = "Run first · run-1"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tables") / "table"
+    rows = trajectory(0, 0, 3, step=11)
+    for number in range(11):
+        rows += trajectory(number, 100, 110, call("LLM", 101, 105), resource=process(number % 2 + 1))
+    rows += trajectory(11, 100, 130, call("TOOL", 101, 130, "browser\x1b"), resource=process(1))
+    written(path, rows)
+    return path
+
+
+def test_timeline_is_printed(table):
+    """The sentence, the phases, the stragglers and the processes; control characters are visible."""
+    printed = run("timeline", "--step", 12, "--from", table).output
+    assert "The slowest of 12 held the step for 20.00 s: 20.00 s in tool `browser␛`." in printed
+    assert "12 trajectories in 30.00 s: 4.7 at once on average, 12 at most." in printed
+    rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in printed.splitlines() if "│" in row]
+    assert rows == [
+        ["generate", "44.00 s", "31.4%", "1.5", "13.3%"],
+        ["tool", "29.00 s", "20.7%", "1.0", "96.7%"],
+        ["browser␛", "29.00 s", "20.7%", "1.0", "96.7%"],
+        ["waiting", "1 min 7 s", "47.9%", "2.2", "20.0%"],
+        ["12/1/3", "ok", "30.00 s", "30.00 s", "pid 1"],
+        ["pid 1", "7", "10.00 s", "30.00 s"],
+        ["pid 2", "5", "10.00 s", "10.00 s"],
+    ]
+    assert f"from {table}" in printed
+    assert "\x1b" not in printed
+
+
+def test_slowest_step_is_the_default(table):
+    """The command says that it chose the step."""
+    printed = run("timeline", "--from", table).output
+    assert printed.startswith("Step 12 of first · run-1\n")
+    assert "The step with the longest wall time of the run." in printed
+
+
+def test_json_trace_and_page_are_written(table, tmp_path):
+    """JSON on standard output stays JSON beside a trace; a page goes to a file or standard output."""
+    trace, page = tmp_path / "trace.json", tmp_path / "page.html"
+    printed = run("timeline", "--step", 12, "--from", table, "--json", "--perfetto", trace)
+    assert json.loads(printed.stdout)["stragglers"]["seconds"] == 20.0
+    assert f"Written to {trace}" in printed.stderr
+    assert sum(event["ph"] == "X" for event in json.loads(trace.read_bytes())["traceEvents"]) == 24
+    run("timeline", "--step", 12, "--from", table, "--html", page)
+    assert page.read_text() == run("timeline", "--step", 12, "--from", table, "--html", "-").stdout
+    assert run("timeline", "--step", 11, "--from", table, "--perfetto", "-").stdout.startswith(
+        '{"displayTimeUnit"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--step", "7"], f"{_RUN} has no step 7 of training. It has steps 11 to 12."),
+        (["--step", "x"], "--step 'x' cannot be read: write one step, such as 12."),
+        (["--step", "9" * 30], f"--step '{'9' * 30}' cannot be read: write one step, such as 12."),
+        (["--step", "-"], f"{_RUN} has no trajectory without a step of training. It has steps 11 to 12."),
+        (["--validation"], f"{_RUN} has no step of validation."),
+        (["--run", "nobody"], "There is no run 'nobody'. Runs: run-1."),
+        (["--html", "x", "--json"], "--html and --json are two outputs: name one of them."),
+        (
+            ["--perfetto", "-", "--json"],
+            "--perfetto - and another output would mix in standard output: name a file.",
+        ),
+    ],
+)
+def test_wrong_options_are_one_line(table, options, message):
+    """The exit status is 2."""
+    assert run("timeline", "--from", table, *options, code=2).stderr == message + "\n"
+
+
+@pytest.mark.parametrize(("option", "noun"), [("--html", "page"), ("--perfetto", "output")])
+def test_output_that_cannot_be_written_is_one_line(table, tmp_path, option, noun):
+    """It names the file."""
+    missing = tmp_path / "missing" / "file"
+    failed = run("timeline", "--from", table, option, missing, code=2)
+    assert failed.stderr.startswith(f"The {noun} cannot be written: ")
+    assert str(missing) in failed.stderr
+    assert failed.stderr.count("\n") == 1
+
+
+def test_spool_has_a_timeline(tmp_path):
+    """Spans in a file become a table for a moment."""
+    (tmp_path / "spans.jsonl").write_bytes(
+        line(1, "a", "b", parent=0, kind="AGENT") + b"\n" + line(2, "a", "b")
+    )
+    assert "One trajectory in" in run("timeline", "--from", tmp_path / "spans.jsonl").output
