@@ -20,6 +20,12 @@ _MIN_BASELINE: Final = 2
 """Earlier steps without which a rise cannot be judged."""
 _POOLED: Final = 5
 """Steps whose share together must reach the fixed limit, so that one small step is no finding."""
+_LIMIT_SURPRISE: Final = 8.0
+"""Least surprise, in nats, of a share above the fixed limit, if the true share were well below it."""
+_WELL_BELOW: Final = 0.7
+"""Part of the fixed limit that is well below it."""
+_NEARLY_ALL: Final = 0.9
+"""Share that needs no such surprise: nine of ten are many in a small step too."""
 _MIN_BAD: Final = 3
 """Least number of trajectories that make a finding."""
 
@@ -38,7 +44,7 @@ class Limits(NamedTuple):
     rise: float
     always: float
     factor: float = 3.0
-    surprise: float = 25.0
+    surprise: float = 35.0
 
 
 @dataclass(frozen=True)
@@ -96,8 +102,11 @@ def excess(counts: Iterable[Count], limits: Limits) -> Excess:
 
 def _is_high(pooled: Sequence[Count], limit: float) -> bool:
     """Return whether the last of some steps, and all of them together, reach a limit."""
-    bad = sum(count.bad for count in pooled)
-    return bad >= _MIN_BAD and pooled[-1].share >= limit and _share(pooled) >= limit
+    bad, share = sum(count.bad for count in pooled), _share(pooled)
+    if bad < _MIN_BAD or pooled[-1].share < limit or share < limit:
+        return False
+    of = sum(count.of for count in pooled)
+    return share >= _NEARLY_ALL or of * surprise(share, _WELL_BELOW * limit) >= _LIMIT_SURPRISE
 
 
 def _is_rise(count: Count, before: Sequence[Count], limits: Limits) -> bool:
@@ -119,7 +128,9 @@ def _share(counts: Sequence[Count]) -> float:
     return sum(count.bad for count in counts) / of if of else 0.0
 
 
-def judged(counts: Sequence[Count], limits: Limits, words: str, missing: str) -> Finding:
+def judged(
+    counts: Sequence[Count], limits: Limits, words: str, missing: str, noun: str = "trajectories"
+) -> Finding:
     """Return the finding of a series.
 
     Args:
@@ -127,17 +138,18 @@ def judged(counts: Sequence[Count], limits: Limits, words: str, missing: str) ->
         limits: when a share is unhealthy.
         words: what is counted, after "12% of the trajectories".
         missing: why the check is unobserved if nothing was recorded.
+        noun: what is counted.
     """
     of = sum(count.of for count in counts)
     if not of:
         return unobserved(missing)
     found = excess(counts, limits)
     if not found.counts:
-        return Finding("healthy", f"{percent(_share(counts))} of {of:,} trajectories {words}.")
+        return Finding("healthy", f"{percent(_share(counts))} of {of:,} {noun} {words}.")
     steps = steps_of(found.counts)
     before = "" if found.usual is None else f" Before, it was {percent(found.usual)}."
     share = percent(_share(found.counts))
-    message = f"{share} of the trajectories of {in_words(steps)} {words}.{before}"
+    message = f"{share} of the {noun} of {in_words(steps)} {words}.{before}"
     return Finding("unhealthy", message, steps, evidence_of(found.counts))
 
 

@@ -138,11 +138,8 @@ def groups_without_spread(scope: Scope) -> Finding:
         f"FROM {scope.trajectories} WHERE reward IS NOT NULL GROUP BY step, sample_index HAVING count(*) > 1"
     )
     missing = "No group has two rewards: there are no siblings, or no rewards."
-    found = judged(counts, _NO_SPREAD, "teach nothing: all siblings have one reward", missing)
-    message = found.message.replace("of the trajectories", "of the groups").replace(
-        " trajectories", " groups"
-    )
-    return Finding(found.status, message, found.steps, found.evidence)
+    words = "teach nothing: all siblings have one reward"
+    return judged(counts, _NO_SPREAD, words, missing, "groups")
 
 
 # --- the verifier ------------------------------------------------------------------------------------------

@@ -31,24 +31,28 @@ def trace(number: int) -> str:
     return f"{number + 1:x}"
 
 
+def of_sibling(number: int) -> dict[str, Any]:
+    """Return the identity of a trajectory in its step, whose groups have four siblings."""
+    return {"sample_index": str(number // 4), "rollout_n": number % 4}
+
+
 def trajectories(number: int, step: int = 1, **columns: Any) -> Iterator[dict[str, Any]]:
-    """Yield root spans of one step: groups of four siblings."""
+    """Yield root spans of one step."""
     for index in range(number):
-        identity = {"step": step, "sample_index": str(index // 4), "rollout_n": index % 4}
-        yield root(trace(step * 1000 + index), **identity, **columns)
+        yield root(trace(step * 1000 + index), step=step, **of_sibling(index), **columns)
 
 
 def given(number: int, step: int, reward: float, **columns: Any) -> dict[str, Any]:
     """Return the span of a reward for a trajectory of :func:`trajectories`."""
-    return score(trace(step * 1000 + number), f"e{step}{number:04}", reward, step=step, **columns)
+    columns = {"step": step, **of_sibling(number), **columns}
+    return score(trace(step * 1000 + number), f"e{step}{number:04}", reward, **columns)
 
 
 def call(number: int, step: int, turn: int = 0, **columns: Any) -> dict[str, Any]:
     """Return a model call in a trajectory of :func:`trajectories`."""
     short = trace(step * 1000 + number)
-    return row(
-        short, span(number, step, turn), "a" + short, kind="LLM", name="generate", step=step, **columns
-    )
+    columns = {"kind": "LLM", "name": "generate", "step": step, **of_sibling(number), **columns}
+    return row(short, span(number, step, turn), "a" + short, **columns)
 
 
 def span(number: int, step: int, turn: int) -> str:

@@ -108,7 +108,7 @@ def test_installed_checks_run_and_report(environment: dict[str, str], table: Pat
         ),
         "sql_that_writes": _failed(
             "QueryError: Only a SELECT can be run, and this begins with "
-            "\"COPY (SELECT 1 WHERE (run_id = 'run-1' \": nothing was done."
+            "\"COPY (SELECT 1 WHERE (run_id = 'run-1' A\": nothing was done."
         ),
         "sql_without_rows": {
             "status": "healthy",

@@ -34,8 +34,8 @@ def test_tool_that_starts_failing_is_a_burst(tmp_path: Path) -> None:
     finding = answer(tmp_path, "tool_error_burst", failing(range(6, 9), {"error_type": "TimeoutError"}))
     assert (finding.status, finding.steps) == ("unhealthy", (6, 7, 8))
     assert finding.message == (
-        "Tool `search` failed with TimeoutError in 52% of the trajectories of steps 6–8 that call it; before, "
-        "2.5%."
+        "Tool `search` failed with TimeoutError in 52% of the trajectories of steps 6–8 that call it; "
+        "before, 2.5%."
     )
     assert finding.evidence[:2] == ("6/0/0", "7/0/0")
 
