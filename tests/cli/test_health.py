@@ -144,7 +144,9 @@ def test_trajectories_of_two_runs_with_one_name_are_named_by_trace_id(tmp_path: 
         for run_number in (1, 2)
         for number in range(8)
     ]
-    rewards = [score(f"2{number}", f"b{number}", 0.5, run_id="run-2") for number in range(8)]
+    rewards = [
+        score(f"2{number}", f"b{number}", 0.5, run_id="run-2", rollout_n=number) for number in range(8)
+    ]
     small(tmp_path / "table", [*rows, *rewards])
     ran = run("--from", tmp_path / "table", "--only", "reward_constant", "--json", code=1)
     (check,) = json.loads(ran.stdout)["checks"]

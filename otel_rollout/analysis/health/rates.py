@@ -21,9 +21,7 @@ _MIN_BASELINE: Final = 2
 _POOLED: Final = 5
 """Steps whose share together must reach the fixed limit, so that one small step is no finding."""
 _LIMIT_SURPRISE: Final = 8.0
-"""Least surprise, in nats, of a share above the fixed limit, if the true share were well below it."""
-_WELL_BELOW: Final = 0.7
-"""Part of the fixed limit that is well below it."""
+"""Least surprise, in nats, of a share above the fixed limit, if the true share were that of a good run."""
 _NEARLY_ALL: Final = 0.9
 """Share that needs no such surprise: nine of ten are many in a small step too."""
 _MIN_BAD: Final = 3
@@ -36,6 +34,7 @@ class Limits(NamedTuple):
     Attributes:
         rise: least share that a rise must reach.
         always: share from which a step is unhealthy, whatever the other steps have.
+        steady: share that a good run may have in all its steps.
         factor: least ratio of a rise to the usual share.
         surprise: least surprise of a rise, in nats, if what is counted were independent. Siblings are not, so
             it is large.
@@ -43,6 +42,7 @@ class Limits(NamedTuple):
 
     rise: float
     always: float
+    steady: float
     factor: float = 3.0
     surprise: float = 35.0
 
@@ -91,7 +91,7 @@ def excess(counts: Iterable[Count], limits: Limits) -> Excess:
     usual: float | None = None
     for place, count in enumerate(ordered):
         before = calm[-_BASELINE:]
-        is_high = _is_high(ordered[max(0, place - _POOLED + 1) : place + 1], limits.always)
+        is_high = _is_high(ordered[max(0, place - _POOLED + 1) : place + 1], limits)
         if is_high or (len(before) >= _MIN_BASELINE and _is_rise(count, before, limits)):
             usual = _share(before) if usual is None and len(before) >= _MIN_BASELINE else usual
             found.append(count)
@@ -100,13 +100,13 @@ def excess(counts: Iterable[Count], limits: Limits) -> Excess:
     return Excess(found, usual)
 
 
-def _is_high(pooled: Sequence[Count], limit: float) -> bool:
-    """Return whether the last of some steps, and all of them together, reach a limit."""
+def _is_high(pooled: Sequence[Count], limits: Limits) -> bool:
+    """Return whether the last of some steps, and all of them together, reach the fixed limit."""
     bad, share = sum(count.bad for count in pooled), _share(pooled)
-    if bad < _MIN_BAD or pooled[-1].share < limit or share < limit:
+    if bad < _MIN_BAD or pooled[-1].share < limits.always or share < limits.always:
         return False
     of = sum(count.of for count in pooled)
-    return share >= _NEARLY_ALL or of * surprise(share, _WELL_BELOW * limit) >= _LIMIT_SURPRISE
+    return share >= _NEARLY_ALL or of * surprise(share, limits.steady) >= _LIMIT_SURPRISE
 
 
 def _is_rise(count: Count, before: Sequence[Count], limits: Limits) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_rollout.analysis.health import texts
 from otel_rollout.analysis.health.rates import Count
 from otel_rollout.analysis.run_choice import Run
+from otel_rollout.table import filters
 from otel_rollout.table.row_set import dicts_of
 
 if TYPE_CHECKING:
@@ -73,16 +74,20 @@ class Scope:
     def __init__(self, engine: Engine, run: Run, steps: str | None = None) -> None:
         self._engine = engine
         self.run = run
-        self._steps = steps
+        self._wanted = f"{run.condition} AND ({steps})" if steps else run.condition
         self._id = uuid.uuid4().hex[:12]
         self._made: list[str] = []
 
     @functools.cached_property
+    def validate(self) -> bool:
+        """Whether the checked trajectories are of validation."""
+        found = self.rows(f"SELECT count(*) AS n FROM roots WHERE {self._wanted} AND NOT validate")  # noqa: S608
+        return not found[0]["n"]
+
+    @functools.cached_property
     def condition(self) -> str:
         """SQL condition on the identity's columns: run, steps, and training or validation."""
-        wanted = f"{self.run.condition}{f' AND ({self._steps})' if self._steps else ''}"
-        found = self.rows(f"SELECT count(*) AS n FROM roots WHERE {wanted} AND NOT validate")  # noqa: S608
-        return f"{wanted} AND {'NOT ' if found[0]['n'] else ''}validate"
+        return f"{self._wanted} AND {filters.equals('validate', self.validate)}"
 
     @functools.cached_property
     def trajectories(self) -> str:

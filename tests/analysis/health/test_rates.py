@@ -8,7 +8,7 @@ import pytest
 
 from otel_rollout.analysis.health.rates import Count, Limits, excess, in_words, judged
 
-LIMITS = Limits(rise=0.1, always=0.5)
+LIMITS = Limits(rise=0.1, always=0.5, steady=0.35)
 
 
 def steps(*shares: float, of: int = 200) -> list[Count]:

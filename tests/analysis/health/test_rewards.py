@@ -70,15 +70,15 @@ def test_groups_whose_siblings_agree_teach_nothing(tmp_path: Path) -> None:
     assert finding.message == "100% of the groups of step 1 teach nothing: all siblings have one reward."
 
 
-_WRONG = [True, False] * 8
+_RIGHT = [True, False] * 32
 
 
 @pytest.mark.parametrize("kind", ["output", "score", "comment"])
 def test_reward_against_the_verdict_is_unhealthy(tmp_path: Path, kind: str) -> None:
     """The verdict is in the verifier's output, in a score of its own, or in the reward's reason."""
-    rows = [*trajectories(16)]
-    for index, is_right in enumerate(_WRONG):
-        is_bug = index in (2, 4, 6)
+    rows = [*trajectories(64)]
+    for index, is_right in enumerate(_RIGHT):
+        is_bug = index < 24
         reward = float(is_right and not is_bug)
         comment = {"score_comment": "The answer is correct." if is_right else "Wrong number."}
         rows.append(given(index, 1, reward, **(comment if kind == "comment" else {})))
@@ -100,8 +100,8 @@ def test_reward_against_the_verdict_is_unhealthy(tmp_path: Path, kind: str) -> N
 
 def test_reward_that_is_inverted_is_unhealthy(tmp_path: Path) -> None:
     """Right answers get less than wrong ones, from the first step on."""
-    rows = [*trajectories(16)]
-    for index, is_right in enumerate(_WRONG):
+    rows = [*trajectories(64)]
+    for index, is_right in enumerate(_RIGHT):
         rows.append(given(index, 1, -float(is_right), score_comment="correct" if is_right else "incorrect"))
     finding = answer(tmp_path, "reward_disagrees", rows)
     assert finding.status == "unhealthy"
@@ -110,8 +110,8 @@ def test_reward_that_is_inverted_is_unhealthy(tmp_path: Path) -> None:
 
 def test_shaped_reward_agrees_with_the_verdict(tmp_path: Path) -> None:
     """A bonus for the format and a penalty for the length do not contradict the verifier."""
-    rows = [*trajectories(16)]
-    for index, is_right in enumerate(_WRONG):
-        reward = float(is_right) + 0.1 - index / 100
+    rows = [*trajectories(64)]
+    for index, is_right in enumerate(_RIGHT):
+        reward = float(is_right) + 0.1 - index / 400
         rows.append(given(index, 1, reward, score_comment="correct" if is_right else "incorrect"))
     assert answer(tmp_path, "reward_disagrees", rows).status == "healthy"

@@ -133,7 +133,7 @@ def test_slow_process_is_named(tmp_path: Path) -> None:
     finding = answer(tmp_path, "slow_worker", two_workers(2.0))
     assert (finding.status, finding.steps) == ("unhealthy", (1, 2, 3))
     assert (
-        finding.message == "Process 71-ab takes 2.1 times as long as the others for `generate` in steps 1–3."
+        finding.message == "Process 71-ab takes 2.0 times as long as the others for `generate` in steps 1–3."
     )
 
 
