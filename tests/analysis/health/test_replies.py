@@ -28,6 +28,7 @@ def each_with(**columns: Any) -> list[dict[str, Any]]:
         ({"output": '{"token_ids":[1,2,3]}', "tokens_out": 3}, "healthy"),
         ({"output": '{"token_ids":[2]}', "tokens_out": 1}, "unhealthy"),
         ({"reply": "7", "output": '"7"', "tokens_out": 1}, "healthy"),
+        ({"reply": "</s>\n", "output": '{"text":"</s>"}'}, "unhealthy"),
         ({"tokens_out": 12}, "unobserved"),
         ({"tokens_out": 0}, "unhealthy"),
         ({"output": _EMPTY, "status": "error"}, "unobserved"),
@@ -67,11 +68,13 @@ def test_reply_is_cut_by_its_reason_or_its_length(
 
 
 def test_special_token_in_a_first_message_is_found(tmp_path: Path) -> None:
-    """A template that was applied twice puts them there; a tool call's marks are none."""
+    """A template that was applied twice puts them there; marks of calls, and of a turn's end, are none."""
     leaked = each_with(reply="4", messages_user=1, input='{"messages":["<|im_start|>user"]}')
     usual = each_with(reply="<tool_call>{}</tool_call><|python_tag|> <s>", messages_user=1, input="{}")
+    ended = each_with(reply="The answer is 4.<|end|>\n</s></s>")
     assert answer(tmp_path / "a", "special_tokens_in_text", leaked).status == "unhealthy"
     assert answer(tmp_path / "b", "special_tokens_in_text", usual).status == "healthy"
+    assert answer(tmp_path / "c", "special_tokens_in_text", ended).status == "healthy"
 
 
 def two_turns(**second: Any) -> Iterator[dict[str, Any]]:
